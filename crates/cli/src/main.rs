@@ -1,0 +1,2 @@
+//! The command `weft`.
+fn main() {}

@@ -1,0 +1,281 @@
+//! Every kind of link, with its rates and where they come from.
+//!
+//! Rates are written down once, for the smallest thing that has one (a lane, a link, a port), each way; whatever is
+//! larger is computed by multiplying. Effective rates are what large transfers get.
+
+use crate::figure::{Figure, Nanoseconds};
+use crate::link::{LinkKind, LinkSpec, Network, Socket};
+use crate::rate::{Lane, Link, OneWay, Rate};
+
+const NCCL_TOPO: &str = "NCCL 2.30 src/graph/topo.h";
+const NCCL_TUNING: &str = "NCCL 2.30 src/graph/tuning.cc, LL hop";
+const RCCL_TOPO: &str = "RCCL src/graph/topo.h";
+const NETWORK_FIT: &str = "fit over 190 published nccl-tests tables";
+const PCI_SIG: &str = "PCI-SIG base specification: signalling rate x line code";
+const NVLINK_PAGE: &str = "NVIDIA NVLink and NVSwitch product page";
+const C2C_PAPER: &str = "NVIDIA GH200 Grace Hopper whitepaper: 900 GB/s both ways over 10 links";
+
+/// Latency of an NVLink hop.
+const NVLINK_LATENCY: Option<Figure<Nanoseconds>> = Some(Figure::effective(Nanoseconds(600), NCCL_TUNING));
+/// Latency of a PCIe hop between GPUs.
+const PCIE_LATENCY: Option<Figure<Nanoseconds>> = Some(Figure::effective(Nanoseconds(1_000), NCCL_TUNING));
+
+/// NVLink as generations 1 to 5 signal it between data-centre GPUs: 20, 25, 25, 25 and 50 GB/s each way per link.
+pub static NVLINK: [LinkSpec; 5] = [
+    nvlink(1, Rate::from_gb(20), Rate::from_gb(18)),
+    nvlink(2, Rate::from_gb(25), Rate::from_gb(20)),
+    nvlink(3, Rate::from_gb(25), Rate::from_gb(20)),
+    nvlink(4, Rate::from_gb(25), Rate::from_mb(20_600)),
+    nvlink(5, Rate::from_gb(50), Rate::from_mb(40_100)),
+];
+
+/// NVLink 3 of the GeForce RTX 3090, which signals slower than the A100's: 14.0625 GB/s each way per link.
+pub static NVLINK3_GEFORCE: LinkSpec = LinkSpec {
+    kind: LinkKind::NvLink { generation: Some(3) },
+    nominal: Some(Figure::nominal(
+        Rate::from_bytes(14_062_500_000),
+        "NVIDIA Ampere GA102 whitepaper: 56.25 GB/s each way over 4 links",
+    )),
+    effective: Some(Figure::effective(Rate::from_gb(12), NCCL_TOPO)),
+    latency: NVLINK_LATENCY,
+};
+
+/// An NVLink of a generation the description does not name.
+pub static NVLINK_UNKNOWN: LinkSpec = LinkSpec {
+    kind: LinkKind::NvLink { generation: None },
+    nominal: None,
+    effective: None,
+    latency: NVLINK_LATENCY,
+};
+
+/// NVLink-C2C between Grace and its GPU, 45 GB/s each way per link: a GH200 has 10, a GB200's GPU 5.
+pub static C2C: LinkSpec = LinkSpec {
+    kind: LinkKind::C2c,
+    nominal: Some(Figure::nominal(Rate::from_gb(45), C2C_PAPER)),
+    effective: Some(Figure::effective(
+        Rate::from_mb(44_712),
+        "c2c bw in NCCL topology dumps of GH200 (NVML's link speed)",
+    )),
+    latency: NVLINK_LATENCY,
+};
+
+/// xGMI of the MI50, MI60 and MI100.
+pub static XGMI2: LinkSpec = xgmi(
+    2,
+    Rate::from_gb(46),
+    Some(24),
+    "AMD Instinct MI100 data sheet: 92 GB/s both ways per link",
+);
+/// xGMI of the MI200 series.
+pub static XGMI3: LinkSpec = xgmi(
+    3,
+    Rate::from_gb(50),
+    Some(36),
+    "AMD Instinct MI250X data sheet: 100 GB/s both ways per link",
+);
+/// xGMI of the MI300X and MI325X.
+pub static XGMI4: LinkSpec = xgmi(
+    4,
+    Rate::from_gb(64),
+    Some(48),
+    "AMD Instinct MI300X data sheet: 128 GB/s both ways per link",
+);
+/// xGMI of the MI350 series: the MI300X's, signalled a fifth faster.
+pub static XGMI4_MI350: LinkSpec = xgmi(
+    4,
+    Rate::from_mb(76_800),
+    None,
+    "AMD Instinct MI355X data sheet: 153.6 GB/s both ways per link",
+);
+
+/// Xe Link between Intel Max GPUs: 26.5 GB/s each way per link.
+pub static XE_LINK: LinkSpec = LinkSpec {
+    kind: LinkKind::XeLink,
+    nominal: Some(Figure::nominal(
+        Rate::from_mb(26_500),
+        "Intel Data Center GPU Max 1550 product brief: 53 GB/s both ways per link",
+    )),
+    effective: None,
+    latency: None,
+};
+
+const fn nvlink(generation: u8, nominal: Rate<Link, OneWay>, effective: Rate<Link, OneWay>) -> LinkSpec {
+    LinkSpec {
+        kind: LinkKind::NvLink {
+            generation: Some(generation),
+        },
+        nominal: Some(Figure::nominal(nominal, NVLINK_PAGE)),
+        effective: Some(Figure::effective(effective, NCCL_TOPO)),
+        latency: NVLINK_LATENCY,
+    }
+}
+
+const fn xgmi(
+    generation: u8,
+    nominal: Rate<Link, OneWay>,
+    effective_gb: Option<u64>,
+    source: &'static str,
+) -> LinkSpec {
+    LinkSpec {
+        kind: LinkKind::Xgmi { generation },
+        nominal: Some(Figure::nominal(nominal, source)),
+        effective: match effective_gb {
+            Some(gb) => Some(Figure::effective(Rate::from_gb(gb), RCCL_TOPO)),
+            None => None,
+        },
+        latency: None,
+    }
+}
+
+/// What one PCIe lane carries each way: megatransfers per second times the line code (8b/10b, then 128b/130b, then
+/// none: Gen6 protects whole flits instead).
+pub const fn pcie_lane(generation: u8) -> Rate<Lane, OneWay> {
+    let (megatransfers, payload, coded) = match generation {
+        1 => (2_500, 8, 10),
+        2 => (5_000, 8, 10),
+        3 => (8_000, 128, 130),
+        4 => (16_000, 128, 130),
+        5 => (32_000, 128, 130),
+        _ => (64_000, 1, 1),
+    };
+    Rate::from_bytes(megatransfers * 1_000_000 * payload / coded / 8)
+}
+
+/// A PCIe link of a generation and width.
+pub const fn pcie(generation: u8, width: u8) -> LinkSpec {
+    // NCCL counts 60 units of 100 Mb/s for a Gen3 lane, doubling with each generation.
+    let units = match generation {
+        1 => 15,
+        2 => 30,
+        3 => 60,
+        4 => 120,
+        5 => 240,
+        _ => 480,
+    };
+    LinkSpec {
+        kind: LinkKind::Pcie { generation, width },
+        nominal: Some(Figure::nominal(
+            pcie_lane(generation).per_link(width as u64),
+            PCI_SIG,
+        )),
+        effective: Some(Figure::effective(
+            Rate::<Lane, OneWay>::from_bytes(units * 12_500_000).per_link(width as u64),
+            NCCL_TOPO,
+        )),
+        latency: PCIE_LATENCY,
+    }
+}
+
+/// A link between two sockets; NCCL's figures are all that is public for GPU traffic across them.
+pub const fn socket(socket: Socket) -> LinkSpec {
+    let rate = match socket {
+        Socket::IntelBroadwell | Socket::Other => Rate::from_gb(6),
+        Socket::IntelSkylake => Rate::from_gb(10),
+        Socket::IntelSapphireRapids => Rate::from_gb(22),
+        Socket::IntelEmeraldRapids => Rate::from_gb(40),
+        Socket::AmdZen2 => Rate::from_gb(16),
+        Socket::AmdZen4 => Rate::from_gb(24),
+        Socket::AmdZen5 | Socket::Power9 => Rate::from_gb(32),
+        // Four to six coherent links between Grace CPUs; NCCL plans with its ARM figure, which is far lower.
+        Socket::Grace => Rate::from_gb(6),
+    };
+    LinkSpec {
+        kind: LinkKind::Socket(socket),
+        nominal: None,
+        effective: Some(Figure::effective(
+            rate,
+            "NCCL 2.31 inter-CPU bandwidths, src/graph/topo.h",
+        )),
+        latency: None,
+    }
+}
+
+/// A network port of `gbit` Gb/s.
+pub fn network(network: Network, gbit: u32) -> LinkSpec {
+    let line: Rate<Link, OneWay> = Rate::from_gbit(gbit.into());
+    let effective = match network {
+        Network::TcpX => line.bytes_per_second() / 100 * 84,
+        // One host CPU moves about 3.3 GB/s of GPU data through kernel TCP per NIC, whatever the NIC.
+        Network::Ethernet => line.bytes_per_second().min(3_300_000_000),
+        _ => line.bytes_per_second() / 1000 * 993,
+    };
+    let latency = match network {
+        Network::InfiniBand => Some(Figure::nominal(
+            Nanoseconds(130),
+            "NVIDIA Quantum QM8700 brief: port to port",
+        )),
+        Network::Slingshot => Some(Figure::nominal(
+            Nanoseconds(350),
+            "HPE Slingshot brief: port to port",
+        )),
+        _ => None,
+    };
+    LinkSpec {
+        kind: LinkKind::Network { network, gbit },
+        nominal: Some(Figure::nominal(line, "line rate of the port")),
+        effective: Some(Figure::effective(Rate::from_bytes(effective), NETWORK_FIT)),
+        latency,
+    }
+}
+
+/// The spec for a kind, where the kind alone decides it; XGMI 4 and NVLink 3 take their data-centre rates.
+pub fn spec_of(kind: LinkKind) -> LinkSpec {
+    match kind {
+        LinkKind::NvLink {
+            generation: Some(generation @ 1..=5),
+        } => NVLINK[usize::from(generation) - 1].clone(),
+        LinkKind::NvLink { .. } => NVLINK_UNKNOWN.clone(),
+        LinkKind::C2c => C2C.clone(),
+        LinkKind::Xgmi { generation: ..=2 } => XGMI2.clone(),
+        LinkKind::Xgmi { generation: 3 } => XGMI3.clone(),
+        LinkKind::Xgmi { .. } => XGMI4.clone(),
+        LinkKind::XeLink => XE_LINK.clone(),
+        LinkKind::Pcie { generation, width } => pcie(generation, width),
+        LinkKind::Socket(kind) => socket(kind),
+        LinkKind::Network {
+            network: technology,
+            gbit,
+        } => network(technology, gbit),
+    }
+}
+
+/// The link kinds that `weft topo --list links` shows, slowest family last.
+pub fn all() -> Vec<LinkSpec> {
+    let mut specs: Vec<LinkSpec> = NVLINK.to_vec();
+    specs.extend(
+        [
+            &NVLINK3_GEFORCE,
+            &C2C,
+            &XGMI2,
+            &XGMI3,
+            &XGMI4,
+            &XGMI4_MI350,
+            &XE_LINK,
+        ]
+        .map(LinkSpec::clone),
+    );
+    for generation in 3..=6 {
+        specs.extend([4, 8, 16].map(|width| pcie(generation, width)));
+    }
+    specs.extend([200, 400, 800].map(|gbit| network(Network::InfiniBand, gbit)));
+    specs.extend([100, 200, 400, 800].map(|gbit| network(Network::Roce, gbit)));
+    specs.extend([100, 200, 400].map(|gbit| network(Network::Efa, gbit)));
+    specs.push(network(Network::Slingshot, 200));
+    specs.extend([network(Network::TcpX, 200), network(Network::TcpXo, 200)]);
+    specs.extend([10, 25, 40, 50, 100, 200, 400, 800].map(|gbit| network(Network::Ethernet, gbit)));
+    specs.extend(
+        [
+            Socket::IntelBroadwell,
+            Socket::IntelSkylake,
+            Socket::IntelSapphireRapids,
+            Socket::IntelEmeraldRapids,
+            Socket::AmdZen2,
+            Socket::AmdZen4,
+            Socket::AmdZen5,
+            Socket::Grace,
+            Socket::Power9,
+        ]
+        .map(socket),
+    );
+    specs
+}

@@ -1,0 +1,361 @@
+//! The fabric itself: dense arrays of hosts, devices and directed links, built once and then only read.
+
+use rustc_hash::FxHashMap;
+
+use crate::device::{Device, DeviceId, DeviceKind, Host, HostId};
+use crate::link::{Link, LinkSpec, Measure, SpecId};
+use crate::rate::{OneWay, Pair, Rate};
+
+/// A machine or a cluster: what is there and how it is wired.
+#[derive(Debug, Clone)]
+pub struct Fabric {
+    name: String,
+    hosts: Vec<Host>,
+    devices: Vec<Device>,
+    links: Vec<Link>,
+    specs: Vec<LinkSpec>,
+    /// `links` is sorted by source; the links of device `d` are `links[starts[d]..starts[d + 1]]`.
+    starts: Vec<u32>,
+    gpus: Vec<DeviceId>,
+    /// What a reader of this fabric should know about where it came from: what a file left out, what was assumed.
+    notes: Vec<String>,
+}
+
+/// Two fabrics are equal when they wire the same devices in the same way, whatever they are called.
+impl PartialEq for Fabric {
+    fn eq(&self, other: &Self) -> bool {
+        let wiring = |fabric: &Self| -> Vec<(Link, LinkSpec)> {
+            fabric
+                .links
+                .iter()
+                .map(|link| {
+                    (
+                        Link {
+                            spec: SpecId(0),
+                            ..*link
+                        },
+                        fabric.spec(link).clone(),
+                    )
+                })
+                .collect()
+        };
+        self.hosts == other.hosts && self.devices == other.devices && wiring(self) == wiring(other)
+    }
+}
+
+impl Fabric {
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What a reader should know about where this description came from.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// All hosts.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// All devices, in the order of their ids.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// Ids of all devices.
+    pub fn device_ids(&self) -> impl Iterator<Item = DeviceId> + use<> {
+        (0..self.devices.len() as u32).map(DeviceId)
+    }
+
+    /// One device.
+    pub fn device(&self, id: DeviceId) -> &Device {
+        &self.devices[id.index()]
+    }
+
+    /// The GPUs; a GPU's position here is its number in matrices and ranks.
+    pub fn gpus(&self) -> &[DeviceId] {
+        &self.gpus
+    }
+
+    /// Devices of a kind.
+    pub fn devices_where<'a>(
+        &'a self,
+        wanted: impl Fn(&DeviceKind) -> bool + 'a,
+    ) -> impl Iterator<Item = DeviceId> + 'a {
+        self.device_ids().filter(move |&id| wanted(&self.device(id).kind))
+    }
+
+    /// All links, sorted by source.
+    pub fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    /// The links that leave a device.
+    pub fn links_from(&self, id: DeviceId) -> &[Link] {
+        &self.links[self.starts[id.index()] as usize..self.starts[id.index() + 1] as usize]
+    }
+
+    /// The kinds of link in use.
+    pub fn specs(&self) -> &[LinkSpec] {
+        &self.specs
+    }
+
+    /// What a link is made of.
+    pub fn spec(&self, link: &Link) -> &LinkSpec {
+        &self.specs[link.spec.0 as usize]
+    }
+
+    /// How fast a link is, all its parallel wires together.
+    pub fn rate(&self, link: &Link, measure: Measure) -> Rate<Pair, OneWay> {
+        self.spec(link).rate(measure, link.count)
+    }
+
+    /// `gpu3`, or `host1/gpu3` where there are several hosts.
+    pub fn device_name(&self, id: DeviceId) -> String {
+        let device = self.device(id);
+        let local = format!("{}{}", device.kind.stem(), device.ordinal);
+        match device.host {
+            Some(host) if self.hosts.len() > 1 => format!("{}/{local}", self.hosts[host.index()].name),
+            _ => local,
+        }
+    }
+
+    /// Finds a device by its name, its PCI address, or (a GPU) its number across all hosts.
+    pub fn find(&self, name: &str) -> Option<DeviceId> {
+        let by_name = |id: &DeviceId| self.device_name(*id).eq_ignore_ascii_case(name);
+        let by_label = |id: &DeviceId| {
+            let device = self.device(*id);
+            let ports = match &device.kind {
+                DeviceKind::Nic(ports) => ports.as_slice(),
+                _ => &[],
+            };
+            device.label.as_deref() == Some(name)
+                || ports.iter().any(|port| port.name.as_deref() == Some(name))
+        };
+        let gpu_number = name
+            .to_ascii_lowercase()
+            .strip_prefix("gpu")
+            .and_then(|n| n.parse::<usize>().ok());
+        let bus = name.parse().ok();
+        self.device_ids()
+            .find(by_name)
+            .or_else(|| gpu_number.and_then(|number| self.gpus.get(number).copied()))
+            .or_else(|| bus.and_then(|bus| self.device_ids().find(|id| self.device(*id).bus == Some(bus))))
+            .or_else(|| self.device_ids().find(by_label))
+    }
+}
+
+/// A fabric could not be built.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// A link that joins a device to itself.
+    #[error("{0} is linked to itself")]
+    SelfLink(String),
+    /// Larger than anything Weft plans for.
+    #[error("the fabric would have {found} {what}; the limit is {limit}")]
+    TooLarge {
+        /// Devices or links.
+        what: &'static str,
+        /// How many there would be.
+        found: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+}
+
+/// Limits on what a fabric may hold: room for 100,000 GPUs with everything around them.
+pub const MAX_DEVICES: usize = 2_000_000;
+/// See [`MAX_DEVICES`].
+pub const MAX_LINKS: usize = 16_000_000;
+
+/// Puts a fabric together.
+#[derive(Debug, Default)]
+pub struct FabricBuilder {
+    name: String,
+    hosts: Vec<Host>,
+    devices: Vec<Device>,
+    links: Vec<Link>,
+    specs: Vec<LinkSpec>,
+    spec_ids: FxHashMap<LinkSpec, SpecId>,
+    ordinals: FxHashMap<(Option<HostId>, &'static str), u32>,
+    notes: Vec<String>,
+}
+
+impl FabricBuilder {
+    /// An empty fabric.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Says something a reader of the fabric should know.
+    pub fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
+    /// Adds a host.
+    pub fn host(&mut self, name: impl Into<String>, system: Option<&str>) -> HostId {
+        self.hosts.push(Host {
+            name: name.into(),
+            system: system.map(str::to_owned),
+        });
+        HostId(self.hosts.len() as u32 - 1)
+    }
+
+    /// Adds a device that has nothing to say but its kind.
+    pub fn add(&mut self, host: Option<HostId>, kind: DeviceKind) -> DeviceId {
+        self.add_device(Device {
+            host,
+            ordinal: 0,
+            kind,
+            bus: None,
+            class: None,
+            label: None,
+            extra: Vec::new(),
+        })
+    }
+
+    /// Adds a device; its ordinal is given here.
+    pub fn add_device(&mut self, mut device: Device) -> DeviceId {
+        let next = self
+            .ordinals
+            .entry((device.host, device.kind.stem()))
+            .or_default();
+        device.ordinal = *next;
+        *next += 1;
+        self.devices.push(device);
+        DeviceId(self.devices.len() as u32 - 1)
+    }
+
+    /// A device added before, to fill in.
+    pub fn device_mut(&mut self, id: DeviceId) -> &mut Device {
+        &mut self.devices[id.index()]
+    }
+
+    /// A device added before.
+    pub fn device(&self, id: DeviceId) -> &Device {
+        &self.devices[id.index()]
+    }
+
+    /// How many devices were added.
+    pub fn device_count(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// How many hosts were added.
+    pub fn host_count(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// Makes a kind of link known.
+    pub fn spec(&mut self, spec: LinkSpec) -> SpecId {
+        if let Some(id) = self.spec_ids.get(&spec) {
+            return *id;
+        }
+        let id = SpecId(self.specs.len() as u32);
+        self.specs.push(spec.clone());
+        self.spec_ids.insert(spec, id);
+        id
+    }
+
+    /// Joins two devices by `count` links in each direction.
+    pub fn connect(&mut self, a: DeviceId, b: DeviceId, count: u32, spec: SpecId) {
+        self.link(a, b, count, spec);
+        self.link(b, a, count, spec);
+    }
+
+    /// Adds `count` links in one direction.
+    pub fn link(&mut self, source: DeviceId, target: DeviceId, count: u32, spec: SpecId) {
+        self.links.push(Link {
+            source,
+            target,
+            count,
+            spec,
+        });
+    }
+
+    /// Copies a whole fabric in, each of its hosts renamed by `rename`, and returns the id its first device got.
+    pub fn stamp(&mut self, part: &Fabric, rename: impl Fn(usize, &Host) -> String) -> DeviceId {
+        let first_device = self.devices.len() as u32;
+        let first_host = self.hosts.len() as u32;
+        for (index, host) in part.hosts.iter().enumerate() {
+            self.hosts.push(Host {
+                name: rename(index, host),
+                system: host.system.clone(),
+            });
+        }
+        for device in &part.devices {
+            let host = device.host.map(|host| HostId(host.0 + first_host));
+            self.add_device(Device {
+                host,
+                ..device.clone()
+            });
+        }
+        let specs: Vec<SpecId> = part.specs.iter().map(|spec| self.spec(spec.clone())).collect();
+        self.links.extend(part.links.iter().map(|link| Link {
+            source: DeviceId(link.source.0 + first_device),
+            target: DeviceId(link.target.0 + first_device),
+            count: link.count,
+            spec: specs[link.spec.0 as usize],
+        }));
+        DeviceId(first_device)
+    }
+
+    /// Closes the fabric: checks it and sorts its links.
+    pub fn finish(mut self) -> Result<Fabric, FabricError> {
+        for (what, found, limit) in [
+            ("devices", self.devices.len(), MAX_DEVICES),
+            ("links", self.links.len(), MAX_LINKS),
+        ] {
+            if found > limit {
+                return Err(FabricError::TooLarge { what, found, limit });
+            }
+        }
+        if let Some(link) = self.links.iter().find(|link| link.source == link.target) {
+            let device = &self.devices[link.source.index()];
+            return Err(FabricError::SelfLink(format!(
+                "{}{}",
+                device.kind.stem(),
+                device.ordinal
+            )));
+        }
+        self.links
+            .sort_by_key(|link| (link.source, link.target, link.spec));
+        self.links.dedup_by(|next, kept| {
+            let same = (next.source, next.target, next.spec) == (kept.source, kept.target, kept.spec);
+            if same {
+                kept.count = kept.count.saturating_add(next.count);
+            }
+            same
+        });
+        let mut starts = vec![0_u32; self.devices.len() + 1];
+        for link in &self.links {
+            starts[link.source.index() + 1] += 1;
+        }
+        for index in 1..starts.len() {
+            starts[index] += starts[index - 1];
+        }
+        let gpus = self
+            .devices
+            .iter()
+            .enumerate()
+            .filter(|(_, device)| matches!(device.kind, DeviceKind::Gpu(_)))
+            .map(|(index, _)| DeviceId(index as u32))
+            .collect();
+        Ok(Fabric {
+            name: self.name,
+            hosts: self.hosts,
+            devices: self.devices,
+            links: self.links,
+            specs: self.specs,
+            starts,
+            gpus,
+            notes: self.notes,
+        })
+    }
+}

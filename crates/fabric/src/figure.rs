@@ -1,0 +1,121 @@
+//! A number with its pedigree: how it was come by, and who says so.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::rate::{Device, Link, OneWay, Rate};
+
+/// How a number was come by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Basis {
+    /// What the wire signals: the specification's or the data sheet's number.
+    Nominal,
+    /// What large transfers are known to get out of it.
+    Effective,
+    /// What was measured on this very link.
+    Measured,
+}
+
+impl fmt::Display for Basis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Basis::Nominal => "nominal",
+            Basis::Effective => "effective",
+            Basis::Measured => "measured",
+        })
+    }
+}
+
+/// Who says so: a specification, a data sheet, a program's constant, a measurement.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Source(Cow<'static, str>);
+
+impl Source {
+    /// A source named in the program text.
+    pub const fn named(text: &'static str) -> Self {
+        Self(Cow::Borrowed(text))
+    }
+}
+
+impl From<String> for Source {
+    fn from(text: String) -> Self {
+        Self(Cow::Owned(text))
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// A number of type `T` with its basis and source.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Figure<T> {
+    /// The number.
+    pub value: T,
+    /// How it was come by.
+    pub basis: Basis,
+    /// Who says so.
+    pub source: Source,
+}
+
+/// A link's bandwidth in each direction.
+pub type LinkRate = Figure<Rate<Link, OneWay>>;
+
+impl<T> Figure<T> {
+    /// A nominal figure named in the program text.
+    pub const fn nominal(value: T, source: &'static str) -> Self {
+        Self {
+            value,
+            basis: Basis::Nominal,
+            source: Source::named(source),
+        }
+    }
+
+    /// An effective figure named in the program text.
+    pub const fn effective(value: T, source: &'static str) -> Self {
+        Self {
+            value,
+            basis: Basis::Effective,
+            source: Source::named(source),
+        }
+    }
+
+    /// Computes another number from this one, keeping basis and source.
+    pub fn map<U>(self, compute: impl FnOnce(T) -> U) -> Figure<U> {
+        Figure {
+            value: compute(self.value),
+            basis: self.basis,
+            source: self.source,
+        }
+    }
+}
+
+impl LinkRate {
+    /// The figure for a device with `links` such links.
+    pub fn per_device(self, links: u64) -> Figure<Rate<Device, OneWay>> {
+        self.map(|rate| rate.per_device(links))
+    }
+}
+
+/// A time in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Nanoseconds(pub u64);
+
+impl fmt::Display for Nanoseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = self.0 as f64;
+        f.pad(&match self.0 {
+            0..1_000 => format!("{ns} ns"),
+            1_000..1_000_000 => format!("{:.3} us", ns / 1e3),
+            1_000_000..1_000_000_000 => format!("{:.3} ms", ns / 1e6),
+            _ => format!("{:.3} s", ns / 1e9),
+        })
+    }
+}

@@ -1,0 +1,18 @@
+//! The fabric of a multi-GPU machine: what is wired to what, and how fast.
+//!
+//! A [`Fabric`] holds hosts, devices and directed links. It comes from the [`catalog`], from a cluster
+//! spec, from a file, or from a probe of the machine; it answers questions about paths,
+//! bandwidth and domains. This crate is pure data: it reads no file, clock or socket, and only
+//! looks at bytes it is given.
+
+pub mod bytes;
+pub mod catalog;
+pub mod device;
+pub mod fabric;
+pub mod figure;
+pub mod link;
+pub mod rate;
+
+pub use device::{Device, DeviceId, DeviceKind, HostId};
+pub use fabric::{Fabric, FabricBuilder, FabricError};
+pub use link::{Link, LinkKind, LinkSpec, Measure};

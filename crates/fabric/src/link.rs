@@ -1,0 +1,369 @@
+//! Links: what kind of wire joins two devices, and how fast it is.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::device::DeviceId;
+use crate::figure::{Figure, LinkRate, Nanoseconds};
+use crate::rate::{OneWay, Pair, Rate};
+
+/// The technology of a network port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Network {
+    /// InfiniBand: HDR, NDR, XDR.
+    InfiniBand,
+    /// RDMA over converged Ethernet, version 2.
+    Roce,
+    /// The Elastic Fabric Adapter of AWS.
+    Efa,
+    /// HPE Slingshot 11.
+    Slingshot,
+    /// GPUDirect-TCPX of Google Cloud's A3 High.
+    TcpX,
+    /// GPUDirect-TCPXO of Google Cloud's A3 Mega.
+    TcpXo,
+    /// TCP over Ethernet.
+    Ethernet,
+}
+
+/// The technology joining two CPU sockets or NUMA nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Socket {
+    /// Intel QPI or UPI up to Broadwell.
+    IntelBroadwell,
+    /// Intel UPI of Skylake to Ice Lake.
+    IntelSkylake,
+    /// Intel UPI 2.0 of Sapphire Rapids.
+    IntelSapphireRapids,
+    /// Intel UPI 2.0 of Emerald Rapids and later.
+    IntelEmeraldRapids,
+    /// AMD Infinity Fabric of Zen 1 and 2.
+    AmdZen2,
+    /// AMD Infinity Fabric of Zen 3 and 4.
+    AmdZen4,
+    /// AMD Infinity Fabric of Zen 5.
+    AmdZen5,
+    /// NVLink-C2C between the CPUs of a Grace superchip node.
+    Grace,
+    /// IBM X bus of POWER9.
+    Power9,
+    /// Any other; taken as slow as the slowest.
+    Other,
+}
+
+/// What kind of wire a link is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LinkKind {
+    /// NVLink; the generation where the description says it.
+    NvLink {
+        /// 1 (Pascal) to 5 (Blackwell).
+        generation: Option<u8>,
+    },
+    /// NVLink-C2C between a GPU and its Grace CPU.
+    C2c,
+    /// AMD Infinity Fabric between GPUs.
+    Xgmi {
+        /// 2 (MI50, MI100), 3 (MI200, MI300) or 4 (MI355X).
+        generation: u8,
+    },
+    /// Intel Xe Link between Max GPUs.
+    XeLink,
+    /// PCI Express.
+    Pcie {
+        /// 1 to 6.
+        generation: u8,
+        /// Lanes.
+        width: u8,
+    },
+    /// Between the sockets of a host.
+    Socket(Socket),
+    /// Between hosts.
+    Network {
+        /// The technology.
+        network: Network,
+        /// Gb/s of one port.
+        gbit: u32,
+    },
+}
+
+impl LinkKind {
+    /// True for the links that GPUs address each other's memory over at full speed: NVLink, xGMI, Xe Link.
+    pub fn is_gpu_fabric(self) -> bool {
+        matches!(self, Self::NvLink { .. } | Self::Xgmi { .. } | Self::XeLink)
+    }
+}
+
+/// The kind as a person reads it.
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match *self {
+            Self::NvLink {
+                generation: Some(generation),
+            } => format!("NVLink {generation}"),
+            Self::NvLink { generation: None } => "NVLink".to_owned(),
+            Self::C2c => "NVLink-C2C".to_owned(),
+            Self::Xgmi { generation } => format!("xGMI {generation}"),
+            Self::XeLink => "Xe Link".to_owned(),
+            Self::Pcie { generation, width } => format!("PCIe {generation}.0 x{width}"),
+            Self::Socket(socket) => match socket {
+                Socket::IntelBroadwell => "Intel QPI",
+                Socket::IntelSkylake => "Intel UPI",
+                Socket::IntelSapphireRapids | Socket::IntelEmeraldRapids => "Intel UPI 2.0",
+                Socket::AmdZen2 | Socket::AmdZen4 | Socket::AmdZen5 => "AMD Infinity Fabric",
+                Socket::Grace => "Grace C2C",
+                Socket::Power9 => "POWER9 X bus",
+                Socket::Other => "inter-socket",
+            }
+            .to_owned(),
+            Self::Network { network, gbit } => match (network, gbit) {
+                (Network::InfiniBand, 100) => "InfiniBand EDR".to_owned(),
+                (Network::InfiniBand, 200) => "InfiniBand HDR".to_owned(),
+                (Network::InfiniBand, 400) => "InfiniBand NDR".to_owned(),
+                (Network::InfiniBand, 800) => "InfiniBand XDR".to_owned(),
+                (Network::InfiniBand, _) => format!("InfiniBand {gbit}G"),
+                (Network::Roce, _) => format!("RoCE {gbit}G"),
+                (Network::Efa, _) => format!("EFA {gbit}G"),
+                (Network::Slingshot, _) => "Slingshot-11".to_owned(),
+                (Network::TcpX, _) => format!("GPUDirect-TCPX {gbit}G"),
+                (Network::TcpXo, _) => format!("GPUDirect-TCPXO {gbit}G"),
+                (Network::Ethernet, _) => format!("Ethernet {gbit}G"),
+            },
+        };
+        f.pad(&text)
+    }
+}
+
+const SOCKET_IDS: [(Socket, &str); 10] = [
+    (Socket::IntelBroadwell, "socket-intel-broadwell"),
+    (Socket::IntelSkylake, "socket-intel-skylake"),
+    (Socket::IntelSapphireRapids, "socket-intel-sapphire-rapids"),
+    (Socket::IntelEmeraldRapids, "socket-intel-emerald-rapids"),
+    (Socket::AmdZen2, "socket-amd-zen2"),
+    (Socket::AmdZen4, "socket-amd-zen4"),
+    (Socket::AmdZen5, "socket-amd-zen5"),
+    (Socket::Grace, "socket-grace"),
+    (Socket::Power9, "socket-power9"),
+    (Socket::Other, "socket"),
+];
+
+/// Prefixes of network ids that a rate in Gb/s follows.
+const NETWORK_IDS: [(Network, &str); 6] = [
+    (Network::InfiniBand, "ib"),
+    (Network::Roce, "roce"),
+    (Network::Efa, "efa"),
+    (Network::TcpXo, "tcpxo"),
+    (Network::TcpX, "tcpx"),
+    (Network::Ethernet, "eth"),
+];
+
+/// Network ids that are a word of their own.
+const NETWORK_WORDS: [(Network, u32, &str); 5] = [
+    (Network::InfiniBand, 100, "edr"),
+    (Network::InfiniBand, 200, "hdr"),
+    (Network::InfiniBand, 400, "ndr"),
+    (Network::InfiniBand, 800, "xdr"),
+    (Network::Slingshot, 200, "slingshot"),
+];
+
+impl LinkKind {
+    /// The kind as files and specs spell it: `nvlink4`, `pcie5x16`, `ndr`, `eth100`.
+    pub fn id(self) -> String {
+        match self {
+            Self::NvLink {
+                generation: Some(generation),
+            } => format!("nvlink{generation}"),
+            Self::NvLink { generation: None } => "nvlink".to_owned(),
+            Self::C2c => "c2c".to_owned(),
+            Self::Xgmi { generation } => format!("xgmi{generation}"),
+            Self::XeLink => "xelink".to_owned(),
+            Self::Pcie { generation, width } => format!("pcie{generation}x{width}"),
+            Self::Socket(socket) => SOCKET_IDS
+                .iter()
+                .find(|(candidate, _)| *candidate == socket)
+                .map_or("socket", |(_, id)| id)
+                .to_owned(),
+            Self::Network { network, gbit } => {
+                let word = NETWORK_WORDS.iter().find(|(n, g, _)| (*n, *g) == (network, gbit));
+                match (
+                    word,
+                    NETWORK_IDS.iter().find(|(candidate, _)| *candidate == network),
+                ) {
+                    (Some((_, _, word)), _) => (*word).to_owned(),
+                    (None, Some((_, prefix))) => format!("{prefix}{gbit}"),
+                    (None, None) => format!("slingshot{gbit}"),
+                }
+            }
+        }
+    }
+}
+
+/// No link kind has that name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no link kind is called `{0}`; `weft topo --list links` prints them")]
+pub struct UnknownLinkKind(String);
+
+impl FromStr for LinkKind {
+    type Err = UnknownLinkKind;
+
+    fn from_str(id: &str) -> Result<Self, Self::Err> {
+        let unknown = || UnknownLinkKind(id.to_owned());
+        if let Some((socket, _)) = SOCKET_IDS.iter().find(|(_, candidate)| *candidate == id) {
+            return Ok(Self::Socket(*socket));
+        }
+        if let Some((network, gbit, _)) = NETWORK_WORDS.iter().find(|(_, _, word)| *word == id) {
+            return Ok(Self::Network {
+                network: *network,
+                gbit: *gbit,
+            });
+        }
+        match id {
+            "nvlink" => return Ok(Self::NvLink { generation: None }),
+            "c2c" => return Ok(Self::C2c),
+            "xelink" => return Ok(Self::XeLink),
+            _ => {}
+        }
+        let digits = id.find(|c: char| c.is_ascii_digit()).ok_or_else(unknown)?;
+        let (prefix, number) = id.split_at(digits);
+        match prefix {
+            "nvlink" => match number.parse() {
+                Ok(generation @ 1..=5) => Ok(Self::NvLink {
+                    generation: Some(generation),
+                }),
+                _ => Err(unknown()),
+            },
+            "xgmi" => match number.parse() {
+                Ok(generation @ 2..=4) => Ok(Self::Xgmi { generation }),
+                _ => Err(unknown()),
+            },
+            "pcie" => {
+                let (generation, width) = number.split_once('x').ok_or_else(unknown)?;
+                match (generation.parse(), width.parse()) {
+                    (Ok(generation @ 1..=6), Ok(width @ (1 | 2 | 4 | 8 | 12 | 16 | 32))) => {
+                        Ok(Self::Pcie { generation, width })
+                    }
+                    _ => Err(unknown()),
+                }
+            }
+            _ => {
+                let network = NETWORK_IDS
+                    .iter()
+                    .find(|(_, candidate)| *candidate == prefix)
+                    .ok_or_else(unknown)?
+                    .0;
+                match number.parse() {
+                    Ok(gbit @ 1..=3200) => Ok(Self::Network { network, gbit }),
+                    _ => Err(unknown()),
+                }
+            }
+        }
+    }
+}
+
+impl Serialize for LinkKind {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.id())
+    }
+}
+
+impl<'de> Deserialize<'de> for LinkKind {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let id = <std::borrow::Cow<'_, str>>::deserialize(deserializer)?;
+        id.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// All that is known of one kind of link on a fabric.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LinkSpec {
+    /// What wire it is.
+    pub kind: LinkKind,
+    /// What the wire signals, per link and direction.
+    pub nominal: Option<LinkRate>,
+    /// What large transfers get: a known effective rate, or one measured here.
+    pub effective: Option<LinkRate>,
+    /// The time a first byte takes.
+    pub latency: Option<Figure<Nanoseconds>>,
+}
+
+impl LinkSpec {
+    /// The figure to plan with: what transfers get, or what the wire signals where that is all we know.
+    pub fn best(&self) -> Option<&LinkRate> {
+        self.effective.as_ref().or(self.nominal.as_ref())
+    }
+}
+
+/// Index of a [`LinkSpec`] in its fabric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SpecId(pub u32);
+
+/// `count` parallel links from one device to another, in that direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Link {
+    /// Where the data comes from.
+    pub source: DeviceId,
+    /// Where it goes.
+    pub target: DeviceId,
+    /// How many links lie side by side.
+    pub count: u32,
+    /// What each of them is.
+    pub spec: SpecId,
+}
+
+/// Which of a link's figures a question is asked of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Measure {
+    /// What the wires signal.
+    Nominal,
+    /// What transfers get out of them.
+    Effective,
+}
+
+impl LinkSpec {
+    /// The rate of `count` such links; zero where the description does not say how fast they are.
+    pub fn rate(&self, measure: Measure, count: u32) -> Rate<Pair, OneWay> {
+        let figure = match measure {
+            Measure::Nominal => self.nominal.as_ref().or(self.effective.as_ref()),
+            Measure::Effective => self.best(),
+        };
+        figure.map_or(Rate::ZERO, |figure| figure.value.per_pair(count.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_id_reads_back() {
+        let mut kinds = vec![
+            LinkKind::NvLink { generation: None },
+            LinkKind::C2c,
+            LinkKind::XeLink,
+            LinkKind::Network {
+                network: Network::Slingshot,
+                gbit: 200,
+            },
+        ];
+        kinds.extend((1..=5).map(|g| LinkKind::NvLink { generation: Some(g) }));
+        kinds.extend((2..=4).map(|generation| LinkKind::Xgmi { generation }));
+        kinds.extend((1..=6).map(|generation| LinkKind::Pcie { generation, width: 8 }));
+        kinds.extend(SOCKET_IDS.iter().map(|(socket, _)| LinkKind::Socket(*socket)));
+        for (network, _) in NETWORK_IDS {
+            kinds.extend([25, 100, 200, 400, 800].map(|gbit| LinkKind::Network { network, gbit }));
+        }
+        for kind in kinds {
+            assert_eq!(kind.id().parse(), Ok(kind), "{}", kind.id());
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for id in [
+            "", "nvlink9", "pcie5", "pcie5x3", "pcie7x16", "eth0", "eth99999", "warp", "x", "7",
+        ] {
+            assert!(id.parse::<LinkKind>().is_err(), "{id}");
+        }
+    }
+}

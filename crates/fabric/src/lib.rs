@@ -5,14 +5,19 @@
 //! bandwidth and domains. This crate is pure data: it reads no file, clock or socket, and only
 //! looks at bytes it is given.
 
+pub mod bisection;
 pub mod bytes;
 pub mod catalog;
 pub mod device;
+pub mod domains;
 pub mod fabric;
 pub mod figure;
 pub mod link;
+mod maxflow;
+pub mod paths;
 pub mod rate;
 
 pub use device::{Device, DeviceId, DeviceKind, HostId};
 pub use fabric::{Fabric, FabricBuilder, FabricError};
 pub use link::{Link, LinkKind, LinkSpec, Measure};
+pub use paths::{Path, PathType, Paths};

@@ -1,0 +1,247 @@
+//! Bisection bandwidth: what the two halves of the GPUs can send each other at once, for the worst way to halve them.
+//!
+//! Up to 16 GPUs every halving is tried, so the answer is exact. Beyond, the answer is a pair of bounds:
+//! - *above*: the best cut found among natural ones (in order, interleaved, island by island) is a cut, so the minimum is no larger;
+//! - *below*: if all GPUs can send `f` to a hub at once, and the hub `f` to each of them, then any half can send `n/2 * f` to
+//!   the other by way of the hub. Several hubs add up as long as their flows fit side by side.
+//!
+//! Often the two meet, and the answer is exact without trying anything. GPUs joined by a GPU fabric are measured over
+//! it alone: nobody adds the PCIe slots to it. All rates are what the wires signal or what transfers get, as asked.
+
+use crate::device::{DeviceId, DeviceKind, Tier};
+use crate::fabric::Fabric;
+use crate::link::{Link, Measure};
+use crate::maxflow::FlowGraph;
+use crate::paths::Paths;
+use crate::rate::{Domain, OneWay, Rate};
+
+/// Up to this many GPUs every halving is tried.
+pub const EXACT_GPUS_MAX: usize = 16;
+
+/// The bisection bandwidth of a fabric, or bounds on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bisection {
+    /// It is at least this.
+    pub lower: Rate<Domain, OneWay>,
+    /// It is at most this.
+    pub upper: Rate<Domain, OneWay>,
+}
+
+impl Bisection {
+    /// True when the bounds meet, to a millionth.
+    pub fn is_exact(self) -> bool {
+        let (lower, upper) = (self.lower.bytes_per_second(), self.upper.bytes_per_second());
+        upper.saturating_sub(lower) <= upper / 1_000_000
+    }
+}
+
+/// The bisection bandwidth of all GPUs of a fabric; none for fewer than two GPUs.
+pub fn bisection(paths: &Paths<'_>, measure: Measure) -> Option<Bisection> {
+    let fabric = paths.fabric();
+    let gpus = fabric.gpus();
+    if gpus.len() < 2 {
+        return None;
+    }
+    let domains = crate::domains::gpu_domains(fabric);
+    let over_gpu_fabric = domains.len() == 1;
+    let wanted = |link: &Link| !over_gpu_fabric || fabric.spec(link).kind.is_gpu_fabric();
+    let mut network = Halves::of(fabric, measure, wanted);
+    let upper = natural_cuts(paths)
+        .into_iter()
+        .map(|half| network.flow(&half))
+        .min()?;
+    let lower = network.hub_bound(&hubs(fabric, over_gpu_fabric));
+    if lower >= upper {
+        return Some(Bisection {
+            lower: Rate::from_bytes(upper),
+            upper: Rate::from_bytes(upper),
+        });
+    }
+    if gpus.len() <= EXACT_GPUS_MAX {
+        let exact = halvings(gpus.len()).map(|half| network.flow(&half)).min()?;
+        return Some(Bisection {
+            lower: Rate::from_bytes(exact),
+            upper: Rate::from_bytes(exact),
+        });
+    }
+    Some(Bisection {
+        lower: Rate::from_bytes(lower),
+        upper: Rate::from_bytes(upper),
+    })
+}
+
+/// Halves worth trying first; `true` marks the sending half.
+fn natural_cuts(paths: &Paths<'_>) -> Vec<Vec<bool>> {
+    let gpus = paths.fabric().gpus();
+    let count = gpus.len();
+    let in_order = (0..count).map(|gpu| gpu < count / 2).collect();
+    let interleaved = (0..count).map(|gpu| gpu % 2 == 1).collect();
+    let island = |gpu: &DeviceId| paths.islands().place(*gpu).map_or(0, |place| place.island);
+    let mut by_island: Vec<usize> = (0..count).collect();
+    by_island.sort_by_key(|gpu| (island(&gpus[*gpu]) % 2, *gpu));
+    let mut alternating = vec![false; count];
+    by_island[..count / 2]
+        .iter()
+        .for_each(|gpu| alternating[*gpu] = true);
+    vec![in_order, interleaved, alternating]
+}
+
+/// Every way to choose half of `count` GPUs (rounded down); complements count once where both halves are equal.
+fn halvings(count: usize) -> impl Iterator<Item = Vec<bool>> {
+    let half = (count / 2) as u32;
+    let ends = if count.is_multiple_of(2) {
+        1_u32 << (count - 1)
+    } else {
+        1 << count
+    };
+    (0..ends)
+        .filter(move |set| set.count_ones() == half)
+        .map(move |set| (0..count).map(|gpu| set >> gpu & 1 == 1).collect())
+}
+
+/// The fabric with a source and a sink, either of which can be opened at any GPU.
+struct Halves {
+    graph: FlowGraph,
+    /// The fabric's links in the graph.
+    links: Vec<usize>,
+    from_source: Vec<usize>,
+    to_sink: Vec<usize>,
+    source: usize,
+    sink: usize,
+    /// Every link has an equal one in the other direction.
+    symmetric: bool,
+}
+
+/// More than any rate, with room to add.
+const OPEN: u64 = u64::MAX / 4;
+
+impl Halves {
+    fn of(fabric: &Fabric, measure: Measure, wanted: impl Fn(&Link) -> bool) -> Self {
+        let (source, sink) = (fabric.devices().len(), fabric.devices().len() + 1);
+        let mut graph = FlowGraph::new(sink + 1);
+        let mut links = Vec::new();
+        let mut symmetric = true;
+        for link in fabric.links().iter().filter(|link| wanted(link)) {
+            let rate = fabric.rate(link, measure).bytes_per_second().min(OPEN);
+            links.push(graph.edge(link.source.index(), link.target.index(), rate));
+            let back = Link {
+                source: link.target,
+                target: link.source,
+                ..*link
+            };
+            symmetric &= fabric.links_from(link.target).contains(&back);
+        }
+        let mut edge_for_gpu = |gpu: &DeviceId| {
+            (
+                graph.edge(source, gpu.index(), 0),
+                graph.edge(gpu.index(), sink, 0),
+            )
+        };
+        let (from_source, to_sink) = fabric.gpus().iter().map(&mut edge_for_gpu).unzip();
+        Self {
+            graph,
+            links,
+            from_source,
+            to_sink,
+            source,
+            sink,
+            symmetric,
+        }
+    }
+
+    /// What the marked GPUs can send the others at once; the worse direction where they differ.
+    fn flow(&mut self, half: &[bool]) -> u64 {
+        let there = self.flow_from(|gpu| half[gpu]);
+        if self.symmetric {
+            there
+        } else {
+            there.min(self.flow_from(|gpu| !half[gpu]))
+        }
+    }
+
+    fn flow_from(&mut self, sends: impl Fn(usize) -> bool) -> u64 {
+        for gpu in 0..self.from_source.len() {
+            let (out, back) = if sends(gpu) { (OPEN, 0) } else { (0, OPEN) };
+            self.graph.set_capacity(self.from_source[gpu], out);
+            self.graph.set_capacity(self.to_sink[gpu], back);
+        }
+        self.graph.max_flow(self.source, self.sink)
+    }
+
+    /// The bound from below: half the GPUs times what each of them can send to the hubs while all do.
+    fn hub_bound(&mut self, hubs: &[DeviceId]) -> u64 {
+        if !self.symmetric {
+            return 0;
+        }
+        let mut load = vec![0_u64; self.links.len()];
+        let mut per_gpu = 0_u64;
+        for hub in hubs {
+            per_gpu += self.share_at(*hub);
+            for (load, link) in load.iter_mut().zip(&self.links) {
+                *load += self.graph.flow(*link);
+            }
+        }
+        // Where the hubs' flows overload a link together, all of them shrink until they fit.
+        let fit = |(load, link): (&u64, &usize)| self.graph.capacity(*link) as f64 / (*load).max(1) as f64;
+        let scale = load.iter().zip(&self.links).map(fit).fold(1.0, f64::min);
+        (per_gpu as f64 * scale) as u64 * (self.from_source.len() as u64 / 2)
+    }
+
+    /// The most that every GPU can send to one device while all do; leaves that flow in the graph.
+    fn share_at(&mut self, hub: DeviceId) -> u64 {
+        let count = self.from_source.len() as u64;
+        self.to_sink
+            .iter()
+            .for_each(|edge| self.graph.set_capacity(*edge, 0));
+        let mut flow_at = |share: u64| {
+            self.from_source
+                .iter()
+                .for_each(|edge| self.graph.set_capacity(*edge, share));
+            self.graph.max_flow(self.source, hub.index())
+        };
+        // No more can arrive than this; where the wiring is regular, exactly this can.
+        let (mut low, mut high) = (0, flow_at(OPEN / count) / count);
+        if flow_at(high) == high * count {
+            return high;
+        }
+        for _ in 0..SHARE_STEPS {
+            let middle = low + (high - low) / 2;
+            if flow_at(middle) == middle * count {
+                low = middle
+            } else {
+                high = middle
+            }
+        }
+        flow_at(low);
+        low
+    }
+}
+
+/// Halvings of the interval in which a GPU's share is sought: leaves an error of a millionth.
+const SHARE_STEPS: usize = 20;
+
+/// The devices that all traffic can meet at: the uppermost switches, or else the CPUs.
+fn hubs(fabric: &Fabric, over_gpu_fabric: bool) -> Vec<DeviceId> {
+    let choose = |wanted: fn(&DeviceKind) -> bool| fabric.devices_where(wanted).collect::<Vec<_>>();
+    if over_gpu_fabric {
+        let switches = choose(|kind| matches!(kind, DeviceKind::NvSwitch { .. }));
+        let touches_gpu = |id: &DeviceId| {
+            fabric
+                .links_from(*id)
+                .iter()
+                .any(|link| matches!(fabric.device(link.target).kind, DeviceKind::Gpu(_)))
+        };
+        let upper: Vec<DeviceId> = switches.iter().copied().filter(|id| !touches_gpu(id)).collect();
+        return if upper.is_empty() { switches } else { upper };
+    }
+    let by_rank: [fn(&DeviceKind) -> bool; 3] = [
+        |kind| matches!(kind, DeviceKind::NetSwitch(Tier::Spine)),
+        |kind| matches!(kind, DeviceKind::NetSwitch(Tier::Leaf)),
+        |kind| matches!(kind, DeviceKind::Numa(_)),
+    ];
+    by_rank
+        .into_iter()
+        .map(choose)
+        .find(|found| !found.is_empty())
+        .unwrap_or_default()
+}

@@ -1,0 +1,156 @@
+//! Islands: devices joined without the network. Most fabrics are many copies of few islands, so what is worth
+//! knowing about an island is computed once per *shape*.
+//!
+//! Two islands have the same shape when, numbering each one's devices in order, kinds and links agree exactly. A
+//! single slow link makes a shape of its own; nothing is assumed from names.
+
+use std::hash::{Hash, Hasher};
+
+use rustc_hash::{FxHashMap, FxHasher};
+
+use crate::device::{DeviceId, DeviceKind, HostId};
+use crate::fabric::Fabric;
+use crate::link::LinkKind;
+
+/// The islands of a fabric.
+#[derive(Debug)]
+pub struct Islands {
+    /// For each device its island and its place in it; network switches have none.
+    places: Vec<Option<Place>>,
+    islands: Vec<Island>,
+    shapes: usize,
+}
+
+/// Where a device sits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Index of its island.
+    pub island: u32,
+    /// Its number within the island.
+    pub local: u32,
+}
+
+/// One island.
+#[derive(Debug)]
+pub struct Island {
+    /// Its devices in ascending order.
+    pub members: Vec<DeviceId>,
+    /// Islands of the same shape have the same number here.
+    pub shape: usize,
+}
+
+impl Islands {
+    /// Finds the islands of a fabric.
+    pub fn of(fabric: &Fabric) -> Self {
+        let mut places: Vec<Option<Place>> = vec![None; fabric.devices().len()];
+        let mut islands = Vec::new();
+        let mut seen = vec![false; fabric.devices().len()];
+        let mut pending = Vec::new();
+        for start in fabric.device_ids() {
+            if seen[start.index()] || is_network_switch(fabric, start) {
+                continue;
+            }
+            seen[start.index()] = true;
+            pending.push(start);
+            let mut members = Vec::new();
+            while let Some(device) = pending.pop() {
+                members.push(device);
+                for link in fabric.links_from(device) {
+                    if !is_network(fabric.spec(link).kind) && !seen[link.target.index()] {
+                        seen[link.target.index()] = true;
+                        pending.push(link.target);
+                    }
+                }
+            }
+            members.sort_unstable();
+            for (local, member) in members.iter().enumerate() {
+                places[member.index()] = Some(Place {
+                    island: islands.len() as u32,
+                    local: local as u32,
+                });
+            }
+            islands.push(Island { members, shape: 0 });
+        }
+        let mut found = Self {
+            places,
+            islands,
+            shapes: 0,
+        };
+        found.find_shapes(fabric);
+        found
+    }
+
+    /// All islands.
+    pub fn all(&self) -> &[Island] {
+        &self.islands
+    }
+
+    /// How many different shapes there are.
+    pub fn shapes(&self) -> usize {
+        self.shapes
+    }
+
+    /// Where a device sits; none for a network switch.
+    pub fn place(&self, device: DeviceId) -> Option<Place> {
+        self.places[device.index()]
+    }
+
+    fn find_shapes(&mut self, fabric: &Fabric) {
+        let mut by_hash: FxHashMap<u64, Vec<usize>> = FxHashMap::default();
+        let mut firsts: Vec<usize> = Vec::new();
+        for index in 0..self.islands.len() {
+            let mut hasher = FxHasher::default();
+            for line in self.outline(fabric, index) {
+                line.hash(&mut hasher);
+            }
+            let alike = by_hash.entry(hasher.finish()).or_default();
+            let shape = alike.iter().copied().find(|&shape| {
+                self.islands[firsts[shape]].members.len() == self.islands[index].members.len()
+                    && self
+                        .outline(fabric, firsts[shape])
+                        .eq(self.outline(fabric, index))
+            });
+            self.islands[index].shape = shape.unwrap_or_else(|| {
+                firsts.push(index);
+                alike.push(firsts.len() - 1);
+                firsts.len() - 1
+            });
+        }
+        self.shapes = firsts.len();
+    }
+
+    /// All that a path through the island can depend on, device by device.
+    fn outline<'a>(&'a self, fabric: &'a Fabric, island: usize) -> impl Iterator<Item = Line<'a>> + 'a {
+        let members = &self.islands[island].members;
+        let first_host = members
+            .iter()
+            .filter_map(|member| fabric.device(*member).host)
+            .min()
+            .unwrap_or(HostId(0));
+        members.iter().flat_map(move |member| {
+            let device = fabric.device(*member);
+            let own = Line::Device(&device.kind, device.host.map(|host| host.0 - first_host.0));
+            let links = fabric.links_from(*member).iter().map(move |link| {
+                // A link to the network tells only that it is there: what it leads to belongs to no island.
+                let target = self.place(link.target).map(|place| place.local);
+                Line::Link(target, link.count, link.spec.0)
+            });
+            std::iter::once(own).chain(links)
+        })
+    }
+}
+
+#[derive(PartialEq, Hash)]
+enum Line<'a> {
+    Device(&'a DeviceKind, Option<u32>),
+    Link(Option<u32>, u32, u32),
+}
+
+fn is_network_switch(fabric: &Fabric, device: DeviceId) -> bool {
+    matches!(fabric.device(device).kind, DeviceKind::NetSwitch(_))
+}
+
+/// True for links that leave an island.
+pub(crate) fn is_network(kind: LinkKind) -> bool {
+    matches!(kind, LinkKind::Network { .. })
+}

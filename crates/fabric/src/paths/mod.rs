@@ -1,0 +1,302 @@
+//! Paths: how any two devices reach each other.
+//!
+//! [`Paths`] answers for a fabric. What goes on inside an island is computed once per shape of island (see [`island`]);
+//! between islands, once per pair of network switches. So a matrix of 9,216 GPUs costs little more than that of one rack.
+
+mod classes;
+pub mod island;
+mod kind;
+mod local;
+mod network;
+mod nvlink;
+mod shape;
+mod width;
+
+use crate::device::{DeviceId, DeviceKind};
+use crate::fabric::Fabric;
+use crate::figure::Nanoseconds;
+
+pub use classes::PairClass;
+use island::{Islands, Place};
+pub use kind::PathType;
+use network::{Plug, SwitchGraph};
+use shape::Shape;
+pub use width::Width;
+
+/// A path between two devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Path {
+    /// NCCL's type.
+    pub kind: PathType,
+    /// Links passed one after the other.
+    pub hops: u32,
+    /// How wide it is at its narrowest.
+    pub width: Width,
+}
+
+impl Path {
+    const LOCAL: Self = Self {
+        kind: PathType::Loc,
+        hops: 0,
+        width: Width::UNLIMITED,
+    };
+    const NONE: Self = Self {
+        kind: PathType::Dis,
+        hops: 0,
+        width: Width::NONE,
+    };
+
+    /// The cell of a matrix: `NV18`, `PIX`, `NET`, and `X` for the device itself, as `nvidia-smi topo -m` prints them.
+    pub fn cell(&self) -> String {
+        match self.kind {
+            PathType::Loc => "X".to_owned(),
+            PathType::Nvl => format!("NV{}", self.width.links),
+            kind => kind.to_string(),
+        }
+    }
+
+    fn then(self, other: Self) -> Self {
+        Self {
+            kind: self.kind.max(other.kind),
+            hops: self.hops + other.hops,
+            width: self.width.then(other.width),
+        }
+    }
+}
+
+/// Answers questions about the paths of a fabric.
+#[derive(Debug)]
+pub struct Paths<'a> {
+    fabric: &'a Fabric,
+    islands: Islands,
+    /// For each shape, the island it was first seen on, and what was computed there.
+    shapes: Vec<Shape>,
+    network: SwitchGraph,
+}
+
+/// A path and the devices it passes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// What the route amounts to.
+    pub path: Path,
+    /// Stations in order, source and target included. A station of several devices means that traffic spreads over all of them.
+    pub stations: Vec<Vec<DeviceId>>,
+}
+
+/// A way out of a device's island: the path to a NIC, and where the NIC is plugged in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Exit {
+    nic: Option<DeviceId>,
+    path: Path,
+    plug: Plug,
+}
+
+impl<'a> Paths<'a> {
+    /// Prepares to answer; the answers themselves are computed when asked for, and kept.
+    pub fn of(fabric: &'a Fabric) -> Self {
+        let islands = Islands::of(fabric);
+        let mut shapes: Vec<Shape> = Vec::with_capacity(islands.shapes());
+        for island in islands.all() {
+            match shapes.get_mut(island.shape) {
+                Some(shape) => shape.count += 1,
+                None => shapes.push(Shape::of(fabric, &island.members)),
+            }
+        }
+        Self {
+            fabric,
+            islands,
+            shapes,
+            network: SwitchGraph::of(fabric),
+        }
+    }
+
+    /// The fabric in question.
+    pub fn fabric(&self) -> &'a Fabric {
+        self.fabric
+    }
+
+    /// The islands of the fabric.
+    pub fn islands(&self) -> &Islands {
+        &self.islands
+    }
+
+    /// The best path from one device to another.
+    pub fn path(&self, source: DeviceId, target: DeviceId) -> Path {
+        if source == target {
+            return Path::LOCAL;
+        }
+        if let (Some(a), Some(b)) = (self.islands.place(source), self.islands.place(target))
+            && a.island == b.island
+            && let Some(path) = self.shape(a).path(a.local, b.local)
+        {
+            return path;
+        }
+        self.best_exits(&self.exits(source), &self.exits(target))
+            .map_or(Path::NONE, |(path, _, _)| path)
+    }
+
+    /// The paths between every two of some devices, row by row.
+    pub fn matrix(&self, devices: &[DeviceId]) -> Vec<Vec<Path>> {
+        let exits: Vec<Vec<Exit>> = devices.iter().map(|id| self.exits(*id)).collect();
+        let path = |a: usize, b: usize| {
+            let local = self.local_path(devices[a], devices[b]);
+            local
+                .or_else(|| Some(self.best_exits(&exits[a], &exits[b])?.0))
+                .unwrap_or(Path::NONE)
+        };
+        (0..devices.len())
+            .map(|a| (0..devices.len()).map(|b| path(a, b)).collect())
+            .collect()
+    }
+
+    /// All that a GPU can send to other GPUs over its fabric links at once.
+    pub fn gpu_fabric_out(&self, gpu: DeviceId) -> Width {
+        self.islands
+            .place(gpu)
+            .map_or(Width::NONE, |place| self.shape(place).gpu_fabric_out(place.local))
+    }
+
+    /// The path and the stations it passes.
+    pub fn route(&self, source: DeviceId, target: DeviceId) -> Route {
+        let path = self.path(source, target);
+        let mut stations = vec![vec![source]];
+        match path.kind {
+            PathType::Loc | PathType::Dis => {}
+            PathType::Net => {
+                let (ways_out, ways_in) = (self.exits(source), self.exits(target));
+                if let Some((_, out, back)) = self.best_exits(&ways_out, &ways_in) {
+                    self.local_stations(source, out.nic, &mut stations);
+                    let between = self.network.between(out.plug.switch, back.plug.switch);
+                    let switches = between.iter().flat_map(|between| &between.switches);
+                    stations.extend(switches.map(|switch| vec![self.network.device(*switch)]));
+                    let mut homeward = vec![vec![target]];
+                    self.local_stations(target, back.nic, &mut homeward);
+                    stations.extend(homeward.into_iter().rev());
+                }
+                stations.dedup();
+            }
+            _ => self.local_stations(source, Some(target), &mut stations),
+        }
+        if stations.last() != Some(&vec![target]) {
+            stations.push(vec![target]);
+        }
+        Route { path, stations }
+    }
+
+    /// The sum of the latencies of a route's links, where all of them are known.
+    pub fn latency(&self, route: &Route) -> Option<Nanoseconds> {
+        let hop = |pair: &[Vec<DeviceId>]| {
+            let links = pair[0].iter().flat_map(|from| self.fabric.links_from(*from));
+            links
+                .filter(|link| pair[1].contains(&link.target))
+                .filter_map(|link| Some(self.fabric.spec(link).latency.as_ref()?.value.0))
+                .min()
+        };
+        route
+            .stations
+            .windows(2)
+            .map(hop)
+            .sum::<Option<u64>>()
+            .map(Nanoseconds)
+    }
+
+    fn shape(&self, place: Place) -> &Shape {
+        &self.shapes[self.islands.all()[place.island as usize].shape]
+    }
+
+    fn local_path(&self, source: DeviceId, target: DeviceId) -> Option<Path> {
+        if source == target {
+            return Some(Path::LOCAL);
+        }
+        let (a, b) = (self.islands.place(source)?, self.islands.place(target)?);
+        if a.island == b.island {
+            self.shape(a).path(a.local, b.local)
+        } else {
+            None
+        }
+    }
+
+    /// Appends the stations after `source` on its local path to a target.
+    fn local_stations(&self, source: DeviceId, target: Option<DeviceId>, stations: &mut Vec<Vec<DeviceId>>) {
+        let (Some(target), Some(place)) = (target, self.islands.place(source)) else {
+            return;
+        };
+        let Some(target) = self.islands.place(target) else {
+            return;
+        };
+        let members = &self.islands.all()[place.island as usize].members;
+        let local = self.shape(place).stations(self.fabric, place.local, target.local);
+        stations.extend(
+            local
+                .into_iter()
+                .map(|station| station.iter().map(|i| members[*i as usize]).collect()),
+        );
+    }
+
+    /// The ways a device has to the network: the NICs of its own host.
+    fn exits(&self, device: DeviceId) -> Vec<Exit> {
+        if let Some(switch) = self.network.number(device) {
+            return vec![Exit {
+                nic: None,
+                path: Path::LOCAL,
+                plug: Plug {
+                    switch,
+                    width: Width::UNLIMITED,
+                },
+            }];
+        }
+        let Some(place) = self.islands.place(device) else {
+            return Vec::new();
+        };
+        let host = self.fabric.device(device).host;
+        let members = &self.islands.all()[place.island as usize].members;
+        let mut exits = Vec::new();
+        for &nic in members {
+            let candidate = self.fabric.device(nic);
+            if !matches!(candidate.kind, DeviceKind::Nic(_)) || candidate.host != host {
+                continue;
+            }
+            let Some(path) = self.local_path(device, nic) else {
+                continue;
+            };
+            exits.extend(self.network.plugs(self.fabric, nic).map(|plug| Exit {
+                nic: Some(nic),
+                path,
+                plug,
+            }));
+        }
+        exits
+    }
+
+    /// The widest way out of one island and into another; of those the one that passes fewest switches, then fewest links.
+    fn best_exits<'e>(&self, out: &'e [Exit], back: &'e [Exit]) -> Option<(Path, &'e Exit, &'e Exit)> {
+        let ways = out
+            .iter()
+            .flat_map(|exit| back.iter().map(move |entry| (exit, entry)));
+        let way = |(exit, entry): (&'e Exit, &'e Exit)| {
+            let between = self.network.between(exit.plug.switch, entry.plug.switch)?;
+            let plugs = u32::from(exit.nic.is_some()) + u32::from(entry.nic.is_some());
+            let network = Path {
+                kind: PathType::Net,
+                hops: between.switches.len() as u32 - 1 + plugs,
+                width: exit.plug.width.then(between.width).then(entry.plug.width),
+            };
+            Some((
+                exit.path.then(network).then(entry.path),
+                network.hops,
+                exit,
+                entry,
+            ))
+        };
+        let best = ways.filter_map(way).min_by_key(|(path, switches, exit, entry)| {
+            (
+                std::cmp::Reverse(path.width.effective),
+                *switches,
+                path.hops,
+                exit.nic,
+                entry.nic,
+            )
+        })?;
+        Some((best.0, best.2, best.3))
+    }
+}

@@ -1,0 +1,162 @@
+//! Paths between islands: from NIC to NIC through network switches.
+
+use std::cell::OnceCell;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use rustc_hash::FxHashMap;
+
+use crate::device::{DeviceId, DeviceKind};
+use crate::fabric::Fabric;
+
+use super::island::is_network;
+use super::width::Width;
+
+/// The network switches and what is plugged into them.
+#[derive(Debug)]
+pub(super) struct SwitchGraph {
+    numbers: FxHashMap<DeviceId, u32>,
+    switches: Vec<DeviceId>,
+    edges: Vec<Vec<(u32, Width)>>,
+    /// For each switch, once asked: how every switch is reached from it.
+    reach: Vec<OnceCell<Vec<Option<Between>>>>,
+}
+
+/// How one switch reaches another.
+#[derive(Debug, Clone)]
+pub(super) struct Between {
+    pub(super) width: Width,
+    /// The switches passed, both ends included.
+    pub(super) switches: Vec<u32>,
+}
+
+/// Where a NIC is plugged in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Plug {
+    pub(super) switch: u32,
+    pub(super) width: Width,
+}
+
+impl SwitchGraph {
+    pub(super) fn of(fabric: &Fabric) -> Self {
+        let switches: Vec<DeviceId> = fabric
+            .devices_where(|kind| matches!(kind, DeviceKind::NetSwitch(_)))
+            .collect();
+        let numbers: FxHashMap<DeviceId, u32> = switches
+            .iter()
+            .enumerate()
+            .map(|(index, id)| (*id, index as u32))
+            .collect();
+        let edges_of = |id: &DeviceId| {
+            let links = fabric.links_from(*id).iter();
+            links
+                .filter_map(|link| {
+                    Some((
+                        *numbers.get(&link.target)?,
+                        Width::of(fabric.spec(link), link.count),
+                    ))
+                })
+                .collect()
+        };
+        let edges = switches.iter().map(edges_of).collect();
+        let reach = switches.iter().map(|_| OnceCell::new()).collect();
+        Self {
+            numbers,
+            switches,
+            edges,
+            reach,
+        }
+    }
+
+    pub(super) fn number(&self, device: DeviceId) -> Option<u32> {
+        self.numbers.get(&device).copied()
+    }
+
+    pub(super) fn device(&self, switch: u32) -> DeviceId {
+        self.switches[switch as usize]
+    }
+
+    /// The switches a NIC is plugged into.
+    pub(super) fn plugs<'a>(&'a self, fabric: &'a Fabric, nic: DeviceId) -> impl Iterator<Item = Plug> + 'a {
+        fabric
+            .links_from(nic)
+            .iter()
+            .filter(|link| is_network(fabric.spec(link).kind))
+            .filter_map(|link| {
+                let switch = self.number(link.target)?;
+                Some(Plug {
+                    switch,
+                    width: Width::of(fabric.spec(link), link.count),
+                })
+            })
+    }
+
+    /// The widest way between two switches, and of those the shortest.
+    pub(super) fn between(&self, a: u32, b: u32) -> Option<&Between> {
+        self.reach[a as usize].get_or_init(|| self.reach_from(a))[b as usize].as_ref()
+    }
+
+    fn reach_from(&self, source: u32) -> Vec<Option<Between>> {
+        let mut widest: Vec<Option<u64>> = vec![None; self.switches.len()];
+        widest[source as usize] = Some(u64::MAX);
+        let mut heap = BinaryHeap::from([(u64::MAX, Reverse(source))]);
+        while let Some((width, Reverse(at))) = heap.pop() {
+            if widest[at as usize] != Some(width) {
+                continue;
+            }
+            for (target, edge) in &self.edges[at as usize] {
+                let through = width.min(edge.effective.bytes_per_second());
+                if widest[*target as usize].is_none_or(|known| through > known) {
+                    widest[*target as usize] = Some(through);
+                    heap.push((through, Reverse(*target)));
+                }
+            }
+        }
+        let mut reached = vec![None; self.switches.len()];
+        let mut by_width: Vec<(u64, u32)> = (0..)
+            .zip(&widest)
+            .filter_map(|(switch, width)| Some(((*width)?, switch)))
+            .collect();
+        by_width.sort_unstable();
+        for same_width in by_width.chunk_by(|a, b| a.0 == b.0) {
+            let came_from = self.shortest(source, same_width[0].0);
+            for &(_, switch) in same_width {
+                reached[switch as usize] = Some(self.walk_back(source, switch, &came_from));
+            }
+        }
+        reached
+    }
+
+    fn shortest(&self, source: u32, width: u64) -> Vec<u32> {
+        let mut came_from = vec![u32::MAX; self.switches.len()];
+        came_from[source as usize] = source;
+        let mut queue = VecDeque::from([source]);
+        while let Some(at) = queue.pop_front() {
+            for (target, edge) in &self.edges[at as usize] {
+                if edge.effective.bytes_per_second() >= width && came_from[*target as usize] == u32::MAX {
+                    came_from[*target as usize] = at;
+                    queue.push_back(*target);
+                }
+            }
+        }
+        came_from
+    }
+
+    fn walk_back(&self, source: u32, target: u32, came_from: &[u32]) -> Between {
+        let mut switches = vec![target];
+        let mut width = Width::UNLIMITED;
+        let mut at = target;
+        while at != source {
+            let before = came_from[at as usize];
+            let edges = self.edges[before as usize]
+                .iter()
+                .filter(|(other, _)| *other == at);
+            let edge = edges.map(|(_, width)| *width).max_by_key(|width| width.effective);
+            width = width.then(edge.unwrap_or(Width::NONE));
+            switches.push(before);
+            at = before;
+        }
+        switches.reverse();
+        Between { width, switches }
+    }
+}

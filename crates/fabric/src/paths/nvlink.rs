@@ -1,0 +1,236 @@
+//! The GPU fabric of one island: what NVLink, xGMI or Xe Link carries between two GPUs.
+//!
+//! A GPU spreads its links over several switches, so a pair's width is a sum: its direct links, plus for each group of
+//! switches that are joined to each other what can flow from one GPU into the group and out to the other.
+//! A group of a single switch passes on whatever comes in (NVSwitches do not block); in a group of several the links between
+//! them may be the narrow place, so its flow is computed.
+
+use std::cell::RefCell;
+
+use rustc_hash::FxHashMap;
+
+use crate::device::{DeviceId, DeviceKind};
+use crate::fabric::Fabric;
+use crate::link::Link;
+use crate::maxflow::FlowGraph;
+use crate::rate::Rate;
+
+use super::width::Width;
+
+/// The GPU fabric of an island.
+#[derive(Debug)]
+pub(super) struct GpuFabric {
+    groups: Vec<Group>,
+    /// For each GPU of the island, in order.
+    gpus: Vec<GpuPorts>,
+}
+
+#[derive(Debug, Default)]
+struct GpuPorts {
+    /// Other GPUs and the links to each.
+    direct: Vec<(u32, Width)>,
+    /// For each group this GPU has links into, in order of groups.
+    into: Vec<(u32, Ports)>,
+    /// For each group this GPU has links out of.
+    from: Vec<(u32, Ports)>,
+}
+
+/// Links between a GPU and the switches of a group.
+type Ports = Vec<(u32, Width)>;
+
+#[derive(Debug)]
+struct Group {
+    switches: usize,
+    /// Links between its switches.
+    trunks: Vec<(u32, u32, Width)>,
+    flows: RefCell<FxHashMap<(Ports, Ports), Width>>,
+}
+
+impl GpuFabric {
+    /// Reads the GPU fabric among an island's devices; `gpus` are its GPUs in order.
+    pub(super) fn of(fabric: &Fabric, members: &[DeviceId], gpus: &[DeviceId]) -> Self {
+        let is_switch = |id: DeviceId| {
+            // A POWER9 CPU takes NVLinks and passes them on like a switch.
+            matches!(
+                fabric.device(id).kind,
+                DeviceKind::NvSwitch { .. } | DeviceKind::Numa(_)
+            )
+        };
+        let fabric_links = |id: DeviceId| {
+            fabric
+                .links_from(id)
+                .iter()
+                .filter(|link| fabric.spec(link).kind.is_gpu_fabric())
+        };
+        let mut group_of: FxHashMap<DeviceId, (u32, u32)> = FxHashMap::default();
+        let mut groups: Vec<Group> = Vec::new();
+        for &start in members {
+            if !is_switch(start) || group_of.contains_key(&start) || fabric_links(start).next().is_none() {
+                continue;
+            }
+            let group = groups.len() as u32;
+            let mut found = vec![start];
+            group_of.insert(start, (group, 0));
+            let mut next = 0;
+            while next < found.len() {
+                for link in fabric_links(found[next]) {
+                    if is_switch(link.target) && !group_of.contains_key(&link.target) {
+                        group_of.insert(link.target, (group, found.len() as u32));
+                        found.push(link.target);
+                    }
+                }
+                next += 1;
+            }
+            let trunk = |link: &Link| {
+                let (_, target) = *group_of.get(&link.target)?;
+                Some((
+                    group_of[&link.source].1,
+                    target,
+                    Width::of(fabric.spec(link), link.count),
+                ))
+            };
+            let trunks = found
+                .iter()
+                .flat_map(|id| fabric_links(*id))
+                .filter_map(trunk)
+                .collect();
+            groups.push(Group {
+                switches: found.len(),
+                trunks,
+                flows: RefCell::default(),
+            });
+        }
+        let numbers: FxHashMap<DeviceId, u32> =
+            gpus.iter().enumerate().map(|(i, id)| (*id, i as u32)).collect();
+        let mut ports: Vec<GpuPorts> = gpus.iter().map(|_| GpuPorts::default()).collect();
+        for link in members.iter().flat_map(|id| fabric_links(*id)) {
+            let width = Width::of(fabric.spec(link), link.count);
+            match (numbers.get(&link.source), numbers.get(&link.target)) {
+                (Some(&a), Some(&b)) => add(&mut ports[a as usize].direct, b, width),
+                (Some(&a), None) => add_port(&mut ports[a as usize].into, group_of.get(&link.target), width),
+                (None, Some(&b)) => add_port(&mut ports[b as usize].from, group_of.get(&link.source), width),
+                (None, None) => {}
+            }
+        }
+        Self { groups, gpus: ports }
+    }
+
+    /// Width and hops from one GPU to another, by their numbers on the island; none without a GPU fabric between them.
+    pub(super) fn between(&self, a: usize, b: usize) -> Option<(Width, u32)> {
+        let mut total: Option<(Width, u32)> = None;
+        let mut found = |width: Width, hops: u32| {
+            let (sum, fewest) = total.unwrap_or((Width::NONE, u32::MAX));
+            total = Some((sum.plus(width), fewest.min(hops)));
+        };
+        for (peer, width) in &self.gpus[a].direct {
+            if *peer as usize == b {
+                found(*width, 1);
+            }
+        }
+        for (group, into) in &self.gpus[a].into {
+            let Some((_, from)) = self.gpus[b].from.iter().find(|(other, _)| other == group) else {
+                continue;
+            };
+            let group = &self.groups[*group as usize];
+            let shared = into
+                .iter()
+                .any(|(switch, _)| from.iter().any(|(other, _)| other == switch));
+            found(
+                group.flow(into, from),
+                if shared { 2 } else { 2 + group.distance(into, from) },
+            );
+        }
+        total
+    }
+
+    /// All that a GPU can send into the GPU fabric.
+    pub(super) fn out_of(&self, gpu: usize) -> Width {
+        let ports = &self.gpus[gpu];
+        let switched = ports.into.iter().flat_map(|(_, ports)| ports);
+        ports
+            .direct
+            .iter()
+            .chain(switched)
+            .fold(Width::NONE, |sum, (_, width)| sum.plus(*width))
+    }
+
+    /// The GPUs that a GPU has links to with no switch between them.
+    pub(super) fn neighbours(&self, gpu: usize) -> impl Iterator<Item = usize> + '_ {
+        self.gpus[gpu].direct.iter().map(|(peer, _)| *peer as usize)
+    }
+}
+
+impl Group {
+    fn flow(&self, into: &Ports, from: &Ports) -> Width {
+        if self.switches == 1 {
+            return into[0].1.then(from[0].1);
+        }
+        if let Some(known) = self.flows.borrow().get(&(into.clone(), from.clone())) {
+            return *known;
+        }
+        let capacity = |of: fn(&Width) -> u64| {
+            let (source, sink) = (self.switches, self.switches + 1);
+            let mut graph = FlowGraph::new(self.switches + 2);
+            for (switch, width) in into {
+                graph.edge(source, *switch as usize, of(width));
+            }
+            for (a, b, width) in &self.trunks {
+                graph.edge(*a as usize, *b as usize, of(width));
+            }
+            for (switch, width) in from {
+                graph.edge(*switch as usize, sink, of(width));
+            }
+            graph.max_flow(source, sink)
+        };
+        let width = Width {
+            links: capacity(|width| width.links.into()) as u32,
+            nominal: Rate::from_bytes(capacity(|width| width.nominal.bytes_per_second())),
+            effective: Rate::from_bytes(capacity(|width| width.effective.bytes_per_second())),
+        };
+        self.flows
+            .borrow_mut()
+            .insert((into.clone(), from.clone()), width);
+        width
+    }
+
+    /// Fewest links between a switch of `into` and one of `from`.
+    fn distance(&self, into: &Ports, from: &Ports) -> u32 {
+        let mut distances = vec![u32::MAX; self.switches];
+        let mut queue: Vec<u32> = into.iter().map(|(switch, _)| *switch).collect();
+        queue.iter().for_each(|switch| distances[*switch as usize] = 0);
+        let mut next = 0;
+        while next < queue.len() {
+            let at = queue[next];
+            for (a, b, _) in &self.trunks {
+                if *a == at && distances[*b as usize] == u32::MAX {
+                    distances[*b as usize] = distances[at as usize] + 1;
+                    queue.push(*b);
+                }
+            }
+            next += 1;
+        }
+        from.iter()
+            .map(|(switch, _)| distances[*switch as usize])
+            .min()
+            .unwrap_or(0)
+    }
+}
+
+fn add(widths: &mut Vec<(u32, Width)>, key: u32, width: Width) {
+    match widths.iter_mut().find(|(other, _)| *other == key) {
+        Some((_, sum)) => *sum = sum.plus(width),
+        None => widths.push((key, width)),
+    }
+}
+
+fn add_port(ports: &mut Vec<(u32, Ports)>, at: Option<&(u32, u32)>, width: Width) {
+    let Some(&(group, switch)) = at else { return };
+    let index = ports
+        .iter()
+        .position(|(other, _)| *other == group)
+        .unwrap_or_else(|| {
+            ports.push((group, Vec::new()));
+            ports.len() - 1
+        });
+    add(&mut ports[index].1, switch, width);
+}

@@ -1,0 +1,257 @@
+//! Everything about paths within one shape of island, computed on the first island that has it.
+
+use std::cell::OnceCell;
+use std::cmp::Reverse;
+
+use crate::device::{DeviceId, DeviceKind, HostId};
+use crate::fabric::Fabric;
+
+use super::local::{LocalGraph, Reach};
+use super::nvlink::GpuFabric;
+use super::{Path, PathType, Width};
+
+/// A shape of island. Devices go by their numbers on the island.
+#[derive(Debug)]
+pub(super) struct Shape {
+    /// The island it was computed on.
+    members: Vec<DeviceId>,
+    /// How many islands have it.
+    pub(super) count: u64,
+    /// The GPUs among its devices.
+    pub(super) gpus: Vec<u32>,
+    roles: Vec<Role>,
+    graph: LocalGraph,
+    gpu_fabric: GpuFabric,
+    reach: Vec<OnceCell<Vec<Option<Reach>>>>,
+}
+
+/// What matters of a device here.
+#[derive(Debug, Clone, Copy)]
+struct Role {
+    /// Its position among the GPUs, if it is one.
+    gpu: Option<u32>,
+    is_nic: bool,
+    host: Option<HostId>,
+}
+
+impl Shape {
+    pub(super) fn of(fabric: &Fabric, members: &[DeviceId]) -> Self {
+        let mut gpus = Vec::new();
+        let mut roles = Vec::new();
+        for (local, id) in members.iter().enumerate() {
+            let device = fabric.device(*id);
+            let is_gpu = matches!(device.kind, DeviceKind::Gpu(_));
+            roles.push(Role {
+                gpu: is_gpu.then_some(gpus.len() as u32),
+                is_nic: matches!(device.kind, DeviceKind::Nic(_)),
+                host: device.host,
+            });
+            if is_gpu {
+                gpus.push(local as u32);
+            }
+        }
+        let gpu_ids: Vec<DeviceId> = gpus.iter().map(|local| members[*local as usize]).collect();
+        Self {
+            members: members.to_vec(),
+            count: 1,
+            gpus,
+            roles,
+            graph: LocalGraph::of(fabric, members),
+            gpu_fabric: GpuFabric::of(fabric, members, &gpu_ids),
+            reach: members.iter().map(|_| OnceCell::new()).collect(),
+        }
+    }
+
+    /// The best path between two of its devices.
+    pub(super) fn path(&self, source: u32, target: u32) -> Option<Path> {
+        match (self.gpu(source), self.gpu(target)) {
+            (Some(a), Some(b)) => self.gpu_path(a, b).or_else(|| self.plain_path(source, target)),
+            (Some(_), None) => self.path_from_gpu(source, target),
+            (None, Some(_)) => self.path_from_gpu(target, source),
+            (None, None) => self.plain_path(source, target),
+        }
+    }
+
+    /// All that a GPU can send into the GPU fabric.
+    pub(super) fn gpu_fabric_out(&self, device: u32) -> Width {
+        self.gpu(device)
+            .map_or(Width::NONE, |gpu| self.gpu_fabric.out_of(gpu))
+    }
+
+    /// The stations after `source` on its best path to `target`.
+    pub(super) fn stations(&self, fabric: &Fabric, source: u32, target: u32) -> Vec<Vec<u32>> {
+        let Some(path) = self.path(source, target) else {
+            return Vec::new();
+        };
+        match path.kind {
+            PathType::Nvl => self.gpu_stations(fabric, source, target),
+            PathType::Nvb => {
+                let relay = self
+                    .gpu(source)
+                    .zip(self.gpu(target))
+                    .and_then(|(a, b)| self.relay(a, b));
+                let relay = relay.map(|(gpu, _)| vec![self.gpus[gpu]]);
+                relay.into_iter().chain([vec![target]]).collect()
+            }
+            PathType::Pxn if self.gpu(source).is_some() => self.stations_by_helper(fabric, source, target),
+            PathType::Pxn => {
+                let mut back = self.stations_by_helper(fabric, target, source);
+                back.pop();
+                back.reverse();
+                back.push(vec![target]);
+                back
+            }
+            _ => {
+                let reach = self.reach_from(source)[target as usize].as_ref();
+                reach
+                    .iter()
+                    .flat_map(|reach| &reach.devices[1..])
+                    .map(|device| vec![*device])
+                    .collect()
+            }
+        }
+    }
+
+    fn gpu(&self, device: u32) -> Option<usize> {
+        self.roles[device as usize].gpu.map(|gpu| gpu as usize)
+    }
+
+    fn reach_from(&self, source: u32) -> &[Option<Reach>] {
+        self.reach[source as usize].get_or_init(|| self.graph.reach_from(source))
+    }
+
+    /// Over PCIe, C2C and sockets only.
+    fn plain_path(&self, source: u32, target: u32) -> Option<Path> {
+        let reach = self.reach_from(source)[target as usize].as_ref()?;
+        Some(Path {
+            kind: reach.kind,
+            hops: reach.devices.len() as u32 - 1,
+            width: reach.width,
+        })
+    }
+
+    /// Between GPUs over their own fabric, if need be through one other GPU.
+    fn gpu_path(&self, a: usize, b: usize) -> Option<Path> {
+        if let Some((width, hops)) = self.gpu_fabric.between(a, b) {
+            return Some(Path {
+                kind: PathType::Nvl,
+                hops,
+                width,
+            });
+        }
+        let (_, width) = self.relay(a, b)?;
+        Some(Path {
+            kind: PathType::Nvb,
+            hops: 2,
+            width,
+        })
+    }
+
+    /// The GPU through which two others reach each other best by direct links.
+    fn relay(&self, a: usize, b: usize) -> Option<(usize, Width)> {
+        let through = |middle: usize| {
+            let onward = self.gpu_fabric.neighbours(middle).any(|peer| peer == b);
+            let (first, second) = (
+                self.gpu_fabric.between(a, middle)?,
+                self.gpu_fabric.between(middle, b)?,
+            );
+            onward.then(|| (middle, first.0.then(second.0)))
+        };
+        let ways = self.gpu_fabric.neighbours(a).filter_map(through);
+        ways.max_by_key(|(middle, width)| (width.effective, Reverse(*middle)))
+    }
+
+    /// From a GPU to something that is none; a NIC may be better reached through the GPU that sits next to it.
+    fn path_from_gpu(&self, gpu: u32, target: u32) -> Option<Path> {
+        let plain = self.plain_path(gpu, target);
+        self.helper(gpu, target, plain).map(|(_, path)| path).or(plain)
+    }
+
+    /// The NVLink peer on the same host that reaches a NIC without the CPU, where the GPU itself would need the CPU or gets
+    /// less bandwidth; and the path by way of it.
+    fn helper(&self, gpu: u32, nic: u32, plain: Option<Path>) -> Option<(u32, Path)> {
+        if !self.roles[nic as usize].is_nic {
+            return None;
+        }
+        let through = |peer: &u32| {
+            if *peer == gpu || self.roles[*peer as usize].host != self.roles[gpu as usize].host {
+                return None;
+            }
+            let beside = self
+                .plain_path(*peer, nic)
+                .filter(|path| path.kind <= PathType::P2c)?;
+            let worth = plain.is_none_or(|plain| {
+                plain.kind > PathType::Pxn || beside.width.effective > plain.width.effective
+            });
+            let (width, hops) = if worth {
+                self.gpu_fabric.between(self.gpu(gpu)?, self.gpu(*peer)?)?
+            } else {
+                return None;
+            };
+            let path = Path {
+                kind: PathType::Pxn,
+                hops: hops + beside.hops,
+                width: width.then(beside.width),
+            };
+            Some((*peer, path))
+        };
+        let ways = self.gpus.iter().filter_map(through);
+        ways.max_by_key(|(peer, path)| (path.width.effective, Reverse(path.hops), Reverse(*peer)))
+    }
+
+    fn stations_by_helper(&self, fabric: &Fabric, gpu: u32, nic: u32) -> Vec<Vec<u32>> {
+        let Some((peer, _)) = self.helper(gpu, nic, self.plain_path(gpu, nic)) else {
+            return Vec::new();
+        };
+        let mut stations = self.gpu_stations(fabric, gpu, peer);
+        let beside = self.reach_from(peer)[nic as usize].as_ref();
+        stations.extend(
+            beside
+                .iter()
+                .flat_map(|reach| &reach.devices[1..])
+                .map(|device| vec![*device]),
+        );
+        stations
+    }
+
+    /// The switches between two GPUs that lie on a shortest way, by their distance from the first.
+    fn gpu_stations(&self, fabric: &Fabric, source: u32, target: u32) -> Vec<Vec<u32>> {
+        let from_source = self.switch_distances(fabric, source);
+        let from_target = self.switch_distances(fabric, target);
+        let total = from_source[target as usize];
+        let mut stations: Vec<Vec<u32>> = vec![Vec::new(); total.saturating_sub(1) as usize];
+        for device in (0..self.members.len() as u32).filter(|device| *device != source && *device != target) {
+            let (near, far) = (from_source[device as usize], from_target[device as usize]);
+            if near.saturating_add(far) == total {
+                stations[near as usize - 1].push(device);
+            }
+        }
+        stations.push(vec![target]);
+        stations
+    }
+
+    /// Distances over the GPU fabric that pass through no other GPU.
+    fn switch_distances(&self, fabric: &Fabric, source: u32) -> Vec<u32> {
+        let mut distances = vec![u32::MAX; self.members.len()];
+        distances[source as usize] = 0;
+        let mut queue = vec![source];
+        let mut next = 0;
+        while next < queue.len() {
+            let at = queue[next];
+            next += 1;
+            if at != source && self.gpu(at).is_some() {
+                continue;
+            }
+            for link in fabric.links_from(self.members[at as usize]) {
+                if let Ok(target) = self.members.binary_search(&link.target)
+                    && fabric.spec(link).kind.is_gpu_fabric()
+                    && distances[target] == u32::MAX
+                {
+                    distances[target] = distances[at as usize] + 1;
+                    queue.push(target as u32);
+                }
+            }
+        }
+        distances
+    }
+}

@@ -8,6 +8,7 @@
 pub mod bisection;
 pub mod bytes;
 pub mod catalog;
+pub mod cliff;
 pub mod device;
 pub mod domains;
 pub mod fabric;
@@ -16,6 +17,7 @@ pub mod link;
 mod maxflow;
 pub mod paths;
 pub mod rate;
+pub mod summary;
 
 pub use device::{Device, DeviceId, DeviceKind, HostId};
 pub use fabric::{Fabric, FabricBuilder, FabricError};

@@ -7,12 +7,17 @@
 
 pub mod bytes;
 pub mod catalog;
+pub mod cluster;
 pub mod device;
 pub mod fabric;
 pub mod figure;
 pub mod link;
+mod nearest;
 pub mod rate;
+pub mod spec;
 
+pub use cluster::resolve;
 pub use device::{Device, DeviceId, DeviceKind, HostId};
 pub use fabric::{Fabric, FabricBuilder, FabricError};
 pub use link::{Link, LinkKind, LinkSpec, Measure};
+pub use spec::ClusterSpec;

@@ -1,6 +1,6 @@
 //! Whole systems, built device by device.
 
-mod chassis;
+pub(crate) mod chassis;
 mod dgx1;
 mod hgx;
 mod nvl72;

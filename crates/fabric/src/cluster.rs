@@ -1,0 +1,308 @@
+//! Clusters by composition: a spec's systems, stamped side by side, their NICs, and the switches between them.
+//!
+//! The network is two tiers. Each leaf switch has as many cables down as the layout gives it, and uplinks for that
+//! many in the proportion of the oversubscription; one spine device stands for the whole upper tier, which never
+//! blocks. A single leaf needs no spine.
+//!
+//! Deliberately absent: tori, dragonflies and third tiers. A file can wire those switch by switch.
+
+use crate::catalog::links;
+use crate::catalog::systems::chassis::{port_of, slot};
+use crate::catalog::systems::{self, System};
+use crate::device::{DeviceId, DeviceKind, HostId, Port, Tier};
+use crate::fabric::{Fabric, FabricBuilder, FabricError};
+use crate::link::{LinkKind, LinkSpec, Network};
+use crate::nearest::did_you_mean;
+use crate::spec::{ClusterSpec, Layout, Nics, SpecError};
+
+/// A spec reads well and still cannot be built.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// All NICs of a host are to share a leaf that has fewer ports.
+    #[error(
+        "each host has {nics} NICs and a leaf switch of {ports} ports has {down} of them for hosts: \
+         raise `leaf-ports`, or leave `leaf-spine` out so that each NIC goes to a leaf of its own"
+    )]
+    LeafTooSmall {
+        /// NICs of a host.
+        nics: usize,
+        /// All ports of the leaf.
+        ports: u32,
+        /// Those that lead down.
+        down: u32,
+    },
+    /// A host whose description has no place to plug a NIC in.
+    #[error("{system}: host {host} has no NUMA node to plug a NIC into; this is a mistake in the catalog")]
+    NoPlace {
+        /// The system.
+        system: &'static str,
+        /// The host within it.
+        host: String,
+    },
+    /// Too large altogether.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+}
+
+/// A text names no fabric.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResolveError {
+    /// Neither a preset nor anything that looks like a spec.
+    #[error(
+        "no system is called `{name}`.{hint} `weft topo --list` prints them; a cluster reads `2x hgx-h100 + 8x ndr`"
+    )]
+    UnknownSystem {
+        /// What was asked for, shortened.
+        name: String,
+        /// The nearest names, as a question; empty where none is near.
+        hint: String,
+    },
+    /// It looks like a spec and is none.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// It is a spec that cannot be built.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+}
+
+/// The fabric that a preset's name or a cluster spec stands for.
+pub fn resolve(text: &str) -> Result<Fabric, ResolveError> {
+    let text = text.trim();
+    if let Some(system) = systems::by_name(text) {
+        return Ok(system.fabric());
+    }
+    // A spec has a space; a single word can only be a name, unless it is a spec whose space was forgotten.
+    let forgot_space = || {
+        text.split_once('x')
+            .is_some_and(|(_, name)| systems::by_name(name).is_some())
+    };
+    if text.contains(char::is_whitespace) || text.is_empty() || forgot_space() {
+        return Ok(text.parse::<ClusterSpec>()?.fabric()?);
+    }
+    Err(ResolveError::UnknownSystem {
+        name: text.chars().take(40).collect(),
+        hint: did_you_mean(text, systems::all().map(|system| system.name)),
+    })
+}
+
+/// PCIe generation and width that feed a port of `gbit` Gb/s; none where no slot does.
+pub(crate) fn slot_for(gbit: u32) -> Option<(u8, u8)> {
+    match gbit {
+        0..=50 => Some((3, 8)),
+        51..=100 => Some((3, 16)),
+        101..=200 => Some((4, 16)),
+        201..=400 => Some((5, 16)),
+        401..=800 => Some((6, 16)),
+        _ => None,
+    }
+}
+
+/// The ports of the usual leaf switch of a network, and the product that has them.
+pub fn leaf_ports(network: Network, gbit: u32) -> (u32, &'static str) {
+    match (network, gbit) {
+        (Network::InfiniBand, 0..=100) => (36, "NVIDIA SB7800: 36 EDR ports"),
+        (Network::InfiniBand, 101..=200) => (40, "NVIDIA QM8700: 40 HDR ports"),
+        (Network::InfiniBand, 201..=400) => (64, "NVIDIA QM9700: 64 NDR ports"),
+        (Network::InfiniBand, _) => (144, "NVIDIA Q3400-RA: 144 XDR ports"),
+        (Network::Roce | Network::Ethernet, _) => (64, "NVIDIA SN5600: 64 Ethernet ports"),
+        (Network::Slingshot, _) => (64, "HPE Slingshot switch: 64 ports"),
+        (Network::Efa | Network::TcpX | Network::TcpXo, _) => {
+            (64, "assumed: the provider does not publish it")
+        }
+    }
+}
+
+impl ClusterSpec {
+    /// Builds the cluster.
+    pub fn fabric(&self) -> Result<Fabric, ClusterError> {
+        let system = self.system().fabric();
+        let unit = match self.nics() {
+            Some(nics) => with_nics(self.system(), &system, nics)?,
+            None => system,
+        };
+        let mut builder = FabricBuilder::new(self.to_string());
+        for note in unit.notes() {
+            builder.note(note);
+        }
+        let one_host = unit.hosts().len() == 1;
+        let mut firsts = Vec::with_capacity(self.count() as usize);
+        for index in 0..self.count() {
+            firsts.push(builder.stamp(&unit, |within, _| match one_host {
+                true => format!("host{index}"),
+                false => format!("rack{index}-host{within}"),
+            }));
+        }
+        let jacks = jacks_per_host(&unit);
+        let kinds = distinct_kinds(&jacks);
+        if kinds.is_empty() && self.count() > 1 {
+            builder.note("nothing joins the systems: a network such as `+ 8x ndr` would");
+        }
+        for (kind, network, gbit) in kinds {
+            let of_kind: Vec<Vec<DeviceId>> = jacks.iter().map(|jacks| of_kind(jacks, kind)).collect();
+            let hosts: Vec<Vec<DeviceId>> = firsts
+                .iter()
+                .flat_map(|first| of_kind.iter().map(|nics| offset(nics, *first)))
+                .collect();
+            self.cable(&mut builder, &hosts, network, gbit)?;
+        }
+        Ok(builder.finish()?)
+    }
+
+    /// Adds the switches of one network, and the cables from `hosts[h][r]`, the NIC with port `r` of host `h`.
+    fn cable(
+        &self,
+        builder: &mut FabricBuilder,
+        hosts: &[Vec<DeviceId>],
+        network: Network,
+        gbit: u32,
+    ) -> Result<(), ClusterError> {
+        let ports = self.leaf_ports().unwrap_or_else(|| {
+            let (ports, source) = leaf_ports(network, gbit);
+            builder.note(format!("leaf switches have {ports} ports ({source})"));
+            ports
+        });
+        let down = self.oversubscription().downlinks(ports);
+        let nics = hosts.iter().map(Vec::len).max().unwrap_or(0);
+        let hosts_per_unit = match self.layout() {
+            Layout::RailOptimised => down as usize,
+            Layout::LeafSpine => match down as usize / nics.max(1) {
+                0 => return Err(ClusterError::LeafTooSmall { nics, ports, down }),
+                hosts => hosts,
+            },
+        };
+        let cable = builder.spec(links::network(network, gbit));
+        let mut leaves: Vec<(DeviceId, u32)> = Vec::new();
+        for unit in hosts.chunks(hosts_per_unit) {
+            let first = leaves.len();
+            let leaves_of_unit = match self.layout() {
+                Layout::RailOptimised => unit.iter().map(Vec::len).max().unwrap_or(0),
+                Layout::LeafSpine => 1,
+            };
+            for _ in 0..leaves_of_unit {
+                leaves.push((builder.add(None, DeviceKind::NetSwitch(Tier::Leaf)), 0));
+            }
+            for host in unit {
+                for (rail, &nic) in host.iter().enumerate() {
+                    let (leaf, used) = &mut leaves[first + rail % leaves_of_unit];
+                    *used += 1;
+                    builder.connect(nic, *leaf, 1, cable);
+                }
+            }
+        }
+        if leaves.len() > 1 {
+            let spine = builder.add(None, DeviceKind::NetSwitch(Tier::Spine));
+            for (leaf, used) in leaves {
+                builder.connect(leaf, spine, self.oversubscription().uplinks(used), cable);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The system with `nics` in each host: NIC `i` of `n` next to GPU `i * gpus / n`, so that they spread evenly.
+fn with_nics(system: &'static System, bare: &Fabric, nics: Nics) -> Result<Fabric, ClusterError> {
+    let mut builder = FabricBuilder::new(bare.name());
+    for note in bare.notes() {
+        builder.note(note);
+    }
+    builder.stamp(bare, |_, host| host.name.clone());
+    // The spec's reader refused ports that no slot feeds.
+    let (generation, width) = slot_for(nics.gbit).unwrap_or((6, 16));
+    for (index, host) in bare.hosts().iter().enumerate() {
+        let id = HostId(index as u32);
+        let gpus: Vec<DeviceId> = (bare.gpus().iter().copied())
+            .filter(|gpu| bare.device(*gpu).host == Some(id))
+            .collect();
+        for nic in 0..nics.per_host as usize {
+            let neighbour = gpus.get(nic * gpus.len() / nics.per_host as usize);
+            let place = neighbour
+                .and_then(|gpu| slot_beside(bare, *gpu))
+                .or_else(|| first_numa(bare, id))
+                .ok_or_else(|| ClusterError::NoPlace {
+                    system: system.name,
+                    host: host.name.clone(),
+                })?;
+            let kind = DeviceKind::Nic(vec![port_of(nics.link_kind())]);
+            slot(&mut builder, place, kind, links::pcie(generation, width));
+        }
+    }
+    Ok(builder.finish()?)
+}
+
+/// Where a NIC next to a GPU plugs in: the GPU's PCIe switch, or else its NUMA node.
+fn slot_beside(fabric: &Fabric, gpu: DeviceId) -> Option<DeviceId> {
+    let is_up = |spec: &LinkSpec| matches!(spec.kind, LinkKind::Pcie { .. } | LinkKind::C2c);
+    let mut at = gpu;
+    // A GPU is at most a root port away from its NUMA node or switch.
+    for _ in 0..2 {
+        let mut above = fabric
+            .links_from(at)
+            .iter()
+            .filter(|link| is_up(fabric.spec(link)))
+            .map(|link| link.target);
+        let reachable =
+            |kind: fn(&DeviceKind) -> bool| above.clone().find(|id| kind(&fabric.device(*id).kind));
+        let switch = reachable(|kind| matches!(kind, DeviceKind::PcieSwitch));
+        let numa = reachable(|kind| matches!(kind, DeviceKind::Numa(_)));
+        if let Some(place) = switch.or(numa) {
+            return Some(place);
+        }
+        at = above.find(|id| matches!(fabric.device(*id).kind, DeviceKind::RootPort))?;
+    }
+    None
+}
+
+fn first_numa(fabric: &Fabric, host: HostId) -> Option<DeviceId> {
+    fabric
+        .devices_where(|kind| matches!(kind, DeviceKind::Numa(_)))
+        .find(|id| fabric.device(*id).host == Some(host))
+}
+
+/// A NIC and one of its ports, waiting for its cable.
+type Jack = (DeviceId, LinkKind);
+
+/// The network ports of each host, in the order of its NICs. A port of unknown technology or rate has no cable.
+fn jacks_per_host(unit: &Fabric) -> Vec<Vec<Jack>> {
+    let mut hosts = vec![Vec::new(); unit.hosts().len()];
+    for id in unit.device_ids() {
+        let device = unit.device(id);
+        if let (DeviceKind::Nic(ports), Some(host)) = (&device.kind, device.host) {
+            hosts[host.index()].extend(ports.iter().filter_map(|port| Some((id, kind_of(port)?))));
+        }
+    }
+    hosts
+}
+
+fn kind_of(port: &Port) -> Option<LinkKind> {
+    let gbit = u32::try_from(port.rate.bytes_per_second() / 125_000_000).ok()?;
+    let network = port.network.filter(|_| gbit > 0)?;
+    Some(LinkKind::Network { network, gbit })
+}
+
+/// The kinds of network in use, in order of appearance. Each is a network of its own: an Ethernet port and an EFA
+/// port do not plug into the same switch.
+fn distinct_kinds(jacks: &[Vec<Jack>]) -> Vec<(LinkKind, Network, u32)> {
+    let mut kinds: Vec<(LinkKind, Network, u32)> = Vec::new();
+    for (_, kind) in jacks.iter().flatten() {
+        if let LinkKind::Network { network, gbit } = *kind
+            && kinds.iter().all(|(known, ..)| known != kind)
+        {
+            kinds.push((*kind, network, gbit));
+        }
+    }
+    kinds
+}
+
+fn of_kind(jacks: &[Jack], wanted: LinkKind) -> Vec<DeviceId> {
+    jacks
+        .iter()
+        .filter(|(_, kind)| *kind == wanted)
+        .map(|(nic, _)| *nic)
+        .collect()
+}
+
+fn offset(nics: &[DeviceId], first: DeviceId) -> Vec<DeviceId> {
+    nics.iter().map(|nic| DeviceId(nic.0 + first.0)).collect()
+}

@@ -1,0 +1,77 @@
+//! The names a person may have meant.
+
+/// Up to three of `names` within a few edits of `typed`, nearest first; ties keep the order of `names`.
+pub(crate) fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    // A typo changes a letter or two; past a third of the word it is another word. Names are short, so a long text
+    // is no typo of any of them, and not worth the table.
+    const TYPED_MAX: usize = 64;
+    let typed: Vec<char> = typed.chars().take(TYPED_MAX + 1).collect();
+    if typed.is_empty() || typed.len() > TYPED_MAX {
+        return Vec::new();
+    }
+    let allowed = (typed.len() / 3).clamp(1, 4);
+    let mut close: Vec<(usize, &str)> = names
+        .map(|name| (edits(&typed, name), name))
+        .filter(|(edits, _)| *edits <= allowed)
+        .collect();
+    close.sort_by_key(|(edits, _)| *edits);
+    close.into_iter().take(3).map(|(_, name)| name).collect()
+}
+
+/// ` Did you mean a, b or c?`, or nothing where nothing is near.
+pub(crate) fn did_you_mean<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> String {
+    let quoted: Vec<String> = nearest(typed, names)
+        .iter()
+        .map(|name| format!("`{name}`"))
+        .collect();
+    match quoted.as_slice() {
+        [] => String::new(),
+        [only] => format!(" Did you mean {only}?"),
+        [first @ .., last] => format!(" Did you mean {} or {last}?", first.join(", ")),
+    }
+}
+
+/// Insertions, deletions and replacements that turn one word into the other, whatever their case.
+fn edits(typed: &[char], name: &str) -> usize {
+    let mut row: Vec<usize> = (0..=typed.len()).collect();
+    for (above, wanted) in name.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = above + 1;
+        for (column, letter) in typed.iter().enumerate() {
+            let replaced = diagonal + usize::from(!letter.eq_ignore_ascii_case(&wanted));
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(row[column] + 1).min(diagonal + 1);
+        }
+    }
+    row[typed.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: [&str; 4] = ["hgx-a100", "hgx-h100", "hgx-h200", "dgx-2"];
+
+    #[test]
+    fn edits_are_counted_both_ways() {
+        let edits = |a: &str, b: &str| edits(&a.chars().collect::<Vec<_>>(), b);
+        assert_eq!(edits("kitten", "sitting"), 3);
+        assert_eq!(edits("sitting", "kitten"), 3);
+        assert_eq!(edits("", "abc"), 3);
+        assert_eq!(edits("HGX", "hgx"), 0);
+    }
+
+    #[test]
+    fn near_names_come_nearest_first() {
+        assert_eq!(nearest("hgx-h10", NAMES.into_iter())[0], "hgx-h100");
+        assert_eq!(nearest("DGX2", NAMES.into_iter()), ["dgx-2"]);
+        assert!(nearest("toaster", NAMES.into_iter()).is_empty());
+        assert!(nearest(&"hgx-h100".repeat(10_000), NAMES.into_iter()).is_empty());
+    }
+
+    #[test]
+    fn the_question_is_a_sentence() {
+        assert_eq!(did_you_mean("dgx-3", NAMES.into_iter()), " Did you mean `dgx-2`?");
+        assert_eq!(did_you_mean("toaster", NAMES.into_iter()), "");
+    }
+}

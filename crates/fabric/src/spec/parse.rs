@@ -1,0 +1,447 @@
+//! Reads a cluster spec, and says what to write instead where it is not one.
+
+use std::ops::Range;
+use std::str::FromStr;
+
+use crate::catalog::links;
+use crate::catalog::systems::{self, System};
+use crate::cluster::slot_for;
+use crate::device::DeviceKind;
+use crate::link::{LinkKind, LinkSpec};
+use crate::nearest::did_you_mean;
+
+use super::{
+    COUNT_MAX, ClusterSpec, GPUS_MAX, LEAF_PORTS_MAX, Layout, NICS_PER_HOST_MAX, Nics, OVERSUBSCRIPTION_MAX,
+    Oversubscription, SpecError,
+};
+
+const OPTIONS: [&str; 4] = [
+    "rail-optimised",
+    "leaf-spine",
+    "oversubscribed 2:1",
+    "leaf-ports 64",
+];
+
+impl FromStr for ClusterSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut reader = Reader { text, at: 0 };
+        let count = reader.count()?;
+        let system = reader.system(count)?;
+        let has_own_nics = reader.check_size(count, system)?;
+        let nics = reader.nics(has_own_nics.then_some(system))?;
+        let mut spec = Self {
+            count,
+            system,
+            nics,
+            layout: Layout::default(),
+            oversubscription: Oversubscription::NONE,
+            leaf_ports: None,
+        };
+        reader.options(&mut spec, has_own_nics || nics.is_some())?;
+        Ok(spec)
+    }
+}
+
+/// A place in the text.
+struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn error<T>(&self, place: Range<usize>, reason: impl Into<String>) -> Result<T, SpecError> {
+        Err(SpecError {
+            text: self.text.to_owned(),
+            place: (
+                self.text[..place.start].chars().count(),
+                self.text[place].chars().count(),
+            ),
+            reason: reason.into(),
+        })
+    }
+
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    /// Steps over what `wanted` accepts and says where it was.
+    fn take(&mut self, wanted: impl Fn(char) -> bool) -> Range<usize> {
+        let rest = self.rest();
+        let length = rest.find(|c| !wanted(c)).unwrap_or(rest.len());
+        self.at += length;
+        self.at - length..self.at
+    }
+
+    fn skip_spaces(&mut self) -> bool {
+        !self.take(char::is_whitespace).is_empty()
+    }
+
+    fn word(&mut self) -> Range<usize> {
+        self.skip_spaces();
+        self.take(|c| !c.is_whitespace() && c != ',' && c != '+')
+    }
+
+    /// A number and the `x` behind it.
+    fn multiplier(&mut self, what: &str, limit: u32, example: &str) -> Result<u32, SpecError> {
+        self.skip_spaces();
+        let digits = self.take(|c| c.is_ascii_digit());
+        if digits.is_empty() {
+            let place = self.word();
+            return self.error(place, format!("a number of {what} belongs here: `{example}`"));
+        }
+        let number = self.number(digits.clone(), 1, limit, what)?;
+        self.skip_spaces();
+        if !self.rest().starts_with('x') {
+            return self.error(digits, format!("an `x` belongs behind the number: `{example}`"));
+        }
+        self.at += 1;
+        Ok(number)
+    }
+
+    fn number(&self, digits: Range<usize>, least: u32, most: u32, what: &str) -> Result<u32, SpecError> {
+        match self.text[digits.clone()].parse() {
+            Ok(number) if (least..=most).contains(&number) => Ok(number),
+            _ => self.error(digits, format!("{what} may be {least} to {most}")),
+        }
+    }
+
+    fn count(&mut self) -> Result<u32, SpecError> {
+        let count = self.multiplier("systems", COUNT_MAX, "2x hgx-h100 + 8x ndr")?;
+        let x = self.at;
+        if !self.skip_spaces() {
+            let system = self.word();
+            let name = match &self.text[system.clone()] {
+                "" => "hgx-h100",
+                name => name,
+            };
+            return self.error(
+                x..system.end,
+                format!("a space belongs behind the `x`: `{count}x {name}`"),
+            );
+        }
+        Ok(count)
+    }
+
+    fn system(&mut self, count: u32) -> Result<&'static System, SpecError> {
+        let place = self.word();
+        let name = &self.text[place.clone()];
+        if let Some(system) = systems::by_name(name) {
+            return Ok(system);
+        }
+        let all = || systems::all().map(|system| system.name);
+        let hint = match systems::by_name(&format!("{count}x-{name}")) {
+            Some(preset) => format!(
+                " `{}` is a preset of its own, with a hyphen; one of it is `1x {}`.",
+                preset.name, preset.name
+            ),
+            None => did_you_mean(name, all()),
+        };
+        let reason = match name {
+            "" => "a system belongs here, such as `hgx-h100`".to_owned(),
+            _ => format!("no system is called `{}`.{hint}", shorten(name)),
+        };
+        self.error(place, format!("{reason} `weft topo --list` prints them"))
+    }
+
+    /// Refuses clusters past the limit on GPUs, and says whether the system has NICs of its own.
+    fn check_size(&self, count: u32, system: &'static System) -> Result<bool, SpecError> {
+        let fabric = system.fabric();
+        let gpus = u64::from(count) * fabric.gpus().len() as u64;
+        if gpus > GPUS_MAX {
+            let most = GPUS_MAX / fabric.gpus().len() as u64;
+            return self.error(
+                0..self.at,
+                format!(
+                    "this would be {gpus} GPUs, and {GPUS_MAX} is the limit: `{most}x {}` fits",
+                    system.name
+                ),
+            );
+        }
+        let has_nics = fabric
+            .devices()
+            .iter()
+            .any(|device| matches!(device.kind, DeviceKind::Nic(_)));
+        Ok(has_nics)
+    }
+
+    fn nics(&mut self, own_nics_of: Option<&System>) -> Result<Option<Nics>, SpecError> {
+        self.skip_spaces();
+        let plus = self.at;
+        if !self.rest().starts_with('+') {
+            return Ok(None);
+        }
+        self.at += 1;
+        let per_host = self.multiplier("NICs per host", NICS_PER_HOST_MAX, "+ 8x ndr")?;
+        let place = self.word();
+        let id = &self.text[place.clone()];
+        if let Some(system) = own_nics_of {
+            return self.error(
+                plus..place.end,
+                format!(
+                    "{} brings its own NICs: leave this out, or describe another machine in a file",
+                    system.name
+                ),
+            );
+        }
+        match id.parse() {
+            Ok(LinkKind::Network { network, gbit }) => {
+                if slot_for(gbit).is_none() {
+                    return self.error(place, format!("no PCIe slot feeds a port of {gbit} Gb/s"));
+                }
+                Ok(Some(Nics {
+                    per_host,
+                    network,
+                    gbit,
+                }))
+            }
+            Ok(kind) => self.error(
+                place,
+                format!("{kind} does not join hosts; a network does, such as `ndr` or `eth100`"),
+            ),
+            Err(_) => {
+                let ids: Vec<String> = links::all().iter().filter_map(network_id).collect();
+                let hint = did_you_mean(id, ids.iter().map(String::as_str));
+                let reason = match id {
+                    "" => "a network belongs here, such as `ndr` or `eth100`.".to_owned(),
+                    _ => format!("no network is called `{}`.{hint}", shorten(id)),
+                };
+                self.error(place, format!("{reason} `weft topo --list links` prints them"))
+            }
+        }
+    }
+
+    fn options(&mut self, spec: &mut ClusterSpec, has_network: bool) -> Result<(), SpecError> {
+        let mut seen: Vec<&str> = Vec::new();
+        loop {
+            self.skip_spaces();
+            let comma = self.at;
+            match self.rest().chars().next() {
+                None => return Ok(()),
+                Some(',') => self.at += 1,
+                Some('+') if spec.nics.is_some() => {
+                    return self.error(
+                        comma..self.text.len(),
+                        "a spec has one network; a file can have several",
+                    );
+                }
+                Some(_) => {
+                    let place = comma..self.text.len();
+                    return self.error(
+                        place,
+                        "only `+ NICSx NETWORK`, then options behind commas, may follow the system",
+                    );
+                }
+            }
+            let name = self.word();
+            let start = name.start;
+            let keyword = &self.text[name.clone()];
+            match keyword {
+                "rail-optimised" | "rail-optimized" => spec.layout = Layout::RailOptimised,
+                "leaf-spine" => spec.layout = Layout::LeafSpine,
+                "oversubscribed" => spec.oversubscription = self.oversubscription()?,
+                "leaf-ports" => {
+                    let ports = self.word();
+                    spec.leaf_ports =
+                        Some(self.number(ports, 2, LEAF_PORTS_MAX, "ports of a leaf switch")?);
+                }
+                other => {
+                    let hint = did_you_mean(other, OPTIONS.into_iter());
+                    let all = OPTIONS.map(|option| format!("`{option}`")).join(", ");
+                    return self.error(name, format!("not an option.{hint} The options are {all}"));
+                }
+            }
+            let place = start..self.at;
+            // The two layouts exclude each other, so they count as one option given twice.
+            let group = if keyword.starts_with("rail") {
+                "leaf-spine"
+            } else {
+                keyword
+            };
+            if seen.contains(&group) {
+                return self.error(place, "this was said before: say it once");
+            }
+            seen.push(group);
+            if !has_network {
+                return self.error(
+                    place,
+                    "this describes a network and there is none: add one in front, such as `+ 8x ndr`",
+                );
+            }
+        }
+    }
+
+    fn oversubscription(&mut self) -> Result<Oversubscription, SpecError> {
+        let place = self.word();
+        let Some((down, up)) = self.text[place.clone()].split_once(':') else {
+            return self.error(
+                place,
+                "bandwidth down to bandwidth up belongs here: `oversubscribed 2:1`",
+            );
+        };
+        let middle = place.start + down.len();
+        let down = self.number(place.start..middle, 1, OVERSUBSCRIPTION_MAX, "bandwidth down")?;
+        let up_place = middle + 1..middle + 1 + up.len();
+        let up = self.number(up_place, 1, OVERSUBSCRIPTION_MAX, "bandwidth up")?;
+        if down < up {
+            return self.error(
+                place,
+                format!("bandwidth down comes first and is the larger: `oversubscribed {up}:{down}`"),
+            );
+        }
+        let divisor = greatest_common_divisor(down, up);
+        Ok(Oversubscription {
+            down: down / divisor,
+            up: up / divisor,
+        })
+    }
+}
+
+fn greatest_common_divisor(a: u32, b: u32) -> u32 {
+    if b == 0 {
+        a
+    } else {
+        greatest_common_divisor(b, a % b)
+    }
+}
+
+fn network_id(spec: &LinkSpec) -> Option<String> {
+    matches!(spec.kind, LinkKind::Network { .. }).then(|| spec.kind.id())
+}
+
+/// Enough of a name to recognise it by.
+fn shorten(name: &str) -> String {
+    name.chars().take(40).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> ClusterSpec {
+        text.parse().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn specs_read_back_as_they_print() {
+        for canonical in [
+            "1x hgx-h100",
+            "2x hgx-h100 + 8x ndr",
+            "128x gb200-nvl72 + 4x ndr, oversubscribed 2:1",
+            "16x hgx-h100 + 8x hdr, leaf-spine",
+            "4x 2x-rtx4090 + 1x eth25",
+            "4x dgx-1-v100 + 4x edr, leaf-spine, oversubscribed 5:3, leaf-ports 36",
+            "8x hgx-h100 + 1x slingshot",
+            "8x hgx-h100 + 4x roce400, leaf-ports 128",
+        ] {
+            assert_eq!(parse(canonical).to_string(), canonical);
+        }
+    }
+
+    #[test]
+    fn many_spellings_print_as_one() {
+        for (typed, canonical) in [
+            ("  2x   hgx-h100+8xndr ", "2x hgx-h100 + 8x ndr"),
+            ("002x hgx-h100 + 8x ndr , rail-optimised", "2x hgx-h100 + 8x ndr"),
+            ("2 x hgx-h100 + 8 x ib400,rail-optimized", "2x hgx-h100 + 8x ndr"),
+            ("2x hgx-h100 + 8x ndr, oversubscribed 1:1", "2x hgx-h100 + 8x ndr"),
+            (
+                "2x hgx-h100 + 8x ndr, leaf-ports 40, oversubscribed 6:4, leaf-spine",
+                "2x hgx-h100 + 8x ndr, leaf-spine, oversubscribed 3:2, leaf-ports 40",
+            ),
+        ] {
+            let spec = parse(typed);
+            assert_eq!(spec.to_string(), canonical);
+            assert_eq!(parse(canonical), spec);
+        }
+    }
+
+    #[test]
+    fn no_preset_reads_as_a_spec_and_no_spec_as_a_preset() {
+        for system in systems::all() {
+            assert!(!system.name.contains(char::is_whitespace), "{}", system.name);
+            assert!(system.name.parse::<ClusterSpec>().is_err(), "{}", system.name);
+            let spec = parse(&format!("1x {}", system.name));
+            assert_eq!(spec.system().name, system.name);
+            assert!(systems::by_name(&spec.to_string()).is_none());
+        }
+    }
+
+    #[test]
+    fn errors_show_where_and_what_to_write() {
+        for (text, culprit, said) in [
+            ("", "", "`2x hgx-h100 + 8x ndr`"),
+            ("hgx-h100", "hgx-h100", "a number of systems"),
+            ("2 hgx-h100", "2", "an `x` belongs"),
+            ("2xhgx-h100", "hgx-h100", "`2x hgx-h100`"),
+            ("2x", "", "a space belongs"),
+            ("2x ", "", "a system belongs here"),
+            ("0x hgx-h100", "0", "1 to 100000"),
+            ("100001x hgx-h100", "100001", "1 to 100000"),
+            (
+                "99999999999999999999x hgx-h100",
+                "99999999999999999999",
+                "1 to 100000",
+            ),
+            ("100000x hgx-h100", "100000x hgx-h100", "`25000x hgx-h100` fits"),
+            ("2x hgx-h10", "hgx-h10", "Did you mean `hgx-h100`"),
+            ("2x rtx4090", "rtx4090", "`2x-rtx4090` is a preset"),
+            ("2x toaster", "toaster", "weft topo --list"),
+            ("2x hgx-h100 +", "", "a number of NICs per host"),
+            ("2x hgx-h100 + ndr", "ndr", "`+ 8x ndr`"),
+            ("2x hgx-h100 + 0x ndr", "0", "1 to 64"),
+            ("2x hgx-h100 + 8x", "", "a network belongs here"),
+            ("2x hgx-h100 + 8x ndrr", "ndrr", "Did you mean `ndr`"),
+            ("2x hgx-h100 + 8x nvlink4", "nvlink4", "does not join hosts"),
+            ("2x hgx-h100 + 8x eth3200", "eth3200", "no PCIe slot"),
+            (
+                "2x hgx-h100 + 8x ndr + 1x eth25",
+                "+ 1x eth25",
+                "a file can have several",
+            ),
+            ("2x hgx-h100 8x ndr", "8x ndr", "may follow the system"),
+            ("2x hgx-h100, leaf-spine", "leaf-spine", "add one in front"),
+            ("2x hgx-h100 + 8x ndr,", "", "not an option"),
+            (
+                "2x hgx-h100 + 8x ndr, leaf-spin",
+                "leaf-spin",
+                "Did you mean `leaf-spine`",
+            ),
+            (
+                "2x hgx-h100 + 8x ndr, leaf-spine, rail-optimised",
+                "rail-optimised",
+                "before",
+            ),
+            ("2x hgx-h100 + 8x ndr, oversubscribed", "", "`oversubscribed 2:1`"),
+            (
+                "2x hgx-h100 + 8x ndr, oversubscribed 1:2",
+                "1:2",
+                "`oversubscribed 2:1`",
+            ),
+            ("2x hgx-h100 + 8x ndr, oversubscribed 2:0", "0", "1 to 1000"),
+            ("2x hgx-h100 + 8x ndr, leaf-ports 1", "1", "2 to 1024"),
+            ("2x hgx-h100 + 8x ndr, leaf-ports many", "many", "2 to 1024"),
+            ("2x hgx-h100 + 8x ndr, leaf-ports 64 96", "96", "behind commas"),
+        ] {
+            let error = text.parse::<ClusterSpec>().expect_err(text);
+            assert_eq!(error.culprit(), culprit, "{text}: {error}");
+            assert!(error.reason().contains(said), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_mistake_is_underlined() {
+        let error = "2x hgx-h10 + 8x ndr"
+            .parse::<ClusterSpec>()
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.ends_with("\n  2x hgx-h10 + 8x ndr\n     ^^^^^^^"),
+            "{error}"
+        );
+        let far = format!("2x hgx-h100 + 8x ndr,{}wrong\n", " ".repeat(500));
+        let error = far.parse::<ClusterSpec>().unwrap_err().to_string();
+        assert!(error.ends_with("\n  wrong \n  ^^^^^"), "{error}");
+    }
+}

@@ -65,7 +65,7 @@ pub static GPUS: &[GpuModel] = &[
         .bridge(&NVLINK[3], 12, 3)
         .pcie(5, 16, &[0x2321])
         .model(),
-    // Memory hangs off C2C here: the PCI function has one lane, for set-up (its generation is unverified).
+    // Data goes over C2C: the PCI function is a narrow link for set-up (one lane; width and generation unverified).
     nvidia("gh200", "NVIDIA GH200 96GB", 2023, 90)
         .memory(96, 4_000, "NVIDIA GH200 data sheet")
         .wired(&NVLINK[3], 18)
@@ -91,7 +91,7 @@ pub static GPUS: &[GpuModel] = &[
         .wired(&NVLINK[4], 18)
         .pcie(5, 16, &[0x2901])
         .model(),
-    // As on the GH200, data goes over C2C; the width of the PCI function is unverified.
+    // As on the GH200; width and generation of the PCI function are unverified.
     nvidia("gb200", "NVIDIA GB200 186GB", 2024, 100)
         .memory(
             186,

@@ -1,7 +1,7 @@
 //! Cloud shapes, with the NICs that carry GPU traffic. Front-end network cards and local drives are left out.
 //!
-//! Where a provider publishes the PCI tree (p4d, p4de, ND A100 v4, ND H100 v5, A3 High) this is it; elsewhere NICs are spread
-//! evenly over the GPUs' PCIe switches, and the source says so by naming none for the tree.
+//! Where a PCI tree is public (p4d, p4de, ND A100 v4, ND H100 v5, A3 High) this is it. Elsewhere the number of NICs and the
+//! CPU are the provider's, and the tree is the likely one, unverified: NICs spread evenly over the GPUs' PCIe switches.
 
 use super::System;
 use super::chassis::{Chassis, EMERALD_RAPIDS, MILAN, ROME, SAPPHIRE_RAPIDS, SKYLAKE};

@@ -57,7 +57,7 @@ pub static C2C: LinkSpec = LinkSpec {
     nominal: Some(Figure::nominal(Rate::from_gb(45), C2C_PAPER)),
     effective: Some(Figure::effective(
         Rate::from_mb(44_712),
-        "c2c bw in NCCL topology dumps of GH200 and GB300 (NVML's link speed)",
+        "c2c bw in NCCL topology dumps of GB300 (NVML's link speed)",
     )),
     latency: NVLINK_LATENCY,
 };

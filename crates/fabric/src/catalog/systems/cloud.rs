@@ -1,7 +1,8 @@
 //! Cloud shapes, with the NICs that carry GPU traffic. Front-end network cards and local drives are left out.
 //!
-//! Where a PCI tree is public (p4d, p4de, ND A100 v4, ND H100 v5, A3 High) this is it. Elsewhere the number of NICs and the
-//! CPU are the provider's, and the tree is the likely one, unverified: NICs spread evenly over the GPUs' PCIe switches.
+//! The PCI trees of p4d, p4de, ND A100 v4 and ND H100 v5 are the published ones, and A3 High's two GPUs to a NIC too. All other
+//! trees, the PCIe widths of their NICs, and the CPU generations of p5 to p6 and of Google's shapes are unverified: NICs are spread
+//! evenly over the GPUs' PCIe switches.
 
 use super::System;
 use super::chassis::{Chassis, EMERALD_RAPIDS, MILAN, ROME, SAPPHIRE_RAPIDS, SKYLAKE};

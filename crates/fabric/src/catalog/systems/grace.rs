@@ -29,11 +29,12 @@ pub(super) static SYSTEMS: &[System] = &[
         name: "gb300-nvl72",
         summary: "72x GB300 in one NVLink domain: 18 compute trays, 9 switch trays",
         source: "NVIDIA NVL72 AI Factory enterprise reference architecture",
-        // Each GPU stands behind the PCIe switch of a ConnectX-8, Gen6 to the GPU and Gen5 to Grace.
+        // Each GPU stands behind the PCIe switch of a ConnectX-8, Gen6 to the GPU and Gen5 to Grace (unverified).
         build: |system| nvl72(system, "gb300", Some(6)),
     },
 ];
 
+/// Six of a GPU's 18 links to each of three others; that the links are shared out evenly is unverified.
 fn quad_gh200(system: &'static System) -> Fabric {
     let mut chassis = Chassis::new(system);
     let (_, numa) = chassis.host(GRACE, 4);

@@ -65,7 +65,7 @@ pub enum LinkKind {
     C2c,
     /// AMD Infinity Fabric between GPUs.
     Xgmi {
-        /// 2 (MI50, MI100), 3 (MI200, MI300) or 4 (MI355X).
+        /// 2 (MI50, MI100), 3 (MI200) or 4 (MI300, MI350).
         generation: u8,
     },
     /// Intel Xe Link between Max GPUs.

@@ -74,7 +74,7 @@ fn a_pair_of_hgx_has_eight_rails() {
 
 #[test]
 fn nics_stand_beside_their_gpus() {
-    // Below the GPU's PCIe switch: two GPUs and two NICs each.
+    // Below the GPU's own PCIe switch.
     let fabric = cluster("2x hgx-h100 + 8x ndr");
     for gpu in 0..8 {
         let switch_of = |device: &str| {
@@ -87,7 +87,7 @@ fn nics_stand_beside_their_gpus() {
         assert_eq!(switch_of(&gpu), switch_of(&nic), "{gpu} and {nic}");
     }
     // Four NICs for eight GPUs: one with each switch.
-    let fabric = cluster("1x hgx-h100 + 4x ndr");
+    let fabric = cluster("1x hgx-a100 + 4x hdr");
     for nic in 0..4 {
         let above = beside(&fabric, &format!("nic{nic}"), is_pcie);
         assert_eq!(above, named(&[(&format!("pcie{nic}"), 1)]));

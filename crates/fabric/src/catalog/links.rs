@@ -40,6 +40,9 @@ pub static NVLINK3_GEFORCE: LinkSpec = LinkSpec {
     latency: NVLINK_LATENCY,
 };
 
+/// NVLink ports of one NVSwitch chip, generations 1 to 4: DGX-2, HGX A100, HGX H100, HGX B200 and NVL72.
+pub const NVSWITCH_PORTS: [u32; 4] = [18, 36, 64, 72];
+
 /// An NVLink of a generation the description does not name.
 pub static NVLINK_UNKNOWN: LinkSpec = LinkSpec {
     kind: LinkKind::NvLink { generation: None },
@@ -54,7 +57,7 @@ pub static C2C: LinkSpec = LinkSpec {
     nominal: Some(Figure::nominal(Rate::from_gb(45), C2C_PAPER)),
     effective: Some(Figure::effective(
         Rate::from_mb(44_712),
-        "c2c bw in NCCL topology dumps of GH200 (NVML's link speed)",
+        "c2c bw in NCCL topology dumps of GB300 (NVML's link speed)",
     )),
     latency: NVLINK_LATENCY,
 };

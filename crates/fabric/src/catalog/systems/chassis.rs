@@ -1,5 +1,7 @@
 //! What systems are put together from: a host with sockets, root ports, PCIe switches, GPUs, NICs and drives.
 
+use rustc_hash::FxHashMap;
+
 use crate::catalog::gpus::{self, GpuModel};
 use crate::catalog::links;
 use crate::catalog::systems::System;
@@ -16,24 +18,26 @@ pub(super) struct Cpus {
     pub(super) vendor: &'static str,
     pub(super) family: u32,
     pub(super) model: u32,
+    /// PCIe generation of its root ports.
+    pub(super) pcie: u8,
 }
 
 /// Intel Broadwell.
-pub(super) const BROADWELL: Cpus = intel(Socket::IntelBroadwell, 0x4f);
+pub(super) const BROADWELL: Cpus = intel(Socket::IntelBroadwell, 0x4f, 3);
 /// Intel Skylake and Cascade Lake.
-pub(super) const SKYLAKE: Cpus = intel(Socket::IntelSkylake, 0x55);
+pub(super) const SKYLAKE: Cpus = intel(Socket::IntelSkylake, 0x55, 3);
 /// Intel Sapphire Rapids.
-pub(super) const SAPPHIRE_RAPIDS: Cpus = intel(Socket::IntelSapphireRapids, 0x8f);
+pub(super) const SAPPHIRE_RAPIDS: Cpus = intel(Socket::IntelSapphireRapids, 0x8f, 5);
 /// Intel Emerald Rapids.
-pub(super) const EMERALD_RAPIDS: Cpus = intel(Socket::IntelEmeraldRapids, 0xcf);
+pub(super) const EMERALD_RAPIDS: Cpus = intel(Socket::IntelEmeraldRapids, 0xcf, 5);
 /// Intel Granite Rapids.
-pub(super) const GRANITE_RAPIDS: Cpus = intel(Socket::IntelEmeraldRapids, 0xad);
+pub(super) const GRANITE_RAPIDS: Cpus = intel(Socket::IntelEmeraldRapids, 0xad, 5);
 /// AMD Rome (Zen 2).
-pub(super) const ROME: Cpus = amd(Socket::AmdZen2, 23, 49);
+pub(super) const ROME: Cpus = amd(Socket::AmdZen2, 23, 49, 4);
+/// AMD Milan (Zen 3).
+pub(super) const MILAN: Cpus = amd(Socket::AmdZen4, 25, 1, 4);
 /// AMD Genoa (Zen 4).
-pub(super) const GENOA: Cpus = amd(Socket::AmdZen4, 25, 17);
-/// AMD Turin (Zen 5).
-pub(super) const TURIN: Cpus = amd(Socket::AmdZen5, 26, 2);
+pub(super) const GENOA: Cpus = amd(Socket::AmdZen4, 25, 17, 5);
 /// NVIDIA Grace.
 pub(super) const GRACE: Cpus = Cpus {
     socket: Socket::Grace,
@@ -41,32 +45,45 @@ pub(super) const GRACE: Cpus = Cpus {
     vendor: "NVIDIA",
     family: 0,
     model: 0,
+    pcie: 5,
 };
 
-const fn intel(socket: Socket, model: u32) -> Cpus {
+const fn intel(socket: Socket, model: u32, pcie: u8) -> Cpus {
     Cpus {
         socket,
         arch: "x86_64",
         vendor: "GenuineIntel",
         family: 6,
         model,
+        pcie,
     }
 }
 
-const fn amd(socket: Socket, family: u32, model: u32) -> Cpus {
+const fn amd(socket: Socket, family: u32, model: u32, pcie: u8) -> Cpus {
     Cpus {
         socket,
         arch: "x86_64",
         vendor: "AuthenticAMD",
         family,
         model,
+        pcie,
     }
 }
 
 /// A fabric under construction, with the words that systems are described in.
 pub(super) struct Chassis {
-    pub(super) builder: FabricBuilder,
+    builder: FabricBuilder,
     system: &'static System,
+    /// What things plug into: NUMA nodes and PCIe switches.
+    sockets: FxHashMap<DeviceId, Upstream>,
+}
+
+/// What a device plugged in here finds above itself.
+#[derive(Debug, Clone, Copy)]
+struct Upstream {
+    numa: DeviceId,
+    /// PCIe generation of the ports.
+    generation: u8,
 }
 
 impl Chassis {
@@ -74,12 +91,14 @@ impl Chassis {
         Self {
             builder: FabricBuilder::new(system.name),
             system,
+            sockets: FxHashMap::default(),
         }
     }
 
-    /// A host with NUMA nodes, each joined to every other by one inter-socket link.
+    /// A host with NUMA nodes, each joined to every other by one inter-socket link. Nodes of the same socket get one
+    /// too: NCCL knows no nearer neighbourhood.
     pub(super) fn host(&mut self, cpus: Cpus, numa_nodes: u32) -> (HostId, Vec<DeviceId>) {
-        let name = format!("host{}", self.host_count());
+        let name = format!("host{}", self.builder.host_count());
         let host = self.builder.host(name, Some(self.system.name));
         let spec = self.builder.spec(links::socket(cpus.socket));
         let mut nodes: Vec<DeviceId> = Vec::new();
@@ -96,18 +115,29 @@ impl Chassis {
             for &other in &nodes {
                 self.builder.connect(other, node, 1, spec);
             }
+            let generation = cpus.pcie;
+            self.sockets.insert(
+                node,
+                Upstream {
+                    numa: node,
+                    generation,
+                },
+            );
             nodes.push(node);
         }
         (host, nodes)
     }
 
-    /// A PCIe switch on a root port of its own.
-    pub(super) fn pcie_switch(&mut self, numa: DeviceId, generation: u8, width: u8) -> DeviceId {
-        self.slot(numa, DeviceKind::PcieSwitch, generation, width)
+    /// A PCIe switch of a generation below a parent, over 16 lanes.
+    pub(super) fn pcie_switch(&mut self, parent: DeviceId, generation: u8) -> DeviceId {
+        let switch = self.slot(parent, DeviceKind::PcieSwitch, generation, 16);
+        let numa = self.sockets[&parent].numa;
+        self.sockets.insert(switch, Upstream { numa, generation });
+        switch
     }
 
     /// A GPU in its slot: below a PCIe switch, or on a root port of its own where the parent is a NUMA node. A GPU
-    /// with C2C links gets them to `numa` as well.
+    /// with C2C links gets them to the NUMA node it stands under.
     pub(super) fn gpu(&mut self, parent: DeviceId, id: &str) -> DeviceId {
         let model = model(id);
         let sm = (model.vendor == gpus::Vendor::Nvidia).then_some(model.architecture);
@@ -118,23 +148,15 @@ impl Chassis {
         });
         let gpu = self.slot(parent, kind, model.pcie.0, model.pcie.1);
         if model.c2c_links > 0 {
-            let c2c = self.builder.spec(links::C2C.clone());
-            self.builder.connect(parent, gpu, model.c2c_links, c2c);
+            let numa = self.sockets[&parent].numa;
+            self.wire(numa, gpu, model.c2c_links, &links::C2C);
         }
         gpu
     }
 
-    /// A NIC with `ports` ports of a network kind.
-    pub(super) fn nic(
-        &mut self,
-        parent: DeviceId,
-        kind: LinkKind,
-        ports: usize,
-        generation: u8,
-        width: u8,
-    ) -> DeviceId {
-        let port = port_of(kind);
-        self.slot(parent, DeviceKind::Nic(vec![port; ports]), generation, width)
+    /// A NIC with one port of a network kind.
+    pub(super) fn nic(&mut self, parent: DeviceId, network: LinkKind, generation: u8, width: u8) -> DeviceId {
+        self.slot(parent, DeviceKind::Nic(vec![port_of(network)]), generation, width)
     }
 
     /// An NVMe drive.
@@ -142,29 +164,47 @@ impl Chassis {
         self.slot(parent, DeviceKind::Storage, generation, 4)
     }
 
-    /// `count` links of the GPU fabric between two devices.
+    /// `count` links of a kind between two devices.
     pub(super) fn wire(&mut self, a: DeviceId, b: DeviceId, count: u32, link: &LinkSpec) {
         let spec = self.builder.spec(link.clone());
         self.builder.connect(a, b, count, spec);
     }
 
-    /// NVSwitches, each joined to every GPU: `pattern[s]` links from a GPU to switch `s`.
+    /// `(a, b, count)`: `count` of the GPUs' own links between GPUs `a` and `b`.
+    pub(super) fn wire_pairs(&mut self, gpus: &[DeviceId], pairs: &[(usize, usize, u32)]) {
+        for &(a, b, count) in pairs {
+            let (link, _) = self.gpu_links(gpus[a]);
+            self.wire(gpus[a], gpus[b], count, link);
+        }
+    }
+
+    /// All links of a card to its neighbour, over every bridge connector it has.
+    pub(super) fn bridge(&mut self, a: DeviceId, b: DeviceId) {
+        let (link, count) = self.gpu_links(a);
+        self.wire(a, b, count, link);
+    }
+
+    /// An NVSwitch that nothing is wired to yet.
+    pub(super) fn nvswitch(&mut self, host: Option<HostId>, generation: Option<u8>) -> DeviceId {
+        self.builder.add(host, DeviceKind::NvSwitch { generation })
+    }
+
+    /// NVSwitches, each joined to every GPU: `pattern[s]` of a GPU's links to switch `s`. The first NVSwitch came with
+    /// NVLink 2, so its generation is the link's less one.
     pub(super) fn nvswitches(
         &mut self,
         host: Option<HostId>,
-        generation: u8,
         gpus: &[DeviceId],
         pattern: &[u32],
-        link: &LinkSpec,
     ) -> Vec<DeviceId> {
+        let (link, _) = self.gpu_links(gpus[0]);
+        let generation = match link.kind {
+            LinkKind::NvLink { generation } => generation.map(|nvlink| nvlink - 1),
+            _ => None,
+        };
         let mut switches = Vec::new();
         for &count in pattern {
-            let switch = self.builder.add(
-                host,
-                DeviceKind::NvSwitch {
-                    generation: Some(generation),
-                },
-            );
+            let switch = self.nvswitch(host, generation);
             for &gpu in gpus {
                 self.wire(gpu, switch, count, link);
             }
@@ -173,17 +213,23 @@ impl Chassis {
         switches
     }
 
-    /// Puts a device below a parent, through a root port where the parent is a NUMA node.
-    fn slot(&mut self, parent: DeviceId, kind: DeviceKind, generation: u8, width: u8) -> DeviceId {
-        slot(&mut self.builder, parent, kind, links::pcie(generation, width))
-    }
-
-    fn host_count(&self) -> usize {
-        self.builder.host_count()
+    /// The links of a GPU toward other GPUs.
+    pub(super) fn gpu_links(&self, gpu: DeviceId) -> (&'static LinkSpec, u32) {
+        let model = self.builder.device(gpu).kind.gpu_model();
+        model
+            .and_then(GpuModel::gpu_links)
+            .expect("only GPUs with links are wired")
     }
 
     pub(super) fn finish(self) -> Fabric {
         self.builder.finish().expect("a catalog system is well formed")
+    }
+
+    /// Puts a device below a parent, through a root port where the parent is a NUMA node. The link runs at the speed
+    /// that both ends can.
+    fn slot(&mut self, parent: DeviceId, kind: DeviceKind, generation: u8, width: u8) -> DeviceId {
+        let generation = generation.min(self.sockets[&parent].generation);
+        slot(&mut self.builder, parent, kind, links::pcie(generation, width))
     }
 }
 

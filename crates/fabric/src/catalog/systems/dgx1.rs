@@ -1,20 +1,69 @@
 //! DGX-1: eight GPUs in a hybrid cube mesh, no switch.
 
 use super::System;
-use super::chassis::{BROADWELL, Chassis};
-use crate::catalog::links;
-use crate::fabric::Fabric;
+use super::chassis::BROADWELL;
+use super::server::{Server, Wiring};
 
 /// The DGX-1 systems.
-pub(super) static SYSTEMS: &[System] = &[System {
-    name: "dgx-1-v100",
-    summary: "8x V100 in a hybrid cube mesh of 24 NVLinks",
-    source: "NVIDIA DGX-1 with Tesla V100 system architecture whitepaper",
-    build: |system| cube_mesh(system, "v100", &V100_PAIRS, 2),
-}];
+pub(super) static SYSTEMS: &[System] = &[
+    System {
+        name: "dgx-1-p100",
+        summary: "8x P100 in a hybrid cube mesh of 16 NVLinks",
+        source: "NVIDIA DGX-1 system architecture whitepaper WP-08437",
+        build: |system| {
+            let wiring = Wiring::Pairs(&P100_PAIRS);
+            Server {
+                gpu: "p100",
+                wiring,
+                ..DGX1
+            }
+            .build(system)
+        },
+    },
+    System {
+        name: "dgx-1-v100",
+        summary: "8x V100 in a hybrid cube mesh of 24 NVLinks",
+        source: "NVIDIA DGX-1 system architecture whitepaper WP-08437; NCCL topology dump in NVIDIA/nccl issue 671",
+        build: |system| DGX1.build(system),
+    },
+];
 
-/// `(a, b, links)`: the V100's six links double two edges of each quad and one edge across.
-const V100_PAIRS: [(usize, usize, u32); 16] = [
+/// Two sockets, two PCIe switches each, two GPUs below each. The four InfiniBand EDR cards are left out: a spec
+/// names the network.
+const DGX1: Server = Server {
+    gpu: "v100",
+    cpus: BROADWELL,
+    numa_nodes: 2,
+    switches: &[0, 0, 1, 1],
+    pcie: 3,
+    gpus_per_switch: 2,
+    drives: false,
+    nics: None,
+    wiring: Wiring::Pairs(&V100_PAIRS),
+};
+
+/// The P100's four links join each quad fully and each GPU to its image in the other quad.
+const P100_PAIRS: [(usize, usize, u32); 16] = [
+    (0, 1, 1),
+    (0, 2, 1),
+    (0, 3, 1),
+    (0, 4, 1),
+    (1, 2, 1),
+    (1, 3, 1),
+    (1, 5, 1),
+    (2, 3, 1),
+    (2, 6, 1),
+    (3, 7, 1),
+    (4, 5, 1),
+    (4, 6, 1),
+    (4, 7, 1),
+    (5, 6, 1),
+    (5, 7, 1),
+    (6, 7, 1),
+];
+
+/// The V100's two further links double a ring through all eight: 0 3 2 1 5 6 7 4.
+pub(super) const V100_PAIRS: [(usize, usize, u32); 16] = [
     (0, 1, 1),
     (0, 2, 1),
     (0, 3, 2),
@@ -32,19 +81,3 @@ const V100_PAIRS: [(usize, usize, u32); 16] = [
     (5, 7, 1),
     (6, 7, 2),
 ];
-
-fn cube_mesh(system: &'static System, gpu: &str, pairs: &[(usize, usize, u32)], nvlink: usize) -> Fabric {
-    let mut chassis = Chassis::new(system);
-    let (_, numa) = chassis.host(BROADWELL, 2);
-    let mut gpus = Vec::new();
-    for node in numa {
-        for _ in 0..2 {
-            let switch = chassis.pcie_switch(node, 3, 16);
-            gpus.extend([(); 2].map(|()| chassis.gpu(switch, gpu)));
-        }
-    }
-    for &(a, b, count) in pairs {
-        chassis.wire(gpus[a], gpus[b], count, &links::NVLINK[nvlink - 1]);
-    }
-    chassis.finish()
-}

@@ -1,38 +1,108 @@
 //! HGX baseboards: eight GPUs, all joined by NVSwitches.
+//!
+//! A baseboard comes in many hosts; the host here is NVIDIA's own DGX with the same board. Where GPU and NIC stand below
+//! several switches in a row, as in DGX A100, they stand below one here: NCCL flattens them too.
 
 use super::System;
-use super::chassis::{Chassis, Cpus, SAPPHIRE_RAPIDS};
-use crate::catalog::links;
-use crate::fabric::Fabric;
+use super::chassis::{EMERALD_RAPIDS, GRANITE_RAPIDS, ROME, SAPPHIRE_RAPIDS};
+use super::server::{Nics, Server, Wiring};
+use crate::link::{LinkKind, Network};
 
 /// The HGX systems.
-pub(super) static SYSTEMS: &[System] = &[System {
-    name: "hgx-h100",
-    summary: "8x H100 SXM, 4 NVSwitches",
-    source: "NVIDIA H100 architecture whitepaper; DGX H100 user guide",
-    build: |system| hgx(system, "h100", SAPPHIRE_RAPIDS, 3, &[5, 4, 4, 5], 4),
-}];
+pub(super) static SYSTEMS: &[System] = &[
+    System {
+        name: "hgx-a100",
+        summary: "8x A100 SXM, 6 NVSwitches",
+        source: "NVIDIA DGX A100 user guide; NCCL topology dump in NVIDIA/nccl issue 1505",
+        build: |system| HGX_A100.build(system),
+    },
+    System {
+        name: "hgx-h100",
+        summary: "8x H100 SXM, 4 NVSwitches",
+        source: "NVIDIA H100 architecture whitepaper; DGX H100 user guide",
+        build: |system| HGX_H100.build(system),
+    },
+    System {
+        name: "hgx-h200",
+        summary: "8x H200 SXM, 4 NVSwitches",
+        source: "NVIDIA DGX H200 user guide",
+        build: |system| {
+            Server {
+                gpu: "h200",
+                ..HGX_H100
+            }
+            .build(system)
+        },
+    },
+    System {
+        name: "hgx-b200",
+        summary: "8x B200 SXM, 2 NVSwitches",
+        source: "NVIDIA DGX B200 user guide; NVIDIA Fabric Manager user guide",
+        build: |system| {
+            Server {
+                gpu: "b200",
+                cpus: EMERALD_RAPIDS,
+                wiring: BLACKWELL_BOARD,
+                ..HGX_H100
+            }
+            .build(system)
+        },
+    },
+    System {
+        name: "hgx-b300",
+        summary: "8x B300 SXM, 2 NVSwitches, 8x 800G ConnectX-8 on the board",
+        source: "NVIDIA DGX B300 user guide; NVIDIA HGX B300 platform page",
+        build: |system| HGX_B300.build(system),
+    },
+];
 
-/// Two sockets, two PCIe switches each, two GPUs and a drive per switch; every GPU reaches NVSwitch `s` over
-/// `pattern[s]` NVLinks of generation `nvlink`.
-fn hgx(
-    system: &'static System,
-    gpu: &str,
-    cpus: Cpus,
-    nvswitch: u8,
-    pattern: &[u32],
-    nvlink: usize,
-) -> Fabric {
-    let mut chassis = Chassis::new(system);
-    let (host, numa) = chassis.host(cpus, 2);
-    let mut gpus = Vec::new();
-    for node in numa {
-        for _ in 0..2 {
-            let switch = chassis.pcie_switch(node, 5, 16);
-            gpus.extend([(); 2].map(|()| chassis.gpu(switch, gpu)));
-            chassis.nvme(switch, 4);
-        }
-    }
-    chassis.nvswitches(Some(host), nvswitch, &gpus, pattern, &links::NVLINK[nvlink - 1]);
-    chassis.finish()
-}
+/// Links of each GPU to each NVSwitch.
+pub(super) const AMPERE_BOARD: Wiring = Wiring::NvSwitches(&[2; 6]);
+/// See [`AMPERE_BOARD`].
+pub(super) const HOPPER_BOARD: Wiring = Wiring::NvSwitches(&[5, 4, 4, 5]);
+/// See [`AMPERE_BOARD`].
+pub(super) const BLACKWELL_BOARD: Wiring = Wiring::NvSwitches(&[9, 9]);
+
+/// Two sockets of four NUMA nodes; the GPUs hang on nodes 3, 1, 7 and 5.
+const HGX_A100: Server = Server {
+    gpu: "a100",
+    cpus: ROME,
+    numa_nodes: 8,
+    switches: &[3, 1, 7, 5],
+    pcie: 4,
+    gpus_per_switch: 2,
+    drives: true,
+    nics: None,
+    wiring: AMPERE_BOARD,
+};
+
+/// Each GPU has 16 lanes to its socket of its own, through a switch that it shares with one NIC and one drive.
+const HGX_H100: Server = Server {
+    gpu: "h100",
+    cpus: SAPPHIRE_RAPIDS,
+    numa_nodes: 2,
+    switches: &[0, 0, 0, 0, 1, 1, 1, 1],
+    pcie: 5,
+    gpus_per_switch: 1,
+    drives: true,
+    nics: None,
+    wiring: HOPPER_BOARD,
+};
+
+/// The ConnectX-8 soldered beside each GPU is its PCIe switch as well: Gen6 to the GPU, Gen5 to the host's CPU.
+const HGX_B300: Server = Server {
+    gpu: "b300",
+    cpus: GRANITE_RAPIDS,
+    pcie: 6,
+    drives: false,
+    nics: Some(Nics {
+        per_switch: 1,
+        network: LinkKind::Network {
+            network: Network::InfiniBand,
+            gbit: 800,
+        },
+        pcie: (6, 16),
+    }),
+    wiring: BLACKWELL_BOARD,
+    ..HGX_H100
+};

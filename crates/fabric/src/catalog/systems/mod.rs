@@ -1,10 +1,18 @@
 //! Whole systems, built device by device.
+//!
+//! What a preset holds is what comes with it. A bare board or rack (`hgx-h100`, `gb200-nvl72`) has no NICs: a cluster spec such
+//! as `2x hgx-h100 + 8x ndr` names them. Cloud shapes have the NICs that the provider fitted for GPU traffic, and
+//! `hgx-b300` those that NVIDIA solders on. Management networks are left out everywhere.
 
+mod amd;
 pub(crate) mod chassis;
+mod cloud;
 mod dgx1;
+mod dgx2;
+mod grace;
 mod hgx;
-mod nvl72;
 mod pcie_boxes;
+mod server;
 
 use crate::fabric::Fabric;
 
@@ -34,7 +42,15 @@ pub fn by_name(name: &str) -> Option<&'static System> {
 
 /// Every system, grouped by family.
 pub fn all() -> impl Iterator<Item = &'static System> {
-    [pcie_boxes::SYSTEMS, dgx1::SYSTEMS, hgx::SYSTEMS, nvl72::SYSTEMS]
-        .into_iter()
-        .flatten()
+    [
+        pcie_boxes::SYSTEMS,
+        dgx1::SYSTEMS,
+        dgx2::SYSTEMS,
+        hgx::SYSTEMS,
+        grace::SYSTEMS,
+        amd::SYSTEMS,
+        cloud::SYSTEMS,
+    ]
+    .into_iter()
+    .flatten()
 }

@@ -1,23 +1,92 @@
 //! Workstations and servers whose GPUs sit in PCIe slots.
+//!
+//! These are typical builds and no one's product: a single socket up to four GPUs, two sockets above, every GPU on 16 lanes
+//! of its own. Boards that halve the lanes, or put slots behind a switch, are described by a file.
 
 use super::System;
-use super::chassis::{Chassis, ROME};
+use super::chassis::{Chassis, Cpus, GENOA, MILAN, ROME};
+use crate::device::DeviceId;
 use crate::fabric::Fabric;
 
-/// The PCIe boxes.
-pub(super) static SYSTEMS: &[System] = &[System {
-    name: "2x-rtx4090",
-    summary: "2x RTX 4090 in x16 slots of one CPU",
-    source: "a workstation with two x16 slots on the CPU",
-    build: |system| slots(system, "rtx4090", 2),
-}];
+const GEN4_BUILD: &str = "a typical build: AMD Rome, x16 slots on the CPU";
+const GEN5_BUILD: &str = "a typical build: AMD Genoa, x16 slots on the CPU";
 
-/// GPUs in slots of one socket, each on its own root port.
-fn slots(system: &'static System, gpu: &str, count: usize) -> Fabric {
+/// The PCIe boxes.
+pub(super) static SYSTEMS: &[System] = &[
+    System {
+        name: "2x-rtx3090",
+        summary: "2x RTX 3090 in x16 slots, no bridge",
+        source: GEN4_BUILD,
+        build: |system| slots(system, "rtx3090", ROME, &[2]).0.finish(),
+    },
+    System {
+        name: "2x-rtx3090-bridge",
+        summary: "2x RTX 3090 in x16 slots, joined by an NVLink bridge",
+        source: GEN4_BUILD,
+        build: |system| bridged(system, "rtx3090", ROME, &[2]),
+    },
+    System {
+        name: "2x-rtx4090",
+        summary: "2x RTX 4090 in x16 slots",
+        source: GEN4_BUILD,
+        build: |system| slots(system, "rtx4090", ROME, &[2]).0.finish(),
+    },
+    System {
+        name: "4x-rtx4090",
+        summary: "4x RTX 4090 in x16 slots of one socket",
+        source: GEN4_BUILD,
+        build: |system| slots(system, "rtx4090", ROME, &[4]).0.finish(),
+    },
+    System {
+        name: "8x-rtx4090",
+        summary: "8x RTX 4090 in x16 slots of two sockets",
+        source: GEN4_BUILD,
+        build: |system| slots(system, "rtx4090", ROME, &[4, 4]).0.finish(),
+    },
+    System {
+        name: "2x-rtx5090",
+        summary: "2x RTX 5090 in x16 slots",
+        source: GEN5_BUILD,
+        build: |system| slots(system, "rtx5090", GENOA, &[2]).0.finish(),
+    },
+    System {
+        name: "4x-rtx5090",
+        summary: "4x RTX 5090 in x16 slots of one socket",
+        source: GEN5_BUILD,
+        build: |system| slots(system, "rtx5090", GENOA, &[4]).0.finish(),
+    },
+    System {
+        name: "8x-rtx5090",
+        summary: "8x RTX 5090 in x16 slots of two sockets",
+        source: GEN5_BUILD,
+        build: |system| slots(system, "rtx5090", GENOA, &[4, 4]).0.finish(),
+    },
+    System {
+        name: "4x-a100-pcie-bridge",
+        summary: "4x A100 PCIe in two pairs, three NVLink bridges each",
+        source: "NVIDIA A100 PCIe product brief; a typical build: two AMD Milan sockets",
+        build: |system| bridged(system, "a100-pcie", MILAN, &[2, 2]),
+    },
+];
+
+/// GPUs in slots, each on its own root port: `gpus[s]` of them on socket `s`.
+fn slots(system: &'static System, gpu: &str, cpus: Cpus, gpus: &[usize]) -> (Chassis, Vec<DeviceId>) {
     let mut chassis = Chassis::new(system);
-    let (_, numa) = chassis.host(ROME, 1);
-    for _ in 0..count {
-        chassis.gpu(numa[0], gpu);
+    let (_, numa) = chassis.host(cpus, gpus.len() as u32);
+    let mut placed = Vec::new();
+    for (&node, &count) in numa.iter().zip(gpus) {
+        for _ in 0..count {
+            placed.push(chassis.gpu(node, gpu));
+        }
+    }
+    (chassis, placed)
+}
+
+/// The same, each GPU and its right-hand neighbour joined over all their bridge connectors.
+fn bridged(system: &'static System, gpu: &str, cpus: Cpus, gpus: &[usize]) -> Fabric {
+    let (mut chassis, placed) = slots(system, gpu, cpus, gpus);
+    for pair in placed.chunks_exact(2) {
+        chassis.bridge(pair[0], pair[1]);
     }
     chassis.finish()
 }

@@ -1,10 +1,14 @@
-//! GPUs: memory, links, slots.
+//! GPUs: memory, links, slots. Arithmetic rates are absent: Weft plans what moves, not what computes.
+
+mod row;
+mod table;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
+pub use table::GPUS;
+
 use crate::bytes::Bytes;
-use crate::catalog::links;
 use crate::figure::Figure;
 use crate::link::LinkSpec;
 use crate::rate::{Device, OneWay, Rate};
@@ -56,17 +60,18 @@ pub struct GpuModel {
     pub name: &'static str,
     /// Who makes it.
     pub vendor: Vendor,
-    /// Year of first shipment.
+    /// Year it came to market.
     pub year: u16,
-    /// NVIDIA: compute capability times ten. AMD: the digits of `gfx942`. Zero: neither.
+    /// NVIDIA: compute capability times ten. AMD: the digits of `gfx942`, with 910 for `gfx90a` as RCCL has it.
+    /// Zero: neither.
     pub architecture: u32,
     /// Memory it carries.
     pub memory: Bytes,
-    /// How fast that memory reads or writes.
+    /// How fast that memory reads or writes; its source is the source of the whole row.
     pub memory_rate: Figure<Rate<Device, OneWay>>,
     /// Links to other GPUs.
     pub links: GpuLinks,
-    /// Links to a Grace CPU.
+    /// NVLink-C2C links to the CPU of its package.
     pub c2c_links: u32,
     /// PCIe generation and width of its slot.
     pub pcie: (u8, u8),
@@ -115,69 +120,7 @@ pub fn by_id(id: &str) -> Option<&'static GpuModel> {
     GPUS.iter().find(|model| model.id == id)
 }
 
-/// The model behind a PCI device id of its vendor.
+/// The model behind a PCI device id. No two vendors of the catalog share one.
 pub fn by_pci_device(device: u16) -> Option<&'static GpuModel> {
     GPUS.iter().find(|model| model.pci_devices.contains(&device))
 }
-
-/// Every GPU of the catalog, oldest first.
-pub static GPUS: &[GpuModel] = &[
-    GpuModel {
-        id: "v100",
-        name: "NVIDIA V100 SXM2 32GB",
-        vendor: Vendor::Nvidia,
-        year: 2017,
-        architecture: 70,
-        memory: Bytes::from_gb(32),
-        memory_rate: Figure::nominal(Rate::from_gb(900), "NVIDIA V100 data sheet"),
-        links: GpuLinks::Wired(&links::NVLINK[1], 6),
-        c2c_links: 0,
-        pcie: (3, 16),
-        pci_devices: &[0x1db5],
-        price: Price::OnRequest,
-    },
-    GpuModel {
-        id: "h100",
-        name: "NVIDIA H100 SXM5 80GB",
-        vendor: Vendor::Nvidia,
-        year: 2022,
-        architecture: 90,
-        memory: Bytes::from_gb(80),
-        memory_rate: Figure::nominal(Rate::from_gb(3_350), "NVIDIA H100 data sheet"),
-        links: GpuLinks::Wired(&links::NVLINK[3], 18),
-        c2c_links: 0,
-        pcie: (5, 16),
-        pci_devices: &[0x2330],
-        price: Price::OnRequest,
-    },
-    GpuModel {
-        id: "rtx4090",
-        name: "GeForce RTX 4090",
-        vendor: Vendor::Nvidia,
-        year: 2022,
-        architecture: 89,
-        memory: Bytes::from_gb(24),
-        memory_rate: Figure::nominal(Rate::from_gb(1_008), "NVIDIA Ada whitepaper"),
-        links: GpuLinks::Absent(
-            "Ada dropped the NVLink connector from GeForce cards: GPUs talk over PCIe only",
-        ),
-        c2c_links: 0,
-        pcie: (4, 16),
-        pci_devices: &[0x2684],
-        price: Price::ListUsd(1_599),
-    },
-    GpuModel {
-        id: "gb200",
-        name: "NVIDIA GB200 (Blackwell)",
-        vendor: Vendor::Nvidia,
-        year: 2024,
-        architecture: 100,
-        memory: Bytes::from_gb(186),
-        memory_rate: Figure::nominal(Rate::from_gb(8_000), "NVIDIA GB200 NVL72 data sheet"),
-        links: GpuLinks::Wired(&links::NVLINK[4], 18),
-        c2c_links: 5,
-        pcie: (5, 16),
-        pci_devices: &[0x2941],
-        price: Price::OnRequest,
-    },
-];

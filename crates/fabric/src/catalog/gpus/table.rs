@@ -1,0 +1,208 @@
+//! The table of GPUs: one row a model.
+//!
+//! Sizes are the maker's, GB as the data sheet prints them. PCI device ids are those of the public PCI id
+//! repository. Launch prices are given where the maker announced one for the card itself.
+
+use super::GpuModel;
+use super::row::{amd, intel, nvidia};
+use crate::catalog::links::{NVLINK, NVLINK3_GEFORCE, XE_LINK, XGMI2, XGMI3, XGMI4, XGMI4_MI350};
+
+const NO_NVLINK_ON_ADA: &str = "Ada cards have no NVLink connector: GPUs talk over PCIe only";
+const NO_NVLINK_ON_BLACKWELL_CARDS: &str =
+    "Blackwell cards have no NVLink connector: GPUs talk over PCIe only";
+const BLACKWELL_ULTRA: &str = "NVIDIA technical blog, Inside NVIDIA Blackwell Ultra";
+
+/// Every GPU of the catalog, by maker, data-centre parts before cards, oldest first.
+pub static GPUS: &[GpuModel] = &[
+    nvidia("p100", "NVIDIA P100 SXM2 16GB", 2016, 60)
+        .memory(16, 732, "NVIDIA Tesla P100 data sheet")
+        .wired(&NVLINK[0], 4)
+        .pcie(3, 16, &[0x15f9])
+        .model(),
+    nvidia("p100-pcie", "NVIDIA P100 PCIe 16GB", 2016, 60)
+        .memory(16, 732, "NVIDIA Tesla P100 data sheet")
+        .absent("the PCIe P100 brings none of its NVLinks out: only the SXM2 module does")
+        .pcie(3, 16, &[0x15f8])
+        .model(),
+    nvidia("v100-16gb", "NVIDIA V100 SXM2 16GB", 2017, 70)
+        .memory(16, 900, "NVIDIA V100 data sheet")
+        .wired(&NVLINK[1], 6)
+        .pcie(3, 16, &[0x1db1])
+        .model(),
+    nvidia("v100", "NVIDIA V100 SXM 32GB", 2018, 70)
+        .memory(32, 900, "NVIDIA V100 data sheet")
+        .wired(&NVLINK[1], 6)
+        .pcie(3, 16, &[0x1db5, 0x1db8])
+        .model(),
+    nvidia("a100-40gb", "NVIDIA A100 SXM4 40GB", 2020, 80)
+        .memory(40, 1_555, "NVIDIA A100 data sheet")
+        .wired(&NVLINK[2], 12)
+        .pcie(4, 16, &[0x20b0])
+        .model(),
+    nvidia("a100", "NVIDIA A100 SXM4 80GB", 2020, 80)
+        .memory(80, 2_039, "NVIDIA A100 data sheet")
+        .wired(&NVLINK[2], 12)
+        .pcie(4, 16, &[0x20b2])
+        .model(),
+    nvidia("a100-pcie", "NVIDIA A100 PCIe 80GB", 2021, 80)
+        .memory(80, 1_935, "NVIDIA A100 data sheet")
+        .bridge(&NVLINK[2], 12, 3)
+        .pcie(4, 16, &[0x20b5])
+        .model(),
+    nvidia("h100", "NVIDIA H100 SXM5 80GB", 2022, 90)
+        .memory(80, 3_350, "NVIDIA H100 data sheet")
+        .wired(&NVLINK[3], 18)
+        .pcie(5, 16, &[0x2330])
+        .model(),
+    // The chip has 18 links; the card's three connectors bring out 12, 600 GB/s both ways.
+    nvidia("h100-pcie", "NVIDIA H100 PCIe 80GB", 2022, 90)
+        .memory(80, 2_000, "NVIDIA H100 PCIe product brief")
+        .bridge(&NVLINK[3], 12, 3)
+        .pcie(5, 16, &[0x2331])
+        .model(),
+    nvidia("h100-nvl", "NVIDIA H100 NVL 94GB", 2023, 90)
+        .memory(94, 3_938, "NVIDIA H100 NVL product brief")
+        .bridge(&NVLINK[3], 12, 3)
+        .pcie(5, 16, &[0x2321])
+        .model(),
+    // Data goes over C2C: the PCI function is a narrow link for set-up (one lane; width and generation unverified).
+    nvidia("gh200", "NVIDIA GH200 96GB", 2023, 90)
+        .memory(96, 4_000, "NVIDIA GH200 data sheet")
+        .wired(&NVLINK[3], 18)
+        .c2c(10)
+        .pcie(4, 1, &[0x2342])
+        .model(),
+    nvidia("h20", "NVIDIA H20 96GB", 2024, 90)
+        .memory(96, 4_000, "NVIDIA H20 data sheet")
+        .wired(&NVLINK[3], 18)
+        .pcie(5, 16, &[0x2329])
+        .model(),
+    nvidia("h200", "NVIDIA H200 SXM 141GB", 2024, 90)
+        .memory(141, 4_800, "NVIDIA H200 data sheet")
+        .wired(&NVLINK[3], 18)
+        .pcie(5, 16, &[0x2335])
+        .model(),
+    nvidia("b200", "NVIDIA B200 180GB", 2024, 100)
+        .memory(
+            180,
+            8_000,
+            "NVIDIA DGX B200 data sheet: 1,440 GB and 64 TB/s over 8 GPUs",
+        )
+        .wired(&NVLINK[4], 18)
+        .pcie(5, 16, &[0x2901])
+        .model(),
+    // As on the GH200; width and generation of the PCI function are unverified.
+    nvidia("gb200", "NVIDIA GB200 186GB", 2024, 100)
+        .memory(
+            186,
+            8_000,
+            "NVIDIA GB200 NVL72 data sheet: 13.4 TB and 576 TB/s over 72 GPUs",
+        )
+        .wired(&NVLINK[4], 18)
+        .c2c(5)
+        .pcie(5, 1, &[0x2941])
+        .model(),
+    nvidia("b300", "NVIDIA B300 288GB", 2025, 103)
+        .memory(288, 8_000, BLACKWELL_ULTRA)
+        .wired(&NVLINK[4], 18)
+        .pcie(6, 16, &[0x3182])
+        .model(),
+    nvidia("gb300", "NVIDIA GB300 288GB", 2025, 103)
+        .memory(288, 8_000, BLACKWELL_ULTRA)
+        .wired(&NVLINK[4], 18)
+        .c2c(5)
+        .pcie(6, 16, &[0x31c2])
+        .model(),
+    // CPU and GPU share one memory; NVML counts 8 C2C links and a Gen1 x16 PCI function.
+    nvidia("gb10", "NVIDIA GB10 (DGX Spark)", 2025, 121)
+        .memory(128, 273, "NVIDIA DGX Spark data sheet")
+        .absent("the GB10 has no NVLink: two DGX Sparks meet over their ConnectX-7 ports")
+        .c2c(8)
+        .pcie(1, 16, &[0x2e12])
+        .model(),
+    nvidia("a10g", "NVIDIA A10G", 2021, 86)
+        .memory(24, 600, "NVIDIA A10 data sheet")
+        .absent("the A10G has no NVLink connector: GPUs talk over PCIe only")
+        .pcie(4, 16, &[0x2237])
+        .model(),
+    nvidia("l40s", "NVIDIA L40S", 2023, 89)
+        .memory(48, 864, "NVIDIA L40S data sheet")
+        .absent(NO_NVLINK_ON_ADA)
+        .pcie(4, 16, &[0x26b9])
+        .model(),
+    nvidia("rtx2080ti", "GeForce RTX 2080 Ti", 2018, 75)
+        .memory(11, 616, "NVIDIA Turing whitepaper")
+        .bridge(&NVLINK[1], 2, 1)
+        .pcie(3, 16, &[0x1e04, 0x1e07])
+        .list_usd(999)
+        .model(),
+    nvidia("rtx3090", "GeForce RTX 3090", 2020, 86)
+        .memory(24, 936, "NVIDIA Ampere GA102 whitepaper")
+        .bridge(&NVLINK3_GEFORCE, 4, 1)
+        .pcie(4, 16, &[0x2204])
+        .list_usd(1_499)
+        .model(),
+    nvidia("rtx4090", "GeForce RTX 4090", 2022, 89)
+        .memory(24, 1_008, "NVIDIA Ada whitepaper")
+        .absent(NO_NVLINK_ON_ADA)
+        .pcie(4, 16, &[0x2684])
+        .list_usd(1_599)
+        .model(),
+    nvidia("rtx4070tis", "GeForce RTX 4070 Ti SUPER", 2024, 89)
+        .memory(16, 672, "NVIDIA GeForce RTX 4070 family page")
+        .absent(NO_NVLINK_ON_ADA)
+        .pcie(4, 16, &[0x2705])
+        .list_usd(799)
+        .model(),
+    nvidia("rtx5090", "GeForce RTX 5090", 2025, 120)
+        .memory(32, 1_792, "NVIDIA RTX Blackwell whitepaper")
+        .absent(NO_NVLINK_ON_BLACKWELL_CARDS)
+        .pcie(5, 16, &[0x2b85])
+        .list_usd(1_999)
+        .model(),
+    nvidia("rtxpro6000", "RTX PRO 6000 Blackwell Workstation", 2025, 120)
+        .memory(96, 1_792, "NVIDIA RTX PRO 6000 Blackwell Workstation data sheet")
+        .absent(NO_NVLINK_ON_BLACKWELL_CARDS)
+        .pcie(5, 16, &[0x2bb1, 0x2bb4])
+        .model(),
+    nvidia("rtxpro6000-server", "RTX PRO 6000 Blackwell Server", 2025, 120)
+        .memory(96, 1_597, "NVIDIA RTX PRO 6000 Blackwell Server data sheet")
+        .absent(NO_NVLINK_ON_BLACKWELL_CARDS)
+        .pcie(5, 16, &[0x2bb5])
+        .model(),
+    amd("mi100", "AMD Instinct MI100", 2020, 908)
+        .memory(32, 1_228, "AMD Instinct MI100 data sheet")
+        .wired(&XGMI2, 3)
+        .pcie(4, 16, &[0x738c])
+        .model(),
+    // Programs see two GPUs, its two dies; this is one. Of a die's eight links one leads to the host.
+    amd("mi250x", "AMD Instinct MI250X, one die", 2021, 910)
+        .memory(
+            64,
+            1_638,
+            "AMD Instinct MI250X data sheet: 128 GB and 3.2 TB/s over two dies",
+        )
+        .wired(&XGMI3, 7)
+        .pcie(4, 16, &[0x7408, 0x740c])
+        .model(),
+    amd("mi300x", "AMD Instinct MI300X", 2023, 942)
+        .memory(192, 5_300, "AMD Instinct MI300X data sheet")
+        .wired(&XGMI4, 7)
+        .pcie(5, 16, &[0x74a1])
+        .model(),
+    amd("mi325x", "AMD Instinct MI325X", 2024, 942)
+        .memory(256, 6_000, "AMD Instinct MI325X data sheet")
+        .wired(&XGMI4, 7)
+        .pcie(5, 16, &[0x74a5])
+        .model(),
+    amd("mi355x", "AMD Instinct MI355X", 2025, 950)
+        .memory(288, 8_000, "AMD Instinct MI355X data sheet")
+        .wired(&XGMI4_MI350, 7)
+        .pcie(5, 16, &[0x75a3])
+        .model(),
+    intel("max1550", "Intel Data Center GPU Max 1550", 2023)
+        .memory(128, 3_277, "Intel Data Center GPU Max 1550 product brief")
+        .wired(&XE_LINK, 16)
+        .pcie(5, 16, &[0x0bd5, 0x0bd6])
+        .model(),
+];

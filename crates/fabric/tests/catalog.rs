@@ -1,0 +1,237 @@
+//! The tables of the public guides on GPU interconnects, recomputed from the catalog: links x rate x direction.
+//! The expected value of a row is written once, as the guide prints it.
+
+use weftlink_fabric::catalog::{gpus, links, systems};
+use weftlink_fabric::device::DeviceKind;
+use weftlink_fabric::link::{LinkSpec, Measure, Network};
+use weftlink_fabric::rate::{BothWays, Device, Domain, Link, OneWay, Rate};
+use weftlink_fabric::{DeviceId, Fabric};
+
+fn nominal(spec: &LinkSpec) -> Rate<Link, OneWay> {
+    spec.nominal.as_ref().expect("a rated link").value
+}
+
+fn system(name: &str) -> Fabric {
+    systems::by_name(name)
+        .unwrap_or_else(|| panic!("no system {name}"))
+        .fabric()
+}
+
+/// What a device signals each way over NVLink, xGMI or Xe Link.
+fn gpu_fabric_rate(fabric: &Fabric, device: DeviceId) -> Rate<Device, OneWay> {
+    fabric
+        .links_from(device)
+        .iter()
+        .filter(|link| fabric.spec(link).kind.is_gpu_fabric())
+        .map(|link| fabric.rate(link, Measure::Nominal).into_device())
+        .fold(Rate::ZERO, Rate::plus)
+}
+
+/// Line rate of all NIC ports.
+fn nic_rate(fabric: &Fabric) -> Rate<Link, OneWay> {
+    let ports = fabric.devices().iter().filter_map(|device| match &device.kind {
+        DeviceKind::Nic(ports) => Some(ports),
+        _ => None,
+    });
+    ports.flatten().map(|port| port.rate).fold(Rate::ZERO, Rate::plus)
+}
+
+#[test]
+fn nvlink_generations() {
+    // Links per GPU, GB/s both ways per link, GB/s both ways per GPU.
+    for (generation, id, count, per_link, per_gpu) in [
+        (1, "p100", 4, 40, 160),
+        (2, "v100", 6, 50, 300),
+        (3, "a100", 12, 50, 600),
+        (4, "h100", 18, 50, 900),
+        (5, "b200", 18, 100, 1800),
+    ] {
+        let (link, links) = gpus::by_id(id).unwrap().gpu_links().unwrap();
+        assert_eq!(link, &links::NVLINK[generation - 1], "{id}");
+        assert_eq!(links, count, "{id}");
+        assert_eq!(nominal(link).both_ways(), Rate::from_gb(per_link), "{id}");
+        assert_eq!(
+            nominal(link).per_device(links.into()).both_ways(),
+            Rate::from_gb(per_gpu),
+            "{id}"
+        );
+    }
+}
+
+#[test]
+fn pcie_generations_each_way_over_16_lanes() {
+    // The guides round the line code away; the next power of two is within 2 % of what the wire carries.
+    for (generation, gb) in [(3, 16), (4, 32), (5, 64), (6, 128)] {
+        let slot = links::pcie_lane(generation).per_link(16);
+        let printed: Rate<Link, OneWay> = Rate::from_gb(gb);
+        assert!(
+            (slot.ratio(printed) - 1.0).abs() < 0.02,
+            "Gen{generation}: {slot}"
+        );
+        assert_eq!(nominal(&links::pcie(generation, 16)), slot);
+    }
+}
+
+#[test]
+fn a_guide_that_says_32_gb_per_lane_means_the_slot() {
+    let lane = links::pcie_lane(4);
+    assert!((lane.gb() - 2.0).abs() < 0.04, "{lane}");
+    assert!((lane.per_link(16).gb() - 32.0).abs() < 0.64);
+}
+
+#[test]
+fn network_ports() {
+    for (network, gbit, gb) in [
+        (Network::InfiniBand, 200, 25.0),
+        (Network::InfiniBand, 400, 50.0),
+        (Network::InfiniBand, 800, 100.0),
+        (Network::Roce, 100, 12.5),
+        (Network::Roce, 800, 100.0),
+    ] {
+        let port = links::network(network, gbit);
+        assert_eq!(nominal(&port).gb(), gb, "{}", port.kind);
+        assert!(port.effective.unwrap().value <= nominal(&links::network(network, gbit)));
+    }
+}
+
+#[test]
+fn efa_of_p5en_adds_up() {
+    let rate = nic_rate(&system("p5en"));
+    assert_eq!(rate, Rate::from_gbit(3200));
+    assert_eq!(rate.gb(), 400.0);
+}
+
+#[test]
+fn dgx_generations_any_gpu_to_any_gpu() {
+    // GPUs, GB/s both ways between any two.
+    for (name, gpus, gb) in [
+        ("hgx-a100", 8, 600),
+        ("hgx-h100", 8, 900),
+        ("dgx-gh200", 256, 900),
+    ] {
+        let fabric = system(name);
+        assert_eq!(fabric.gpus().len(), gpus, "{name}");
+        let expected: Rate<Device, BothWays> = Rate::from_gb(gb);
+        for &gpu in fabric.gpus() {
+            assert_eq!(gpu_fabric_rate(&fabric, gpu).both_ways(), expected, "{name}");
+        }
+        // No switch is a narrow place: what it takes from below it can pass on.
+        for switch in fabric.devices_where(|kind| matches!(kind, DeviceKind::NvSwitch { .. })) {
+            let toward = |gpus: bool| {
+                let links = fabric.links_from(switch).iter();
+                let wanted = links.filter(|link| fabric.gpus().contains(&link.target) == gpus);
+                wanted.map(|link| link.count).sum::<u32>()
+            };
+            let (down, up) = (toward(true), toward(false));
+            assert!(up == 0 || down == 0 || up == down, "{name}: {down} down, {up} up");
+        }
+    }
+}
+
+#[test]
+fn nvl72_rack() {
+    let fabric = system("gb200-nvl72");
+    assert_eq!((fabric.hosts().len(), fabric.gpus().len()), (18, 72));
+    let per_gpu = gpu_fabric_rate(&fabric, fabric.gpus()[0]);
+    assert_eq!(per_gpu.both_ways(), Rate::from_gb(1800));
+    let rack: Rate<Domain, BothWays> = per_gpu.per_domain(72).both_ways();
+    assert_eq!(rack.amount().to_string(), "130 TB/s");
+    // "144 ports at 14.4 TB/s" is a switch tray, two chips, both directions.
+    let switches: Vec<DeviceId> = fabric
+        .devices_where(|kind| matches!(kind, DeviceKind::NvSwitch { .. }))
+        .collect();
+    assert_eq!(switches.len(), 9 * 2);
+    let tray = gpu_fabric_rate(&fabric, switches[0]).plus(gpu_fabric_rate(&fabric, switches[1]));
+    assert_eq!(tray.both_ways(), Rate::from_gb(14_400));
+    assert_eq!(2 * links::NVSWITCH_PORTS[3], 144);
+}
+
+#[test]
+fn consumer_cards() {
+    // NVLink ended with the 3090: a bridge there, a reason after it.
+    let bridge = system("2x-rtx3090-bridge");
+    assert_eq!(
+        gpu_fabric_rate(&bridge, bridge.gpus()[0]).both_ways(),
+        Rate::from_mb(112_500)
+    );
+    for id in ["rtx4090", "rtx5090"] {
+        let gpus::GpuLinks::Absent(reason) = gpus::by_id(id).unwrap().links else {
+            panic!("{id} has no NVLink");
+        };
+        assert!(reason.contains("PCIe only"), "{reason}");
+    }
+}
+
+#[test]
+fn cloud_networks_in_gbit() {
+    for (name, gbit) in [
+        ("p3dn", 100),
+        ("p4d", 400),
+        ("p4de", 400),
+        ("p5", 3200),
+        ("p5en", 3200),
+        ("p6-b200", 3200),
+        ("p6-b300", 6400),
+        ("nd-a100-v4", 1600),
+        ("nd-h100-v5", 3200),
+        ("a3-high", 800),
+        ("a3-mega", 1600),
+        ("a3-ultra", 3200),
+        ("a4", 3200),
+        ("hgx-b300", 6400),
+    ] {
+        assert_eq!(nic_rate(&system(name)), Rate::from_gbit(gbit), "{name}");
+    }
+}
+
+#[test]
+fn gpus_are_told_apart() {
+    let mut ids = std::collections::HashSet::new();
+    let mut devices = std::collections::HashSet::new();
+    for model in gpus::GPUS {
+        assert!(ids.insert(model.id), "{} twice", model.id);
+        for &device in model.pci_devices {
+            assert!(devices.insert(device), "{device:#06x} twice");
+            assert_eq!(gpus::by_pci_device(device), Some(model));
+        }
+        assert!(!model.memory_rate.source.to_string().is_empty(), "{}", model.id);
+        assert!(model.memory.0 > 0 && model.memory_rate.value > Rate::ZERO);
+        assert!(model.pcie.0 > 0 && model.pcie.1 > 0, "{}", model.id);
+        if let gpus::GpuLinks::Absent(reason) = model.links {
+            assert!(reason.len() > 20, "{} does not say why", model.id);
+        }
+    }
+}
+
+#[test]
+fn measured_gpus_are_known() {
+    for id in [
+        "p100",
+        "p100-pcie",
+        "v100",
+        "a100",
+        "a100-pcie",
+        "h100",
+        "h100-pcie",
+        "h200",
+        "h20",
+        "gh200",
+        "b200",
+        "b300",
+        "gb200",
+        "gb300",
+        "gb10",
+        "a10g",
+        "rtx2080ti",
+        "rtx3090",
+        "rtx4070tis",
+        "rtx4090",
+        "rtx5090",
+        "rtxpro6000",
+        "mi300x",
+        "mi325x",
+        "mi355x",
+    ] {
+        assert!(gpus::by_id(id).is_some(), "{id}");
+    }
+}

@@ -46,28 +46,16 @@ pub fn bisection(paths: &Paths<'_>, measure: Measure) -> Option<Bisection> {
     let over_gpu_fabric = domains.len() == 1;
     let wanted = |link: &Link| !over_gpu_fabric || fabric.spec(link).kind.is_gpu_fabric();
     let mut network = Halves::of(fabric, measure, wanted);
-    let upper = natural_cuts(paths)
-        .into_iter()
-        .map(|half| network.flow(&half))
-        .min()?;
+    let upper = natural_cuts(paths).into_iter().map(|half| network.flow(&half)).min()?;
     let lower = network.hub_bound(&hubs(fabric, over_gpu_fabric));
     if lower >= upper {
-        return Some(Bisection {
-            lower: Rate::from_bytes(upper),
-            upper: Rate::from_bytes(upper),
-        });
+        return Some(Bisection { lower: Rate::from_bytes(upper), upper: Rate::from_bytes(upper) });
     }
     if gpus.len() <= EXACT_GPUS_MAX {
         let exact = halvings(gpus.len()).map(|half| network.flow(&half)).min()?;
-        return Some(Bisection {
-            lower: Rate::from_bytes(exact),
-            upper: Rate::from_bytes(exact),
-        });
+        return Some(Bisection { lower: Rate::from_bytes(exact), upper: Rate::from_bytes(exact) });
     }
-    Some(Bisection {
-        lower: Rate::from_bytes(lower),
-        upper: Rate::from_bytes(upper),
-    })
+    Some(Bisection { lower: Rate::from_bytes(lower), upper: Rate::from_bytes(upper) })
 }
 
 /// Halves worth trying first; `true` marks the sending half.
@@ -80,20 +68,14 @@ fn natural_cuts(paths: &Paths<'_>) -> Vec<Vec<bool>> {
     let mut by_island: Vec<usize> = (0..count).collect();
     by_island.sort_by_key(|gpu| (island(&gpus[*gpu]) % 2, *gpu));
     let mut alternating = vec![false; count];
-    by_island[..count / 2]
-        .iter()
-        .for_each(|gpu| alternating[*gpu] = true);
+    by_island[..count / 2].iter().for_each(|gpu| alternating[*gpu] = true);
     vec![in_order, interleaved, alternating]
 }
 
 /// Every way to choose half of `count` GPUs (rounded down); complements count once where both halves are equal.
 fn halvings(count: usize) -> impl Iterator<Item = Vec<bool>> {
     let half = (count / 2) as u32;
-    let ends = if count.is_multiple_of(2) {
-        1_u32 << (count - 1)
-    } else {
-        1 << count
-    };
+    let ends = if count.is_multiple_of(2) { 1_u32 << (count - 1) } else { 1 << count };
     (0..ends)
         .filter(move |set| set.count_ones() == half)
         .map(move |set| (0..count).map(|gpu| set >> gpu & 1 == 1).collect())
@@ -124,39 +106,19 @@ impl Halves {
         for link in fabric.links().iter().filter(|link| wanted(link)) {
             let rate = fabric.rate(link, measure).bytes_per_second().min(OPEN);
             links.push(graph.edge(link.source.index(), link.target.index(), rate));
-            let back = Link {
-                source: link.target,
-                target: link.source,
-                ..*link
-            };
+            let back = Link { source: link.target, target: link.source, ..*link };
             symmetric &= fabric.links_from(link.target).contains(&back);
         }
-        let mut edge_for_gpu = |gpu: &DeviceId| {
-            (
-                graph.edge(source, gpu.index(), 0),
-                graph.edge(gpu.index(), sink, 0),
-            )
-        };
+        let mut edge_for_gpu =
+            |gpu: &DeviceId| (graph.edge(source, gpu.index(), 0), graph.edge(gpu.index(), sink, 0));
         let (from_source, to_sink) = fabric.gpus().iter().map(&mut edge_for_gpu).unzip();
-        Self {
-            graph,
-            links,
-            from_source,
-            to_sink,
-            source,
-            sink,
-            symmetric,
-        }
+        Self { graph, links, from_source, to_sink, source, sink, symmetric }
     }
 
     /// What the marked GPUs can send the others at once; the worse direction where they differ.
     fn flow(&mut self, half: &[bool]) -> u64 {
         let there = self.flow_from(|gpu| half[gpu]);
-        if self.symmetric {
-            there
-        } else {
-            there.min(self.flow_from(|gpu| !half[gpu]))
-        }
+        if self.symmetric { there } else { there.min(self.flow_from(|gpu| !half[gpu])) }
     }
 
     fn flow_from(&mut self, sends: impl Fn(usize) -> bool) -> u64 {
@@ -190,13 +152,9 @@ impl Halves {
     /// The most that every GPU can send to one device while all do; leaves that flow in the graph.
     fn share_at(&mut self, hub: DeviceId) -> u64 {
         let count = self.from_source.len() as u64;
-        self.to_sink
-            .iter()
-            .for_each(|edge| self.graph.set_capacity(*edge, 0));
+        self.to_sink.iter().for_each(|edge| self.graph.set_capacity(*edge, 0));
         let mut flow_at = |share: u64| {
-            self.from_source
-                .iter()
-                .for_each(|edge| self.graph.set_capacity(*edge, share));
+            self.from_source.iter().for_each(|edge| self.graph.set_capacity(*edge, share));
             self.graph.max_flow(self.source, hub.index())
         };
         // No more can arrive than this; where the wiring is regular, exactly this can.
@@ -206,11 +164,7 @@ impl Halves {
         }
         for _ in 0..SHARE_STEPS {
             let middle = low + (high - low) / 2;
-            if flow_at(middle) == middle * count {
-                low = middle
-            } else {
-                high = middle
-            }
+            if flow_at(middle) == middle * count { low = middle } else { high = middle }
         }
         flow_at(low);
         low
@@ -239,9 +193,5 @@ fn hubs(fabric: &Fabric, over_gpu_fabric: bool) -> Vec<DeviceId> {
         |kind| matches!(kind, DeviceKind::NetSwitch(Tier::Leaf)),
         |kind| matches!(kind, DeviceKind::Numa(_)),
     ];
-    by_rank
-        .into_iter()
-        .map(choose)
-        .find(|found| !found.is_empty())
-        .unwrap_or_default()
+    by_rank.into_iter().map(choose).find(|found| !found.is_empty()).unwrap_or_default()
 }

@@ -38,23 +38,14 @@ impl FromStr for Bytes {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bad = || BadSize(text.chars().take(40).collect());
         let lower = text.trim().to_ascii_lowercase();
-        let split = lower
-            .find(|c: char| !(c.is_ascii_digit() || c == '.'))
-            .unwrap_or(lower.len());
+        let split = lower.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(lower.len());
         let (number, unit) = lower.split_at(split);
-        let (_, factor) = UNITS
-            .iter()
-            .find(|(name, _)| *name == unit.trim())
-            .ok_or_else(bad)?;
+        let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit.trim()).ok_or_else(bad)?;
         if let Ok(whole) = number.parse::<u64>() {
             return whole.checked_mul(*factor).map(Self).ok_or_else(bad);
         }
         let value = number.parse::<f64>().map_err(|_| bad())? * *factor as f64;
-        if value < 1e18 {
-            Ok(Self(value as u64))
-        } else {
-            Err(bad())
-        }
+        if value < 1e18 { Ok(Self(value as u64)) } else { Err(bad()) }
     }
 }
 
@@ -87,15 +78,7 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(Bytes(bytes)));
         }
-        for text in [
-            "",
-            "GB",
-            "1.2.3",
-            "1 parsec",
-            "99999999999999999999",
-            "9999999999 TB",
-            "-1",
-        ] {
+        for text in ["", "GB", "1.2.3", "1 parsec", "99999999999999999999", "9999999999 TB", "-1"] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
         }
         assert_eq!(Bytes::from_gb(80).to_string(), "80 GB");

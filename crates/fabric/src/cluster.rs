@@ -74,10 +74,7 @@ pub fn resolve(text: &str) -> Result<Fabric, ResolveError> {
         return Ok(system.fabric());
     }
     // A spec has a space; a single word can only be a name, unless it is a spec whose space was forgotten.
-    let forgot_space = || {
-        text.split_once('x')
-            .is_some_and(|(_, name)| systems::by_name(name).is_some())
-    };
+    let forgot_space = || text.split_once('x').is_some_and(|(_, name)| systems::by_name(name).is_some());
     if text.contains(char::is_whitespace) || text.is_empty() || forgot_space() {
         return Ok(text.parse::<ClusterSpec>()?.fabric()?);
     }
@@ -141,10 +138,8 @@ impl ClusterSpec {
         }
         for (kind, network, gbit) in kinds {
             let of_kind: Vec<Vec<DeviceId>> = jacks.iter().map(|jacks| of_kind(jacks, kind)).collect();
-            let hosts: Vec<Vec<DeviceId>> = firsts
-                .iter()
-                .flat_map(|first| of_kind.iter().map(|nics| offset(nics, *first)))
-                .collect();
+            let hosts: Vec<Vec<DeviceId>> =
+                firsts.iter().flat_map(|first| of_kind.iter().map(|nics| offset(nics, *first))).collect();
             self.cable(&mut builder, &hosts, network, gbit)?;
         }
         Ok(builder.finish()?)
@@ -212,18 +207,14 @@ fn with_nics(system: &'static System, bare: &Fabric, nics: Nics) -> Result<Fabri
     let (generation, width) = slot_for(nics.gbit).unwrap_or((6, 16));
     for (index, host) in bare.hosts().iter().enumerate() {
         let id = HostId(index as u32);
-        let gpus: Vec<DeviceId> = (bare.gpus().iter().copied())
-            .filter(|gpu| bare.device(*gpu).host == Some(id))
-            .collect();
+        let gpus: Vec<DeviceId> =
+            (bare.gpus().iter().copied()).filter(|gpu| bare.device(*gpu).host == Some(id)).collect();
         for nic in 0..nics.per_host as usize {
             let neighbour = gpus.get(nic * gpus.len() / nics.per_host as usize);
             let place = neighbour
                 .and_then(|gpu| slot_beside(bare, *gpu))
                 .or_else(|| first_numa(bare, id))
-                .ok_or_else(|| ClusterError::NoPlace {
-                    system: system.name,
-                    host: host.name.clone(),
-                })?;
+                .ok_or_else(|| ClusterError::NoPlace { system: system.name, host: host.name.clone() })?;
             let kind = DeviceKind::Nic(vec![port_of(nics.link_kind())]);
             slot(&mut builder, place, kind, links::pcie(generation, width));
         }
@@ -237,11 +228,8 @@ fn slot_beside(fabric: &Fabric, gpu: DeviceId) -> Option<DeviceId> {
     let mut at = gpu;
     // A GPU is at most a root port away from its NUMA node or switch.
     for _ in 0..2 {
-        let mut above = fabric
-            .links_from(at)
-            .iter()
-            .filter(|link| is_up(fabric.spec(link)))
-            .map(|link| link.target);
+        let mut above =
+            fabric.links_from(at).iter().filter(|link| is_up(fabric.spec(link))).map(|link| link.target);
         let reachable =
             |kind: fn(&DeviceKind) -> bool| above.clone().find(|id| kind(&fabric.device(*id).kind));
         let switch = reachable(|kind| matches!(kind, DeviceKind::PcieSwitch));
@@ -296,11 +284,7 @@ fn distinct_kinds(jacks: &[Vec<Jack>]) -> Vec<(LinkKind, Network, u32)> {
 }
 
 fn of_kind(jacks: &[Jack], wanted: LinkKind) -> Vec<DeviceId> {
-    jacks
-        .iter()
-        .filter(|(_, kind)| *kind == wanted)
-        .map(|(nic, _)| *nic)
-        .collect()
+    jacks.iter().filter(|(_, kind)| *kind == wanted).map(|(nic, _)| *nic).collect()
 }
 
 fn offset(nics: &[DeviceId], first: DeviceId) -> Vec<DeviceId> {

@@ -53,14 +53,7 @@ impl BusId {
 impl fmt::Display for BusId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let v = self.0;
-        write!(
-            f,
-            "{:04x}:{:02x}:{:02x}.{:x}",
-            v >> 20,
-            v >> 12 & 0xff,
-            v >> 4 & 0xff,
-            v & 0xf
-        )
+        write!(f, "{:04x}:{:02x}:{:02x}.{:x}", v >> 20, v >> 12 & 0xff, v >> 4 & 0xff, v & 0xf)
     }
 }
 

@@ -28,15 +28,7 @@ impl PartialEq for Fabric {
             fabric
                 .links
                 .iter()
-                .map(|link| {
-                    (
-                        Link {
-                            spec: SpecId(0),
-                            ..*link
-                        },
-                        fabric.spec(link).clone(),
-                    )
-                })
+                .map(|link| (Link { spec: SpecId(0), ..*link }, fabric.spec(link).clone()))
                 .collect()
         };
         self.hosts == other.hosts && self.devices == other.devices && wiring(self) == wiring(other)
@@ -134,10 +126,7 @@ impl Fabric {
             device.label.as_deref() == Some(name)
                 || ports.iter().any(|port| port.name.as_deref() == Some(name))
         };
-        let gpu_number = name
-            .to_ascii_lowercase()
-            .strip_prefix("gpu")
-            .and_then(|n| n.parse::<usize>().ok());
+        let gpu_number = name.to_ascii_lowercase().strip_prefix("gpu").and_then(|n| n.parse::<usize>().ok());
         let bus = name.parse().ok();
         self.device_ids()
             .find(by_name)
@@ -187,10 +176,7 @@ pub struct FabricBuilder {
 impl FabricBuilder {
     /// An empty fabric.
     pub fn new(name: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            ..Self::default()
-        }
+        Self { name: name.into(), ..Self::default() }
     }
 
     /// Says something a reader of the fabric should know.
@@ -200,10 +186,7 @@ impl FabricBuilder {
 
     /// Adds a host.
     pub fn host(&mut self, name: impl Into<String>, system: Option<&str>) -> HostId {
-        self.hosts.push(Host {
-            name: name.into(),
-            system: system.map(str::to_owned),
-        });
+        self.hosts.push(Host { name: name.into(), system: system.map(str::to_owned) });
         HostId(self.hosts.len() as u32 - 1)
     }
 
@@ -222,10 +205,7 @@ impl FabricBuilder {
 
     /// Adds a device; its ordinal is given here.
     pub fn add_device(&mut self, mut device: Device) -> DeviceId {
-        let next = self
-            .ordinals
-            .entry((device.host, device.kind.stem()))
-            .or_default();
+        let next = self.ordinals.entry((device.host, device.kind.stem())).or_default();
         device.ordinal = *next;
         *next += 1;
         self.devices.push(device);
@@ -271,12 +251,7 @@ impl FabricBuilder {
 
     /// Adds `count` links in one direction.
     pub fn link(&mut self, source: DeviceId, target: DeviceId, count: u32, spec: SpecId) {
-        self.links.push(Link {
-            source,
-            target,
-            count,
-            spec,
-        });
+        self.links.push(Link { source, target, count, spec });
     }
 
     /// Copies a whole fabric in, each of its hosts renamed by `rename`, and returns the id its first device got.
@@ -284,17 +259,11 @@ impl FabricBuilder {
         let first_device = self.devices.len() as u32;
         let first_host = self.hosts.len() as u32;
         for (index, host) in part.hosts.iter().enumerate() {
-            self.hosts.push(Host {
-                name: rename(index, host),
-                system: host.system.clone(),
-            });
+            self.hosts.push(Host { name: rename(index, host), system: host.system.clone() });
         }
         for device in &part.devices {
             let host = device.host.map(|host| HostId(host.0 + first_host));
-            self.add_device(Device {
-                host,
-                ..device.clone()
-            });
+            self.add_device(Device { host, ..device.clone() });
         }
         let specs: Vec<SpecId> = part.specs.iter().map(|spec| self.spec(spec.clone())).collect();
         self.links.extend(part.links.iter().map(|link| Link {
@@ -308,24 +277,18 @@ impl FabricBuilder {
 
     /// Closes the fabric: checks it and sorts its links.
     pub fn finish(mut self) -> Result<Fabric, FabricError> {
-        for (what, found, limit) in [
-            ("devices", self.devices.len(), MAX_DEVICES),
-            ("links", self.links.len(), MAX_LINKS),
-        ] {
+        for (what, found, limit) in
+            [("devices", self.devices.len(), MAX_DEVICES), ("links", self.links.len(), MAX_LINKS)]
+        {
             if found > limit {
                 return Err(FabricError::TooLarge { what, found, limit });
             }
         }
         if let Some(link) = self.links.iter().find(|link| link.source == link.target) {
             let device = &self.devices[link.source.index()];
-            return Err(FabricError::SelfLink(format!(
-                "{}{}",
-                device.kind.stem(),
-                device.ordinal
-            )));
+            return Err(FabricError::SelfLink(format!("{}{}", device.kind.stem(), device.ordinal)));
         }
-        self.links
-            .sort_by_key(|link| (link.source, link.target, link.spec));
+        self.links.sort_by_key(|link| (link.source, link.target, link.spec));
         self.links.dedup_by(|next, kept| {
             let same = (next.source, next.target, next.spec) == (kept.source, kept.target, kept.spec);
             if same {

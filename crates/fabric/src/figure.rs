@@ -70,29 +70,17 @@ pub type LinkRate = Figure<Rate<Link, OneWay>>;
 impl<T> Figure<T> {
     /// A nominal figure named in the program text.
     pub const fn nominal(value: T, source: &'static str) -> Self {
-        Self {
-            value,
-            basis: Basis::Nominal,
-            source: Source::named(source),
-        }
+        Self { value, basis: Basis::Nominal, source: Source::named(source) }
     }
 
     /// An effective figure named in the program text.
     pub const fn effective(value: T, source: &'static str) -> Self {
-        Self {
-            value,
-            basis: Basis::Effective,
-            source: Source::named(source),
-        }
+        Self { value, basis: Basis::Effective, source: Source::named(source) }
     }
 
     /// Computes another number from this one, keeping basis and source.
     pub fn map<U>(self, compute: impl FnOnce(T) -> U) -> Figure<U> {
-        Figure {
-            value: compute(self.value),
-            basis: self.basis,
-            source: self.source,
-        }
+        Figure { value: compute(self.value), basis: self.basis, source: self.source }
     }
 }
 

@@ -99,9 +99,7 @@ impl LinkKind {
 impl fmt::Display for LinkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match *self {
-            Self::NvLink {
-                generation: Some(generation),
-            } => format!("NVLink {generation}"),
+            Self::NvLink { generation: Some(generation) } => format!("NVLink {generation}"),
             Self::NvLink { generation: None } => "NVLink".to_owned(),
             Self::C2c => "NVLink-C2C".to_owned(),
             Self::Xgmi { generation } => format!("xGMI {generation}"),
@@ -112,7 +110,7 @@ impl fmt::Display for LinkKind {
                 Socket::IntelSkylake => "Intel UPI",
                 Socket::IntelSapphireRapids | Socket::IntelEmeraldRapids => "Intel UPI 2.0",
                 Socket::AmdZen2 | Socket::AmdZen4 | Socket::AmdZen5 => "AMD Infinity Fabric",
-                Socket::Grace => "Grace C2C",
+                Socket::Grace => "Grace to Grace",
                 Socket::Power9 => "POWER9 X bus",
                 Socket::Other => "inter-socket",
             }
@@ -171,9 +169,7 @@ impl LinkKind {
     /// The kind as files and specs spell it: `nvlink4`, `pcie5x16`, `ndr`, `eth100`.
     pub fn id(self) -> String {
         match self {
-            Self::NvLink {
-                generation: Some(generation),
-            } => format!("nvlink{generation}"),
+            Self::NvLink { generation: Some(generation) } => format!("nvlink{generation}"),
             Self::NvLink { generation: None } => "nvlink".to_owned(),
             Self::C2c => "c2c".to_owned(),
             Self::Xgmi { generation } => format!("xgmi{generation}"),
@@ -186,10 +182,7 @@ impl LinkKind {
                 .to_owned(),
             Self::Network { network, gbit } => {
                 let word = NETWORK_WORDS.iter().find(|(n, g, _)| (*n, *g) == (network, gbit));
-                match (
-                    word,
-                    NETWORK_IDS.iter().find(|(candidate, _)| *candidate == network),
-                ) {
+                match (word, NETWORK_IDS.iter().find(|(candidate, _)| *candidate == network)) {
                     (Some((_, _, word)), _) => (*word).to_owned(),
                     (None, Some((_, prefix))) => format!("{prefix}{gbit}"),
                     (None, None) => format!("slingshot{gbit}"),
@@ -213,10 +206,7 @@ impl FromStr for LinkKind {
             return Ok(Self::Socket(*socket));
         }
         if let Some((network, gbit, _)) = NETWORK_WORDS.iter().find(|(_, _, word)| *word == id) {
-            return Ok(Self::Network {
-                network: *network,
-                gbit: *gbit,
-            });
+            return Ok(Self::Network { network: *network, gbit: *gbit });
         }
         match id {
             "nvlink" => return Ok(Self::NvLink { generation: None }),
@@ -228,9 +218,7 @@ impl FromStr for LinkKind {
         let (prefix, number) = id.split_at(digits);
         match prefix {
             "nvlink" => match number.parse() {
-                Ok(generation @ 1..=5) => Ok(Self::NvLink {
-                    generation: Some(generation),
-                }),
+                Ok(generation @ 1..=5) => Ok(Self::NvLink { generation: Some(generation) }),
                 _ => Err(unknown()),
             },
             "xgmi" => match number.parse() {
@@ -247,11 +235,8 @@ impl FromStr for LinkKind {
                 }
             }
             _ => {
-                let network = NETWORK_IDS
-                    .iter()
-                    .find(|(_, candidate)| *candidate == prefix)
-                    .ok_or_else(unknown)?
-                    .0;
+                let network =
+                    NETWORK_IDS.iter().find(|(_, candidate)| *candidate == prefix).ok_or_else(unknown)?.0;
                 match number.parse() {
                     Ok(gbit @ 1..=3200) => Ok(Self::Network { network, gbit }),
                     _ => Err(unknown()),
@@ -341,10 +326,7 @@ mod tests {
             LinkKind::NvLink { generation: None },
             LinkKind::C2c,
             LinkKind::XeLink,
-            LinkKind::Network {
-                network: Network::Slingshot,
-                gbit: 200,
-            },
+            LinkKind::Network { network: Network::Slingshot, gbit: 200 },
         ];
         kinds.extend((1..=5).map(|g| LinkKind::NvLink { generation: Some(g) }));
         kinds.extend((2..=4).map(|generation| LinkKind::Xgmi { generation }));
@@ -360,9 +342,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for id in [
-            "", "nvlink9", "pcie5", "pcie5x3", "pcie7x16", "eth0", "eth99999", "warp", "x", "7",
-        ] {
+        for id in ["", "nvlink9", "pcie5", "pcie5x3", "pcie7x16", "eth0", "eth99999", "warp", "x", "7"] {
             assert!(id.parse::<LinkKind>().is_err(), "{id}");
         }
     }

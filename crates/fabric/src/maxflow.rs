@@ -89,10 +89,7 @@ impl FlowGraph {
         self.path.clear();
         let mut node = source;
         while node != sink {
-            match self.edges_from[node]
-                .get(self.next[node] as usize)
-                .map(|&edge| edge as usize)
-            {
+            match self.edges_from[node].get(self.next[node] as usize).map(|&edge| edge as usize) {
                 Some(edge) => {
                     let target = self.targets[edge] as usize;
                     if self.residual[edge] > 0 && self.level[target] == self.level[node] + 1 {
@@ -112,12 +109,7 @@ impl FlowGraph {
                 },
             }
         }
-        let pushed = self
-            .path
-            .iter()
-            .map(|&edge| self.residual[edge])
-            .min()
-            .unwrap_or(0);
+        let pushed = self.path.iter().map(|&edge| self.residual[edge]).min().unwrap_or(0);
         for &edge in &self.path {
             self.residual[edge] -= pushed;
             self.residual[edge ^ 1] = self.residual[edge ^ 1].saturating_add(pushed);

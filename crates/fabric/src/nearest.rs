@@ -10,20 +10,15 @@ pub(crate) fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> 
         return Vec::new();
     }
     let allowed = (typed.len() / 3).clamp(1, 4);
-    let mut close: Vec<(usize, &str)> = names
-        .map(|name| (edits(&typed, name), name))
-        .filter(|(edits, _)| *edits <= allowed)
-        .collect();
+    let mut close: Vec<(usize, &str)> =
+        names.map(|name| (edits(&typed, name), name)).filter(|(edits, _)| *edits <= allowed).collect();
     close.sort_by_key(|(edits, _)| *edits);
     close.into_iter().take(3).map(|(_, name)| name).collect()
 }
 
 /// ` Did you mean a, b or c?`, or nothing where nothing is near.
 pub(crate) fn did_you_mean<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> String {
-    let quoted: Vec<String> = nearest(typed, names)
-        .iter()
-        .map(|name| format!("`{name}`"))
-        .collect();
+    let quoted: Vec<String> = nearest(typed, names).iter().map(|name| format!("`{name}`")).collect();
     match quoted.as_slice() {
         [] => String::new(),
         [only] => format!(" Did you mean {only}?"),

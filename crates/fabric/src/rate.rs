@@ -89,10 +89,7 @@ impl<S, D> Rate<S, D> {
 
     /// From bytes per second.
     pub const fn from_bytes(bytes_per_second: u64) -> Self {
-        Self {
-            bytes_per_second,
-            marker: PhantomData,
-        }
+        Self { bytes_per_second, marker: PhantomData }
     }
 
     /// From GB/s, where GB is 1e9 bytes.
@@ -244,11 +241,7 @@ impl fmt::Display for Amount {
             1_000_000_000..1_000_000_000_000 => (self.0 as f64 / 1e9, "GB/s"),
             _ => (self.0 as f64 / 1e12, "TB/s"),
         };
-        let text = if value >= 100.0 {
-            format!("{value:.0}")
-        } else {
-            format!("{value:.1}")
-        };
+        let text = if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.1}") };
         f.pad(&format!("{} {unit}", text.trim_end_matches(".0")))
     }
 }
@@ -271,14 +264,8 @@ mod tests {
         let rate: Rate<Link, OneWay> = Rate::from_mb(15_754);
         assert_eq!(rate.to_string(), "15.8 GB/s each way per link");
         assert_eq!(rate.per_device(1).per_domain(72).amount().to_string(), "1.1 TB/s");
-        assert_eq!(
-            Rate::<Link, OneWay>::from_gbit(400).amount().to_string(),
-            "50 GB/s"
-        );
-        assert_eq!(
-            Rate::<Domain, BothWays>::from_gb(129_600).amount().to_string(),
-            "130 TB/s"
-        );
+        assert_eq!(Rate::<Link, OneWay>::from_gbit(400).amount().to_string(), "50 GB/s");
+        assert_eq!(Rate::<Domain, BothWays>::from_gb(129_600).amount().to_string(), "130 TB/s");
     }
 
     #[test]

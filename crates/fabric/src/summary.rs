@@ -44,26 +44,18 @@ impl Summary {
         let fabric = paths.fabric();
         let mut domains: Vec<usize> = gpu_domains(fabric).iter().map(Vec::len).collect();
         domains.sort_unstable_by(|a, b| b.cmp(a));
-        let outs = fabric
-            .gpus()
-            .iter()
-            .map(|gpu| paths.gpu_fabric_out(*gpu).nominal.into_device());
+        let outs = fabric.gpus().iter().map(|gpu| paths.gpu_fabric_out(*gpu).nominal.into_device());
         let gpu_rate = outs.min().filter(|rate| *rate > Rate::ZERO);
         let kinds = fabric.specs().iter().map(|spec| spec.kind);
         let no_links =
-            fabric
-                .gpus()
-                .iter()
-                .find_map(|gpu| match fabric.device(*gpu).kind.gpu_model()?.links {
-                    GpuLinks::Absent(reason) => Some(reason),
-                    _ => None,
-                });
+            fabric.gpus().iter().find_map(|gpu| match fabric.device(*gpu).kind.gpu_model()?.links {
+                GpuLinks::Absent(reason) => Some(reason),
+                _ => None,
+            });
         Self {
             hosts: fabric.hosts().len(),
             gpus: fabric.gpus().len(),
-            nvswitches: fabric
-                .devices_where(|kind| matches!(kind, DeviceKind::NvSwitch { .. }))
-                .count(),
+            nvswitches: fabric.devices_where(|kind| matches!(kind, DeviceKind::NvSwitch { .. })).count(),
             domain_rate: gpu_rate
                 .zip(domains.first())
                 .map(|(rate, size)| rate.per_domain(*size as u64).both_ways()),
@@ -81,9 +73,7 @@ impl Summary {
     /// The step from the GPU fabric (or PCIe, without one) down to the network, per GPU.
     pub fn network_step(&self) -> Option<f64> {
         let nics = self.nics?;
-        let above = self
-            .gpu_rate
-            .or_else(|| self.cliff.iter().rev().nth(1).map(|level| level.nominal))?;
+        let above = self.gpu_rate.or_else(|| self.cliff.iter().rev().nth(1).map(|level| level.nominal))?;
         Some(above.ratio(nics.total.shared_by(nics.gpus_per_host)))
     }
 
@@ -101,8 +91,7 @@ impl Summary {
     }
 
     fn and_its_links(&self) -> String {
-        self.gpu_rate
-            .map_or_else(String::new, |rate| format!(" with {rate} of unused links"))
+        self.gpu_rate.map_or_else(String::new, |rate| format!(" with {rate} of unused links"))
     }
 
     fn inside(&self) -> String {
@@ -128,11 +117,7 @@ impl Summary {
             _ => String::new(),
         };
         let relayed = self.classes.iter().any(|class| class.path.kind == PathType::Nvb);
-        let relayed = if relayed {
-            ", some pairs only through another GPU"
-        } else {
-            ""
-        };
+        let relayed = if relayed { ", some pairs only through another GPU" } else { "" };
         format!("{count} GPUs in {groups}, {rate}{all}{relayed}")
     }
 
@@ -141,14 +126,9 @@ impl Summary {
         if largest > 1 {
             return format!("{count} GPUs joined by {link} of unknown speed");
         }
-        let why = self
-            .no_links
-            .map_or_else(String::new, |reason| format!(" ({reason})"));
-        let worst = self
-            .classes
-            .iter()
-            .rev()
-            .find(|class| !matches!(class.path.kind, PathType::Net | PathType::Dis));
+        let why = self.no_links.map_or_else(String::new, |reason| format!(" ({reason})"));
+        let worst =
+            self.classes.iter().rev().find(|class| !matches!(class.path.kind, PathType::Net | PathType::Dis));
         let reach = match worst {
             Some(class) if class.path.width.nominal > Rate::ZERO => format!(
                 ", they reach each other at {} each way at most, through {}",
@@ -166,7 +146,13 @@ impl Summary {
             return "; no NIC is described, so nothing is known past the node".to_owned();
         };
         let port = nics.total.shared_by(nics.per_host.max(1));
-        let reach = format!("; past the node {} x {} each way", nics.per_host, port.amount());
+        // A domain that spans hosts, such as a rack, leaves through the NICs of all of them.
+        let largest = self.domains.first().copied().unwrap_or(0) as u64;
+        let (past, ports) = match largest / nics.gpus_per_host {
+            0 | 1 => ("node", nics.per_host),
+            hosts => ("domain", nics.per_host * hosts),
+        };
+        let reach = format!("; past the {past} {ports} x {} each way", port.amount());
         match self.network_step() {
             Some(step) if step >= 1.5 => format!("{reach}: a {step:.0}x cliff"),
             _ => reach,

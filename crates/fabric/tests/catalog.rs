@@ -12,9 +12,7 @@ fn nominal(spec: &LinkSpec) -> Rate<Link, OneWay> {
 }
 
 fn system(name: &str) -> Fabric {
-    systems::by_name(name)
-        .unwrap_or_else(|| panic!("no system {name}"))
-        .fabric()
+    systems::by_name(name).unwrap_or_else(|| panic!("no system {name}")).fabric()
 }
 
 /// What a device signals each way over NVLink, xGMI or Xe Link.
@@ -50,11 +48,7 @@ fn nvlink_generations() {
         assert_eq!(link, &links::NVLINK[generation - 1], "{id}");
         assert_eq!(links, count, "{id}");
         assert_eq!(nominal(link).both_ways(), Rate::from_gb(per_link), "{id}");
-        assert_eq!(
-            nominal(link).per_device(links.into()).both_ways(),
-            Rate::from_gb(per_gpu),
-            "{id}"
-        );
+        assert_eq!(nominal(link).per_device(links.into()).both_ways(), Rate::from_gb(per_gpu), "{id}");
     }
 }
 
@@ -64,10 +58,7 @@ fn pcie_generations_each_way_over_16_lanes() {
     for (generation, gb) in [(3, 16), (4, 32), (5, 64), (6, 128)] {
         let slot = links::pcie_lane(generation).per_link(16);
         let printed: Rate<Link, OneWay> = Rate::from_gb(gb);
-        assert!(
-            (slot.ratio(printed) - 1.0).abs() < 0.02,
-            "Gen{generation}: {slot}"
-        );
+        assert!((slot.ratio(printed) - 1.0).abs() < 0.02, "Gen{generation}: {slot}");
         assert_eq!(nominal(&links::pcie(generation, 16)), slot);
     }
 }
@@ -104,11 +95,7 @@ fn efa_of_p5en_adds_up() {
 #[test]
 fn dgx_generations_any_gpu_to_any_gpu() {
     // GPUs, GB/s both ways between any two.
-    for (name, gpus, gb) in [
-        ("hgx-a100", 8, 600),
-        ("hgx-h100", 8, 900),
-        ("dgx-gh200", 256, 900),
-    ] {
+    for (name, gpus, gb) in [("hgx-a100", 8, 600), ("hgx-h100", 8, 900), ("dgx-gh200", 256, 900)] {
         let fabric = system(name);
         assert_eq!(fabric.gpus().len(), gpus, "{name}");
         let expected: Rate<Device, BothWays> = Rate::from_gb(gb);
@@ -137,9 +124,8 @@ fn nvl72_rack() {
     let rack: Rate<Domain, BothWays> = per_gpu.per_domain(72).both_ways();
     assert_eq!(rack.amount().to_string(), "130 TB/s");
     // "144 ports at 14.4 TB/s" is a switch tray, two chips, both directions.
-    let switches: Vec<DeviceId> = fabric
-        .devices_where(|kind| matches!(kind, DeviceKind::NvSwitch { .. }))
-        .collect();
+    let switches: Vec<DeviceId> =
+        fabric.devices_where(|kind| matches!(kind, DeviceKind::NvSwitch { .. })).collect();
     assert_eq!(switches.len(), 9 * 2);
     let tray = gpu_fabric_rate(&fabric, switches[0]).plus(gpu_fabric_rate(&fabric, switches[1]));
     assert_eq!(tray.both_ways(), Rate::from_gb(14_400));
@@ -150,10 +136,7 @@ fn nvl72_rack() {
 fn consumer_cards() {
     // NVLink ended with the 3090: a bridge there, a reason after it.
     let bridge = system("2x-rtx3090-bridge");
-    assert_eq!(
-        gpu_fabric_rate(&bridge, bridge.gpus()[0]).both_ways(),
-        Rate::from_mb(112_500)
-    );
+    assert_eq!(gpu_fabric_rate(&bridge, bridge.gpus()[0]).both_ways(), Rate::from_mb(112_500));
     for id in ["rtx4090", "rtx5090"] {
         let gpus::GpuLinks::Absent(reason) = gpus::by_id(id).unwrap().links else {
             panic!("{id} has no NVLink");

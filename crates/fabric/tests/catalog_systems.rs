@@ -9,9 +9,7 @@ use weftlink_fabric::link::{Link, LinkKind};
 use weftlink_fabric::{DeviceId, Fabric};
 
 fn system(name: &str) -> Fabric {
-    systems::by_name(name)
-        .unwrap_or_else(|| panic!("no system {name}"))
-        .fabric()
+    systems::by_name(name).unwrap_or_else(|| panic!("no system {name}")).fabric()
 }
 
 fn gpu_fabric_links(fabric: &Fabric, device: DeviceId) -> impl Iterator<Item = &Link> {
@@ -54,22 +52,12 @@ fn no_nvswitch_has_more_links_than_ports() {
     for system in systems::all() {
         let fabric = system.fabric();
         for switch in fabric.devices_where(|kind| matches!(kind, DeviceKind::NvSwitch { .. })) {
-            let DeviceKind::NvSwitch { generation } = fabric.device(switch).kind else {
-                unreachable!()
-            };
+            let DeviceKind::NvSwitch { generation } = fabric.device(switch).kind else { unreachable!() };
             let chip = links::NVSWITCH_PORTS[usize::from(generation.unwrap()) - 1];
             // A tray of the DGX GH200 is one device of two chips.
-            let ports = if system.name == "dgx-gh200" {
-                2 * chip
-            } else {
-                chip
-            };
+            let ports = if system.name == "dgx-gh200" { 2 * chip } else { chip };
             let used = gpu_fabric_ports(&fabric, switch);
-            assert!(
-                (1..=ports).contains(&used),
-                "{}: {used} links on {ports} ports",
-                system.name
-            );
+            assert!((1..=ports).contains(&used), "{}: {used} links on {ports} ports", system.name);
         }
     }
 }
@@ -80,11 +68,7 @@ fn every_link_runs_both_ways() {
         let fabric = system.fabric();
         let wires: HashSet<Link> = fabric.links().iter().copied().collect();
         for link in fabric.links() {
-            let back = Link {
-                source: link.target,
-                target: link.source,
-                ..*link
-            };
+            let back = Link { source: link.target, target: link.source, ..*link };
             assert!(wires.contains(&back), "{}: {link:?}", system.name);
         }
     }
@@ -95,15 +79,8 @@ fn every_system_hangs_together_and_names_are_unique() {
     let mut systems_seen = HashSet::new();
     for system in systems::all() {
         assert!(systems_seen.insert(system.name), "{} twice", system.name);
-        assert!(
-            !system.source.is_empty() && system.summary.len() <= 70,
-            "{}",
-            system.name
-        );
-        assert_eq!(
-            systems::by_name(system.name).map(|found| found.name),
-            Some(system.name)
-        );
+        assert!(!system.source.is_empty() && system.summary.len() <= 70, "{}", system.name);
+        assert_eq!(systems::by_name(system.name).map(|found| found.name), Some(system.name));
         let fabric = system.fabric();
         let mut seen = HashSet::from([DeviceId(0)]);
         let mut todo = vec![DeviceId(0)];
@@ -257,12 +234,7 @@ fn pcie_runs_at_what_both_ends_can() {
 #[test]
 fn grace_gpus_reach_their_cpu_over_c2c() {
     // Links of each GPU; both ways, 900 GB/s for a GH200 and for the two GPUs of a GB200 together.
-    for (name, count) in [
-        ("4x-gh200", 10),
-        ("dgx-gh200", 10),
-        ("gb200-nvl72", 5),
-        ("gb300-nvl72", 5),
-    ] {
+    for (name, count) in [("4x-gh200", 10), ("dgx-gh200", 10), ("gb200-nvl72", 5), ("gb300-nvl72", 5)] {
         let fabric = system(name);
         for &gpu in fabric.gpus() {
             let to_cpu = fabric.links_from(gpu).iter().find(|link| {
@@ -284,17 +256,13 @@ fn nd_a100_v4_hangs_its_gpus_on_the_published_nodes() {
             if let DeviceKind::Numa(numa) = &fabric.device(last).kind {
                 return numa.id;
             }
-            let up = fabric
-                .links_from(last)
-                .iter()
-                .map(|link| link.target)
-                .find(|target| {
-                    !seen.contains(target)
-                        && matches!(
-                            fabric.device(*target).kind,
-                            DeviceKind::PcieSwitch | DeviceKind::RootPort | DeviceKind::Numa(_)
-                        )
-                });
+            let up = fabric.links_from(last).iter().map(|link| link.target).find(|target| {
+                !seen.contains(target)
+                    && matches!(
+                        fabric.device(*target).kind,
+                        DeviceKind::PcieSwitch | DeviceKind::RootPort | DeviceKind::Numa(_)
+                    )
+            });
             seen.push(up.unwrap());
         }
     };

@@ -11,9 +11,7 @@ fn cluster(spec: &str) -> Fabric {
 }
 
 fn switches(fabric: &Fabric, tier: Tier) -> Vec<DeviceId> {
-    fabric
-        .devices_where(|kind| *kind == DeviceKind::NetSwitch(tier))
-        .collect()
+    fabric.devices_where(|kind| *kind == DeviceKind::NetSwitch(tier)).collect()
 }
 
 /// The devices that links of a kind lead to, by name, with the number of links.
@@ -36,10 +34,7 @@ fn is_pcie(kind: LinkKind) -> bool {
 }
 
 fn named(pairs: &[(&str, u32)]) -> Vec<(String, u32)> {
-    pairs
-        .iter()
-        .map(|(name, count)| ((*name).to_owned(), *count))
-        .collect()
+    pairs.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
 }
 
 #[test]
@@ -47,10 +42,7 @@ fn a_pair_of_hgx_has_eight_rails() {
     let fabric = cluster("2x hgx-h100 + 8x ndr");
     assert_eq!(fabric.name(), "2x hgx-h100 + 8x ndr");
     assert_eq!(fabric.gpus().len(), 16);
-    assert_eq!(
-        fabric.hosts().iter().map(|host| &*host.name).collect::<Vec<_>>(),
-        ["host0", "host1"]
-    );
+    assert_eq!(fabric.hosts().iter().map(|host| &*host.name).collect::<Vec<_>>(), ["host0", "host1"]);
     assert_eq!(switches(&fabric, Tier::Leaf).len(), 8);
     assert_eq!(switches(&fabric, Tier::Spine).len(), 1);
     for rail in 0..8 {
@@ -64,9 +56,7 @@ fn a_pair_of_hgx_has_eight_rails() {
         assert_eq!(up.last(), Some(&("spine0".to_owned(), 2)));
     }
     let nic = fabric.find("host0/nic0").unwrap();
-    let DeviceKind::Nic(ports) = &fabric.device(nic).kind else {
-        panic!("not a NIC")
-    };
+    let DeviceKind::Nic(ports) = &fabric.device(nic).kind else { panic!("not a NIC") };
     assert_eq!(ports.len(), 1);
     assert_eq!(ports[0].network, Some(Network::InfiniBand));
     assert_eq!(ports[0].rate.gb(), 50.0);
@@ -78,9 +68,7 @@ fn nics_stand_beside_their_gpus() {
     let fabric = cluster("2x hgx-h100 + 8x ndr");
     for gpu in 0..8 {
         let switch_of = |device: &str| {
-            beside(&fabric, device, is_pcie)
-                .into_iter()
-                .find(|(name, _)| name.contains("/pcie"))
+            beside(&fabric, device, is_pcie).into_iter().find(|(name, _)| name.contains("/pcie"))
         };
         let (gpu, nic) = (format!("host1/gpu{gpu}"), format!("host1/nic{gpu}"));
         assert!(switch_of(&gpu).is_some());
@@ -94,14 +82,8 @@ fn nics_stand_beside_their_gpus() {
     }
     // No switch: a root port of the GPU's NUMA node.
     let fabric = cluster("2x 2x-rtx4090 + 1x eth25");
-    assert_eq!(
-        beside(&fabric, "host1/nic0", is_pcie),
-        named(&[("host1/port2", 1)])
-    );
-    assert_eq!(
-        beside(&fabric, "host1/port2", is_pcie),
-        named(&[("host1/numa0", 1), ("host1/nic0", 1)])
-    );
+    assert_eq!(beside(&fabric, "host1/nic0", is_pcie), named(&[("host1/port2", 1)]));
+    assert_eq!(beside(&fabric, "host1/port2", is_pcie), named(&[("host1/numa0", 1), ("host1/nic0", 1)]));
 }
 
 #[test]
@@ -115,9 +97,8 @@ fn the_slot_feeds_the_port() {
     ] {
         let fabric = cluster(&format!("1x hgx-h100 + 1x {network}"));
         let nic = fabric.find("nic0").unwrap();
-        let kinds: Vec<String> = (fabric.links_from(nic).iter())
-            .map(|link| fabric.spec(link).kind.id())
-            .collect();
+        let kinds: Vec<String> =
+            (fabric.links_from(nic).iter()).map(|link| fabric.spec(link).kind.id()).collect();
         assert_eq!(kinds, [slot, network]);
     }
 }
@@ -133,10 +114,7 @@ fn units_fill_up_and_oversubscription_thins_the_uplinks() {
     // Two to one: 42 of 64 ports down, so one unit; 33 cables down get 17 up.
     let fabric = cluster("33x hgx-h100 + 2x ndr, oversubscribed 2:1");
     assert_eq!(switches(&fabric, Tier::Leaf).len(), 2);
-    assert_eq!(
-        beside(&fabric, "leaf1", is_network).last(),
-        Some(&("spine0".to_owned(), 17))
-    );
+    assert_eq!(beside(&fabric, "leaf1", is_network).last(), Some(&("spine0".to_owned(), 17)));
     // An HDR leaf has 40 ports, so a unit has 20 hosts.
     assert_eq!(switches(&cluster("40x hgx-h100 + 8x hdr"), Tier::Leaf).len(), 16);
 }
@@ -151,10 +129,7 @@ fn leaf_spine_keeps_a_host_together() {
         assert_eq!(leaf(2), named(&[("leaf1", 1)]));
         assert_eq!(leaf(3), named(&[("leaf1", 1)]));
     }
-    assert_eq!(
-        beside(&fabric, "leaf7", is_network).last(),
-        Some(&("spine0".to_owned(), 16))
-    );
+    assert_eq!(beside(&fabric, "leaf7", is_network).last(), Some(&("spine0".to_owned(), 16)));
     // One leaf needs no spine.
     let fabric = cluster("4x hgx-h100 + 8x ndr, leaf-spine");
     assert_eq!(switches(&fabric, Tier::Leaf).len(), 1);
@@ -171,10 +146,7 @@ fn a_rack_has_many_hosts() {
     assert_eq!(fabric.hosts()[18].name, "rack1-host0");
     // Four rails, and 36 hosts need two units of them.
     assert_eq!(switches(&fabric, Tier::Leaf).len(), 8);
-    assert_eq!(
-        beside(&fabric, "rack1-host17/nic3", is_network),
-        named(&[("leaf7", 1)])
-    );
+    assert_eq!(beside(&fabric, "rack1-host17/nic3", is_network), named(&[("leaf7", 1)]));
     let names: std::collections::BTreeSet<String> =
         fabric.device_ids().map(|id| fabric.device_name(id)).collect();
     assert_eq!(names.len(), fabric.devices().len());
@@ -183,11 +155,7 @@ fn a_rack_has_many_hosts() {
 #[test]
 fn systems_without_a_network_say_so() {
     let fabric = cluster("2x hgx-h100");
-    assert!(
-        fabric.notes().iter().any(|note| note.contains("+ 8x ndr")),
-        "{:?}",
-        fabric.notes()
-    );
+    assert!(fabric.notes().iter().any(|note| note.contains("+ 8x ndr")), "{:?}", fabric.notes());
     assert!(cluster("1x hgx-h100").notes().is_empty());
     assert_eq!(cluster("1x hgx-h100"), cluster("hgx-h100"));
 }

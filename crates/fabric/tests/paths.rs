@@ -5,18 +5,13 @@ use weftlink_fabric::catalog::systems;
 use weftlink_fabric::{Fabric, Measure, PathType, Paths};
 
 fn system(name: &str) -> Fabric {
-    systems::by_name(name)
-        .unwrap_or_else(|| panic!("no system {name}"))
-        .fabric()
+    systems::by_name(name).unwrap_or_else(|| panic!("no system {name}")).fabric()
 }
 
 fn cells(name: &str) -> Vec<Vec<String>> {
     let fabric = system(name);
     let matrix = Paths::of(&fabric).matrix(fabric.gpus());
-    matrix
-        .iter()
-        .map(|row| row.iter().map(|path| path.cell()).collect())
-        .collect()
+    matrix.iter().map(|row| row.iter().map(|path| path.cell()).collect()).collect()
 }
 
 #[test]
@@ -30,20 +25,10 @@ fn every_pair_of_an_hgx_has_all_links() {
     let paths = Paths::of(&fabric);
     let path = paths.path(fabric.gpus()[0], fabric.gpus()[7]);
     assert_eq!((path.kind, path.hops), (PathType::Nvl, 2));
-    assert_eq!(
-        (path.width.nominal.gb(), path.width.effective.gb()),
-        (450.0, 370.8)
-    );
+    assert_eq!((path.width.nominal.gb(), path.width.effective.gb()), (450.0, 370.8));
     let route = paths.route(fabric.gpus()[0], fabric.gpus()[7]);
     assert_eq!(route.stations.iter().map(Vec::len).collect::<Vec<_>>(), [1, 4, 1]);
-    assert_eq!(
-        bisection(&paths, Measure::Nominal)
-            .unwrap()
-            .upper
-            .both_ways()
-            .gb(),
-        3600.0
-    );
+    assert_eq!(bisection(&paths, Measure::Nominal).unwrap().upper.both_ways().gb(), 3600.0);
 }
 
 #[test]
@@ -71,10 +56,7 @@ fn a_rack_is_one_domain() {
     let paths = Paths::of(&fabric);
     let classes = paths.classes();
     assert_eq!(classes.len(), 1);
-    assert_eq!(
-        (classes[0].path.cell(), classes[0].pairs),
-        ("NV18".to_owned(), 72 * 71 / 2)
-    );
+    assert_eq!((classes[0].path.cell(), classes[0].pairs), ("NV18".to_owned(), 72 * 71 / 2));
     let bisection = bisection(&paths, Measure::Nominal).unwrap();
     assert!(bisection.is_exact());
     assert_eq!(bisection.upper.gb(), 36.0 * 900.0);

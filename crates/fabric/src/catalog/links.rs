@@ -63,33 +63,17 @@ pub static C2C: LinkSpec = LinkSpec {
 };
 
 /// xGMI of the MI50, MI60 and MI100.
-pub static XGMI2: LinkSpec = xgmi(
-    2,
-    Rate::from_gb(46),
-    Some(24),
-    "AMD Instinct MI100 data sheet: 92 GB/s both ways per link",
-);
+pub static XGMI2: LinkSpec =
+    xgmi(2, Rate::from_gb(46), Some(24), "AMD Instinct MI100 data sheet: 92 GB/s both ways per link");
 /// xGMI of the MI200 series.
-pub static XGMI3: LinkSpec = xgmi(
-    3,
-    Rate::from_gb(50),
-    Some(36),
-    "AMD Instinct MI250X data sheet: 100 GB/s both ways per link",
-);
+pub static XGMI3: LinkSpec =
+    xgmi(3, Rate::from_gb(50), Some(36), "AMD Instinct MI250X data sheet: 100 GB/s both ways per link");
 /// xGMI of the MI300X and MI325X.
-pub static XGMI4: LinkSpec = xgmi(
-    4,
-    Rate::from_gb(64),
-    Some(48),
-    "AMD Instinct MI300X data sheet: 128 GB/s both ways per link",
-);
+pub static XGMI4: LinkSpec =
+    xgmi(4, Rate::from_gb(64), Some(48), "AMD Instinct MI300X data sheet: 128 GB/s both ways per link");
 /// xGMI of the MI350 series: the MI300X's, signalled a fifth faster.
-pub static XGMI4_MI350: LinkSpec = xgmi(
-    4,
-    Rate::from_mb(76_800),
-    None,
-    "AMD Instinct MI355X data sheet: 153.6 GB/s both ways per link",
-);
+pub static XGMI4_MI350: LinkSpec =
+    xgmi(4, Rate::from_mb(76_800), None, "AMD Instinct MI355X data sheet: 153.6 GB/s both ways per link");
 
 /// Xe Link between Intel Max GPUs: 26.5 GB/s each way per link.
 pub static XE_LINK: LinkSpec = LinkSpec {
@@ -104,9 +88,7 @@ pub static XE_LINK: LinkSpec = LinkSpec {
 
 const fn nvlink(generation: u8, nominal: Rate<Link, OneWay>, effective: Rate<Link, OneWay>) -> LinkSpec {
     LinkSpec {
-        kind: LinkKind::NvLink {
-            generation: Some(generation),
-        },
+        kind: LinkKind::NvLink { generation: Some(generation) },
         nominal: Some(Figure::nominal(nominal, NVLINK_PAGE)),
         effective: Some(Figure::effective(effective, NCCL_TOPO)),
         latency: NVLINK_LATENCY,
@@ -157,10 +139,7 @@ pub const fn pcie(generation: u8, width: u8) -> LinkSpec {
     };
     LinkSpec {
         kind: LinkKind::Pcie { generation, width },
-        nominal: Some(Figure::nominal(
-            pcie_lane(generation).per_link(width as u64),
-            PCI_SIG,
-        )),
+        nominal: Some(Figure::nominal(pcie_lane(generation).per_link(width as u64), PCI_SIG)),
         effective: Some(Figure::effective(
             Rate::<Lane, OneWay>::from_bytes(units * 12_500_000).per_link(width as u64),
             NCCL_TOPO,
@@ -185,10 +164,7 @@ pub const fn socket(socket: Socket) -> LinkSpec {
     LinkSpec {
         kind: LinkKind::Socket(socket),
         nominal: None,
-        effective: Some(Figure::effective(
-            rate,
-            "NCCL 2.31 inter-CPU bandwidths, src/graph/topo.h",
-        )),
+        effective: Some(Figure::effective(rate, "NCCL 2.31 inter-CPU bandwidths, src/graph/topo.h")),
         latency: None,
     }
 }
@@ -203,14 +179,10 @@ pub fn network(network: Network, gbit: u32) -> LinkSpec {
         _ => line.bytes_per_second() / 1000 * 993,
     };
     let latency = match network {
-        Network::InfiniBand => Some(Figure::nominal(
-            Nanoseconds(130),
-            "NVIDIA Quantum QM8700 brief: port to port",
-        )),
-        Network::Slingshot => Some(Figure::nominal(
-            Nanoseconds(350),
-            "HPE Slingshot brief: port to port",
-        )),
+        Network::InfiniBand => {
+            Some(Figure::nominal(Nanoseconds(130), "NVIDIA Quantum QM8700 brief: port to port"))
+        }
+        Network::Slingshot => Some(Figure::nominal(Nanoseconds(350), "HPE Slingshot brief: port to port")),
         _ => None,
     };
     LinkSpec {
@@ -224,9 +196,9 @@ pub fn network(network: Network, gbit: u32) -> LinkSpec {
 /// The spec for a kind, where the kind alone decides it; XGMI 4 and NVLink 3 take their data-centre rates.
 pub fn spec_of(kind: LinkKind) -> LinkSpec {
     match kind {
-        LinkKind::NvLink {
-            generation: Some(generation @ 1..=5),
-        } => NVLINK[usize::from(generation) - 1].clone(),
+        LinkKind::NvLink { generation: Some(generation @ 1..=5) } => {
+            NVLINK[usize::from(generation) - 1].clone()
+        }
         LinkKind::NvLink { .. } => NVLINK_UNKNOWN.clone(),
         LinkKind::C2c => C2C.clone(),
         LinkKind::Xgmi { generation: ..=2 } => XGMI2.clone(),
@@ -235,10 +207,7 @@ pub fn spec_of(kind: LinkKind) -> LinkSpec {
         LinkKind::XeLink => XE_LINK.clone(),
         LinkKind::Pcie { generation, width } => pcie(generation, width),
         LinkKind::Socket(kind) => socket(kind),
-        LinkKind::Network {
-            network: technology,
-            gbit,
-        } => network(technology, gbit),
+        LinkKind::Network { network: technology, gbit } => network(technology, gbit),
     }
 }
 
@@ -246,16 +215,7 @@ pub fn spec_of(kind: LinkKind) -> LinkSpec {
 pub fn all() -> Vec<LinkSpec> {
     let mut specs: Vec<LinkSpec> = NVLINK.to_vec();
     specs.extend(
-        [
-            &NVLINK3_GEFORCE,
-            &C2C,
-            &XGMI2,
-            &XGMI3,
-            &XGMI4,
-            &XGMI4_MI350,
-            &XE_LINK,
-        ]
-        .map(LinkSpec::clone),
+        [&NVLINK3_GEFORCE, &C2C, &XGMI2, &XGMI3, &XGMI4, &XGMI4_MI350, &XE_LINK].map(LinkSpec::clone),
     );
     for generation in 3..=6 {
         specs.extend([4, 8, 16].map(|width| pcie(generation, width)));

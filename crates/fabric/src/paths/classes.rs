@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use rustc_hash::FxHashMap;
 
-use super::{Exit, Path, Paths};
+use super::{Bound, Exit, Path, Paths};
 use crate::device::DeviceId;
 
 /// GPU pairs that have the same path.
@@ -16,9 +16,12 @@ pub struct PairClass {
     pub pairs: u64,
 }
 
+/// How a GPU's data leaves its island, and how others' data comes in.
+type Ways = (Vec<Exit>, Vec<Exit>);
+
 /// GPUs that leave their islands in the same way.
 struct Leavers {
-    exits: Vec<Exit>,
+    ways: Ways,
     gpus: u64,
     /// How many of them are on each island, islands in order.
     by_island: Vec<(u32, u64)>,
@@ -47,43 +50,28 @@ impl Paths<'_> {
         let leavers = self.leavers();
         for (position, a) in leavers.iter().enumerate() {
             for b in &leavers[..=position] {
-                let count = if std::ptr::eq(a, b) {
-                    a.pairs_within()
-                } else {
-                    a.pairs_with(b)
-                };
+                let count = if std::ptr::eq(a, b) { a.pairs_within() } else { a.pairs_with(b) };
                 if count > 0 {
-                    let way = self.best_exits(&b.exits, &a.exits);
-                    *pairs
-                        .entry(way.map_or(Path::NONE, |(path, _, _)| path))
-                        .or_default() += count;
+                    let way = self.best_exits(&b.ways.0, &a.ways.1);
+                    *pairs.entry(way.map_or(Path::NONE, |(path, _, _)| path)).or_default() += count;
                 }
             }
         }
-        let mut classes: Vec<PairClass> = pairs
-            .into_iter()
-            .map(|(path, pairs)| PairClass { path, pairs })
-            .collect();
+        let mut classes: Vec<PairClass> =
+            pairs.into_iter().map(|(path, pairs)| PairClass { path, pairs }).collect();
         classes.sort_by_key(|PairClass { path, .. }| (path.kind, Reverse(path.width.effective), path.hops));
         classes
     }
 
     fn leavers(&self) -> Vec<Leavers> {
-        let mut index: FxHashMap<Vec<Exit>, usize> = FxHashMap::default();
+        let mut index: FxHashMap<Ways, usize> = FxHashMap::default();
         let mut all: Vec<Leavers> = Vec::new();
         for &gpu in self.fabric.gpus() {
             // Which NIC it is does not matter, only where it is plugged in and how it is reached.
-            let nameless = |exit: &Exit| Exit {
-                nic: exit.nic.map(|_| DeviceId(0)),
-                ..*exit
-            };
-            let exits: Vec<Exit> = self.exits(gpu).iter().map(nameless).collect();
-            let group = *index.entry(exits).or_insert_with_key(|exits| {
-                all.push(Leavers {
-                    exits: exits.clone(),
-                    gpus: 0,
-                    by_island: Vec::new(),
-                });
+            let nameless = |exit: &Exit| Exit { nic: exit.nic.map(|_| DeviceId(0)), ..*exit };
+            let exits = |bound| self.exits(gpu, bound).iter().map(nameless).collect();
+            let group = *index.entry((exits(Bound::Out), exits(Bound::In))).or_insert_with_key(|ways| {
+                all.push(Leavers { ways: ways.clone(), gpus: 0, by_island: Vec::new() });
                 all.len() - 1
             });
             let Some(place) = self.islands.place(gpu) else {
@@ -103,11 +91,7 @@ impl Paths<'_> {
 impl Leavers {
     /// Pairs of two of these on different islands.
     fn pairs_within(&self) -> u64 {
-        let same: u64 = self
-            .by_island
-            .iter()
-            .map(|(_, count)| count * (count - 1) / 2)
-            .sum();
+        let same: u64 = self.by_island.iter().map(|(_, count)| count * (count - 1) / 2).sum();
         self.gpus * (self.gpus - 1) / 2 - same
     }
 

@@ -64,18 +64,11 @@ impl Islands {
             }
             members.sort_unstable();
             for (local, member) in members.iter().enumerate() {
-                places[member.index()] = Some(Place {
-                    island: islands.len() as u32,
-                    local: local as u32,
-                });
+                places[member.index()] = Some(Place { island: islands.len() as u32, local: local as u32 });
             }
             islands.push(Island { members, shape: 0 });
         }
-        let mut found = Self {
-            places,
-            islands,
-            shapes: 0,
-        };
+        let mut found = Self { places, islands, shapes: 0 };
         found.find_shapes(fabric);
         found
     }
@@ -106,9 +99,7 @@ impl Islands {
             let alike = by_hash.entry(hasher.finish()).or_default();
             let shape = alike.iter().copied().find(|&shape| {
                 self.islands[firsts[shape]].members.len() == self.islands[index].members.len()
-                    && self
-                        .outline(fabric, firsts[shape])
-                        .eq(self.outline(fabric, index))
+                    && self.outline(fabric, firsts[shape]).eq(self.outline(fabric, index))
             });
             self.islands[index].shape = shape.unwrap_or_else(|| {
                 firsts.push(index);
@@ -122,11 +113,8 @@ impl Islands {
     /// All that a path through the island can depend on, device by device.
     fn outline<'a>(&'a self, fabric: &'a Fabric, island: usize) -> impl Iterator<Item = Line<'a>> + 'a {
         let members = &self.islands[island].members;
-        let first_host = members
-            .iter()
-            .filter_map(|member| fabric.device(*member).host)
-            .min()
-            .unwrap_or(HostId(0));
+        let first_host =
+            members.iter().filter_map(|member| fabric.device(*member).host).min().unwrap_or(HostId(0));
         members.iter().flat_map(move |member| {
             let device = fabric.device(*member);
             let own = Line::Device(&device.kind, device.host.map(|host| host.0 - first_host.0));

@@ -50,9 +50,7 @@ impl PathType {
 
     /// NCCL's three letters.
     pub fn name(self) -> &'static str {
-        [
-            "LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS",
-        ][self as usize]
+        ["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS"][self as usize]
     }
 
     /// What the letters mean.

@@ -56,14 +56,8 @@ enum Wire {
     Socket,
 }
 
-const LEVELS: [PathType; 6] = [
-    PathType::C2c,
-    PathType::Pix,
-    PathType::Pxb,
-    PathType::P2c,
-    PathType::Phb,
-    PathType::Sys,
-];
+const LEVELS: [PathType; 6] =
+    [PathType::C2c, PathType::Pix, PathType::Pxb, PathType::P2c, PathType::Phb, PathType::Sys];
 
 impl LocalGraph {
     pub(super) fn of(fabric: &Fabric, members: &[DeviceId]) -> Self {
@@ -86,11 +80,7 @@ impl LocalGraph {
                         return None;
                     }
                 };
-                Some(Edge {
-                    target: number(link.target)?,
-                    wire,
-                    width: Width::of(spec, link.count),
-                })
+                Some(Edge { target: number(link.target)?, wire, width: Width::of(spec, link.count) })
             })
         };
         Self {
@@ -108,10 +98,7 @@ impl LocalGraph {
             for device in 0..self.roles.len() as u32 {
                 if device != source
                     && reached[device as usize].is_none()
-                    && let Some(width) = self
-                        .arrivals(device, level)
-                        .filter_map(|state| widest[state])
-                        .max()
+                    && let Some(width) = self.arrivals(device, level).filter_map(|state| widest[state]).max()
                 {
                     open.push((width, device));
                 }
@@ -123,11 +110,7 @@ impl LocalGraph {
                     reached[device as usize] = self.walk_back(source, device, level, &came_from);
                 }
             }
-            if reached
-                .iter()
-                .enumerate()
-                .all(|(device, reach)| reach.is_some() || device as u32 == source)
-            {
+            if reached.iter().enumerate().all(|(device, reach)| reach.is_some() || device as u32 == source) {
                 break;
             }
         }
@@ -137,9 +120,7 @@ impl LocalGraph {
     /// The states in which a path may end at a device: at a CPU by PCIe only where PHB is allowed.
     fn arrivals(&self, device: u32, level: PathType) -> impl Iterator<Item = usize> {
         let by_pcie = self.roles[device as usize] != Role::Cpu || level >= PathType::Phb;
-        [state(device, false), state(device, true)]
-            .into_iter()
-            .skip(usize::from(!by_pcie))
+        [state(device, false), state(device, true)].into_iter().skip(usize::from(!by_pcie))
     }
 
     /// The steps that lead on from a state and are no worse than `level`.
@@ -148,11 +129,8 @@ impl LocalGraph {
         let by_c2c = from % 2 == 1;
         let role = self.roles[device as usize];
         // Traffic ends at end devices; only a path's own source sends out of one.
-        let edges = if role == Role::End && device != source {
-            &[]
-        } else {
-            self.edges[device as usize].as_slice()
-        };
+        let edges =
+            if role == Role::End && device != source { &[] } else { self.edges[device as usize].as_slice() };
         edges.iter().filter_map(move |edge| {
             let target_role = self.roles[edge.target as usize];
             let kind = match edge.wire {
@@ -229,27 +207,15 @@ impl LocalGraph {
             devices.reverse();
             Some(devices)
         };
-        let devices = self
-            .arrivals(target, level)
-            .filter_map(path_to)
-            .min_by_key(Vec::len)?;
+        let devices = self.arrivals(target, level).filter_map(path_to).min_by_key(Vec::len)?;
         let width = devices
             .windows(2)
             .map(|pair| {
-                let edges = self.edges[pair[0] as usize]
-                    .iter()
-                    .filter(|edge| edge.target == pair[1]);
-                edges
-                    .map(|edge| edge.width)
-                    .max_by_key(|width| width.effective)
-                    .unwrap_or(Width::NONE)
+                let edges = self.edges[pair[0] as usize].iter().filter(|edge| edge.target == pair[1]);
+                edges.map(|edge| edge.width).max_by_key(|width| width.effective).unwrap_or(Width::NONE)
             })
             .fold(Width::UNLIMITED, Width::then);
-        Some(Reach {
-            kind: level,
-            width,
-            devices,
-        })
+        Some(Reach { kind: level, width, devices })
     }
 }
 

@@ -35,16 +35,8 @@ pub struct Path {
 }
 
 impl Path {
-    const LOCAL: Self = Self {
-        kind: PathType::Loc,
-        hops: 0,
-        width: Width::UNLIMITED,
-    };
-    const NONE: Self = Self {
-        kind: PathType::Dis,
-        hops: 0,
-        width: Width::NONE,
-    };
+    const LOCAL: Self = Self { kind: PathType::Loc, hops: 0, width: Width::UNLIMITED };
+    const NONE: Self = Self { kind: PathType::Dis, hops: 0, width: Width::NONE };
 
     /// The cell of a matrix: `NV18`, `PIX`, `NET`, and `X` for the device itself, as `nvidia-smi topo -m` prints them.
     pub fn cell(&self) -> String {
@@ -91,6 +83,13 @@ struct Exit {
     plug: Plug,
 }
 
+/// Whether data leaves an island or arrives: only what leaves goes through another GPU to its NIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bound {
+    Out,
+    In,
+}
+
 impl<'a> Paths<'a> {
     /// Prepares to answer; the answers themselves are computed when asked for, and kept.
     pub fn of(fabric: &'a Fabric) -> Self {
@@ -102,12 +101,7 @@ impl<'a> Paths<'a> {
                 None => shapes.push(Shape::of(fabric, &island.members)),
             }
         }
-        Self {
-            fabric,
-            islands,
-            shapes,
-            network: SwitchGraph::of(fabric),
-        }
+        Self { fabric, islands, shapes, network: SwitchGraph::of(fabric) }
     }
 
     /// The fabric in question.
@@ -131,29 +125,24 @@ impl<'a> Paths<'a> {
         {
             return path;
         }
-        self.best_exits(&self.exits(source), &self.exits(target))
-            .map_or(Path::NONE, |(path, _, _)| path)
+        let (out, back) = (self.exits(source, Bound::Out), self.exits(target, Bound::In));
+        self.best_exits(&out, &back).map_or(Path::NONE, |(path, _, _)| path)
     }
 
     /// The paths between every two of some devices, row by row.
     pub fn matrix(&self, devices: &[DeviceId]) -> Vec<Vec<Path>> {
-        let exits: Vec<Vec<Exit>> = devices.iter().map(|id| self.exits(*id)).collect();
+        let exits = |bound| devices.iter().map(|id| self.exits(*id, bound)).collect::<Vec<Vec<Exit>>>();
+        let (out, back) = (exits(Bound::Out), exits(Bound::In));
         let path = |a: usize, b: usize| {
             let local = self.local_path(devices[a], devices[b]);
-            local
-                .or_else(|| Some(self.best_exits(&exits[a], &exits[b])?.0))
-                .unwrap_or(Path::NONE)
+            local.or_else(|| Some(self.best_exits(&out[a], &back[b])?.0)).unwrap_or(Path::NONE)
         };
-        (0..devices.len())
-            .map(|a| (0..devices.len()).map(|b| path(a, b)).collect())
-            .collect()
+        (0..devices.len()).map(|a| (0..devices.len()).map(|b| path(a, b)).collect()).collect()
     }
 
     /// All that a GPU can send to other GPUs over its fabric links at once.
     pub fn gpu_fabric_out(&self, gpu: DeviceId) -> Width {
-        self.islands
-            .place(gpu)
-            .map_or(Width::NONE, |place| self.shape(place).gpu_fabric_out(place.local))
+        self.islands.place(gpu).map_or(Width::NONE, |place| self.shape(place).gpu_fabric_out(place.local))
     }
 
     /// The path and the stations it passes.
@@ -163,15 +152,16 @@ impl<'a> Paths<'a> {
         match path.kind {
             PathType::Loc | PathType::Dis => {}
             PathType::Net => {
-                let (ways_out, ways_in) = (self.exits(source), self.exits(target));
+                let (ways_out, ways_in) = (self.exits(source, Bound::Out), self.exits(target, Bound::In));
                 if let Some((_, out, back)) = self.best_exits(&ways_out, &ways_in) {
                     self.local_stations(source, out.nic, &mut stations);
                     let between = self.network.between(out.plug.switch, back.plug.switch);
                     let switches = between.iter().flat_map(|between| &between.switches);
                     stations.extend(switches.map(|switch| vec![self.network.device(*switch)]));
-                    let mut homeward = vec![vec![target]];
-                    self.local_stations(target, back.nic, &mut homeward);
-                    stations.extend(homeward.into_iter().rev());
+                    if let Some(nic) = back.nic {
+                        stations.push(vec![nic]);
+                        self.local_stations(nic, Some(target), &mut stations);
+                    }
                 }
                 stations.dedup();
             }
@@ -192,12 +182,7 @@ impl<'a> Paths<'a> {
                 .filter_map(|link| Some(self.fabric.spec(link).latency.as_ref()?.value.0))
                 .min()
         };
-        route
-            .stations
-            .windows(2)
-            .map(hop)
-            .sum::<Option<u64>>()
-            .map(Nanoseconds)
+        route.stations.windows(2).map(hop).sum::<Option<u64>>().map(Nanoseconds)
     }
 
     fn shape(&self, place: Place) -> &Shape {
@@ -209,11 +194,7 @@ impl<'a> Paths<'a> {
             return Some(Path::LOCAL);
         }
         let (a, b) = (self.islands.place(source)?, self.islands.place(target)?);
-        if a.island == b.island {
-            self.shape(a).path(a.local, b.local)
-        } else {
-            None
-        }
+        if a.island == b.island { self.shape(a).path(a.local, b.local) } else { None }
     }
 
     /// Appends the stations after `source` on its local path to a target.
@@ -226,23 +207,17 @@ impl<'a> Paths<'a> {
         };
         let members = &self.islands.all()[place.island as usize].members;
         let local = self.shape(place).stations(self.fabric, place.local, target.local);
-        stations.extend(
-            local
-                .into_iter()
-                .map(|station| station.iter().map(|i| members[*i as usize]).collect()),
-        );
+        stations
+            .extend(local.into_iter().map(|station| station.iter().map(|i| members[*i as usize]).collect()));
     }
 
     /// The ways a device has to the network: the NICs of its own host.
-    fn exits(&self, device: DeviceId) -> Vec<Exit> {
+    fn exits(&self, device: DeviceId, bound: Bound) -> Vec<Exit> {
         if let Some(switch) = self.network.number(device) {
             return vec![Exit {
                 nic: None,
                 path: Path::LOCAL,
-                plug: Plug {
-                    switch,
-                    width: Width::UNLIMITED,
-                },
+                plug: Plug { switch, width: Width::UNLIMITED },
             }];
         }
         let Some(place) = self.islands.place(device) else {
@@ -256,9 +231,8 @@ impl<'a> Paths<'a> {
             if !matches!(candidate.kind, DeviceKind::Nic(_)) || candidate.host != host {
                 continue;
             }
-            let Some(path) = self.local_path(device, nic) else {
-                continue;
-            };
+            let (from, to) = if bound == Bound::Out { (device, nic) } else { (nic, device) };
+            let Some(path) = self.local_path(from, to) else { continue };
             exits.extend(self.network.plugs(self.fabric, nic).map(|plug| Exit {
                 nic: Some(nic),
                 path,
@@ -270,9 +244,7 @@ impl<'a> Paths<'a> {
 
     /// The widest way out of one island and into another; of those the one that passes fewest switches, then fewest links.
     fn best_exits<'e>(&self, out: &'e [Exit], back: &'e [Exit]) -> Option<(Path, &'e Exit, &'e Exit)> {
-        let ways = out
-            .iter()
-            .flat_map(|exit| back.iter().map(move |entry| (exit, entry)));
+        let ways = out.iter().flat_map(|exit| back.iter().map(move |entry| (exit, entry)));
         let way = |(exit, entry): (&'e Exit, &'e Exit)| {
             let between = self.network.between(exit.plug.switch, entry.plug.switch)?;
             let plugs = u32::from(exit.nic.is_some()) + u32::from(entry.nic.is_some());
@@ -281,21 +253,10 @@ impl<'a> Paths<'a> {
                 hops: between.switches.len() as u32 - 1 + plugs,
                 width: exit.plug.width.then(between.width).then(entry.plug.width),
             };
-            Some((
-                exit.path.then(network).then(entry.path),
-                network.hops,
-                exit,
-                entry,
-            ))
+            Some((exit.path.then(network).then(entry.path), network.hops, exit, entry))
         };
         let best = ways.filter_map(way).min_by_key(|(path, switches, exit, entry)| {
-            (
-                std::cmp::Reverse(path.width.effective),
-                *switches,
-                path.hops,
-                exit.nic,
-                entry.nic,
-            )
+            (std::cmp::Reverse(path.width.effective), *switches, path.hops, exit.nic, entry.nic)
         })?;
         Some((best.0, best.2, best.3))
     }

@@ -39,33 +39,21 @@ pub(super) struct Plug {
 
 impl SwitchGraph {
     pub(super) fn of(fabric: &Fabric) -> Self {
-        let switches: Vec<DeviceId> = fabric
-            .devices_where(|kind| matches!(kind, DeviceKind::NetSwitch(_)))
-            .collect();
-        let numbers: FxHashMap<DeviceId, u32> = switches
-            .iter()
-            .enumerate()
-            .map(|(index, id)| (*id, index as u32))
-            .collect();
+        let switches: Vec<DeviceId> =
+            fabric.devices_where(|kind| matches!(kind, DeviceKind::NetSwitch(_))).collect();
+        let numbers: FxHashMap<DeviceId, u32> =
+            switches.iter().enumerate().map(|(index, id)| (*id, index as u32)).collect();
         let edges_of = |id: &DeviceId| {
             let links = fabric.links_from(*id).iter();
             links
                 .filter_map(|link| {
-                    Some((
-                        *numbers.get(&link.target)?,
-                        Width::of(fabric.spec(link), link.count),
-                    ))
+                    Some((*numbers.get(&link.target)?, Width::of(fabric.spec(link), link.count)))
                 })
                 .collect()
         };
         let edges = switches.iter().map(edges_of).collect();
         let reach = switches.iter().map(|_| OnceCell::new()).collect();
-        Self {
-            numbers,
-            switches,
-            edges,
-            reach,
-        }
+        Self { numbers, switches, edges, reach }
     }
 
     pub(super) fn number(&self, device: DeviceId) -> Option<u32> {
@@ -78,17 +66,10 @@ impl SwitchGraph {
 
     /// The switches a NIC is plugged into.
     pub(super) fn plugs<'a>(&'a self, fabric: &'a Fabric, nic: DeviceId) -> impl Iterator<Item = Plug> + 'a {
-        fabric
-            .links_from(nic)
-            .iter()
-            .filter(|link| is_network(fabric.spec(link).kind))
-            .filter_map(|link| {
-                let switch = self.number(link.target)?;
-                Some(Plug {
-                    switch,
-                    width: Width::of(fabric.spec(link), link.count),
-                })
-            })
+        fabric.links_from(nic).iter().filter(|link| is_network(fabric.spec(link).kind)).filter_map(|link| {
+            let switch = self.number(link.target)?;
+            Some(Plug { switch, width: Width::of(fabric.spec(link), link.count) })
+        })
     }
 
     /// The widest way between two switches, and of those the shortest.
@@ -113,10 +94,8 @@ impl SwitchGraph {
             }
         }
         let mut reached = vec![None; self.switches.len()];
-        let mut by_width: Vec<(u64, u32)> = (0..)
-            .zip(&widest)
-            .filter_map(|(switch, width)| Some(((*width)?, switch)))
-            .collect();
+        let mut by_width: Vec<(u64, u32)> =
+            (0..).zip(&widest).filter_map(|(switch, width)| Some(((*width)?, switch))).collect();
         by_width.sort_unstable();
         for same_width in by_width.chunk_by(|a, b| a.0 == b.0) {
             let came_from = self.shortest(source, same_width[0].0);
@@ -148,9 +127,7 @@ impl SwitchGraph {
         let mut at = target;
         while at != source {
             let before = came_from[at as usize];
-            let edges = self.edges[before as usize]
-                .iter()
-                .filter(|(other, _)| *other == at);
+            let edges = self.edges[before as usize].iter().filter(|(other, _)| *other == at);
             let edge = edges.map(|(_, width)| *width).max_by_key(|width| width.effective);
             width = width.then(edge.unwrap_or(Width::NONE));
             switches.push(before);

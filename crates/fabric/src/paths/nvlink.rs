@@ -51,17 +51,10 @@ impl GpuFabric {
     pub(super) fn of(fabric: &Fabric, members: &[DeviceId], gpus: &[DeviceId]) -> Self {
         let is_switch = |id: DeviceId| {
             // A POWER9 CPU takes NVLinks and passes them on like a switch.
-            matches!(
-                fabric.device(id).kind,
-                DeviceKind::NvSwitch { .. } | DeviceKind::Numa(_)
-            )
+            matches!(fabric.device(id).kind, DeviceKind::NvSwitch { .. } | DeviceKind::Numa(_))
         };
-        let fabric_links = |id: DeviceId| {
-            fabric
-                .links_from(id)
-                .iter()
-                .filter(|link| fabric.spec(link).kind.is_gpu_fabric())
-        };
+        let fabric_links =
+            |id: DeviceId| fabric.links_from(id).iter().filter(|link| fabric.spec(link).kind.is_gpu_fabric());
         let mut group_of: FxHashMap<DeviceId, (u32, u32)> = FxHashMap::default();
         let mut groups: Vec<Group> = Vec::new();
         for &start in members {
@@ -83,22 +76,10 @@ impl GpuFabric {
             }
             let trunk = |link: &Link| {
                 let (_, target) = *group_of.get(&link.target)?;
-                Some((
-                    group_of[&link.source].1,
-                    target,
-                    Width::of(fabric.spec(link), link.count),
-                ))
+                Some((group_of[&link.source].1, target, Width::of(fabric.spec(link), link.count)))
             };
-            let trunks = found
-                .iter()
-                .flat_map(|id| fabric_links(*id))
-                .filter_map(trunk)
-                .collect();
-            groups.push(Group {
-                switches: found.len(),
-                trunks,
-                flows: RefCell::default(),
-            });
+            let trunks = found.iter().flat_map(|id| fabric_links(*id)).filter_map(trunk).collect();
+            groups.push(Group { switches: found.len(), trunks, flows: RefCell::default() });
         }
         let numbers: FxHashMap<DeviceId, u32> =
             gpus.iter().enumerate().map(|(i, id)| (*id, i as u32)).collect();
@@ -132,13 +113,8 @@ impl GpuFabric {
                 continue;
             };
             let group = &self.groups[*group as usize];
-            let shared = into
-                .iter()
-                .any(|(switch, _)| from.iter().any(|(other, _)| other == switch));
-            found(
-                group.flow(into, from),
-                if shared { 2 } else { 2 + group.distance(into, from) },
-            );
+            let shared = into.iter().any(|(switch, _)| from.iter().any(|(other, _)| other == switch));
+            found(group.flow(into, from), if shared { 2 } else { 2 + group.distance(into, from) });
         }
         total
     }
@@ -147,11 +123,7 @@ impl GpuFabric {
     pub(super) fn out_of(&self, gpu: usize) -> Width {
         let ports = &self.gpus[gpu];
         let switched = ports.into.iter().flat_map(|(_, ports)| ports);
-        ports
-            .direct
-            .iter()
-            .chain(switched)
-            .fold(Width::NONE, |sum, (_, width)| sum.plus(*width))
+        ports.direct.iter().chain(switched).fold(Width::NONE, |sum, (_, width)| sum.plus(*width))
     }
 
     /// The GPUs that a GPU has links to with no switch between them.
@@ -187,9 +159,7 @@ impl Group {
             nominal: Rate::from_bytes(capacity(|width| width.nominal.bytes_per_second())),
             effective: Rate::from_bytes(capacity(|width| width.effective.bytes_per_second())),
         };
-        self.flows
-            .borrow_mut()
-            .insert((into.clone(), from.clone()), width);
+        self.flows.borrow_mut().insert((into.clone(), from.clone()), width);
         width
     }
 
@@ -209,10 +179,7 @@ impl Group {
             }
             next += 1;
         }
-        from.iter()
-            .map(|(switch, _)| distances[*switch as usize])
-            .min()
-            .unwrap_or(0)
+        from.iter().map(|(switch, _)| distances[*switch as usize]).min().unwrap_or(0)
     }
 }
 
@@ -225,12 +192,9 @@ fn add(widths: &mut Vec<(u32, Width)>, key: u32, width: Width) {
 
 fn add_port(ports: &mut Vec<(u32, Ports)>, at: Option<&(u32, u32)>, width: Width) {
     let Some(&(group, switch)) = at else { return };
-    let index = ports
-        .iter()
-        .position(|(other, _)| *other == group)
-        .unwrap_or_else(|| {
-            ports.push((group, Vec::new()));
-            ports.len() - 1
-        });
+    let index = ports.iter().position(|(other, _)| *other == group).unwrap_or_else(|| {
+        ports.push((group, Vec::new()));
+        ports.len() - 1
+    });
     add(&mut ports[index].1, switch, width);
 }

@@ -67,15 +67,13 @@ impl Shape {
         match (self.gpu(source), self.gpu(target)) {
             (Some(a), Some(b)) => self.gpu_path(a, b).or_else(|| self.plain_path(source, target)),
             (Some(_), None) => self.path_from_gpu(source, target),
-            (None, Some(_)) => self.path_from_gpu(target, source),
-            (None, None) => self.plain_path(source, target),
+            (None, _) => self.plain_path(source, target),
         }
     }
 
     /// All that a GPU can send into the GPU fabric.
     pub(super) fn gpu_fabric_out(&self, device: u32) -> Width {
-        self.gpu(device)
-            .map_or(Width::NONE, |gpu| self.gpu_fabric.out_of(gpu))
+        self.gpu(device).map_or(Width::NONE, |gpu| self.gpu_fabric.out_of(gpu))
     }
 
     /// The stations after `source` on its best path to `target`.
@@ -86,28 +84,14 @@ impl Shape {
         match path.kind {
             PathType::Nvl => self.gpu_stations(fabric, source, target),
             PathType::Nvb => {
-                let relay = self
-                    .gpu(source)
-                    .zip(self.gpu(target))
-                    .and_then(|(a, b)| self.relay(a, b));
+                let relay = self.gpu(source).zip(self.gpu(target)).and_then(|(a, b)| self.relay(a, b));
                 let relay = relay.map(|(gpu, _)| vec![self.gpus[gpu]]);
                 relay.into_iter().chain([vec![target]]).collect()
             }
-            PathType::Pxn if self.gpu(source).is_some() => self.stations_by_helper(fabric, source, target),
-            PathType::Pxn => {
-                let mut back = self.stations_by_helper(fabric, target, source);
-                back.pop();
-                back.reverse();
-                back.push(vec![target]);
-                back
-            }
+            PathType::Pxn => self.stations_by_helper(fabric, source, target),
             _ => {
                 let reach = self.reach_from(source)[target as usize].as_ref();
-                reach
-                    .iter()
-                    .flat_map(|reach| &reach.devices[1..])
-                    .map(|device| vec![*device])
-                    .collect()
+                reach.iter().flat_map(|reach| &reach.devices[1..]).map(|device| vec![*device]).collect()
             }
         }
     }
@@ -123,45 +107,31 @@ impl Shape {
     /// Over PCIe, C2C and sockets only.
     fn plain_path(&self, source: u32, target: u32) -> Option<Path> {
         let reach = self.reach_from(source)[target as usize].as_ref()?;
-        Some(Path {
-            kind: reach.kind,
-            hops: reach.devices.len() as u32 - 1,
-            width: reach.width,
-        })
+        Some(Path { kind: reach.kind, hops: reach.devices.len() as u32 - 1, width: reach.width })
     }
 
     /// Between GPUs over their own fabric, if need be through one other GPU.
     fn gpu_path(&self, a: usize, b: usize) -> Option<Path> {
         if let Some((width, hops)) = self.gpu_fabric.between(a, b) {
-            return Some(Path {
-                kind: PathType::Nvl,
-                hops,
-                width,
-            });
+            return Some(Path { kind: PathType::Nvl, hops, width });
         }
         let (_, width) = self.relay(a, b)?;
-        Some(Path {
-            kind: PathType::Nvb,
-            hops: 2,
-            width,
-        })
+        Some(Path { kind: PathType::Nvb, hops: 2, width })
     }
 
     /// The GPU through which two others reach each other best by direct links.
     fn relay(&self, a: usize, b: usize) -> Option<(usize, Width)> {
         let through = |middle: usize| {
             let onward = self.gpu_fabric.neighbours(middle).any(|peer| peer == b);
-            let (first, second) = (
-                self.gpu_fabric.between(a, middle)?,
-                self.gpu_fabric.between(middle, b)?,
-            );
+            let (first, second) = (self.gpu_fabric.between(a, middle)?, self.gpu_fabric.between(middle, b)?);
             onward.then(|| (middle, first.0.then(second.0)))
         };
         let ways = self.gpu_fabric.neighbours(a).filter_map(through);
         ways.max_by_key(|(middle, width)| (width.effective, Reverse(*middle)))
     }
 
-    /// From a GPU to something that is none; a NIC may be better reached through the GPU that sits next to it.
+    /// From a GPU to something that is none. A NIC may be better reached through the GPU that sits next to it; data that
+    /// comes in takes no such detour, since nobody on that GPU would pass it on.
     fn path_from_gpu(&self, gpu: u32, target: u32) -> Option<Path> {
         let plain = self.plain_path(gpu, target);
         self.helper(gpu, target, plain).map(|(_, path)| path).or(plain)
@@ -177,9 +147,7 @@ impl Shape {
             if *peer == gpu || self.roles[*peer as usize].host != self.roles[gpu as usize].host {
                 return None;
             }
-            let beside = self
-                .plain_path(*peer, nic)
-                .filter(|path| path.kind <= PathType::P2c)?;
+            let beside = self.plain_path(*peer, nic).filter(|path| path.kind <= PathType::P2c)?;
             let worth = plain.is_none_or(|plain| {
                 plain.kind > PathType::Pxn || beside.width.effective > plain.width.effective
             });
@@ -188,11 +156,8 @@ impl Shape {
             } else {
                 return None;
             };
-            let path = Path {
-                kind: PathType::Pxn,
-                hops: hops + beside.hops,
-                width: width.then(beside.width),
-            };
+            let path =
+                Path { kind: PathType::Pxn, hops: hops + beside.hops, width: width.then(beside.width) };
             Some((*peer, path))
         };
         let ways = self.gpus.iter().filter_map(through);
@@ -205,12 +170,7 @@ impl Shape {
         };
         let mut stations = self.gpu_stations(fabric, gpu, peer);
         let beside = self.reach_from(peer)[nic as usize].as_ref();
-        stations.extend(
-            beside
-                .iter()
-                .flat_map(|reach| &reach.devices[1..])
-                .map(|device| vec![*device]),
-        );
+        stations.extend(beside.iter().flat_map(|reach| &reach.devices[1..]).map(|device| vec![*device]));
         stations
     }
 

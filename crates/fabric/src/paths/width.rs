@@ -15,16 +15,9 @@ pub struct Width {
 }
 
 impl Width {
-    pub(crate) const NONE: Self = Self {
-        links: 0,
-        nominal: Rate::ZERO,
-        effective: Rate::ZERO,
-    };
-    pub(crate) const UNLIMITED: Self = Self {
-        links: u32::MAX,
-        nominal: Rate::from_bytes(u64::MAX),
-        effective: Rate::from_bytes(u64::MAX),
-    };
+    pub(crate) const NONE: Self = Self { links: 0, nominal: Rate::ZERO, effective: Rate::ZERO };
+    pub(crate) const UNLIMITED: Self =
+        Self { links: u32::MAX, nominal: Rate::from_bytes(u64::MAX), effective: Rate::from_bytes(u64::MAX) };
 
     pub(crate) fn of(spec: &LinkSpec, count: u32) -> Self {
         Self {

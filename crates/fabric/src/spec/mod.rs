@@ -78,10 +78,7 @@ pub struct Nics {
 impl Nics {
     /// The kind of cable that leaves them.
     pub fn link_kind(self) -> LinkKind {
-        LinkKind::Network {
-            network: self.network,
-            gbit: self.gbit,
-        }
+        LinkKind::Network { network: self.network, gbit: self.gbit }
     }
 }
 
@@ -153,14 +150,7 @@ impl ClusterSpec {
 impl PartialEq for ClusterSpec {
     fn eq(&self, other: &Self) -> bool {
         let parts = |spec: &Self| {
-            (
-                spec.count,
-                spec.system.name,
-                spec.nics,
-                spec.layout,
-                spec.oversubscription,
-                spec.leaf_ports,
-            )
+            (spec.count, spec.system.name, spec.nics, spec.layout, spec.oversubscription, spec.leaf_ports)
         };
         parts(self) == parts(other)
     }
@@ -217,11 +207,7 @@ impl fmt::Display for SpecError {
         /// Longer texts are shown around the mistake only.
         const SHOWN_CHARS_MAX: usize = 100;
         let (before, wrong) = self.place;
-        let skipped = if before + wrong > SHOWN_CHARS_MAX {
-            before
-        } else {
-            0
-        };
+        let skipped = if before + wrong > SHOWN_CHARS_MAX { before } else { 0 };
         let shown: String = self
             .text
             .chars()
@@ -230,14 +216,7 @@ impl fmt::Display for SpecError {
             .map(|c| if c.is_control() { ' ' } else { c })
             .collect();
         let marks = wrong.clamp(1, SHOWN_CHARS_MAX);
-        write!(
-            f,
-            "{}\n  {shown}\n  {:indent$}{:^<marks$}",
-            self.reason,
-            "",
-            "",
-            indent = before - skipped
-        )
+        write!(f, "{}\n  {shown}\n  {:indent$}{:^<marks$}", self.reason, "", "", indent = before - skipped)
     }
 }
 

@@ -15,12 +15,7 @@ use super::{
     Oversubscription, SpecError,
 };
 
-const OPTIONS: [&str; 4] = [
-    "rail-optimised",
-    "leaf-spine",
-    "oversubscribed 2:1",
-    "leaf-ports 64",
-];
+const OPTIONS: [&str; 4] = ["rail-optimised", "leaf-spine", "oversubscribed 2:1", "leaf-ports 64"];
 
 impl FromStr for ClusterSpec {
     type Err = SpecError;
@@ -54,10 +49,7 @@ impl<'a> Reader<'a> {
     fn error<T>(&self, place: Range<usize>, reason: impl Into<String>) -> Result<T, SpecError> {
         Err(SpecError {
             text: self.text.to_owned(),
-            place: (
-                self.text[..place.start].chars().count(),
-                self.text[place].chars().count(),
-            ),
+            place: (self.text[..place.start].chars().count(), self.text[place].chars().count()),
             reason: reason.into(),
         })
     }
@@ -116,10 +108,7 @@ impl<'a> Reader<'a> {
                 "" => "hgx-h100",
                 name => name,
             };
-            return self.error(
-                x..system.end,
-                format!("a space belongs behind the `x`: `{count}x {name}`"),
-            );
+            return self.error(x..system.end, format!("a space belongs behind the `x`: `{count}x {name}`"));
         }
         Ok(count)
     }
@@ -159,10 +148,7 @@ impl<'a> Reader<'a> {
                 ),
             );
         }
-        let has_nics = fabric
-            .devices()
-            .iter()
-            .any(|device| matches!(device.kind, DeviceKind::Nic(_)));
+        let has_nics = fabric.devices().iter().any(|device| matches!(device.kind, DeviceKind::Nic(_)));
         Ok(has_nics)
     }
 
@@ -190,11 +176,7 @@ impl<'a> Reader<'a> {
                 if slot_for(gbit).is_none() {
                     return self.error(place, format!("no PCIe slot feeds a port of {gbit} Gb/s"));
                 }
-                Ok(Some(Nics {
-                    per_host,
-                    network,
-                    gbit,
-                }))
+                Ok(Some(Nics { per_host, network, gbit }))
             }
             Ok(kind) => self.error(
                 place,
@@ -221,10 +203,8 @@ impl<'a> Reader<'a> {
                 None => return Ok(()),
                 Some(',') => self.at += 1,
                 Some('+') if spec.nics.is_some() => {
-                    return self.error(
-                        comma..self.text.len(),
-                        "a spec has one network; a file can have several",
-                    );
+                    return self
+                        .error(comma..self.text.len(), "a spec has one network; a file can have several");
                 }
                 Some(_) => {
                     let place = comma..self.text.len();
@@ -254,11 +234,7 @@ impl<'a> Reader<'a> {
             }
             let place = start..self.at;
             // The two layouts exclude each other, so they count as one option given twice.
-            let group = if keyword.starts_with("rail") {
-                "leaf-spine"
-            } else {
-                keyword
-            };
+            let group = if keyword.starts_with("rail") { "leaf-spine" } else { keyword };
             if seen.contains(&group) {
                 return self.error(place, "this was said before: say it once");
             }
@@ -275,10 +251,7 @@ impl<'a> Reader<'a> {
     fn oversubscription(&mut self) -> Result<Oversubscription, SpecError> {
         let place = self.word();
         let Some((down, up)) = self.text[place.clone()].split_once(':') else {
-            return self.error(
-                place,
-                "bandwidth down to bandwidth up belongs here: `oversubscribed 2:1`",
-            );
+            return self.error(place, "bandwidth down to bandwidth up belongs here: `oversubscribed 2:1`");
         };
         let middle = place.start + down.len();
         let down = self.number(place.start..middle, 1, OVERSUBSCRIPTION_MAX, "bandwidth down")?;
@@ -291,19 +264,12 @@ impl<'a> Reader<'a> {
             );
         }
         let divisor = greatest_common_divisor(down, up);
-        Ok(Oversubscription {
-            down: down / divisor,
-            up: up / divisor,
-        })
+        Ok(Oversubscription { down: down / divisor, up: up / divisor })
     }
 }
 
 fn greatest_common_divisor(a: u32, b: u32) -> u32 {
-    if b == 0 {
-        a
-    } else {
-        greatest_common_divisor(b, a % b)
-    }
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 fn network_id(spec: &LinkSpec) -> Option<String> {
@@ -379,11 +345,7 @@ mod tests {
             ("2x ", "", "a system belongs here"),
             ("0x hgx-h100", "0", "1 to 100000"),
             ("100001x hgx-h100", "100001", "1 to 100000"),
-            (
-                "99999999999999999999x hgx-h100",
-                "99999999999999999999",
-                "1 to 100000",
-            ),
+            ("99999999999999999999x hgx-h100", "99999999999999999999", "1 to 100000"),
             ("100000x hgx-h100", "100000x hgx-h100", "`25000x hgx-h100` fits"),
             ("2x hgx-h10", "hgx-h10", "Did you mean `hgx-h100`"),
             ("2x rtx4090", "rtx4090", "`2x-rtx4090` is a preset"),
@@ -395,30 +357,14 @@ mod tests {
             ("2x hgx-h100 + 8x ndrr", "ndrr", "Did you mean `ndr`"),
             ("2x hgx-h100 + 8x nvlink4", "nvlink4", "does not join hosts"),
             ("2x hgx-h100 + 8x eth3200", "eth3200", "no PCIe slot"),
-            (
-                "2x hgx-h100 + 8x ndr + 1x eth25",
-                "+ 1x eth25",
-                "a file can have several",
-            ),
+            ("2x hgx-h100 + 8x ndr + 1x eth25", "+ 1x eth25", "a file can have several"),
             ("2x hgx-h100 8x ndr", "8x ndr", "may follow the system"),
             ("2x hgx-h100, leaf-spine", "leaf-spine", "add one in front"),
             ("2x hgx-h100 + 8x ndr,", "", "not an option"),
-            (
-                "2x hgx-h100 + 8x ndr, leaf-spin",
-                "leaf-spin",
-                "Did you mean `leaf-spine`",
-            ),
-            (
-                "2x hgx-h100 + 8x ndr, leaf-spine, rail-optimised",
-                "rail-optimised",
-                "before",
-            ),
+            ("2x hgx-h100 + 8x ndr, leaf-spin", "leaf-spin", "Did you mean `leaf-spine`"),
+            ("2x hgx-h100 + 8x ndr, leaf-spine, rail-optimised", "rail-optimised", "before"),
             ("2x hgx-h100 + 8x ndr, oversubscribed", "", "`oversubscribed 2:1`"),
-            (
-                "2x hgx-h100 + 8x ndr, oversubscribed 1:2",
-                "1:2",
-                "`oversubscribed 2:1`",
-            ),
+            ("2x hgx-h100 + 8x ndr, oversubscribed 1:2", "1:2", "`oversubscribed 2:1`"),
             ("2x hgx-h100 + 8x ndr, oversubscribed 2:0", "0", "1 to 1000"),
             ("2x hgx-h100 + 8x ndr, leaf-ports 1", "1", "2 to 1024"),
             ("2x hgx-h100 + 8x ndr, leaf-ports many", "many", "2 to 1024"),
@@ -432,14 +378,8 @@ mod tests {
 
     #[test]
     fn the_mistake_is_underlined() {
-        let error = "2x hgx-h10 + 8x ndr"
-            .parse::<ClusterSpec>()
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.ends_with("\n  2x hgx-h10 + 8x ndr\n     ^^^^^^^"),
-            "{error}"
-        );
+        let error = "2x hgx-h10 + 8x ndr".parse::<ClusterSpec>().unwrap_err().to_string();
+        assert!(error.ends_with("\n  2x hgx-h10 + 8x ndr\n     ^^^^^^^"), "{error}");
         let far = format!("2x hgx-h100 + 8x ndr,{}wrong\n", " ".repeat(500));
         let error = far.parse::<ClusterSpec>().unwrap_err().to_string();
         assert!(error.ends_with("\n  wrong \n  ^^^^^"), "{error}");

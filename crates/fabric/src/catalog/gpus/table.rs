@@ -83,21 +83,13 @@ pub static GPUS: &[GpuModel] = &[
         .pcie(5, 16, &[0x2335])
         .model(),
     nvidia("b200", "NVIDIA B200 180GB", 2024, 100)
-        .memory(
-            180,
-            8_000,
-            "NVIDIA DGX B200 data sheet: 1,440 GB and 64 TB/s over 8 GPUs",
-        )
+        .memory(180, 8_000, "NVIDIA DGX B200 data sheet: 1,440 GB and 64 TB/s over 8 GPUs")
         .wired(&NVLINK[4], 18)
         .pcie(5, 16, &[0x2901])
         .model(),
     // As on the GH200; width and generation of the PCI function are unverified.
     nvidia("gb200", "NVIDIA GB200 186GB", 2024, 100)
-        .memory(
-            186,
-            8_000,
-            "NVIDIA GB200 NVL72 data sheet: 13.4 TB and 576 TB/s over 72 GPUs",
-        )
+        .memory(186, 8_000, "NVIDIA GB200 NVL72 data sheet: 13.4 TB and 576 TB/s over 72 GPUs")
         .wired(&NVLINK[4], 18)
         .c2c(5)
         .pcie(5, 1, &[0x2941])
@@ -177,11 +169,7 @@ pub static GPUS: &[GpuModel] = &[
         .model(),
     // Programs see two GPUs, its two dies; this is one. Of a die's eight links one leads to the host.
     amd("mi250x", "AMD Instinct MI250X, one die", 2021, 910)
-        .memory(
-            64,
-            1_638,
-            "AMD Instinct MI250X data sheet: 128 GB and 3.2 TB/s over two dies",
-        )
+        .memory(64, 1_638, "AMD Instinct MI250X data sheet: 128 GB and 3.2 TB/s over two dies")
         .wired(&XGMI3, 7)
         .pcie(4, 16, &[0x7408, 0x740c])
         .model(),

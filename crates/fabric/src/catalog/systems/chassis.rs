@@ -39,35 +39,15 @@ pub(super) const MILAN: Cpus = amd(Socket::AmdZen4, 25, 1, 4);
 /// AMD Genoa (Zen 4).
 pub(super) const GENOA: Cpus = amd(Socket::AmdZen4, 25, 17, 5);
 /// NVIDIA Grace.
-pub(super) const GRACE: Cpus = Cpus {
-    socket: Socket::Grace,
-    arch: "arm64",
-    vendor: "NVIDIA",
-    family: 0,
-    model: 0,
-    pcie: 5,
-};
+pub(super) const GRACE: Cpus =
+    Cpus { socket: Socket::Grace, arch: "arm64", vendor: "NVIDIA", family: 0, model: 0, pcie: 5 };
 
 const fn intel(socket: Socket, model: u32, pcie: u8) -> Cpus {
-    Cpus {
-        socket,
-        arch: "x86_64",
-        vendor: "GenuineIntel",
-        family: 6,
-        model,
-        pcie,
-    }
+    Cpus { socket, arch: "x86_64", vendor: "GenuineIntel", family: 6, model, pcie }
 }
 
 const fn amd(socket: Socket, family: u32, model: u32, pcie: u8) -> Cpus {
-    Cpus {
-        socket,
-        arch: "x86_64",
-        vendor: "AuthenticAMD",
-        family,
-        model,
-        pcie,
-    }
+    Cpus { socket, arch: "x86_64", vendor: "AuthenticAMD", family, model, pcie }
 }
 
 /// A fabric under construction, with the words that systems are described in.
@@ -88,11 +68,7 @@ struct Upstream {
 
 impl Chassis {
     pub(super) fn new(system: &'static System) -> Self {
-        Self {
-            builder: FabricBuilder::new(system.name),
-            system,
-            sockets: FxHashMap::default(),
-        }
+        Self { builder: FabricBuilder::new(system.name), system, sockets: FxHashMap::default() }
     }
 
     /// A host with NUMA nodes, each joined to every other by one inter-socket link. Nodes of the same socket get one
@@ -109,20 +85,12 @@ impl Chassis {
                 family: Some(cpus.family),
                 model: Some(cpus.model),
             };
-            let node = self
-                .builder
-                .add(Some(host), DeviceKind::Numa(Numa { id: id as i32, cpu }));
+            let node = self.builder.add(Some(host), DeviceKind::Numa(Numa { id: id as i32, cpu }));
             for &other in &nodes {
                 self.builder.connect(other, node, 1, spec);
             }
             let generation = cpus.pcie;
-            self.sockets.insert(
-                node,
-                Upstream {
-                    numa: node,
-                    generation,
-                },
-            );
+            self.sockets.insert(node, Upstream { numa: node, generation });
             nodes.push(node);
         }
         (host, nodes)
@@ -141,11 +109,7 @@ impl Chassis {
     pub(super) fn gpu(&mut self, parent: DeviceId, id: &str) -> DeviceId {
         let model = model(id);
         let sm = (model.vendor == gpus::Vendor::Nvidia).then_some(model.architecture);
-        let kind = DeviceKind::Gpu(Gpu {
-            model: Some(model),
-            sm,
-            ranks: Vec::new(),
-        });
+        let kind = DeviceKind::Gpu(Gpu { model: Some(model), sm, ranks: Vec::new() });
         let gpu = self.slot(parent, kind, model.pcie.0, model.pcie.1);
         if model.c2c_links > 0 {
             let numa = self.sockets[&parent].numa;
@@ -216,9 +180,7 @@ impl Chassis {
     /// The links of a GPU toward other GPUs.
     pub(super) fn gpu_links(&self, gpu: DeviceId) -> (&'static LinkSpec, u32) {
         let model = self.builder.device(gpu).kind.gpu_model();
-        model
-            .and_then(GpuModel::gpu_links)
-            .expect("only GPUs with links are wired")
+        model.and_then(GpuModel::gpu_links).expect("only GPUs with links are wired")
     }
 
     pub(super) fn finish(self) -> Fabric {
@@ -261,12 +223,7 @@ pub(crate) fn port_of(kind: LinkKind) -> Port {
         LinkKind::Network { network, gbit } => (Some(network), Rate::from_gbit(gbit.into())),
         _ => (None, Rate::<Link, OneWay>::ZERO),
     };
-    Port {
-        name: None,
-        network,
-        rate,
-        extra: Vec::new(),
-    }
+    Port { name: None, network, rate, extra: Vec::new() }
 }
 
 fn model(id: &str) -> &'static GpuModel {

@@ -139,50 +139,27 @@ const ND_A100_V4: Server = Server {
 };
 
 /// Hopper boards with a PCIe switch for each GPU.
-const GPU_PER_SWITCH: Server = Server {
-    switches: &[0, 0, 0, 0, 1, 1, 1, 1],
-    gpus_per_switch: 1,
-    ..PAIR_PER_SWITCH
-};
+const GPU_PER_SWITCH: Server =
+    Server { switches: &[0, 0, 0, 0, 1, 1, 1, 1], gpus_per_switch: 1, ..PAIR_PER_SWITCH };
 
 /// Hopper boards with a PCIe switch for each two GPUs.
-const PAIR_PER_SWITCH: Server = Server {
-    gpu: "h100",
-    pcie: 5,
-    wiring: HOPPER_BOARD,
-    ..P4D
-};
+const PAIR_PER_SWITCH: Server = Server { gpu: "h100", pcie: 5, wiring: HOPPER_BOARD, ..P4D };
 
 /// Blackwell boards of the clouds: a PCIe switch for each GPU, Emerald Rapids hosts.
 fn blackwell(gpu: &'static str, nics: Option<Nics>) -> Server {
-    Server {
-        wiring: BLACKWELL_BOARD,
-        ..GPU_PER_SWITCH.with(EMERALD_RAPIDS, gpu, nics)
-    }
+    Server { wiring: BLACKWELL_BOARD, ..GPU_PER_SWITCH.with(EMERALD_RAPIDS, gpu, nics) }
 }
 
 const fn nics(per_switch: usize, network: Network, gbit: u32, pcie: (u8, u8)) -> Option<Nics> {
-    Some(Nics {
-        per_switch,
-        network: LinkKind::Network { network, gbit },
-        pcie,
-    })
+    Some(Nics { per_switch, network: LinkKind::Network { network, gbit }, pcie })
 }
 
 /// A cube mesh as in DGX-1. Its one EFA stands on a root port: GPUs cannot reach it but through host memory.
 fn p3dn(system: &'static System) -> Fabric {
     let mut chassis = Chassis::new(system);
-    let numa = Server {
-        gpu: "v100",
-        nics: None,
-        wiring: Wiring::Pairs(&V100_PAIRS),
-        ..P4D
-    }
-    .assemble(&mut chassis);
-    let efa = LinkKind::Network {
-        network: Network::Efa,
-        gbit: 100,
-    };
+    let numa =
+        Server { gpu: "v100", nics: None, wiring: Wiring::Pairs(&V100_PAIRS), ..P4D }.assemble(&mut chassis);
+    let efa = LinkKind::Network { network: Network::Efa, gbit: 100 };
     chassis.nic(numa[0], efa, 3, 16);
     chassis.finish()
 }

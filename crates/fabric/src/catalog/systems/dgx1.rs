@@ -12,12 +12,7 @@ pub(super) static SYSTEMS: &[System] = &[
         source: "NVIDIA DGX-1 system architecture whitepaper WP-08437",
         build: |system| {
             let wiring = Wiring::Pairs(&P100_PAIRS);
-            Server {
-                gpu: "p100",
-                wiring,
-                ..DGX1
-            }
-            .build(system)
+            Server { gpu: "p100", wiring, ..DGX1 }.build(system)
         },
     },
     System {

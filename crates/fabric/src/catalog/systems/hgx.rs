@@ -26,26 +26,14 @@ pub(super) static SYSTEMS: &[System] = &[
         name: "hgx-h200",
         summary: "8x H200 SXM, 4 NVSwitches",
         source: "NVIDIA DGX H200 user guide",
-        build: |system| {
-            Server {
-                gpu: "h200",
-                ..HGX_H100
-            }
-            .build(system)
-        },
+        build: |system| Server { gpu: "h200", ..HGX_H100 }.build(system),
     },
     System {
         name: "hgx-b200",
         summary: "8x B200 SXM, 2 NVSwitches",
         source: "NVIDIA DGX B200 user guide; NVIDIA Fabric Manager user guide",
         build: |system| {
-            Server {
-                gpu: "b200",
-                cpus: EMERALD_RAPIDS,
-                wiring: BLACKWELL_BOARD,
-                ..HGX_H100
-            }
-            .build(system)
+            Server { gpu: "b200", cpus: EMERALD_RAPIDS, wiring: BLACKWELL_BOARD, ..HGX_H100 }.build(system)
         },
     },
     System {
@@ -97,10 +85,7 @@ const HGX_B300: Server = Server {
     drives: false,
     nics: Some(Nics {
         per_switch: 1,
-        network: LinkKind::Network {
-            network: Network::InfiniBand,
-            gbit: 800,
-        },
+        network: LinkKind::Network { network: Network::InfiniBand, gbit: 800 },
         pcie: (6, 16),
     }),
     wiring: BLACKWELL_BOARD,

@@ -48,12 +48,7 @@ pub(super) enum Wiring {
 impl Server {
     /// The same server with other CPUs, GPUs and NICs.
     pub(super) const fn with(self, cpus: Cpus, gpu: &'static str, nics: Option<Nics>) -> Self {
-        Self {
-            cpus,
-            gpu,
-            nics,
-            ..self
-        }
+        Self { cpus, gpu, nics, ..self }
     }
 
     /// The fabric of one such server.

@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod device;
 pub mod fabric;
 pub mod figure;
+pub mod format;
 pub mod link;
 mod nearest;
 pub mod rate;

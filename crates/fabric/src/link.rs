@@ -10,7 +10,8 @@ use crate::figure::{Figure, LinkRate, Nanoseconds};
 use crate::rate::{OneWay, Pair, Rate};
 
 /// The technology of a network port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Network {
     /// InfiniBand: HDR, NDR, XDR.
     InfiniBand,

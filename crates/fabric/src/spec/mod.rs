@@ -125,6 +125,11 @@ impl ClusterSpec {
         self.system
     }
 
+    /// How many GPUs that makes.
+    pub fn gpus(&self) -> u64 {
+        u64::from(self.count) * self.system.fabric().gpus().len() as u64
+    }
+
     /// The NICs that the spec adds to each host; none where the system brings its own, or there is no network.
     pub fn nics(&self) -> Option<Nics> {
         self.nics

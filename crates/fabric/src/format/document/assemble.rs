@@ -1,0 +1,340 @@
+//! From a document's entries to a fabric: names looked up, counts checked, entries merged.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use super::devices::{self, LocalName};
+use super::schema::{Document, HostEntry, LatencyEntry, LinkEntry, LinkTypeEntry, RateEntry};
+use super::{BASE_GPUS_MAX, LINK_COUNT_MAX};
+use crate::catalog::{links, systems};
+use crate::cluster::resolve;
+use crate::device::{Device, DeviceId, HostId};
+use crate::fabric::{Fabric, FabricBuilder, FabricError};
+use crate::figure::{Figure, LinkRate, Nanoseconds};
+use crate::format::excerpt;
+use crate::link::{LinkKind, LinkSpec, SpecId};
+use crate::nearest::did_you_mean;
+use crate::rate::Rate;
+use crate::spec::ClusterSpec;
+
+/// What is wrong with a document.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// An entry of one of its lists; the document's own keys count as lists too.
+    Entry {
+        list: &'static str,
+        index: usize,
+        reason: String,
+    },
+    /// The whole.
+    Fabric(FabricError),
+}
+
+/// A fabric under construction. Links wait here, since overrides change them.
+pub(super) struct Assembly {
+    pub(super) builder: FabricBuilder,
+    pub(super) specs: Vec<LinkSpec>,
+    pub(super) links: BTreeMap<(DeviceId, DeviceId, SpecId), u32>,
+    hosts: FxHashMap<String, HostId>,
+    devices: FxHashMap<(Option<HostId>, LocalName), DeviceId>,
+    types: FxHashMap<String, SpecId>,
+}
+
+/// Builds what a document describes.
+pub(super) fn assemble(document: Document) -> Result<Fabric, Fault> {
+    let base = document.base.as_deref().map(base_fabric).transpose();
+    let base = base.map_err(|reason| at("base", 0, reason))?;
+    let name = document.name.as_deref().or(base.as_ref().map(Fabric::name));
+    let mut assembly = Assembly {
+        builder: FabricBuilder::new(name.unwrap_or("document")),
+        specs: Vec::new(),
+        links: BTreeMap::new(),
+        hosts: FxHashMap::default(),
+        devices: FxHashMap::default(),
+        types: FxHashMap::default(),
+    };
+    if let Some(base) = &base {
+        let rename = |_: usize, name: &str| name.to_owned();
+        assembly
+            .copy(base, rename)
+            .map_err(|reason| at("base", 0, reason))?;
+        base.notes().iter().for_each(|note| assembly.builder.note(note));
+    }
+    document
+        .notes
+        .into_iter()
+        .for_each(|note| assembly.builder.note(note));
+    each("host", document.host, |entry| assembly.add_host(entry))?;
+    each("device", document.device, |entry| {
+        let (host, local) = assembly.place(&entry.name)?;
+        let device = devices::device(entry, host, local)?;
+        assembly.add_device(device, local)
+    })?;
+    each("link_type", document.link_type, |entry| assembly.add_type(entry))?;
+    each("link", document.link, |entry| assembly.add_link(&entry))?;
+    each("override", document.overrides, |entry| assembly.apply(&entry))?;
+    for ((source, target, spec), count) in assembly.links {
+        assembly.builder.link(source, target, count, spec);
+    }
+    assembly.builder.finish().map_err(Fault::Fabric)
+}
+
+fn each<T>(
+    list: &'static str,
+    entries: Vec<T>,
+    mut add: impl FnMut(T) -> Result<(), String>,
+) -> Result<(), Fault> {
+    for (index, entry) in entries.into_iter().enumerate() {
+        add(entry).map_err(|reason| at(list, index, reason))?;
+    }
+    Ok(())
+}
+
+fn at(list: &'static str, index: usize, reason: String) -> Fault {
+    Fault::Entry { list, index, reason }
+}
+
+fn base_fabric(text: &str) -> Result<Fabric, String> {
+    // A few words can ask for a hundred thousand GPUs; a document gets a smaller cluster than a spec by itself.
+    if let Ok(spec) = text.parse::<ClusterSpec>()
+        && spec.gpus() > BASE_GPUS_MAX
+    {
+        return Err(format!(
+            "`base` would bring {} GPUs, and {BASE_GPUS_MAX} is the limit",
+            spec.gpus()
+        ));
+    }
+    resolve(text).map_err(|error| format!("`base`: {error}"))
+}
+
+impl Assembly {
+    /// Copies a fabric in, its hosts named by `rename`.
+    fn copy(&mut self, part: &Fabric, rename: impl Fn(usize, &str) -> String) -> Result<(), String> {
+        let first_host = self.builder.host_count() as u32;
+        let first_device = self.builder.device_count() as u32;
+        for (index, host) in part.hosts().iter().enumerate() {
+            self.new_host(rename(index, &host.name), host.system.as_deref())?;
+        }
+        for device in part.devices() {
+            let local = LocalName::of(device);
+            let host = device.host.map(|host| HostId(host.0 + first_host));
+            self.add_device(
+                Device {
+                    host,
+                    ..device.clone()
+                },
+                local,
+            )?;
+        }
+        let specs: Vec<SpecId> = part.specs().iter().map(|spec| self.spec(spec.clone())).collect();
+        for link in part.links() {
+            let shifted = |id: DeviceId| DeviceId(id.0 + first_device);
+            let spec = specs[link.spec.0 as usize];
+            self.link(shifted(link.source), shifted(link.target), spec, link.count)?;
+        }
+        Ok(())
+    }
+
+    fn new_host(&mut self, name: String, system: Option<&str>) -> Result<HostId, String> {
+        if self.hosts.contains_key(&name) {
+            return Err(format!("a host called `{}` is there already", excerpt(&name)));
+        }
+        let id = self.builder.host(name.clone(), system);
+        self.hosts.insert(name, id);
+        Ok(id)
+    }
+
+    fn add_host(&mut self, entry: HostEntry) -> Result<(), String> {
+        let Some(like) = entry.like else {
+            return self.new_host(entry.name, entry.system.as_deref()).map(drop);
+        };
+        if entry.system.is_some() {
+            return Err("`like` sets the system too: leave `system` out".to_owned());
+        }
+        let system = systems::by_name(&like).ok_or_else(|| {
+            let hint = did_you_mean(&like, systems::all().map(|system| system.name));
+            format!("no system is called `{}`.{hint}", excerpt(&like))
+        })?;
+        let part = system.fabric();
+        if part.hosts().len() != 1 || part.devices().iter().any(|device| device.host.is_none()) {
+            return Err(format!(
+                "{like} is more than one host: start from it with `base = \"{like}\"`"
+            ));
+        }
+        self.copy(&part, |_, _| entry.name.clone())
+    }
+
+    /// Adds a device under a name that nobody has yet.
+    fn add_device(&mut self, device: Device, local: LocalName) -> Result<(), String> {
+        let key = (device.host, local);
+        if self.devices.contains_key(&key) {
+            return Err(format!(
+                "a device called `{local}` is there already, on the same host"
+            ));
+        }
+        let id = self.builder.add_device(device);
+        // The builder numbers devices in their order; a document numbers them in their names.
+        self.builder.device_mut(id).ordinal = local.ordinal;
+        self.devices.insert(key, id);
+        Ok(())
+    }
+
+    /// Takes a name apart into the host, which must be there, and the rest.
+    fn place(&self, name: &str) -> Result<(Option<HostId>, LocalName), String> {
+        let (host, local) = match name.rsplit_once('/') {
+            Some((host, local)) => (Some(host), local),
+            None => (None, name),
+        };
+        let local = local.parse::<LocalName>()?;
+        let Some(host) = host else {
+            return Ok((None, local));
+        };
+        match self.hosts.get(host) {
+            Some(id) => Ok((Some(*id), local)),
+            None => {
+                let mut all: Vec<&str> = self.hosts.keys().map(String::as_str).collect();
+                all.sort_unstable();
+                let hint = did_you_mean(host, all.into_iter());
+                Err(format!("no host is called `{}`.{hint}", excerpt(host)))
+            }
+        }
+    }
+
+    /// The device with a name; where there is one host, its name may be left out.
+    pub(super) fn device(&self, name: &str) -> Result<DeviceId, String> {
+        let (host, local) = self.place(name)?;
+        let only_host = (host.is_none() && self.hosts.len() == 1).then_some(HostId(0));
+        let found = self.devices.get(&(host, local));
+        let found = found.or_else(|| self.devices.get(&(only_host, local)));
+        found.copied().ok_or_else(|| {
+            let there = self
+                .devices
+                .keys()
+                .filter(|(of, other)| *of == host && other.stem == local.stem);
+            format!(
+                "no device is called `{}`; {} of that kind {} there",
+                excerpt(name),
+                there.clone().count(),
+                if there.count() == 1 { "is" } else { "are" }
+            )
+        })
+    }
+
+    pub(super) fn devices_between(&self, (a, b): &(String, String)) -> Result<(DeviceId, DeviceId), String> {
+        let (source, target) = (self.device(a)?, self.device(b)?);
+        if source == target {
+            return Err(format!("`{}` is linked to itself", excerpt(a)));
+        }
+        Ok((source, target))
+    }
+
+    /// Makes a link type known, and remembers what it is.
+    pub(super) fn spec(&mut self, spec: LinkSpec) -> SpecId {
+        let id = self.builder.spec(spec.clone());
+        if id.0 as usize == self.specs.len() {
+            self.specs.push(spec);
+        }
+        id
+    }
+
+    fn add_type(&mut self, entry: LinkTypeEntry) -> Result<(), String> {
+        let kind = match entry.kind {
+            Some(kind) => kind,
+            None => (entry.id.parse::<LinkKind>())
+                .map_err(|error| format!("`kind` is needed where the id is not one: {error}"))?,
+        };
+        if self.types.contains_key(&entry.id) {
+            return Err(format!(
+                "a link type called `{}` is there already",
+                excerpt(&entry.id)
+            ));
+        }
+        let spec = LinkSpec {
+            kind,
+            nominal: entry.nominal.map(rate_figure).transpose()?,
+            effective: entry.effective.map(rate_figure).transpose()?,
+            latency: entry.latency.map(|LatencyEntry { ns, basis, source }| Figure {
+                value: Nanoseconds(ns),
+                basis,
+                source,
+            }),
+        };
+        let id = self.spec(spec);
+        self.types.insert(entry.id, id);
+        Ok(())
+    }
+
+    /// A type the document declared, or one of the catalog.
+    fn link_type(&mut self, id: &str) -> Result<SpecId, String> {
+        match self.types.get(id) {
+            Some(spec) => Ok(*spec),
+            None => {
+                let kind = self.kind_of(id)?;
+                Ok(self.spec(links::spec_of(kind)))
+            }
+        }
+    }
+
+    /// What kind of link a type's id stands for.
+    pub(super) fn kind_of(&self, id: &str) -> Result<LinkKind, String> {
+        if let Some(spec) = self.types.get(id) {
+            return Ok(self.specs[spec.0 as usize].kind);
+        }
+        id.parse().map_err(|_| {
+            let ids: Vec<String> = links::all().iter().map(|spec| spec.kind.id()).collect();
+            let mut all: Vec<&str> = ids.iter().chain(self.types.keys()).map(String::as_str).collect();
+            all.sort_unstable();
+            all.dedup();
+            format!(
+                "no link type is called `{}`.{} Declare it in `[[link_type]]`, or take one of `weft topo --list links`",
+                excerpt(id),
+                did_you_mean(id, all.into_iter())
+            )
+        })
+    }
+
+    fn add_link(&mut self, entry: &LinkEntry) -> Result<(), String> {
+        let (source, target) = self.devices_between(&entry.between)?;
+        let spec = self.link_type(&entry.link_type)?;
+        self.link(source, target, spec, entry.count)?;
+        if !entry.oneway {
+            self.link(target, source, spec, entry.count)?;
+        }
+        Ok(())
+    }
+
+    /// Adds links in one direction to those of the same type that are there.
+    pub(super) fn link(
+        &mut self,
+        source: DeviceId,
+        target: DeviceId,
+        spec: SpecId,
+        count: u32,
+    ) -> Result<(), String> {
+        let there = self.links.entry((source, target, spec)).or_default();
+        *there = there.saturating_add(count);
+        if count == 0 || *there > LINK_COUNT_MAX {
+            return Err(format!("there can be 1 to {LINK_COUNT_MAX} parallel links"));
+        }
+        Ok(())
+    }
+}
+
+fn rate_figure(entry: RateEntry) -> Result<LinkRate, String> {
+    Ok(Figure {
+        value: Rate::from_bytes(bytes_per_second(entry.gb_per_s_each_way)?),
+        basis: entry.basis,
+        source: entry.source,
+    })
+}
+
+/// GB/s as a document has them, in the whole bytes per second of a [`Rate`].
+pub(super) fn bytes_per_second(gb: f64) -> Result<u64, String> {
+    const GB_MAX: f64 = 1e6;
+    if (0.0..=GB_MAX).contains(&gb) {
+        Ok((gb * 1e9).round() as u64)
+    } else {
+        Err(format!("{gb} GB/s is no rate of a link; it may be 0 to {GB_MAX}"))
+    }
+}

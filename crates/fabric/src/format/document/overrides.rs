@@ -1,0 +1,131 @@
+//! Overrides: what a person knows better than the description a document starts from.
+
+use super::LINK_COUNT_MAX;
+use super::assemble::{Assembly, bytes_per_second};
+use super::schema::OverrideEntry;
+use crate::device::DeviceId;
+use crate::figure::{Basis, Figure, LinkRate};
+use crate::format::excerpt;
+use crate::link::{LinkSpec, SpecId};
+use crate::rate::Rate;
+
+/// What an override does to each link it finds.
+enum Change {
+    Remove,
+    Set {
+        rate: Option<LinkRate>,
+        count: Option<u32>,
+    },
+}
+
+impl Assembly {
+    /// Changes the links between two devices, in both directions unless the entry says one.
+    pub(super) fn apply(&mut self, entry: &OverrideEntry) -> Result<(), String> {
+        let (source, target) = self.devices_between(&entry.between)?;
+        let change = change(entry)?;
+        let mut found = self.between(source, target, entry)?;
+        if !entry.oneway {
+            found.extend(self.between(target, source, entry)?);
+        }
+        if found.is_empty() {
+            let (a, b) = &entry.between;
+            return Err(format!(
+                "nothing to override: no such link from `{}` to `{}`; `[[link]]` adds one",
+                excerpt(a),
+                excerpt(b)
+            ));
+        }
+        for (from, to, spec) in found {
+            let count = self.links.remove(&(from, to, spec)).unwrap_or(1);
+            if let Change::Set { rate, count: wanted } = &change {
+                let count = wanted.unwrap_or(count);
+                let spec = match rate {
+                    Some(rate) => {
+                        let measured = with_rate(&self.specs[spec.0 as usize], rate, count)?;
+                        self.spec(measured)
+                    }
+                    None => spec,
+                };
+                self.link(from, to, spec, count)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The one type of link from a device to another that the entry means, if there is any.
+    fn between(
+        &self,
+        source: DeviceId,
+        target: DeviceId,
+        entry: &OverrideEntry,
+    ) -> Result<Vec<(DeviceId, DeviceId, SpecId)>, String> {
+        let wanted = entry
+            .link_type
+            .as_deref()
+            .map(|id| self.kind_of(id))
+            .transpose()?;
+        let all = (source, target, SpecId(0))..=(source, target, SpecId(u32::MAX));
+        let found: Vec<_> = (self.links.range(all).map(|(key, _)| *key))
+            .filter(|key| wanted.is_none_or(|kind| self.specs[key.2.0 as usize].kind == kind))
+            .collect();
+        if found.len() > 1 {
+            let kinds: Vec<String> = (found.iter())
+                .map(|key| format!("`{}`", self.specs[key.2.0 as usize].kind.id()))
+                .collect();
+            return Err(format!(
+                "{} links join the two: say which `type` is meant",
+                kinds.join(" and ")
+            ));
+        }
+        Ok(found)
+    }
+}
+
+fn change(entry: &OverrideEntry) -> Result<Change, String> {
+    match (entry.remove, entry.gb_per_s_each_way, entry.count, &entry.source) {
+        (true, None, None, None) => Ok(Change::Remove),
+        (true, ..) => Err("`remove` leaves nothing to set: drop it, or the rest".to_owned()),
+        (false, None, None, _) => {
+            Err("an override needs `gb_per_s_each_way`, `count` or `remove = true`".to_owned())
+        }
+        (false, None, Some(_), Some(_)) => Err("`source` goes with `gb_per_s_each_way`".to_owned()),
+        (false, Some(_), _, None) => {
+            Err("a measured rate needs a `source`: who measured it, when and with what".to_owned())
+        }
+        (false, _, Some(count), _) if !(1..=LINK_COUNT_MAX).contains(&count) => Err(format!(
+            "there can be 1 to {LINK_COUNT_MAX} parallel links; `remove = true` leaves none"
+        )),
+        (false, None, count, None) => Ok(Change::Set { rate: None, count }),
+        (false, Some(gb), count, Some(source)) => {
+            let value = Rate::from_bytes(bytes_per_second(gb)?);
+            if value == Rate::ZERO {
+                return Err("a link that carries nothing is not there: `remove = true`".to_owned());
+            }
+            let rate = Some(Figure {
+                value,
+                basis: Basis::Measured,
+                source: source.clone(),
+            });
+            Ok(Change::Set { rate, count })
+        }
+    }
+}
+
+/// The type with a measured rate. A wire does not carry more than it signals: more than that is the rate of a whole
+/// bundle, or of both directions, taken for that of one link.
+fn with_rate(spec: &LinkSpec, rate: &LinkRate, count: u32) -> Result<LinkSpec, String> {
+    if let Some(nominal) = &spec.nominal
+        && rate.value > nominal.value
+    {
+        return Err(format!(
+            "{} is more than {} signals ({}); the rate is that of each of the {count} parallel links, each way",
+            rate.value.amount(),
+            spec.kind,
+            nominal.value.amount(),
+        ));
+    }
+    Ok(LinkSpec {
+        effective: Some(rate.clone()),
+        ..spec.clone()
+    })
+}

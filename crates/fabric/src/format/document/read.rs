@@ -1,0 +1,147 @@
+//! From bytes to a document, and from its entries back to lines where one of them is wrong.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+use toml::de::DeTable;
+
+use super::assemble::{Fault, assemble};
+use super::schema::{Document, VERSION, Version};
+use crate::fabric::Fabric;
+use crate::format::{ReadError, text};
+
+/// What a parser may be asked to hold. Their trees cost up to a hundred times the bytes they are read from, so the
+/// entries are counted before the parser sees them.
+struct Limits {
+    bytes: usize,
+    /// Opening brackets and braces: each is a table or a list.
+    lists: usize,
+    /// Commas: each is one more value.
+    values: usize,
+    /// What to do about a document that is too large.
+    advice: &'static str,
+}
+
+const TOML: Limits = Limits {
+    bytes: 4 << 20,
+    lists: 100_000,
+    values: 500_000,
+    advice: "split it, start from a `base`, or write it as JSON, which may be larger",
+};
+
+const JSON: Limits = Limits {
+    bytes: super::super::MAX_INPUT_BYTES,
+    lists: 1_000_000,
+    values: 2_000_000,
+    advice: "start from a `base`",
+};
+
+/// Reads a fabric from a TOML document.
+pub fn read_toml(bytes: &[u8]) -> Result<Fabric, ReadError> {
+    let text = TOML.check(text(bytes)?)?;
+    let document = toml::from_str::<Document>(text).map_err(|error| {
+        let version = toml::from_str::<Version>(text).ok();
+        let line = error.span().map_or(1, |span| line_at(text, span.start));
+        other_version(version, line).unwrap_or_else(|| ReadError::at(line, error.message()))
+    })?;
+    finish(document, |list, index| {
+        let tree = DeTable::parse(text).ok()?;
+        let value = tree.get_ref().get(list)?;
+        let entry = match value.get_ref().as_array() {
+            Some(entries) => entries.get(index)?,
+            None => value,
+        };
+        Some(line_at(text, entry.span().start))
+    })
+}
+
+/// Reads a fabric from a JSON document.
+pub fn read_json(bytes: &[u8]) -> Result<Fabric, ReadError> {
+    let text = JSON.check(text(bytes)?)?;
+    let document = serde_json::from_str::<Document>(text).map_err(|error| {
+        let version = serde_json::from_str::<Version>(text).ok();
+        let message = error.to_string();
+        // The line is in front already.
+        let reason = message
+            .rsplit_once(" at line ")
+            .map_or(&*message, |(reason, _)| reason);
+        let line = error.line().max(1);
+        other_version(version, line).unwrap_or_else(|| ReadError::at(line, reason))
+    })?;
+    finish(document, |list, index| {
+        let lists: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+        let value = *lists.get(list)?;
+        let entry = match serde_json::from_str::<Vec<&RawValue>>(value.get()) {
+            Ok(entries) => *entries.get(index)?,
+            Err(_) => value,
+        };
+        // A raw value is a slice of the text, so its address says where it stands.
+        let offset = entry.get().as_ptr() as usize - text.as_ptr() as usize;
+        Some(line_at(text, offset))
+    })
+}
+
+impl Limits {
+    fn check<'a>(&self, text: &'a str) -> Result<&'a str, ReadError> {
+        if text.trim().is_empty() {
+            return Err(ReadError::at(
+                1,
+                format!("the input is empty; a fabric starts with `weft = {VERSION}`"),
+            ));
+        }
+        let (mut lists, mut values) = (0, 0);
+        for byte in text.bytes() {
+            lists += usize::from(matches!(byte, b'[' | b'{'));
+            values += usize::from(byte == b',');
+        }
+        for (what, found, limit) in [
+            ("bytes", text.len(), self.bytes),
+            ("tables and lists", lists, self.lists),
+            ("values", values, self.values),
+        ] {
+            if found > limit {
+                let reason = format!(
+                    "the document has {found} {what}, and {limit} is the limit: {}",
+                    self.advice
+                );
+                return Err(ReadError::at(1, reason));
+            }
+        }
+        Ok(text)
+    }
+}
+
+/// Builds the fabric; `locate` finds the line of an entry of a list.
+fn finish(document: Document, locate: impl Fn(&str, usize) -> Option<usize>) -> Result<Fabric, ReadError> {
+    let wrong_version = match document.weft {
+        None => Some(format!(
+            "the document does not say `weft = {VERSION}`, the version of its format"
+        )),
+        Some(VERSION) => None,
+        Some(other) => Some(version_reason(other)),
+    };
+    if let Some(reason) = wrong_version {
+        return Err(ReadError::at(1, reason));
+    }
+    assemble(document).map_err(|fault| match fault {
+        Fault::Entry { list, index, reason } => ReadError::at(locate(list, index).unwrap_or(1), reason),
+        Fault::Fabric(error) => ReadError::Fabric(error),
+    })
+}
+
+/// A later format may have keys that this one calls mistakes: say what is really the matter.
+fn other_version(version: Option<Version>, line: usize) -> Option<ReadError> {
+    let found = version.filter(|version| version.weft != VERSION)?.weft;
+    Some(ReadError::at(line, version_reason(found)))
+}
+
+fn version_reason(found: u32) -> String {
+    format!("the document is of version {found}, and this program reads version {VERSION}")
+}
+
+fn line_at(text: &str, offset: usize) -> usize {
+    1 + text.as_bytes()[..offset.min(text.len())]
+        .iter()
+        .filter(|&&byte| byte == b'\n')
+        .count()
+}

@@ -20,10 +20,7 @@ fn links<'a>(fabric: &'a Fabric, a: &str, b: &str) -> Vec<(&'a Link, &'a LinkSpe
 fn assert_reads_back(fabric: &Fabric) {
     let toml = write_toml(fabric).unwrap();
     let json = write_json(fabric).unwrap();
-    for again in [
-        read_toml(toml.as_bytes()).unwrap(),
-        read_json(json.as_bytes()).unwrap(),
-    ] {
+    for again in [read_toml(toml.as_bytes()).unwrap(), read_json(json.as_bytes()).unwrap()] {
         assert!(again == *fabric, "{}", fabric.name());
         assert_eq!(again.specs(), fabric.specs());
         assert_eq!(again.name(), fabric.name());
@@ -38,11 +35,7 @@ fn every_system_reads_back() {
 
 #[test]
 fn clusters_read_back() {
-    for spec in [
-        "2x hgx-h100 + 8x ndr",
-        "3x gb200-nvl72 + 4x ndr, leaf-spine",
-        "2x 2x-rtx4090",
-    ] {
+    for spec in ["2x hgx-h100 + 8x ndr", "3x gb200-nvl72 + 4x ndr, leaf-spine", "2x 2x-rtx4090"] {
         assert_reads_back(&resolve(spec).unwrap());
     }
 }
@@ -67,12 +60,7 @@ fn overrides_change_what_they_name() {
         assert_eq!(slow[0].1.nominal.as_ref().unwrap().value.gb(), 50.0);
     }
     assert_eq!(
-        links(&fabric, "host0/nic3", "leaf3")[0]
-            .1
-            .effective
-            .as_ref()
-            .unwrap()
-            .basis,
+        links(&fabric, "host0/nic3", "leaf3")[0].1.effective.as_ref().unwrap().basis,
         Basis::Effective
     );
     assert_eq!(links(&fabric, "host0/gpu6", "host0/nvswitch1")[0].0.count, 3);
@@ -92,10 +80,7 @@ fn a_lab_is_put_together_from_boxes() {
     let attic = links(&fabric, "attic/nic0", "leaf0")[0].1;
     assert_eq!(attic.kind.id(), "eth10");
     assert_eq!(attic.best().unwrap().value.gb(), 0.87);
-    assert!(matches!(
-        fabric.device(fabric.find("desk/nic0").unwrap()).kind,
-        DeviceKind::Nic(_)
-    ));
+    assert!(matches!(fabric.device(fabric.find("desk/nic0").unwrap()).kind, DeviceKind::Nic(_)));
 }
 
 #[test]
@@ -120,79 +105,31 @@ fn mistakes_have_a_line_and_a_reason() {
         ("weft = 2".to_owned(), 1, "version 2"),
         ("weft = 2\nnovel = true".to_owned(), 2, "version 2"),
         ("weft = 1\nwarp = 2".to_owned(), 2, "unknown field `warp`"),
-        (
-            "weft = 1\nname = \"unfinished".to_owned(),
-            2,
-            "invalid basic string",
-        ),
-        (
-            "weft = 1\nbase = \"2x hgx-h10\"".to_owned(),
-            2,
-            "Did you mean `hgx-h100`",
-        ),
-        (
-            "weft = 1\n\nbase = \"25000x hgx-h100\"".to_owned(),
-            3,
-            "200000 GPUs",
-        ),
+        ("weft = 1\nname = \"unfinished".to_owned(), 2, "invalid basic string"),
+        ("weft = 1\nbase = \"2x hgx-h10\"".to_owned(), 2, "Did you mean `hgx-h100`"),
+        ("weft = 1\n\nbase = \"25000x hgx-h100\"".to_owned(), 3, "200000 GPUs"),
         (format!("{head}[[host]]\nname = \"a\""), 8, "is there already"),
-        (
-            format!("{head}[[host]]\nname = \"b\"\nlike = \"hgx-h10\""),
-            8,
-            "Did you mean `hgx-h100`",
-        ),
-        (
-            format!("{head}[[host]]\nname = \"b\"\nlike = \"gb200-nvl72\""),
-            8,
-            "base = \"gb200-nvl72\"",
-        ),
+        (format!("{head}[[host]]\nname = \"b\"\nlike = \"hgx-h10\""), 8, "Did you mean `hgx-h100`"),
+        (format!("{head}[[host]]\nname = \"b\"\nlike = \"gb200-nvl72\""), 8, "base = \"gb200-nvl72\""),
         (
             format!("{head}[[host]]\nname = \"b\"\nlike = \"hgx-h100\"\nsystem = \"x\""),
             8,
             "leave `system` out",
         ),
-        (
-            format!("{head}[[device]]\nname = \"a/gpu1\""),
-            8,
-            "is there already",
-        ),
-        (
-            format!("{head}[[device]]\nname = \"b/gpu1\""),
-            8,
-            "no host is called `b`",
-        ),
-        (
-            format!("{head}[[device]]\nname = \"a/tpu1\""),
-            8,
-            "the kinds are numa, port",
-        ),
+        (format!("{head}[[device]]\nname = \"a/gpu1\""), 8, "is there already"),
+        (format!("{head}[[device]]\nname = \"b/gpu1\""), 8, "no host is called `b`"),
+        (format!("{head}[[device]]\nname = \"a/tpu1\""), 8, "the kinds are numa, port"),
         (format!("{head}[[device]]\nname = \"a/gpu\""), 8, "as in `gpu0`"),
         (format!("{head}[[device]]\nname = \"a/gpu01\""), 8, "as in `gpu0`"),
-        (
-            format!("{head}[[device]]\nname = \"a/gpu2\"\nmodel = \"h10\""),
-            8,
-            "Did you mean `h100`",
-        ),
+        (format!("{head}[[device]]\nname = \"a/gpu2\"\nmodel = \"h10\""), 8, "Did you mean `h100`"),
         (
             format!("{head}[[device]]\nname = \"a/gpu2\"\ngeneration = 3"),
             8,
             "`generation` is for a `nvswitch`",
         ),
-        (
-            format!("{head}[[device]]\nname = \"a/gpu2\"\nbus = \"here\""),
-            8,
-            "not a PCI bus id",
-        ),
-        (
-            format!("{head}[[device]]\nname = \"a/gpu2\"\nclass = \"GPU\""),
-            8,
-            "not a PCI class",
-        ),
-        (
-            format!("{head}[[device]]\nname = \"a/gpu2\"\nsm = -3"),
-            10,
-            "invalid value",
-        ),
+        (format!("{head}[[device]]\nname = \"a/gpu2\"\nbus = \"here\""), 8, "not a PCI bus id"),
+        (format!("{head}[[device]]\nname = \"a/gpu2\"\nclass = \"GPU\""), 8, "not a PCI class"),
+        (format!("{head}[[device]]\nname = \"a/gpu2\"\nsm = -3"), 10, "invalid value"),
         (
             format!("{head}[[device]]\nname = \"a/nic0\"\nports = [{{ gb_per_s_each_way = -1.0 }}]"),
             8,
@@ -208,48 +145,20 @@ fn mistakes_have_a_line_and_a_reason() {
             8,
             "no device is called `a/gpu7`; 2 of that",
         ),
-        (
-            link("between = [\"a/gpu0\", \"gpu0\"]\ntype = \"nvlink4\""),
-            8,
-            "linked to itself",
-        ),
-        (
-            link("between = [\"a/gpu0\"]\ntype = \"nvlink4\""),
-            9,
-            "invalid length 1",
-        ),
-        (
-            link("between = [\"gpu0\", \"gpu1\"]\ntype = \"nvlnk4\""),
-            8,
-            "Did you mean `nvlink4`",
-        ),
-        (
-            link("between = [\"gpu0\", \"gpu1\"]\ntype = \"nvlink4\"\ncount = 0"),
-            8,
-            "1 to 65536",
-        ),
-        (
-            link("between = [\"gpu0\", \"gpu1\"]\ntype = \"nvlink4\"\ncount = 4000000000"),
-            8,
-            "1 to 65536",
-        ),
+        (link("between = [\"a/gpu0\", \"gpu0\"]\ntype = \"nvlink4\""), 8, "linked to itself"),
+        (link("between = [\"a/gpu0\"]\ntype = \"nvlink4\""), 9, "invalid length 1"),
+        (link("between = [\"gpu0\", \"gpu1\"]\ntype = \"nvlnk4\""), 8, "Did you mean `nvlink4`"),
+        (link("between = [\"gpu0\", \"gpu1\"]\ntype = \"nvlink4\"\ncount = 0"), 8, "1 to 65536"),
+        (link("between = [\"gpu0\", \"gpu1\"]\ntype = \"nvlink4\"\ncount = 4000000000"), 8, "1 to 65536"),
         (
             link("between = [\"gpu0\", \"gpu1\"]\ntype = \"nvlink4\"\ncount = 40000000000"),
             11,
             "invalid value",
         ),
-        (
-            link("between = [\"gpu0\", \"gpu1\"]\ntype = \"nvlink4\"\nspeed = 3"),
-            11,
-            "unknown field `speed`",
-        ),
+        (link("between = [\"gpu0\", \"gpu1\"]\ntype = \"nvlink4\"\nspeed = 3"), 11, "unknown field `speed`"),
         (link("between = [\"gpu0\", \"gpu1\"]"), 8, "missing field `type`"),
         (format!("{head}[[link_type]]\nid = \"x\""), 8, "`kind` is needed"),
-        (
-            format!("{head}[[link_type]]\nid = \"ndr\"\n[[link_type]]\nid = \"ndr\""),
-            10,
-            "is there already",
-        ),
+        (format!("{head}[[link_type]]\nid = \"ndr\"\n[[link_type]]\nid = \"ndr\""), 10, "is there already"),
         (
             format!(
                 "{head}[[link_type]]\nid = \"ndr\"\nnominal = {{ gb_per_s_each_way = 1.0, basis = \"nominal\" }}"
@@ -259,10 +168,7 @@ fn mistakes_have_a_line_and_a_reason() {
         ),
     ] {
         let error = read_toml(document.as_bytes()).expect_err(&document).to_string();
-        assert!(
-            error.starts_with(&format!("line {line}: ")),
-            "{document}\n{error}"
-        );
+        assert!(error.starts_with(&format!("line {line}: ")), "{document}\n{error}");
         assert!(error.contains(said), "{document}\n{error}");
     }
 }
@@ -271,46 +177,20 @@ fn mistakes_have_a_line_and_a_reason() {
 fn overrides_that_cannot_be_meant_are_refused() {
     let head = "weft = 1\nbase = \"hgx-h100\"\n[[override]]\n";
     for (entry, said) in [
-        (
-            "between = [\"gpu0\", \"gpu1\"]\nremove = true",
-            "nothing to override",
-        ),
-        (
-            "between = [\"gpu0\", \"nvswitch0\"]",
-            "needs `gb_per_s_each_way`, `count` or `remove",
-        ),
-        (
-            "between = [\"gpu0\", \"nvswitch0\"]\nremove = true\ncount = 3",
-            "leaves nothing to set",
-        ),
-        (
-            "between = [\"gpu0\", \"nvswitch0\"]\ncount = 0",
-            "`remove = true` leaves none",
-        ),
-        (
-            "between = [\"gpu0\", \"nvswitch0\"]\ncount = 1\nsource = \"me\"",
-            "goes with",
-        ),
-        (
-            "between = [\"gpu0\", \"nvswitch0\"]\ngb_per_s_each_way = 12",
-            "needs a `source`",
-        ),
-        (
-            "between = [\"gpu0\", \"nvswitch0\"]\ngb_per_s_each_way = 0\nsource = \"me\"",
-            "carries nothing",
-        ),
+        ("between = [\"gpu0\", \"gpu1\"]\nremove = true", "nothing to override"),
+        ("between = [\"gpu0\", \"nvswitch0\"]", "needs `gb_per_s_each_way`, `count` or `remove"),
+        ("between = [\"gpu0\", \"nvswitch0\"]\nremove = true\ncount = 3", "leaves nothing to set"),
+        ("between = [\"gpu0\", \"nvswitch0\"]\ncount = 0", "`remove = true` leaves none"),
+        ("between = [\"gpu0\", \"nvswitch0\"]\ncount = 1\nsource = \"me\"", "goes with"),
+        ("between = [\"gpu0\", \"nvswitch0\"]\ngb_per_s_each_way = 12", "needs a `source`"),
+        ("between = [\"gpu0\", \"nvswitch0\"]\ngb_per_s_each_way = 0\nsource = \"me\"", "carries nothing"),
         (
             "between = [\"gpu0\", \"nvswitch0\"]\ngb_per_s_each_way = 125\nsource = \"me\"",
             "of each of the 5 parallel",
         ),
-        (
-            "between = [\"gpu0\", \"nvswitch0\"]\ntype = \"ndr\"\nremove = true",
-            "nothing to override",
-        ),
+        ("between = [\"gpu0\", \"nvswitch0\"]\ntype = \"ndr\"\nremove = true", "nothing to override"),
     ] {
-        let error = read_toml(format!("{head}{entry}").as_bytes())
-            .expect_err(entry)
-            .to_string();
+        let error = read_toml(format!("{head}{entry}").as_bytes()).expect_err(entry).to_string();
         assert!(error.starts_with("line 3: "), "{entry}\n{error}");
         assert!(error.contains(said), "{entry}\n{error}");
     }
@@ -318,9 +198,7 @@ fn overrides_that_cannot_be_meant_are_refused() {
     let both =
         "weft = 1\nbase = \"hgx-h100\"\n[[link]]\nbetween = [\"gpu0\", \"nvswitch0\"]\ntype = \"c2c\"\n";
     let entry = "[[override]]\nbetween = [\"gpu0\", \"nvswitch0\"]\nremove = true\n";
-    let error = read_toml(format!("{both}{entry}").as_bytes())
-        .unwrap_err()
-        .to_string();
+    let error = read_toml(format!("{both}{entry}").as_bytes()).unwrap_err().to_string();
     assert!(error.contains("say which `type`"), "{error}");
     let fabric = read_toml(format!("{both}{entry}type = \"nvlink4\"").as_bytes()).unwrap();
     let left = links(&fabric, "gpu0", "nvswitch0");
@@ -341,11 +219,7 @@ fn json_mistakes_have_lines_too() {
         ("{", 1, "EOF"),
         ("{\n\"weft\": 1,\n\"warp\": 1}", 3, "unknown field `warp`"),
         ("{\n\"weft\": 3,\n\"warp\": 1}", 3, "version 3"),
-        (
-            "{\n\"weft\": 1,\n\"base\": \"nothing\"}",
-            3,
-            "no system is called",
-        ),
+        ("{\n\"weft\": 1,\n\"base\": \"nothing\"}", 3, "no system is called"),
         (
             "{\"weft\": 1, \"device\": [\n{\"name\": \"gpu0\"},\n {\n\"name\": \"gpu0\"}]}",
             3,
@@ -354,10 +228,7 @@ fn json_mistakes_have_lines_too() {
         ("{\"weft\": 1}\n{}", 2, "trailing characters"),
     ] {
         let error = read_json(document.as_bytes()).expect_err(document).to_string();
-        assert!(
-            error.starts_with(&format!("line {line}: ")),
-            "{document}\n{error}"
-        );
+        assert!(error.starts_with(&format!("line {line}: ")), "{document}\n{error}");
         assert!(error.contains(said), "{document}\n{error}");
         assert!(!error.contains("column"), "{error}");
     }
@@ -368,11 +239,7 @@ fn floods_are_refused_before_they_are_parsed() {
     let nested = format!("weft = 1\nnotes = {}", "[".repeat(1 << 20));
     let floods = [
         nested.into_bytes(),
-        b"weft = 1\n"
-            .iter()
-            .copied()
-            .chain(b"[[host]]\n".repeat(200_000))
-            .collect(),
+        b"weft = 1\n".iter().copied().chain(b"[[host]]\n".repeat(200_000)).collect(),
         b"weft = 1\n".repeat(10_000_000),
         vec![b' '; (64 << 20) + 1],
         vec![b'x'; (64 << 20) + 1],
@@ -397,10 +264,7 @@ fn what_a_document_cannot_hold_is_refused() {
     let mut builder = FabricBuilder::new("odd");
     let [a, b] = [(); 2].map(|()| builder.add(None, DeviceKind::RootPort));
     let spec = builder.spec(LinkSpec {
-        kind: LinkKind::Pcie {
-            generation: 9,
-            width: 3,
-        },
+        kind: LinkKind::Pcie { generation: 9, width: 3 },
         nominal: None,
         effective: None,
         latency: None,

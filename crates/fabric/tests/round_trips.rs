@@ -29,11 +29,7 @@ fn rate() -> impl Strategy<Value = Rate<Link, OneWay>> {
 }
 
 fn figure<T: std::fmt::Debug>(value: impl Strategy<Value = T>) -> impl Strategy<Value = Figure<T>> {
-    let basis = prop_oneof![
-        Just(Basis::Nominal),
-        Just(Basis::Effective),
-        Just(Basis::Measured)
-    ];
+    let basis = prop_oneof![Just(Basis::Nominal), Just(Basis::Effective), Just(Basis::Measured)];
     (value, basis, any::<String>()).prop_map(|(value, basis, source)| Figure {
         value,
         basis,
@@ -44,12 +40,7 @@ fn figure<T: std::fmt::Debug>(value: impl Strategy<Value = T>) -> impl Strategy<
 fn link_spec() -> impl Strategy<Value = LinkSpec> {
     let catalog = links::all();
     let latency = (0..=i64::MAX as u64).prop_map(Nanoseconds);
-    (
-        0..catalog.len(),
-        option::of(figure(rate())),
-        option::of(figure(rate())),
-        option::of(figure(latency)),
-    )
+    (0..catalog.len(), option::of(figure(rate())), option::of(figure(rate())), option::of(figure(latency)))
         .prop_map(move |(kind, nominal, effective, latency)| LinkSpec {
             kind: catalog[kind].kind,
             nominal,
@@ -82,34 +73,14 @@ fn gpu() -> impl Strategy<Value = Gpu> {
         rank,
         extra,
     });
-    (
-        option::of(0..gpus::GPUS.len()),
-        any::<Option<u32>>(),
-        vec(rank, 0..3),
-    )
-        .prop_map(|(model, sm, ranks)| Gpu {
-            model: model.map(|index| &gpus::GPUS[index]),
-            sm,
-            ranks,
-        })
+    (option::of(0..gpus::GPUS.len()), any::<Option<u32>>(), vec(rank, 0..3))
+        .prop_map(|(model, sm, ranks)| Gpu { model: model.map(|index| &gpus::GPUS[index]), sm, ranks })
 }
 
 fn numa() -> impl Strategy<Value = Numa> {
-    let cpu = (
-        option::of(text()),
-        option::of(text()),
-        any::<Option<u32>>(),
-        any::<Option<u32>>(),
-    );
-    (any::<i32>(), cpu).prop_map(|(id, (arch, vendor, family, model))| Numa {
-        id,
-        cpu: Cpu {
-            arch,
-            vendor,
-            family,
-            model,
-        },
-    })
+    let cpu = (option::of(text()), option::of(text()), any::<Option<u32>>(), any::<Option<u32>>());
+    (any::<i32>(), cpu)
+        .prop_map(|(id, (arch, vendor, family, model))| Numa { id, cpu: Cpu { arch, vendor, family, model } })
 }
 
 fn kind() -> impl Strategy<Value = DeviceKind> {
@@ -195,18 +166,8 @@ fn fabric() -> impl Strategy<Value = Fabric> {
     });
     hosts.prop_flat_map(|hosts| {
         let devices = vec(device(hosts.len() as u32), 0..12);
-        let wire = (
-            any::<usize>(),
-            any::<usize>(),
-            any::<usize>(),
-            1..100_u32,
-            any::<bool>(),
-        );
-        let more = (
-            vec(wire, 0..24),
-            vec(link_spec(), 0..5),
-            vec(any::<String>(), 0..3),
-        );
+        let wire = (any::<usize>(), any::<usize>(), any::<usize>(), 1..100_u32, any::<bool>());
+        let more = (vec(wire, 0..24), vec(link_spec(), 0..5), vec(any::<String>(), 0..3));
         (any::<String>(), Just(hosts), devices, more).prop_map(
             |(name, hosts, devices, (wires, specs, notes))| build(&name, notes, hosts, devices, wires, specs),
         )
@@ -219,21 +180,12 @@ fn spec() -> impl Strategy<Value = String> {
     let layouts = ["", ", leaf-spine", ",rail-optimised"];
     let tapers = ["", ", oversubscribed 2:1", ", oversubscribed 9:6"];
     let ports = ["", ", leaf-ports 30", ",leaf-ports 1024"];
-    (
-        1..4_u32,
-        0..names.len(),
-        0..5_usize,
-        0..3_usize,
-        0..3_usize,
-        0..3_usize,
-    )
-        .prop_map(move |(count, name, network, layout, taper, port)| {
+    (1..4_u32, 0..names.len(), 0..5_usize, 0..3_usize, 0..3_usize, 0..3_usize).prop_map(
+        move |(count, name, network, layout, taper, port)| {
             let (layout, taper, port) = (layouts[layout], tapers[taper], ports[port]);
-            format!(
-                "{count}x  {} {}{layout}{taper}{port}",
-                names[name], networks[network]
-            )
-        })
+            format!("{count}x  {} {}{layout}{taper}{port}", names[name], networks[network])
+        },
+    )
 }
 
 proptest! {

@@ -3,6 +3,7 @@
 //! Rates are written down once, for the smallest thing that has one (a lane, a link, a port), each way; whatever is
 //! larger is computed by multiplying. Effective rates are what large transfers get.
 
+use crate::device::Cpu;
 use crate::figure::{Figure, Nanoseconds};
 use crate::link::{LinkKind, LinkSpec, Network, Socket};
 use crate::rate::{Lane, Link, OneWay, Rate};
@@ -169,6 +170,26 @@ pub const fn socket(socket: Socket) -> LinkSpec {
     }
 }
 
+/// The technology between the sockets of a CPU, told apart as NCCL tells them.
+pub fn socket_of(cpu: &Cpu) -> Socket {
+    match (cpu.arch.as_deref(), cpu.vendor.as_deref()) {
+        (Some("ppc64"), _) => Socket::Power9,
+        (Some("arm64"), Some("NVIDIA")) => Socket::Grace,
+        (_, Some("GenuineIntel")) => match (cpu.family, cpu.model) {
+            (Some(6), Some(0xad..=0xaf | 0xcf..)) => Socket::IntelEmeraldRapids,
+            (Some(6), Some(0x8f..)) => Socket::IntelSapphireRapids,
+            (Some(6), Some(0x55..)) => Socket::IntelSkylake,
+            _ => Socket::IntelBroadwell,
+        },
+        (_, Some("AuthenticAMD")) => match cpu.family {
+            Some(26..) => Socket::AmdZen5,
+            Some(25) => Socket::AmdZen4,
+            _ => Socket::AmdZen2,
+        },
+        _ => Socket::Other,
+    }
+}
+
 /// A network port of `gbit` Gb/s.
 pub fn network(network: Network, gbit: u32) -> LinkSpec {
     let line: Rate<Link, OneWay> = Rate::from_gbit(gbit.into());
@@ -241,4 +262,36 @@ pub fn all() -> Vec<LinkSpec> {
         .map(socket),
     );
     specs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_follow_the_cpu() {
+        for (arch, vendor, family, model, expected) in [
+            ("x86_64", "GenuineIntel", 6, 0x4f, Socket::IntelBroadwell),
+            ("x86_64", "GenuineIntel", 6, 0x6a, Socket::IntelSkylake),
+            ("x86_64", "GenuineIntel", 6, 0x8f, Socket::IntelSapphireRapids),
+            ("x86_64", "GenuineIntel", 6, 0xad, Socket::IntelEmeraldRapids),
+            ("x86_64", "GenuineIntel", 6, 0xcf, Socket::IntelEmeraldRapids),
+            ("x86_64", "AuthenticAMD", 23, 49, Socket::AmdZen2),
+            ("x86_64", "AuthenticAMD", 25, 17, Socket::AmdZen4),
+            ("x86_64", "AuthenticAMD", 26, 2, Socket::AmdZen5),
+            ("x86_64", "CentaurHauls", 7, 91, Socket::Other),
+            ("arm64", "NVIDIA", 0, 0, Socket::Grace),
+            ("arm64", "ARM", 0, 0xd4f, Socket::Other),
+            ("ppc64", "IBM", 0, 0, Socket::Power9),
+        ] {
+            let cpu = Cpu {
+                arch: Some(arch.into()),
+                vendor: Some(vendor.into()),
+                family: Some(family),
+                model: Some(model),
+            };
+            assert_eq!(socket_of(&cpu), expected, "{vendor} {model:#x}");
+        }
+        assert_eq!(socket_of(&Cpu::default()), Socket::Other);
+    }
 }

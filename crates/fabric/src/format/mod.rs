@@ -38,10 +38,7 @@ pub enum ReadError {
 impl ReadError {
     /// An error on a line.
     pub(crate) fn at(line: usize, reason: impl Into<String>) -> Self {
-        Self::At {
-            line,
-            reason: reason.into(),
-        }
+        Self::At { line, reason: reason.into() }
     }
 }
 
@@ -51,10 +48,7 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, ReadError> {
         return Err(ReadError::TooLarge { bytes: bytes.len() });
     }
     let text = std::str::from_utf8(bytes).map_err(|error| {
-        let line = 1 + bytes[..error.valid_up_to()]
-            .iter()
-            .filter(|&&b| b == b'\n')
-            .count();
+        let line = 1 + bytes[..error.valid_up_to()].iter().filter(|&&b| b == b'\n').count();
         ReadError::at(line, "this byte is not UTF-8 text; save the file as UTF-8")
     })?;
     Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
@@ -63,11 +57,8 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, ReadError> {
 /// A piece of the input for a message: short, and on one line.
 pub(crate) fn excerpt(text: &str) -> String {
     const LONGEST: usize = 40;
-    let mut shown: String = text
-        .chars()
-        .take(LONGEST)
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
+    let mut shown: String =
+        text.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(LONGEST).is_some() {
         shown.push_str("...");
     }

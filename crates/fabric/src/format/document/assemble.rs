@@ -22,11 +22,7 @@ use crate::spec::ClusterSpec;
 #[derive(Debug)]
 pub(super) enum Fault {
     /// An entry of one of its lists; the document's own keys count as lists too.
-    Entry {
-        list: &'static str,
-        index: usize,
-        reason: String,
-    },
+    Entry { list: &'static str, index: usize, reason: String },
     /// The whole.
     Fabric(FabricError),
 }
@@ -56,15 +52,10 @@ pub(super) fn assemble(document: Document) -> Result<Fabric, Fault> {
     };
     if let Some(base) = &base {
         let rename = |_: usize, name: &str| name.to_owned();
-        assembly
-            .copy(base, rename)
-            .map_err(|reason| at("base", 0, reason))?;
+        assembly.copy(base, rename).map_err(|reason| at("base", 0, reason))?;
         base.notes().iter().for_each(|note| assembly.builder.note(note));
     }
-    document
-        .notes
-        .into_iter()
-        .for_each(|note| assembly.builder.note(note));
+    document.notes.into_iter().for_each(|note| assembly.builder.note(note));
     each("host", document.host, |entry| assembly.add_host(entry))?;
     each("device", document.device, |entry| {
         let (host, local) = assembly.place(&entry.name)?;
@@ -100,10 +91,7 @@ fn base_fabric(text: &str) -> Result<Fabric, String> {
     if let Ok(spec) = text.parse::<ClusterSpec>()
         && spec.gpus() > BASE_GPUS_MAX
     {
-        return Err(format!(
-            "`base` would bring {} GPUs, and {BASE_GPUS_MAX} is the limit",
-            spec.gpus()
-        ));
+        return Err(format!("`base` would bring {} GPUs, and {BASE_GPUS_MAX} is the limit", spec.gpus()));
     }
     resolve(text).map_err(|error| format!("`base`: {error}"))
 }
@@ -119,13 +107,7 @@ impl Assembly {
         for device in part.devices() {
             let local = LocalName::of(device);
             let host = device.host.map(|host| HostId(host.0 + first_host));
-            self.add_device(
-                Device {
-                    host,
-                    ..device.clone()
-                },
-                local,
-            )?;
+            self.add_device(Device { host, ..device.clone() }, local)?;
         }
         let specs: Vec<SpecId> = part.specs().iter().map(|spec| self.spec(spec.clone())).collect();
         for link in part.links() {
@@ -158,9 +140,7 @@ impl Assembly {
         })?;
         let part = system.fabric();
         if part.hosts().len() != 1 || part.devices().iter().any(|device| device.host.is_none()) {
-            return Err(format!(
-                "{like} is more than one host: start from it with `base = \"{like}\"`"
-            ));
+            return Err(format!("{like} is more than one host: start from it with `base = \"{like}\"`"));
         }
         self.copy(&part, |_, _| entry.name.clone())
     }
@@ -169,9 +149,7 @@ impl Assembly {
     fn add_device(&mut self, device: Device, local: LocalName) -> Result<(), String> {
         let key = (device.host, local);
         if self.devices.contains_key(&key) {
-            return Err(format!(
-                "a device called `{local}` is there already, on the same host"
-            ));
+            return Err(format!("a device called `{local}` is there already, on the same host"));
         }
         let id = self.builder.add_device(device);
         // The builder numbers devices in their order; a document numbers them in their names.
@@ -208,10 +186,7 @@ impl Assembly {
         let found = self.devices.get(&(host, local));
         let found = found.or_else(|| self.devices.get(&(only_host, local)));
         found.copied().ok_or_else(|| {
-            let there = self
-                .devices
-                .keys()
-                .filter(|(of, other)| *of == host && other.stem == local.stem);
+            let there = self.devices.keys().filter(|(of, other)| *of == host && other.stem == local.stem);
             format!(
                 "no device is called `{}`; {} of that kind {} there",
                 excerpt(name),
@@ -245,10 +220,7 @@ impl Assembly {
                 .map_err(|error| format!("`kind` is needed where the id is not one: {error}"))?,
         };
         if self.types.contains_key(&entry.id) {
-            return Err(format!(
-                "a link type called `{}` is there already",
-                excerpt(&entry.id)
-            ));
+            return Err(format!("a link type called `{}` is there already", excerpt(&entry.id)));
         }
         let spec = LinkSpec {
             kind,

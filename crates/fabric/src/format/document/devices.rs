@@ -20,10 +20,7 @@ pub(super) struct LocalName {
 
 impl LocalName {
     pub(super) fn of(device: &Device) -> Self {
-        Self {
-            stem: device.kind.stem(),
-            ordinal: device.ordinal,
-        }
+        Self { stem: device.kind.stem(), ordinal: device.ordinal }
     }
 }
 
@@ -42,10 +39,7 @@ impl FromStr for LocalName {
         let kind = bare_kinds().into_iter().find(|kind| kind.stem() == stem);
         let is_canonical = number == "0" || !number.starts_with('0');
         match (kind, number.parse()) {
-            (Some(kind), Ok(ordinal)) if is_canonical => Ok(Self {
-                stem: kind.stem(),
-                ordinal,
-            }),
+            (Some(kind), Ok(ordinal)) if is_canonical => Ok(Self { stem: kind.stem(), ordinal }),
             (Some(_), _) => Err(format!(
                 "`{}` needs the number of the device behind `{stem}`, as in `{stem}0`",
                 excerpt(text)
@@ -123,9 +117,7 @@ fn kind(entry: &DeviceEntry, local: LocalName) -> Result<DeviceKind, String> {
             sm: entry.sm,
             ranks: entry.ranks.iter().map(rank).collect(),
         }),
-        DeviceKind::NvSwitch { .. } => DeviceKind::NvSwitch {
-            generation: entry.generation,
-        },
+        DeviceKind::NvSwitch { .. } => DeviceKind::NvSwitch { generation: entry.generation },
         DeviceKind::Nic(_) => DeviceKind::Nic(entry.ports.iter().map(port).collect::<Result<_, _>>()?),
         other => other,
     })
@@ -151,20 +143,11 @@ fn class(text: &str) -> Result<PciClass, String> {
 }
 
 fn cpu(entry: &CpuEntry) -> Cpu {
-    Cpu {
-        arch: entry.arch.clone(),
-        vendor: entry.vendor.clone(),
-        family: entry.family,
-        model: entry.model,
-    }
+    Cpu { arch: entry.arch.clone(), vendor: entry.vendor.clone(), family: entry.family, model: entry.model }
 }
 
 fn rank(entry: &RankEntry) -> GpuRank {
-    GpuRank {
-        dev: entry.dev,
-        rank: entry.rank,
-        extra: entry.extra.clone(),
-    }
+    GpuRank { dev: entry.dev, rank: entry.rank, extra: entry.extra.clone() }
 }
 
 fn port(entry: &PortEntry) -> Result<Port, String> {
@@ -208,20 +191,11 @@ pub(super) fn entry(device: &Device, name: String) -> DeviceEntry {
 }
 
 fn cpu_entry(cpu: &Cpu) -> CpuEntry {
-    CpuEntry {
-        arch: cpu.arch.clone(),
-        vendor: cpu.vendor.clone(),
-        family: cpu.family,
-        model: cpu.model,
-    }
+    CpuEntry { arch: cpu.arch.clone(), vendor: cpu.vendor.clone(), family: cpu.family, model: cpu.model }
 }
 
 fn rank_entry(rank: &GpuRank) -> RankEntry {
-    RankEntry {
-        dev: rank.dev,
-        rank: rank.rank,
-        extra: rank.extra.clone(),
-    }
+    RankEntry { dev: rank.dev, rank: rank.rank, extra: rank.extra.clone() }
 }
 
 fn port_entry(port: &Port) -> PortEntry {

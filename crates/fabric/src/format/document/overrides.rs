@@ -12,10 +12,7 @@ use crate::rate::Rate;
 /// What an override does to each link it finds.
 enum Change {
     Remove,
-    Set {
-        rate: Option<LinkRate>,
-        count: Option<u32>,
-    },
+    Set { rate: Option<LinkRate>, count: Option<u32> },
 }
 
 impl Assembly {
@@ -59,23 +56,15 @@ impl Assembly {
         target: DeviceId,
         entry: &OverrideEntry,
     ) -> Result<Vec<(DeviceId, DeviceId, SpecId)>, String> {
-        let wanted = entry
-            .link_type
-            .as_deref()
-            .map(|id| self.kind_of(id))
-            .transpose()?;
+        let wanted = entry.link_type.as_deref().map(|id| self.kind_of(id)).transpose()?;
         let all = (source, target, SpecId(0))..=(source, target, SpecId(u32::MAX));
         let found: Vec<_> = (self.links.range(all).map(|(key, _)| *key))
             .filter(|key| wanted.is_none_or(|kind| self.specs[key.2.0 as usize].kind == kind))
             .collect();
         if found.len() > 1 {
-            let kinds: Vec<String> = (found.iter())
-                .map(|key| format!("`{}`", self.specs[key.2.0 as usize].kind.id()))
-                .collect();
-            return Err(format!(
-                "{} links join the two: say which `type` is meant",
-                kinds.join(" and ")
-            ));
+            let kinds: Vec<String> =
+                (found.iter()).map(|key| format!("`{}`", self.specs[key.2.0 as usize].kind.id())).collect();
+            return Err(format!("{} links join the two: say which `type` is meant", kinds.join(" and ")));
         }
         Ok(found)
     }
@@ -92,20 +81,16 @@ fn change(entry: &OverrideEntry) -> Result<Change, String> {
         (false, Some(_), _, None) => {
             Err("a measured rate needs a `source`: who measured it, when and with what".to_owned())
         }
-        (false, _, Some(count), _) if !(1..=LINK_COUNT_MAX).contains(&count) => Err(format!(
-            "there can be 1 to {LINK_COUNT_MAX} parallel links; `remove = true` leaves none"
-        )),
+        (false, _, Some(count), _) if !(1..=LINK_COUNT_MAX).contains(&count) => {
+            Err(format!("there can be 1 to {LINK_COUNT_MAX} parallel links; `remove = true` leaves none"))
+        }
         (false, None, count, None) => Ok(Change::Set { rate: None, count }),
         (false, Some(gb), count, Some(source)) => {
             let value = Rate::from_bytes(bytes_per_second(gb)?);
             if value == Rate::ZERO {
                 return Err("a link that carries nothing is not there: `remove = true`".to_owned());
             }
-            let rate = Some(Figure {
-                value,
-                basis: Basis::Measured,
-                source: source.clone(),
-            });
+            let rate = Some(Figure { value, basis: Basis::Measured, source: source.clone() });
             Ok(Change::Set { rate, count })
         }
     }
@@ -124,8 +109,5 @@ fn with_rate(spec: &LinkSpec, rate: &LinkRate, count: u32) -> Result<LinkSpec, S
             nominal.value.amount(),
         ));
     }
-    Ok(LinkSpec {
-        effective: Some(rate.clone()),
-        ..spec.clone()
-    })
+    Ok(LinkSpec { effective: Some(rate.clone()), ..spec.clone() })
 }

@@ -62,9 +62,7 @@ pub fn read_json(bytes: &[u8]) -> Result<Fabric, ReadError> {
         let version = serde_json::from_str::<Version>(text).ok();
         let message = error.to_string();
         // The line is in front already.
-        let reason = message
-            .rsplit_once(" at line ")
-            .map_or(&*message, |(reason, _)| reason);
+        let reason = message.rsplit_once(" at line ").map_or(&*message, |(reason, _)| reason);
         let line = error.line().max(1);
         other_version(version, line).unwrap_or_else(|| ReadError::at(line, reason))
     })?;
@@ -100,10 +98,8 @@ impl Limits {
             ("values", values, self.values),
         ] {
             if found > limit {
-                let reason = format!(
-                    "the document has {found} {what}, and {limit} is the limit: {}",
-                    self.advice
-                );
+                let reason =
+                    format!("the document has {found} {what}, and {limit} is the limit: {}", self.advice);
                 return Err(ReadError::at(1, reason));
             }
         }
@@ -114,9 +110,7 @@ impl Limits {
 /// Builds the fabric; `locate` finds the line of an entry of a list.
 fn finish(document: Document, locate: impl Fn(&str, usize) -> Option<usize>) -> Result<Fabric, ReadError> {
     let wrong_version = match document.weft {
-        None => Some(format!(
-            "the document does not say `weft = {VERSION}`, the version of its format"
-        )),
+        None => Some(format!("the document does not say `weft = {VERSION}`, the version of its format")),
         Some(VERSION) => None,
         Some(other) => Some(version_reason(other)),
     };
@@ -140,8 +134,5 @@ fn version_reason(found: u32) -> String {
 }
 
 fn line_at(text: &str, offset: usize) -> usize {
-    1 + text.as_bytes()[..offset.min(text.len())]
-        .iter()
-        .filter(|&&byte| byte == b'\n')
-        .count()
+    1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count()
 }

@@ -39,10 +39,7 @@ pub fn write_toml(fabric: &Fabric) -> Result<String, WriteError> {
 
 /// Writes a fabric as a JSON document.
 pub fn write_json(fabric: &Fabric) -> Result<String, WriteError> {
-    let mut out = format!(
-        "{{\n\"weft\": {VERSION},\n\"name\": {}",
-        Json::value(&fabric.name())?
-    );
+    let mut out = format!("{{\n\"weft\": {VERSION},\n\"name\": {}", Json::value(&fabric.name())?);
     for (name, lines) in lists::<Json>(fabric)? {
         if !lines.is_empty() {
             out.push_str(&format!(",\n\"{name}\": [\n  {}\n]", lines.join(",\n  ")));
@@ -91,30 +88,17 @@ fn lists<S: Syntax>(fabric: &Fabric) -> Result<[(&'static str, Vec<String>); 5],
         .filter(|link| !(link.source > link.target && has_twin(fabric, link)))
         .map(|link| link_entry(fabric, link, &types[link.spec.0 as usize]));
     Ok([
-        (
-            "notes",
-            fabric.notes().iter().map(S::value).collect::<Result<_, _>>()?,
-        ),
-        (
-            "host",
-            hosts.map(|entry| S::value(&entry)).collect::<Result<_, _>>()?,
-        ),
+        ("notes", fabric.notes().iter().map(S::value).collect::<Result<_, _>>()?),
+        ("host", hosts.map(|entry| S::value(&entry)).collect::<Result<_, _>>()?),
         (
             "device",
-            (fabric.device_ids())
-                .map(|id| S::value(&device_entry(fabric, id)?))
-                .collect::<Result<_, _>>()?,
+            (fabric.device_ids()).map(|id| S::value(&device_entry(fabric, id)?)).collect::<Result<_, _>>()?,
         ),
         (
             "link_type",
-            type_entries
-                .map(|(spec, id)| S::value(&type_entry(spec, id)?))
-                .collect::<Result<_, _>>()?,
+            type_entries.map(|(spec, id)| S::value(&type_entry(spec, id)?)).collect::<Result<_, _>>()?,
         ),
-        (
-            "link",
-            links.map(|entry| S::value(&entry?)).collect::<Result<_, _>>()?,
-        ),
+        ("link", links.map(|entry| S::value(&entry?)).collect::<Result<_, _>>()?),
     ])
 }
 
@@ -182,11 +166,7 @@ fn type_entry(spec: &LinkSpec, id: &str) -> Result<LinkTypeEntry, WriteError> {
 
 fn rate_entry(figure: &LinkRate) -> Result<RateEntry, WriteError> {
     check_rate(figure.value)?;
-    Ok(RateEntry {
-        gb_per_s_each_way: figure.value.gb(),
-        basis: figure.basis,
-        source: figure.source.clone(),
-    })
+    Ok(RateEntry { gb_per_s_each_way: figure.value.gb(), basis: figure.basis, source: figure.source.clone() })
 }
 
 fn check_rate<S, D>(rate: Rate<S, D>) -> Result<(), WriteError> {
@@ -198,10 +178,7 @@ fn check_rate<S, D>(rate: Rate<S, D>) -> Result<(), WriteError> {
 
 fn link_entry(fabric: &Fabric, link: &Link, id: &str) -> Result<LinkEntry, WriteError> {
     if !(1..=LINK_COUNT_MAX).contains(&link.count) {
-        return Err(WriteError::OutOfRange(format!(
-            "a count of {} parallel links",
-            link.count
-        )));
+        return Err(WriteError::OutOfRange(format!("a count of {} parallel links", link.count)));
     }
     Ok(LinkEntry {
         between: (name(fabric, link.source), name(fabric, link.target)),

@@ -1,0 +1,84 @@
+//! GPUs into the fabric: the ones on the PCI bus, and the ones only the driver shows.
+
+use std::collections::BTreeMap;
+
+use weftlink_fabric::catalog::gpus::{GpuModel, Vendor};
+use weftlink_fabric::device::{BusId, Device, DeviceKind, Gpu};
+
+use crate::gpu_source::GpuReport;
+use crate::models::model_of;
+use crate::nvlinks::{self, WiredGpu};
+use crate::pci::{Lanes, NVIDIA, Role};
+use crate::pcie;
+use crate::wiring::Wiring;
+
+impl<'a> Wiring<'a> {
+    /// Adds them, by PCI address.
+    pub(crate) fn gpus(&mut self) -> BTreeMap<BusId, WiredGpu<'a>> {
+        let machine = self.machine;
+        let mut gpus = BTreeMap::new();
+        for function in machine.all(Role::Gpu) {
+            let report = machine.report(function.bus);
+            let model = model_of(Some(function), report);
+            let label = report.and_then(|report| report.name.as_deref());
+            let device = self.add(function, DeviceKind::Gpu(gpu_kind(model, report)), label);
+            self.place(function, device, model);
+            let numa = self.home(function.numa_node);
+            gpus.insert(function.bus, WiredGpu { device, numa, model, report });
+        }
+        // A sandbox may show GPUs to the driver alone.
+        for report in &machine.reports.gpus {
+            if gpus.contains_key(&report.bus) {
+                continue;
+            }
+            let model = model_of(None, Some(report));
+            let device = self.builder.add_device(Device {
+                host: Some(self.host),
+                ordinal: 0,
+                kind: DeviceKind::Gpu(gpu_kind(model, Some(report))),
+                bus: Some(report.bus),
+                class: None,
+                label: report.name.as_deref().map(Into::into),
+                extra: Vec::new(),
+            });
+            let numa = self.home(-1);
+            let spec = self.builder.spec(pcie::assumed(Lanes::default(), model));
+            self.builder.connect(numa, device, 1, spec);
+            let name = nvlinks::name(&self.builder, device, report.bus);
+            self.builder.note(format!("{name} is known to the driver but not on the PCI bus shown here"));
+            let bus = report.bus;
+            let report = Some(report);
+            gpus.insert(bus, WiredGpu { device, numa, model, report });
+        }
+        gpus
+    }
+
+    /// Says what could not be known about GPUs, and why.
+    pub(crate) fn tell_about_gpus(&mut self, gpus: &BTreeMap<BusId, WiredGpu<'_>>) {
+        let mut unreported: Vec<String> = Vec::new();
+        for function in self.machine.all(Role::Gpu) {
+            let Some(gpu) = gpus.get(&function.bus) else {
+                continue;
+            };
+            let name = nvlinks::name(&self.builder, gpu.device, function.bus);
+            if function.vendor != NVIDIA {
+                self.builder
+                    .note(format!("{name}: links to other GPUs are read for NVIDIA only; PCIe is drawn"));
+            } else if gpu.report.is_none() {
+                unreported.push(name);
+            }
+        }
+        if !unreported.is_empty() {
+            let reason = self.machine.reports.reason.as_deref().unwrap_or("the driver does not show it here");
+            self.builder.note(format!(
+                "NVLinks cannot be seen without the driver ({reason}): {}",
+                unreported.join(", ")
+            ));
+        }
+    }
+}
+
+fn gpu_kind(model: Option<&'static GpuModel>, report: Option<&GpuReport>) -> Gpu {
+    let of_model = model.filter(|model| model.vendor == Vendor::Nvidia).map(|model| model.architecture);
+    Gpu { model, sm: report.and_then(|report| report.sm).or(of_model), ranks: Vec::new() }
+}

@@ -1,0 +1,77 @@
+//! Which GPU of the catalog a card is.
+
+use weftlink_fabric::catalog::gpus::{self, GPUS, GpuModel, Vendor};
+
+use crate::gpu_source::GpuReport;
+use crate::pci::Function;
+
+/// Words that set variants of a GPU apart: a model that does not have such a word is not the card that does.
+const VARIANTS: [&str; 4] = ["pcie", "nvl", "super", "ti"];
+
+/// The catalog's model: by PCI id, else by the driver's name for it.
+pub(crate) fn model_of(function: Option<&Function>, report: Option<&GpuReport>) -> Option<&'static GpuModel> {
+    let by_id = function.and_then(|function| {
+        let model = gpus::by_pci_device(function.device)?;
+        (pci_vendor(model.vendor) == function.vendor).then_some(model)
+    });
+    by_id.or_else(|| by_name(report?))
+}
+
+/// NVIDIA's only, for NVML is all that names GPUs: the one with the longest id among those that fit.
+fn by_name(report: &GpuReport) -> Option<&'static GpuModel> {
+    let name = report.name.as_deref()?.to_ascii_lowercase();
+    let squeezed: String = name.split_whitespace().collect();
+    let fits = |model: &&GpuModel| {
+        let same_variant = VARIANTS.iter().all(|variant| {
+            let has =
+                |text: &str| text.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == *variant);
+            !has(&name) || has(model.id) || has(&model.name.to_ascii_lowercase())
+        });
+        let same_memory = report.memory_bytes.is_none_or(|bytes| {
+            let ratio = bytes as f64 / model.memory.0 as f64;
+            (0.9..1.1).contains(&ratio)
+        });
+        model.vendor == Vendor::Nvidia
+            && report.sm.is_none_or(|sm| sm == model.architecture)
+            && model.id.split('-').all(|word| squeezed.contains(word))
+            && same_variant
+            && same_memory
+    };
+    GPUS.iter().filter(fits).max_by_key(|model| model.id.len())
+}
+
+pub(crate) fn pci_vendor(vendor: Vendor) -> u16 {
+    match vendor {
+        Vendor::Nvidia => 0x10de,
+        Vendor::Amd => 0x1002,
+        Vendor::Intel => 0x8086,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weftlink_fabric::device::BusId;
+
+    use super::*;
+
+    fn named(name: &str, sm: u32, gigabytes: u64) -> Option<&'static str> {
+        let report = GpuReport {
+            bus: BusId::new(0, 1, 0, 0),
+            name: Some(name.to_owned()),
+            sm: Some(sm),
+            memory_bytes: Some(gigabytes * 1_000_000_000),
+            c2c_links: None,
+            nvlinks: Vec::new(),
+        };
+        by_name(&report).map(|model| model.id)
+    }
+
+    #[test]
+    fn names_find_their_models() {
+        assert_eq!(named("NVIDIA H100 80GB HBM3", 90, 85), Some("h100"));
+        assert_eq!(named("NVIDIA GeForce RTX 4090", 89, 25), Some("rtx4090"));
+        assert_eq!(named("NVIDIA X9000", 90, 85), None);
+        assert_eq!(named("NVIDIA H100 80GB HBM3", 80, 85), None);
+        assert_ne!(named("NVIDIA H100 PCIe", 90, 85), Some("h100"));
+    }
+}

@@ -1,0 +1,193 @@
+//! NVLinks and C2C, from what the driver reports of each GPU.
+
+use std::collections::BTreeMap;
+
+use weftlink_fabric::FabricBuilder;
+use weftlink_fabric::catalog::gpus::{self, GpuLinks, GpuModel};
+use weftlink_fabric::catalog::links;
+use weftlink_fabric::device::{BusId, Device, DeviceId, DeviceKind, HostId};
+use weftlink_fabric::link::{LinkKind, LinkSpec};
+
+use crate::gpu_source::{GpuReport, NvLinkUp, Remote};
+use crate::pci::NVIDIA;
+
+/// A GPU in the fabric, and where to look for its far ends.
+pub(crate) struct WiredGpu<'a> {
+    pub(crate) device: DeviceId,
+    pub(crate) numa: DeviceId,
+    pub(crate) model: Option<&'static GpuModel>,
+    pub(crate) report: Option<&'a GpuReport>,
+}
+
+/// What the far end of an NVLink may be.
+pub(crate) struct Ends<'a> {
+    pub(crate) host: HostId,
+    pub(crate) gpus: &'a BTreeMap<BusId, WiredGpu<'a>>,
+    /// The NVSwitches that PCI shows.
+    pub(crate) switches: BTreeMap<BusId, DeviceId>,
+}
+
+/// Links GPUs to GPUs, NVSwitches and CPUs, and notes what does not work.
+pub(crate) fn wire(builder: &mut FabricBuilder, ends: Ends<'_>) {
+    let mut wires = Wires::default();
+    for (bus, gpu) in ends.gpus {
+        let name = name(builder, gpu.device, *bus);
+        let c2c = gpu.report.and_then(|report| report.c2c_links);
+        let c2c = c2c.unwrap_or_else(|| gpu.model.map_or(0, |model| model.c2c_links));
+        if c2c > 0 {
+            let spec = builder.spec(links::C2C.clone());
+            builder.connect(gpu.numa, gpu.device, c2c, spec);
+        }
+        let Some(report) = gpu.report else { continue };
+        if let (true, Some(GpuLinks::Wired(_, links))) =
+            (report.nvlinks.is_empty(), gpu.model.map(|model| &model.links))
+        {
+            builder.note(format!(
+                "{name}: the model has {links} links to other GPUs and the driver shows none, as in a virtual machine \
+                 that was given the GPU alone"
+            ));
+        }
+        let down = report.nvlinks.iter().filter(|link| link.up.is_none()).count();
+        if down > 0 {
+            builder.note(format!(
+                "{name}: {down} of {} NVLinks are down and are not drawn",
+                report.nvlinks.len()
+            ));
+        }
+        let mut untold = 0;
+        for up in report.nvlinks.iter().filter_map(|link| link.up) {
+            match far_end(&ends, gpu, up.remote) {
+                Some(end) => wires.add(gpu.device, end, spec_of(gpu, up)),
+                None => untold += 1,
+            }
+        }
+        if untold > 0 {
+            builder.note(format!("{name}: the driver does not say where {untold} NVLinks lead"));
+        }
+    }
+    wires.lay(builder, ends.host);
+}
+
+/// `gpu2 (0000:41:00.0)`
+pub(crate) fn name(builder: &FabricBuilder, id: DeviceId, bus: BusId) -> String {
+    let device = builder.device(id);
+    format!("{}{} ({bus})", device.kind.stem(), device.ordinal)
+}
+
+/// Where an NVLink leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    Gpu(DeviceId),
+    /// An NVSwitch or a CPU.
+    Other(DeviceId),
+    /// An NVSwitch at an address this machine does not list, or at none.
+    UnseenSwitch(Option<BusId>),
+}
+
+/// What is not on this machine's PCI is taken for an NVSwitch, as NCCL takes it, unless its ids say it is a GPU.
+fn far_end(ends: &Ends<'_>, gpu: &WiredGpu<'_>, remote: Remote) -> Option<End> {
+    let (bus, id) = match remote {
+        Remote::Untold => return None,
+        Remote::Hidden => return Some(End::UnseenSwitch(None)),
+        Remote::Function { bus, id } => (bus, id),
+    };
+    if let Some(peer) = ends.gpus.get(&bus) {
+        return (peer.device != gpu.device).then_some(End::Gpu(peer.device));
+    }
+    if let Some(switch) = ends.switches.get(&bus) {
+        return Some(End::Other(*switch));
+    }
+    match id {
+        (NVIDIA, device) if gpus::by_pci_device(device).is_some() => None,
+        (IBM, _) => Some(End::Other(gpu.numa)),
+        _ => Some(End::UnseenSwitch(Some(bus))),
+    }
+}
+
+/// Whose bridge functions stand for the CPU on POWER machines.
+const IBM: u16 = 0x1014;
+
+/// The model knows its links best; a GPU the catalog lacks goes by its architecture, then by what the link says.
+fn spec_of(gpu: &WiredGpu<'_>, up: NvLinkUp) -> &'static LinkSpec {
+    if let Some((spec, _)) = gpu.model.and_then(GpuModel::gpu_links) {
+        return spec;
+    }
+    let generation = match gpu.report.and_then(|report| report.sm) {
+        Some(60..70) => Some(1),
+        Some(70..80) => Some(2),
+        Some(86) => return &links::NVLINK3_GEFORCE,
+        Some(80..90) => Some(3),
+        Some(90..100) => Some(4),
+        Some(100..110) => Some(5),
+        _ => up.generation,
+    };
+    match generation {
+        Some(generation @ 1..=5) => &links::NVLINK[usize::from(generation) - 1],
+        _ => &links::NVLINK_UNKNOWN,
+    }
+}
+
+/// NVLinks counted up before they are laid. A pair of GPUs stands here once, the lower first.
+#[derive(Default)]
+struct Wires(BTreeMap<(DeviceId, End), Wire>);
+
+/// The NVLinks between two ends: how many each of them counts, and what they are.
+struct Wire {
+    counts: [u32; 2],
+    spec: &'static LinkSpec,
+}
+
+impl Wires {
+    fn add(&mut self, gpu: DeviceId, end: End, spec: &'static LinkSpec) {
+        let (ends, side) = match end {
+            End::Gpu(peer) if peer < gpu => ((peer, End::Gpu(gpu)), 1),
+            _ => ((gpu, end), 0),
+        };
+        let wire = self.0.entry(ends).or_insert(Wire { counts: [0; 2], spec });
+        wire.counts[side] += 1;
+    }
+
+    fn lay(self, builder: &mut FabricBuilder, host: HostId) {
+        let mut unseen: BTreeMap<Option<BusId>, DeviceId> = BTreeMap::new();
+        for ((gpu, end), Wire { counts: [here, there], spec }) in self.0 {
+            let target = match end {
+                End::Gpu(device) | End::Other(device) => device,
+                End::UnseenSwitch(bus) => {
+                    *unseen.entry(bus).or_insert_with(|| add_switch(builder, host, bus))
+                }
+            };
+            if let DeviceKind::NvSwitch { generation } = &mut builder.device_mut(target).kind {
+                *generation = nvswitch_generation(spec.kind);
+            }
+            if here > 0 && there > 0 && here != there {
+                let (a, b) = (builder.device(gpu).ordinal, builder.device(target).ordinal);
+                builder.note(format!("gpu{a} counts {here} NVLinks to gpu{b}, which counts {there}"));
+            }
+            let spec = builder.spec(spec.clone());
+            builder.connect(gpu, target, here.max(there), spec);
+        }
+        if unseen.contains_key(&None) {
+            builder.note("the NVSwitches are out of this machine's sight and drawn as one");
+        }
+    }
+}
+
+fn add_switch(builder: &mut FabricBuilder, host: HostId, bus: Option<BusId>) -> DeviceId {
+    builder.add_device(Device {
+        host: Some(host),
+        ordinal: 0,
+        kind: DeviceKind::NvSwitch { generation: None },
+        bus,
+        class: None,
+        label: None,
+        extra: Vec::new(),
+    })
+}
+
+/// The first NVSwitch came with NVLink 2; each later generation serves the next NVLink.
+fn nvswitch_generation(kind: LinkKind) -> Option<u8> {
+    match kind {
+        LinkKind::NvLink { generation: Some(generation @ 2..) } => Some(generation - 1),
+        _ => None,
+    }
+}

@@ -1,0 +1,143 @@
+//! NVML, loaded at run time: nothing of NVIDIA's is needed to build or to start.
+//!
+//! The kind of an NVLink's far end is not asked for here: the binding's call for it gives `Unknown` whatever the
+//! driver says, so the PCI ids of the far end decide.
+
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::PciInfo;
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::{Device, Nvml as Library};
+use weftlink_fabric::device::BusId;
+
+use crate::gpu_source::{GpuReport, GpuReports, GpuSource, NvLinkReport, NvLinkUp, Remote};
+
+/// The library as drivers install it; the name without `.1` comes only with development files.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+/// NVML numbers a GPU's links from 0 and refuses the first that is not there. No GPU has as many as this.
+const MAX_NVLINKS: u32 = 64;
+/// `NVML_FI_DEV_C2C_LINK_COUNT` of nvml.h.
+const FIELD_C2C_LINK_COUNT: FieldId = FieldId(170);
+
+/// The NVIDIA driver of this machine.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Nvml;
+
+impl GpuSource for Nvml {
+    fn gpus(&self) -> GpuReports {
+        let library = match Library::builder().lib_path(LIBRARY.as_ref()).init() {
+            Ok(library) => library,
+            Err(NvmlError::LibloadingError(_)) => {
+                return nothing(format!("{LIBRARY} cannot be loaded: there is no NVIDIA driver here"));
+            }
+            Err(error) => return nothing(format!("the NVIDIA driver does not answer: {error}")),
+        };
+        let count = match library.device_count() {
+            Ok(count) => count,
+            Err(error) => return nothing(format!("the NVIDIA driver does not count its GPUs: {error}")),
+        };
+        let mut reports = GpuReports::default();
+        for index in 0..count {
+            match library.device_by_index(index).and_then(|device| report(&device)) {
+                Ok(gpu) => reports.gpus.push(gpu),
+                Err(error) => {
+                    reports.reason = Some(format!("the driver's GPU {index} does not answer: {error}"))
+                }
+            }
+        }
+        reports
+    }
+}
+
+fn nothing(reason: String) -> GpuReports {
+    GpuReports { gpus: Vec::new(), reason: Some(reason) }
+}
+
+fn report(device: &Device<'_>) -> Result<GpuReport, NvmlError> {
+    let sm = device
+        .cuda_compute_capability()
+        .ok()
+        .and_then(|capability| u32::try_from(capability.major * 10 + capability.minor).ok());
+    Ok(GpuReport {
+        bus: bus_of(&device.pci_info()?).ok_or(NvmlError::GetPciInfoFailed)?,
+        name: device.name().ok(),
+        sm,
+        memory_bytes: device.memory_info().ok().map(|memory| memory.total),
+        c2c_links: c2c_links(device),
+        nvlinks: (0..MAX_NVLINKS).map_while(|index| nvlink(device, index)).collect(),
+    })
+}
+
+/// None where the GPU has no link of that number.
+fn nvlink(device: &Device<'_>, index: u32) -> Option<NvLinkReport> {
+    let link = device.link_wrapper_for(index);
+    let up = link.is_active().ok()?.then(|| NvLinkUp {
+        generation: link.version().ok().and_then(generation_of),
+        remote: link.remote_pci_info().map_or(Remote::Untold, |info| remote_of(&info)),
+    });
+    Some(NvLinkReport { index, up })
+}
+
+/// `nvmlNvlinkVersion_t` of nvml.h: the point releases have numbers of their own.
+fn generation_of(version: u32) -> Option<u8> {
+    match version {
+        1 => Some(1),
+        2 | 3 => Some(2),
+        4 | 5 => Some(3),
+        6 => Some(4),
+        7 => Some(5),
+        _ => None,
+    }
+}
+
+/// In a virtual machine the far end may be out of sight: its address is then all ones.
+fn remote_of(info: &PciInfo) -> Remote {
+    match bus_of(info) {
+        Some(bus) if info.pci_device_id != u32::MAX => {
+            Remote::Function { bus, id: (info.pci_device_id as u16, (info.pci_device_id >> 16) as u16) }
+        }
+        _ => Remote::Hidden,
+    }
+}
+
+fn bus_of(info: &PciInfo) -> Option<BusId> {
+    let bus = u8::try_from(info.bus).ok()?;
+    let device = u8::try_from(info.device).ok().filter(|device| *device < 32)?;
+    (info.domain != u32::MAX).then(|| BusId::new(info.domain, bus, device, 0))
+}
+
+fn c2c_links(device: &Device<'_>) -> Option<u32> {
+    let sample = device.field_values_for(&[FIELD_C2C_LINK_COUNT]).ok()?.pop()?.ok()?;
+    match sample.value.ok()? {
+        SampleValue::U32(count) => Some(count),
+        SampleValue::U64(count) => u32::try_from(count).ok(),
+        SampleValue::I64(count) => u32::try_from(count).ok(),
+        SampleValue::F64(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_ones_is_hidden() {
+        let seen = PciInfo {
+            bus: 5,
+            bus_id: "00000000:05:00.0".to_owned(),
+            device: 0,
+            domain: 0,
+            pci_device_id: 0x22a3_10de,
+            pci_sub_system_id: None,
+        };
+        assert_eq!(remote_of(&seen), Remote::Function { bus: BusId::new(0, 5, 0, 0), id: (0x10de, 0x22a3) });
+        let hidden = PciInfo { bus: 0xffff, domain: u32::MAX, device: 0xff, ..seen };
+        assert_eq!(remote_of(&hidden), Remote::Hidden);
+    }
+
+    #[test]
+    fn without_a_driver_there_is_a_reason() {
+        let reports = Nvml.gpus();
+        assert!(!reports.gpus.is_empty() || reports.reason.is_some());
+    }
+}

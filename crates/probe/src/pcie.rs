@@ -1,0 +1,151 @@
+//! How fast a function's PCIe link is, from what both of its ends say.
+
+use weftlink_fabric::catalog::gpus::GpuModel;
+use weftlink_fabric::catalog::links;
+use weftlink_fabric::figure::Source;
+use weftlink_fabric::link::LinkSpec;
+
+use crate::pci::{Function, Lanes, Role};
+
+const ASSUMED: Source = Source::named(
+    "assumed: the machine does not show this link; the GPU's own, or PCIe 3.0 x16 as NCCL takes it",
+);
+
+/// The link above a function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) spec: LinkSpec,
+    /// The machine does not show the link, and the spec is a guess.
+    pub(crate) is_assumed: bool,
+    /// What a person should know of it, to follow the device's name.
+    pub(crate) troubles: Vec<String>,
+}
+
+impl Slot {
+    /// The link between `function` and the port `above` it; a GPU's model helps where the machine is silent.
+    pub(crate) fn of(function: &Function, above: Option<&Function>, model: Option<&GpuModel>) -> Self {
+        let port = above.filter(|port| !port.is_virtual_port()).map_or(Lanes::default(), |port| port.max);
+        let best = Lanes {
+            generation: smaller(function.max.generation, port.generation),
+            width: smaller(function.max.width, port.width),
+        };
+        // An idle GPU slows its link down to save power and speeds it up when asked to move data: what it can do
+        // is what counts. Everything else runs at what it shows.
+        let lanes = match function.role {
+            Role::Gpu => best,
+            _ => Lanes {
+                generation: function.now.generation.or(best.generation),
+                width: function.now.width.or(best.width),
+            },
+        };
+        let (spec, is_assumed) = match lanes {
+            Lanes { generation: Some(generation), width: Some(width) } => {
+                (links::pcie(generation, width), false)
+            }
+            _ => (assumed(lanes, model), true),
+        };
+        Self { spec, is_assumed, troubles: troubles(function, best) }
+    }
+}
+
+fn troubles(function: &Function, best: Lanes) -> Vec<String> {
+    let mut troubles = Vec::new();
+    let width = smaller(function.now.width, best.width);
+    if let (Some(now), Some(max)) = (width, function.max.width)
+        && now < max
+    {
+        troubles.push(format!("runs at x{now} of x{max}"));
+    }
+    // A GPU's present speed says nothing, as above; a slower port than the card is no fault.
+    if let (Some(now), Some(best)) = (function.now.generation, best.generation)
+        && now < best
+        && function.role != Role::Gpu
+    {
+        troubles.push(format!("runs at PCIe {now}.0 where both ends can do {best}.0"));
+    }
+    troubles
+}
+
+fn smaller(a: Option<u8>, b: Option<u8>) -> Option<u8> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// A link that is not shown: the model's own, or what NCCL takes it for. It has no nominal figure, for nobody
+/// stated one.
+pub(crate) fn assumed(lanes: Lanes, model: Option<&GpuModel>) -> LinkSpec {
+    let (generation, width) = model.map_or((3, 16), |model| model.pcie);
+    let mut spec = links::pcie(lanes.generation.unwrap_or(generation), lanes.width.unwrap_or(width));
+    spec.nominal = None;
+    if let Some(effective) = &mut spec.effective {
+        effective.source = ASSUMED;
+    }
+    spec
+}
+
+#[cfg(test)]
+mod tests {
+    use weftlink_fabric::catalog::gpus;
+    use weftlink_fabric::device::{BusId, PciClass};
+
+    use super::*;
+
+    fn function(role: Role, now: (u8, u8), max: (u8, u8)) -> Function {
+        let lanes = |(generation, width): (u8, u8)| Lanes {
+            generation: (generation > 0).then_some(generation),
+            width: (width > 0).then_some(width),
+        };
+        Function {
+            bus: BusId::new(0, 1, 0, 0),
+            slot: String::new(),
+            above: Vec::new(),
+            role,
+            class: PciClass::GPU,
+            vendor: 0x10de,
+            device: 0,
+            numa_node: -1,
+            now: lanes(now),
+            max: lanes(max),
+        }
+    }
+
+    #[test]
+    fn an_idle_gpu_counts_for_what_it_can_do() {
+        let port = function(Role::Bridge, (1, 16), (4, 16));
+        let slot = Slot::of(&function(Role::Gpu, (1, 16), (5, 16)), Some(&port), None);
+        assert_eq!(slot.spec, links::pcie(4, 16));
+        assert!(slot.troubles.is_empty() && !slot.is_assumed);
+    }
+
+    #[test]
+    fn a_narrow_link_is_told() {
+        let port = function(Role::Bridge, (4, 8), (5, 8));
+        let slot = Slot::of(&function(Role::Gpu, (1, 8), (5, 16)), Some(&port), None);
+        assert_eq!(slot.spec, links::pcie(5, 8));
+        assert_eq!(slot.troubles, ["runs at x8 of x16"]);
+        let nic = Slot::of(&function(Role::Nic, (3, 8), (5, 16)), Some(&port), None);
+        assert_eq!(nic.spec, links::pcie(3, 8));
+        assert_eq!(nic.troubles, ["runs at x8 of x16", "runs at PCIe 3.0 where both ends can do 5.0"]);
+    }
+
+    #[test]
+    fn a_silent_link_is_assumed_and_says_so() {
+        let silent = function(Role::Gpu, (0, 0), (0, 0));
+        let slot = Slot::of(&silent, None, None);
+        assert!(slot.is_assumed);
+        assert_eq!((slot.spec.kind, slot.spec.nominal), (links::pcie(3, 16).kind, None));
+        let model = Slot::of(&silent, None, gpus::by_id("h100"));
+        assert_eq!(model.spec.kind, links::pcie(5, 16).kind);
+        assert!(model.is_assumed);
+    }
+
+    #[test]
+    fn a_virtual_port_caps_nothing() {
+        let mut port = function(Role::Bridge, (1, 1), (1, 1));
+        port.vendor = 0x1b36;
+        let slot = Slot::of(&function(Role::Gpu, (5, 16), (5, 16)), Some(&port), None);
+        assert_eq!(slot.spec, links::pcie(5, 16));
+    }
+}

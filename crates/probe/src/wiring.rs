@@ -1,0 +1,244 @@
+//! Puts what was read together into a fabric.
+//!
+//! Device numbers follow PCI addresses, as the driver's and `nvidia-smi`'s do. A PCIe switch is several functions
+//! to the kernel (an upstream port with downstream ports below it) and one device here.
+
+use std::collections::BTreeMap;
+
+use weftlink_fabric::catalog::gpus::GpuModel;
+use weftlink_fabric::catalog::links;
+use weftlink_fabric::device::{BusId, Device, DeviceId, DeviceKind, HostId, Numa};
+use weftlink_fabric::link::{LinkSpec, Measure};
+use weftlink_fabric::{Fabric, FabricBuilder, FabricError};
+
+use crate::cpu::Sockets;
+use crate::gpu_source::{GpuReport, GpuReports};
+use crate::interfaces::Interfaces;
+use crate::nvlinks::{self, Ends};
+use crate::pci::{Function, Functions, Role};
+use crate::pcie::Slot;
+
+/// All that was read of a machine.
+pub(crate) struct Machine {
+    pub(crate) name: String,
+    pub(crate) sockets: Sockets,
+    pub(crate) functions: Functions,
+    pub(crate) interfaces: Interfaces,
+    pub(crate) reports: GpuReports,
+}
+
+impl Machine {
+    pub(crate) fn assemble(&self) -> Result<Fabric, FabricError> {
+        let mut builder = FabricBuilder::new(&self.name);
+        let host = builder.host(&self.name, None);
+        for note in &self.functions.notes {
+            builder.note(note);
+        }
+        let mut wiring = Wiring {
+            machine: self,
+            builder,
+            host,
+            numa: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            root_ports: BTreeMap::new(),
+            assumed: Vec::new(),
+        };
+        wiring.sockets();
+        wiring.bridges();
+        let gpus = wiring.gpus();
+        let switches = wiring.nvswitches();
+        wiring.nics();
+        wiring.drives();
+        wiring.root_ports();
+        wiring.tell_about_gpus(&gpus);
+        let ends = Ends { host, gpus: &gpus, switches };
+        nvlinks::wire(&mut wiring.builder, ends);
+        wiring.builder.finish()
+    }
+
+    pub(crate) fn all(&self, role: Role) -> impl Iterator<Item = &Function> {
+        self.functions.by_bus.values().filter(move |function| function.role == role)
+    }
+
+    pub(crate) fn report(&self, bus: BusId) -> Option<&GpuReport> {
+        self.reports.gpus.iter().find(|report| report.bus == bus)
+    }
+}
+
+/// What a bridge is in the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Port {
+    Root,
+    Upstream,
+    Downstream,
+}
+
+/// A root port and what its link to the NUMA node must carry: the widest link below it.
+struct RootPort {
+    numa_node: i32,
+    widest: Option<LinkSpec>,
+}
+
+/// A fabric under construction.
+pub(crate) struct Wiring<'a> {
+    pub(crate) machine: &'a Machine,
+    pub(crate) builder: FabricBuilder,
+    pub(crate) host: HostId,
+    numa: BTreeMap<i32, DeviceId>,
+    /// The device that each bridge function is, or is part of.
+    ports: BTreeMap<BusId, (Port, DeviceId)>,
+    root_ports: BTreeMap<DeviceId, RootPort>,
+    /// Devices whose link the machine does not show.
+    assumed: Vec<String>,
+}
+
+impl<'a> Wiring<'a> {
+    fn sockets(&mut self) {
+        let cpu = &self.machine.sockets.cpu;
+        let spec = self.builder.spec(links::socket(links::socket_of(cpu)));
+        for &id in &self.machine.sockets.nodes {
+            let kind = DeviceKind::Numa(Numa { id, cpu: cpu.clone() });
+            let node = self.builder.add(Some(self.host), kind);
+            for other in self.numa.values() {
+                self.builder.connect(*other, node, 1, spec);
+            }
+            self.numa.insert(id, node);
+        }
+    }
+
+    /// Root ports and PCIe switches, those nearest to the CPU first.
+    fn bridges(&mut self) {
+        let mut bridges: Vec<&Function> = self.machine.all(Role::Bridge).collect();
+        bridges.sort_by_key(|bridge| (bridge.above.len(), bridge.bus));
+        for bridge in bridges {
+            let port = match self.nearest_port(bridge) {
+                None => {
+                    let device = self.add(bridge, DeviceKind::RootPort, None);
+                    let root = RootPort { numa_node: bridge.numa_node, widest: None };
+                    self.root_ports.insert(device, root);
+                    (Port::Root, device)
+                }
+                Some((_, Port::Upstream, switch)) => (Port::Downstream, switch),
+                Some((above, _, parent)) => {
+                    let device = self.add(bridge, DeviceKind::PcieSwitch, None);
+                    self.plug(bridge, device, Some((above, parent)), Slot::of(bridge, Some(above), None));
+                    (Port::Upstream, device)
+                }
+            };
+            self.ports.insert(bridge.bus, port);
+        }
+    }
+
+    fn nvswitches(&mut self) -> BTreeMap<BusId, DeviceId> {
+        let machine = self.machine;
+        let kind = || DeviceKind::NvSwitch { generation: None };
+        machine.all(Role::NvSwitch).map(|function| (function.bus, self.add(function, kind(), None))).collect()
+    }
+
+    /// NICs; the functions of one slot are the ports of one card.
+    fn nics(&mut self) {
+        let machine = self.machine;
+        let mut slots: BTreeMap<BusId, Vec<&Function>> = BTreeMap::new();
+        let mut first: BTreeMap<&str, BusId> = BTreeMap::new();
+        for function in machine.all(Role::Nic) {
+            let bus = *first.entry(function.slot.as_str()).or_insert(function.bus);
+            slots.entry(bus).or_default().push(function);
+        }
+        for functions in slots.values() {
+            let adapter = machine.interfaces.adapter(functions);
+            let device = self.add(functions[0], DeviceKind::Nic(adapter.ports), adapter.label.as_deref());
+            self.place(functions[0], device, None);
+            self.tell(device, functions[0].bus, adapter.troubles);
+        }
+    }
+
+    fn drives(&mut self) {
+        let machine = self.machine;
+        for function in machine.all(Role::Nvme) {
+            let device = self.add(function, DeviceKind::Storage, machine.interfaces.drive(function.bus));
+            self.place(function, device, None);
+        }
+    }
+
+    /// Joins root ports to their NUMA nodes, now that it is known what hangs below them.
+    fn root_ports(&mut self) {
+        for (device, root) in std::mem::take(&mut self.root_ports) {
+            if let Some(widest) = root.widest {
+                let numa = self.home(root.numa_node);
+                let spec = self.builder.spec(widest);
+                self.builder.connect(numa, device, 1, spec);
+            }
+        }
+        if !self.assumed.is_empty() {
+            self.builder.note(format!(
+                "the PCIe link is not shown (a virtual machine?) and was assumed for {}",
+                self.assumed.join(", ")
+            ));
+        }
+    }
+
+    pub(crate) fn add(&mut self, function: &Function, kind: DeviceKind, label: Option<&str>) -> DeviceId {
+        self.builder.add_device(Device {
+            host: Some(self.host),
+            ordinal: 0,
+            kind,
+            bus: Some(function.bus),
+            class: Some(function.class),
+            label: label.map(Into::into),
+            extra: Vec::new(),
+        })
+    }
+
+    /// Joins an endpoint to the port above it.
+    pub(crate) fn place(&mut self, function: &Function, device: DeviceId, model: Option<&GpuModel>) {
+        let above = self.nearest_port(function).map(|(port, _, device)| (port, device));
+        let slot = Slot::of(function, above.map(|(port, _)| port), model);
+        self.plug(function, device, above, slot);
+    }
+
+    fn plug(
+        &mut self,
+        function: &Function,
+        device: DeviceId,
+        above: Option<(&Function, DeviceId)>,
+        slot: Slot,
+    ) {
+        let parent = match above {
+            Some((_, parent)) => parent,
+            None => self.home(function.numa_node),
+        };
+        let spec = self.builder.spec(slot.spec.clone());
+        self.builder.connect(parent, device, 1, spec);
+        if slot.is_assumed {
+            self.assumed.push(nvlinks::name(&self.builder, device, function.bus));
+        }
+        self.tell(device, function.bus, slot.troubles);
+        if let Some(root) = self.root_ports.get_mut(&parent) {
+            let rate = |spec: &LinkSpec| spec.rate(Measure::Effective, 1);
+            if root.widest.as_ref().is_none_or(|widest| rate(widest) < rate(&slot.spec)) {
+                root.widest = Some(slot.spec);
+            }
+            if root.numa_node < 0 {
+                root.numa_node = function.numa_node;
+            }
+        }
+    }
+
+    fn tell(&mut self, device: DeviceId, bus: BusId, troubles: Vec<String>) {
+        for trouble in troubles {
+            let name = nvlinks::name(&self.builder, device, bus);
+            self.builder.note(format!("{name} {trouble}"));
+        }
+    }
+
+    /// The innermost bridge above a function that is in the fabric already.
+    fn nearest_port(&self, function: &Function) -> Option<(&'a Function, Port, DeviceId)> {
+        let bus = function.above.iter().rev().find(|bus| self.ports.contains_key(bus))?;
+        let (port, device) = self.ports[bus];
+        Some((&self.machine.functions.by_bus[bus], port, device))
+    }
+
+    pub(crate) fn home(&self, numa_node: i32) -> DeviceId {
+        self.numa[&self.machine.sockets.home(numa_node)]
+    }
+}

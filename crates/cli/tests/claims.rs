@@ -3,163 +3,20 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
+#[path = "claims/book.rs"]
+mod book;
 mod common;
+#[path = "claims/page.rs"]
+mod page;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::{env, fs};
 
-use common::{assert_current, root, scratch, shell};
-use serde::Deserialize;
+use book::{Check, DOCUMENTS, Said, State, Verdict, claims};
+use common::{assert_current, scratch, shell};
+use page::{cell, page, row, shown};
 use serde_json::Value as Json;
-
-/// What the documents are; a claim's `document` counts from 1.
-const DOCUMENTS: [&str; 3] = [
-    "A hands-on guide to NVLink",
-    "A glossary entry on NVLink",
-    "\"Multi-GPU Communication: NVLink, PCIe, and NCCL\"",
-];
-
-const INTRODUCTION: &str = "\
-# Claims, checked
-
-Three introductions to GPU interconnects, taken at their word. Each claim that can be checked is quoted, with what
-Weft computes and the command that computes it; `make test` runs them all and this page is written by that test from
-[claims.toml](claims.toml). Most of what is refuted mixes two things that a data sheet prints alike: one way and both ways,
-or a link and a whole GPU.
-
-A verdict is about the wiring: rates are what the wires signal unless a note says otherwise. What needs more than wiring
-is open, and says what it waits for: `plans` (what an algorithm moves), the `simulator` (how long it takes), `training`
-(a predicted training step), the `library` (ranks that run), a `gpu`. Left out are opinions, advice on screws and slots,
-and when a technology became common.
-";
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Book {
-    claim: Vec<Claim>,
-}
-
-#[derive(Deserialize)]
-#[serde(try_from = "Row")]
-struct Claim {
-    id: String,
-    document: usize,
-    quote: String,
-    state: State,
-}
-
-enum State {
-    Open { need: Need, why: String },
-    Checked(Check),
-}
-
-struct Check {
-    command: String,
-    pick: String,
-    over: Option<Over>,
-    times: f64,
-    value: Said,
-    unit: String,
-    tolerance: f64,
-    verdict: Verdict,
-    note: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Over {
-    command: Option<String>,
-    pick: String,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Said {
-    Number(f64),
-    Range([f64; 2]),
-    Word(String),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Verdict {
-    Holds,
-    Refuted,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Need {
-    Plans,
-    Simulator,
-    Training,
-    Library,
-    Gpu,
-}
-
-/// A claim as the file has it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Row {
-    id: String,
-    document: usize,
-    quote: String,
-    open: Option<Need>,
-    why: Option<String>,
-    command: Option<String>,
-    pick: Option<String>,
-    over: Option<Over>,
-    times: Option<f64>,
-    value: Option<Said>,
-    unit: Option<String>,
-    tolerance: Option<f64>,
-    verdict: Option<Verdict>,
-    note: Option<String>,
-}
-
-impl TryFrom<Row> for Claim {
-    type Error = String;
-
-    fn try_from(row: Row) -> Result<Self, String> {
-        let wrong = |what: &str| format!("claim {}: {what}", row.id);
-        if !(1..=DOCUMENTS.len()).contains(&row.document) {
-            return Err(wrong("no such document"));
-        }
-        if row.quote.split_whitespace().count() > 15 {
-            return Err(wrong("the quote has more than 15 words"));
-        }
-        let state = match (row.open, row.why, row.command, row.pick, row.value, row.verdict) {
-            (Some(need), Some(why), None, None, None, None) => State::Open { need, why },
-            (None, None, Some(command), Some(pick), Some(value), Some(verdict)) => {
-                if matches!(value, Said::Word(_)) == row.tolerance.is_some() {
-                    return Err(wrong("a number has a tolerance and a word has none"));
-                }
-                if verdict == Verdict::Refuted && row.note.is_none() {
-                    return Err(wrong("refuted, without a note on what is right"));
-                }
-                State::Checked(Check {
-                    command,
-                    pick,
-                    over: row.over,
-                    times: row.times.unwrap_or(1.0),
-                    value,
-                    unit: row.unit.unwrap_or_default(),
-                    tolerance: row.tolerance.unwrap_or(0.0),
-                    verdict,
-                    note: row.note.unwrap_or_default(),
-                })
-            }
-            _ => return Err(wrong("either open and why, or command, pick, value and verdict")),
-        };
-        Ok(Self {
-            id: row.id,
-            document: row.document,
-            quote: row.quote,
-            state,
-        })
-    }
-}
 
 /// What a check came to.
 enum Found {
@@ -208,6 +65,9 @@ impl Runner {
         let mut number = self.number(&check.command, &check.pick)?;
         if let Some(over) = &check.over {
             number /= self.number(over.command.as_ref().unwrap_or(&check.command), &over.pick)?;
+        }
+        if !number.is_finite() {
+            return Err(format!("`{}` at {} comes to {number}", check.command, check.pick));
         }
         Ok(Found::Number(number * check.times))
     }
@@ -307,83 +167,4 @@ fn quotes_stand_in_the_shared_documents() {
             claim.id, claim.document, claim.quote
         );
     }
-}
-
-fn claims() -> Vec<Claim> {
-    let text = fs::read_to_string(root().join("docs/claims.toml")).unwrap();
-    let book: Book = toml::from_str(&text).unwrap_or_else(|error| panic!("docs/claims.toml: {error}"));
-    let ids: BTreeSet<_> = book.claim.iter().map(|claim| &claim.id).collect();
-    assert_eq!(ids.len(), book.claim.len(), "two claims have one id");
-    book.claim
-}
-
-fn page(sections: &[(String, String)], counts: &BTreeMap<(usize, &str), usize>) -> String {
-    let count = |document, word| counts.get(&(document, word)).copied().unwrap_or(0);
-    let mut page = format!("{INTRODUCTION}\n| | hold | refuted | open |\n|---|---:|---:|---:|\n");
-    for (number, name) in (1..).zip(DOCUMENTS) {
-        let [hold, refuted, open] = ["hold", "refuted", "open"].map(|word| count(number, word));
-        writeln!(page, "| {number}. {name} | {hold} | {refuted} | {open} |").unwrap();
-    }
-    for ((number, name), (checked, open)) in (1..).zip(DOCUMENTS).zip(sections) {
-        write!(
-            page,
-            "\n## {number}. {name}\n\n| It says | that is | Weft computes | verdict | what is right | command |\n\
-             |---|---|---|---|---|---|\n{checked}\n### Open\n\n| It says | waits for | why |\n|---|---|---|\n{open}"
-        )
-        .unwrap();
-    }
-    page
-}
-
-fn row(claim: &Claim, check: &Check, found: &Found) -> String {
-    let said = match &check.value {
-        Said::Number(said) => number(*said),
-        Said::Range([low, high]) if *high == f64::INFINITY => format!("at least {}", number(*low)),
-        Said::Range([low, high]) => format!("{} to {}", number(*low), number(*high)),
-        Said::Word(said) => said.clone(),
-    };
-    let verdict = match check.verdict {
-        Verdict::Holds => "holds",
-        Verdict::Refuted => "**refuted**",
-    };
-    let mut command = format!("`{}` `{}`", check.command, check.pick);
-    if let Some(over) = &check.over {
-        let other = over
-            .command
-            .as_ref()
-            .map(|command| format!("`{command}` "))
-            .unwrap_or_default();
-        write!(command, " / {other}`{}`", over.pick).unwrap();
-    }
-    if check.times != 1.0 {
-        write!(command, " x {}", check.times).unwrap();
-    }
-    format!(
-        "| {} | {} | {} | {verdict} | {} | {command} |\n",
-        cell(&claim.quote),
-        format!("{said} {}", check.unit).trim_end(),
-        shown(found),
-        cell(&check.note),
-    )
-}
-
-fn shown(found: &Found) -> String {
-    match found {
-        Found::Number(found) => number(*found),
-        Found::Word(found) => found.clone(),
-    }
-}
-
-/// Four significant digits, and no more than it takes.
-fn number(value: f64) -> String {
-    if value == 0.0 || value.fract() == 0.0 {
-        return format!("{value}");
-    }
-    let digits = (3 - value.abs().log10().floor() as i32).max(0) as usize;
-    let text = format!("{value:.digits$}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|")
 }

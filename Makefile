@@ -1,0 +1,74 @@
+# `make` lists what can be made. Tools that are missing go to .cache/, except what only the system can install.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+export PATH := $(CURDIR)/.cache/bin:$(HOME)/.cargo/bin:$(PATH)
+
+# Tools are built to be built soon, not to run fast: minutes instead of a quarter of an hour on two cores.
+INSTALL := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=256 \
+	cargo install --locked --root .cache
+
+.PHONY: help
+help: ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: tools ## everything: fmt, clippy, tests, doctests, the commands in README and docs, 30 s on each fuzz target
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo nextest run --workspace --locked
+	cargo test --workspace --doc --locked
+	fuzz/run 30
+
+.PHONY: tools
+tools: ## install what the tests need and is not here yet
+	@if ! command -v g++ >/dev/null; then \
+		echo "installing g++ (links programs, builds the fuzzing engine): apt-get install g++"; \
+		root=; if (( EUID != 0 )); then root=sudo; fi; \
+		$$root apt-get update -q; $$root apt-get install -qy --no-install-recommends g++; \
+	fi
+	@if ! command -v cargo >/dev/null; then \
+		echo "there is no cargo here; rustup.rs tells how to install it, then run make again"; exit 1; \
+	fi
+	@for part in rustfmt clippy; do \
+		if ! cargo $${part/rust/} --version >/dev/null 2>&1; then \
+			echo "installing $$part: rustup component add $$part"; rustup component add $$part; \
+		fi; \
+	done
+	@if ! cargo nextest --version >/dev/null 2>&1; then \
+		echo "installing cargo-nextest (runs the tests) into .cache/bin; some minutes, once"; \
+		$(INSTALL) cargo-nextest; \
+	fi
+
+.PHONY: bench
+bench: ## time the fabric: 9,216 GPUs built and classified, growth per doubling
+	cargo bench --workspace --locked
+
+.PHONY: fuzz
+fuzz: tools ## an hour on each fuzz target
+	fuzz/run 3600
+
+.PHONY: bless
+bless: tools ## write what is generated afresh: outputs shown in docs, docs/claims.md, pictures, snapshots
+	WEFT_BLESS=1 cargo nextest run --workspace --locked
+	git status --short
+
+.PHONY: deny
+deny: cargo-deny ## licences, banned crates, sources
+	cargo deny check bans licenses sources
+
+.PHONY: advisories
+advisories: cargo-deny ## known vulnerabilities; fetches the advisory database
+	cargo deny check advisories
+
+.PHONY: cargo-deny
+cargo-deny:
+	@if ! cargo deny --version >/dev/null 2>&1; then \
+		echo "installing cargo-deny (reads deny.toml) into .cache/bin; some minutes, once"; \
+		$(INSTALL) cargo-deny; \
+	fi
+
+.PHONY: clean
+clean: ## remove what was built, tools included
+	cargo clean
+	rm -rf .cache fuzz/target fuzz/artifacts

@@ -1,0 +1,92 @@
+//! docs/claims.md, written.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::Found;
+use crate::book::{Check, Claim, DOCUMENTS, Said, Verdict};
+
+const INTRODUCTION: &str = "\
+# Claims, checked
+
+Three introductions to GPU interconnects, taken at their word. Each claim that can be checked is quoted, with what
+Weft computes and the command that computes it; `make test` runs them all and this page is written by that test from
+[claims.toml](claims.toml). Most of what is refuted mixes two things that a data sheet prints alike: one way and both ways,
+or a link and a whole GPU.
+
+A verdict is about the wiring: rates are what the wires signal unless a note says otherwise. What needs more than wiring
+is open, and says what it waits for: `plans` (what an algorithm moves), the `simulator` (how long it takes), `training`
+(a predicted training step), the `library` (ranks that run), a `gpu`. Left out are opinions, advice on screws and slots,
+and when a technology became common.
+";
+
+pub(super) fn page(sections: &[(String, String)], counts: &BTreeMap<(usize, &str), usize>) -> String {
+    let count = |document, word| counts.get(&(document, word)).copied().unwrap_or(0);
+    let mut page = format!("{INTRODUCTION}\n| | hold | refuted | open |\n|---|---:|---:|---:|\n");
+    for (number, name) in (1..).zip(DOCUMENTS) {
+        let [hold, refuted, open] = ["hold", "refuted", "open"].map(|word| count(number, word));
+        writeln!(page, "| {number}. {name} | {hold} | {refuted} | {open} |").unwrap();
+    }
+    for ((number, name), (checked, open)) in (1..).zip(DOCUMENTS).zip(sections) {
+        write!(
+            page,
+            "\n## {number}. {name}\n\n| It says | that is | Weft computes | verdict | what is right | command |\n\
+             |---|---|---|---|---|---|\n{checked}\n### Open\n\n| It says | waits for | why |\n|---|---|---|\n{open}"
+        )
+        .unwrap();
+    }
+    page
+}
+
+pub(super) fn row(claim: &Claim, check: &Check, found: &Found) -> String {
+    let said = match &check.value {
+        Said::Number(said) => number(*said),
+        Said::Range([low, high]) if *high == f64::INFINITY => format!("at least {}", number(*low)),
+        Said::Range([low, high]) => format!("{} to {}", number(*low), number(*high)),
+        Said::Word(said) => said.clone(),
+    };
+    let verdict = match check.verdict {
+        Verdict::Holds => "holds",
+        Verdict::Refuted => "**refuted**",
+    };
+    let mut command = format!("`{}` `{}`", check.command, check.pick);
+    if let Some(over) = &check.over {
+        let other = over
+            .command
+            .as_ref()
+            .map(|command| format!("`{command}` "))
+            .unwrap_or_default();
+        write!(command, " / {other}`{}`", over.pick).unwrap();
+    }
+    if check.times != 1.0 {
+        write!(command, " x {}", check.times).unwrap();
+    }
+    format!(
+        "| {} | {} | {} | {verdict} | {} | {command} |\n",
+        cell(&claim.quote),
+        format!("{said} {}", check.unit).trim_end(),
+        shown(found),
+        cell(&check.note),
+    )
+}
+
+pub(super) fn shown(found: &Found) -> String {
+    match found {
+        Found::Number(found) => number(*found),
+        Found::Word(found) => found.clone(),
+    }
+}
+
+/// Four significant digits, and no more than it takes.
+fn number(value: f64) -> String {
+    if value == 0.0 || value.fract() == 0.0 {
+        return format!("{value}");
+    }
+    let digits = (3 - value.abs().log10().floor() as i32).max(0) as usize;
+    let text = format!("{value:.digits$}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+pub(super) fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}

@@ -1,0 +1,81 @@
+//! What the tests of documents share: a shell that finds `weft`, and the comparison of what is committed with what is
+//! true now, which `WEFT_BLESS=1` turns into writing it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{env, fs};
+
+/// The repository.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A new, empty folder.
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    match fs::remove_dir_all(&folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", folder.display()),
+        _ => fs::create_dir_all(&folder).unwrap(),
+    }
+    folder
+}
+
+/// What a command printed, and how it ended.
+pub(crate) struct Outcome {
+    pub(crate) output: String,
+    pub(crate) errors: String,
+    pub(crate) code: Option<i32>,
+}
+
+/// Runs a command line in a folder, by a shell whose `weft` is the one just built.
+pub(crate) fn shell(folder: &Path, command: &str) -> Outcome {
+    let weft = Path::new(env!("CARGO_BIN_EXE_weft")).parent().unwrap();
+    let path = env::join_paths(
+        [weft.to_owned()]
+            .into_iter()
+            .chain(env::split_paths(&env::var_os("PATH").unwrap())),
+    );
+    let done = Command::new("sh")
+        .args(["-c", command])
+        .current_dir(folder)
+        .env("PATH", path.unwrap())
+        .env_remove("WEFT_DEBUG")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    Outcome {
+        output: String::from_utf8(done.stdout).unwrap(),
+        errors: String::from_utf8(done.stderr).unwrap(),
+        code: done.status.code(),
+    }
+}
+
+/// Fails where a committed file is not what it should be; with `WEFT_BLESS=1` makes it so instead.
+pub(crate) fn assert_current(file: &str, wanted: &str) {
+    let path = root().join(file);
+    let committed = fs::read_to_string(&path).unwrap_or_default();
+    if committed == wanted {
+        return;
+    }
+    if env::var_os("WEFT_BLESS").is_some_and(|value| value == "1") {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, wanted).unwrap();
+        println!("blessed {file}");
+        return;
+    }
+    let (old, new): (Vec<_>, Vec<_>) = (committed.lines().collect(), wanted.lines().collect());
+    let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
+    let excerpt = |lines: &[&str]| {
+        lines
+            .iter()
+            .skip(same)
+            .take(12)
+            .fold(String::new(), |all, line| all + line + "\n")
+    };
+    panic!(
+        "{file} is out of date from line {}; `make bless` writes it afresh.\n--- committed\n{}--- now\n{}",
+        same + 1,
+        excerpt(&old),
+        excerpt(&new),
+    );
+}

@@ -173,16 +173,16 @@ impl LocalGraph {
         widths
     }
 
-    /// The state before every state on a path of fewest hops, by links of at least `width`.
-    fn shortest(&self, source: u32, level: PathType, width: u64) -> Vec<Option<usize>> {
+    /// The state before every state on a path of fewest hops by links of at least `width`, and the link between the two.
+    fn shortest(&self, source: u32, level: PathType, width: u64) -> Vec<Option<(usize, Width)>> {
         let mut came_from = vec![None; self.roles.len() * 2];
         let start = state(source, false);
-        came_from[start] = Some(start);
+        came_from[start] = Some((start, Width::UNLIMITED));
         let mut queue = VecDeque::from([start]);
         while let Some(from) = queue.pop_front() {
             for (to, edge) in self.steps(from, source, level) {
                 if edge.width.effective.bytes_per_second() >= width && came_from[to].is_none() {
-                    came_from[to] = Some(from);
+                    came_from[to] = Some((from, edge.width));
                     queue.push_back(to);
                 }
             }
@@ -195,27 +195,21 @@ impl LocalGraph {
         source: u32,
         target: u32,
         level: PathType,
-        came_from: &[Option<usize>],
+        came_from: &[Option<(usize, Width)>],
     ) -> Option<Reach> {
         let path_to = |end: usize| {
-            let mut devices = vec![target];
+            let mut reach = Reach { kind: level, width: Width::UNLIMITED, devices: vec![target] };
             let mut at = end;
             while at != state(source, false) {
-                at = came_from[at]?;
-                devices.push((at / 2) as u32);
+                let (before, width) = came_from[at]?;
+                reach.devices.push((before / 2) as u32);
+                reach.width = reach.width.then(width);
+                at = before;
             }
-            devices.reverse();
-            Some(devices)
+            reach.devices.reverse();
+            Some(reach)
         };
-        let devices = self.arrivals(target, level).filter_map(path_to).min_by_key(Vec::len)?;
-        let width = devices
-            .windows(2)
-            .map(|pair| {
-                let edges = self.edges[pair[0] as usize].iter().filter(|edge| edge.target == pair[1]);
-                edges.map(|edge| edge.width).max_by_key(|width| width.effective).unwrap_or(Width::NONE)
-            })
-            .fold(Width::UNLIMITED, Width::then);
-        Some(Reach { kind: level, width, devices })
+        self.arrivals(target, level).filter_map(path_to).min_by_key(|reach| reach.devices.len())
     }
 }
 

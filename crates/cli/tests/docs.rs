@@ -61,17 +61,10 @@ fn pictures_are_current() {
 fn relative_links_lead_somewhere() {
     for file in documents() {
         let text = fs::read_to_string(root().join(&file)).unwrap();
-        for target in text
-            .split("](")
-            .skip(1)
-            .filter_map(|rest| rest.split([')', '#']).next())
-        {
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
             let elsewhere = target.is_empty() || target.contains("://");
             let path = root().join(&file).parent().unwrap().join(target);
-            assert!(
-                elsewhere || path.exists(),
-                "{file} links to {target}, which is not there"
-            );
+            assert!(elsewhere || path.exists(), "{file} links to {target}, which is not there");
         }
     }
 }
@@ -99,12 +92,8 @@ fn transcript(folder: &Path, command: &str) -> Vec<String> {
         None => command.to_owned(),
     };
     let outcome = shell(folder, &format!("{{ {command}\n}} 2>&1"));
-    let mut lines: Vec<String> = outcome
-        .output
-        .trim_end()
-        .lines()
-        .map(|line| line.trim_end().to_owned())
-        .collect();
+    let mut lines: Vec<String> =
+        outcome.output.trim_end().lines().map(|line| line.trim_end().to_owned()).collect();
     match outcome.code {
         Some(0) => {}
         Some(code) => lines.push(format!("[exit code {code}]")),
@@ -162,11 +151,7 @@ fn stale_output_is_found_and_elided_output_kept() {
     let mut commands = Vec::new();
     let now = replay(text, |command| {
         commands.push(command.to_owned());
-        let printed = if command == "one" {
-            "new"
-        } else {
-            "kept\nx\ny\nend"
-        };
+        let printed = if command == "one" { "new" } else { "kept\nx\ny\nend" };
         Some(printed.lines().map(str::to_owned).collect())
     });
     assert_eq!(commands, ["one", "two \\\n  more"]);

@@ -47,6 +47,11 @@ impl BusId {
     pub const fn new(domain: u32, bus: u8, device: u8, function: u8) -> Self {
         Self((domain as u64) << 20 | (bus as u64) << 12 | (device as u64) << 4 | (function & 0xf) as u64)
     }
+
+    /// The PCI domain.
+    pub const fn domain(self) -> u64 {
+        self.0 >> 20
+    }
 }
 
 /// `0000:17:00.0`

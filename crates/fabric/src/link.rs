@@ -73,9 +73,9 @@ pub enum LinkKind {
     XeLink,
     /// PCI Express.
     Pcie {
-        /// 1 to 6.
+        /// 1 to 6; 0 where the description does not say.
         generation: u8,
-        /// Lanes.
+        /// Lanes; 0 where the description does not say.
         width: u8,
     },
     /// Between the sockets of a host.
@@ -105,6 +105,7 @@ impl fmt::Display for LinkKind {
             Self::C2c => "NVLink-C2C".to_owned(),
             Self::Xgmi { generation } => format!("xGMI {generation}"),
             Self::XeLink => "Xe Link".to_owned(),
+            Self::Pcie { generation: 0, width: 0 } => "PCIe".to_owned(),
             Self::Pcie { generation, width } => format!("PCIe {generation}.0 x{width}"),
             Self::Socket(socket) => match socket {
                 Socket::IntelBroadwell => "Intel QPI",
@@ -175,6 +176,7 @@ impl LinkKind {
             Self::C2c => "c2c".to_owned(),
             Self::Xgmi { generation } => format!("xgmi{generation}"),
             Self::XeLink => "xelink".to_owned(),
+            Self::Pcie { generation: 0, width: 0 } => "pcie".to_owned(),
             Self::Pcie { generation, width } => format!("pcie{generation}x{width}"),
             Self::Socket(socket) => SOCKET_IDS
                 .iter()
@@ -213,6 +215,9 @@ impl FromStr for LinkKind {
             "nvlink" => return Ok(Self::NvLink { generation: None }),
             "c2c" => return Ok(Self::C2c),
             "xelink" => return Ok(Self::XeLink),
+            "pcie" => {
+                return Ok(Self::Pcie { generation: 0, width: 0 });
+            }
             _ => {}
         }
         let digits = id.find(|c: char| c.is_ascii_digit()).ok_or_else(unknown)?;
@@ -327,6 +332,7 @@ mod tests {
             LinkKind::NvLink { generation: None },
             LinkKind::C2c,
             LinkKind::XeLink,
+            LinkKind::Pcie { generation: 0, width: 0 },
             LinkKind::Network { network: Network::Slingshot, gbit: 200 },
         ];
         kinds.extend((1..=5).map(|g| LinkKind::NvLink { generation: Some(g) }));

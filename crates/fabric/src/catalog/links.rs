@@ -127,6 +127,14 @@ pub const fn pcie_lane(generation: u8) -> Rate<Lane, OneWay> {
     Rate::from_bytes(megatransfers * 1_000_000 * payload / coded / 8)
 }
 
+/// A PCIe link of which the description says neither generation nor width, so that its rate is not known.
+pub static PCIE_UNKNOWN: LinkSpec = LinkSpec {
+    kind: LinkKind::Pcie { generation: 0, width: 0 },
+    nominal: None,
+    effective: None,
+    latency: PCIE_LATENCY,
+};
+
 /// A PCIe link of a generation and width.
 pub const fn pcie(generation: u8, width: u8) -> LinkSpec {
     // NCCL counts 60 units of 100 Mb/s for a Gen3 lane, doubling with each generation.
@@ -226,6 +234,7 @@ pub fn spec_of(kind: LinkKind) -> LinkSpec {
         LinkKind::Xgmi { generation: 3 } => XGMI3.clone(),
         LinkKind::Xgmi { .. } => XGMI4.clone(),
         LinkKind::XeLink => XE_LINK.clone(),
+        LinkKind::Pcie { generation: 0, .. } => PCIE_UNKNOWN.clone(),
         LinkKind::Pcie { generation, width } => pcie(generation, width),
         LinkKind::Socket(kind) => socket(kind),
         LinkKind::Network { network: technology, gbit } => network(technology, gbit),

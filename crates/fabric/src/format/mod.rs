@@ -1,11 +1,12 @@
 //! Files that describe a fabric, read from bytes the caller already holds.
 //!
-//! Nothing here opens a file, and nothing here trusts its input: every reader has limits, and whatever is wrong is a
-//! [`ReadError`] with a line and a reason.
+//! [`read`] looks at the bytes to tell which format they are in. Nothing here opens a file, and nothing here trusts
+//! its input: every reader has limits, and whatever is wrong is a [`ReadError`] with a line and a reason.
 
 pub mod document;
+pub mod xml;
 
-use crate::fabric::FabricError;
+use crate::fabric::{Fabric, FabricError};
 
 /// The largest input a reader takes. Real descriptions have some kilobytes.
 pub const MAX_INPUT_BYTES: usize = 64 << 20;
@@ -30,6 +31,9 @@ pub enum ReadError {
         /// How many there are.
         bytes: usize,
     },
+    /// The bytes are in no format that is known here.
+    #[error("this is neither topology XML nor a TOML or JSON document with a `weft` key")]
+    UnknownFormat,
     /// What was read does not make a fabric.
     #[error(transparent)]
     Fabric(#[from] FabricError),
@@ -39,6 +43,40 @@ impl ReadError {
     /// An error on a line.
     pub(crate) fn at(line: usize, reason: impl Into<String>) -> Self {
         Self::At { line, reason: reason.into() }
+    }
+}
+
+/// A format that can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// NCCL topology XML, or RCCL's dialect of it.
+    Xml,
+    /// A document in TOML.
+    Toml,
+    /// A document in JSON.
+    Json,
+}
+
+/// Tells the format from the bytes alone.
+pub fn detect(bytes: &[u8]) -> Option<Format> {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
+    let has_version = |line: &[u8]| {
+        line.strip_prefix(b"weft").is_some_and(|rest| rest.trim_ascii_start().starts_with(b"="))
+    };
+    match bytes.first()? {
+        b'<' => Some(Format::Xml),
+        b'{' => Some(Format::Json),
+        _ if bytes.split(|b| *b == b'\n').any(has_version) => Some(Format::Toml),
+        _ => None,
+    }
+}
+
+/// Reads a fabric in whichever format the bytes are; `name` is what it is called where the bytes do not say.
+pub fn read(bytes: &[u8], name: &str) -> Result<Fabric, ReadError> {
+    match detect(bytes).ok_or(ReadError::UnknownFormat)? {
+        Format::Xml => xml::read(bytes, name),
+        Format::Toml => document::read_toml(bytes),
+        Format::Json => document::read_json(bytes),
     }
 }
 
@@ -63,4 +101,34 @@ pub(crate) fn excerpt(text: &str) -> String {
         shown.push_str("...");
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_told_apart() {
+        assert_eq!(detect(b"\xef\xbb\xbf\n <system/>"), Some(Format::Xml));
+        assert_eq!(detect(b"# a rack\nweft = 1\n"), Some(Format::Toml));
+        assert_eq!(detect(b" {\"weft\": 1}"), Some(Format::Json));
+        for other in ["", "  \n", "hello", "weft topo"] {
+            assert_eq!(detect(other.as_bytes()), None, "{other}");
+            assert_eq!(read(other.as_bytes(), "x"), Err(ReadError::UnknownFormat));
+        }
+    }
+
+    #[test]
+    fn too_much_and_not_text() {
+        let bytes = vec![b' '; MAX_INPUT_BYTES + 1];
+        assert_eq!(text(&bytes), Err(ReadError::TooLarge { bytes: bytes.len() }));
+        let error = text(b"<system>\n<!-- caf\xe9 -->").unwrap_err();
+        assert_eq!(error.to_string(), "line 2: this byte is not UTF-8 text; save the file as UTF-8");
+    }
+
+    #[test]
+    fn excerpts_are_short_and_on_one_line() {
+        assert_eq!(excerpt("a\nb"), "a b");
+        assert_eq!(excerpt(&"x".repeat(50)), format!("{}...", "x".repeat(40)));
+    }
 }

@@ -1,0 +1,377 @@
+//! What joins GPUs: NVLink, xGMI and C2C, and the PCIe switches that are split in two.
+//!
+//! A `<nvlink>` is one direction of a link between GPUs (each lists the other), but both directions of one to a switch
+//! or a CPU. Several `<gpu>` in one PCI function are ranks on one GPU, each of which lists all its links.
+
+use rustc_hash::FxHashMap;
+
+use super::attributes::class;
+use super::elements::{Element, Tag};
+use super::read::{TreeReader, bus_id};
+use super::{HIDDEN_DOMAIN, HIDDEN_SWITCH, local_link};
+use crate::catalog::gpus::Vendor;
+use crate::catalog::links;
+use crate::device::{BusId, Device, DeviceId, DeviceKind, HostId, PciClass};
+use crate::figure::{Basis, Figure, Source};
+use crate::format::ReadError;
+use crate::link::{LinkKind, LinkSpec, SpecId};
+use crate::rate::Rate;
+
+/// Links between two devices. Today's largest GPU has 36.
+const MAX_COUNT: u32 = 1_000;
+
+/// Reads every link element; all devices are there.
+pub(super) fn read(tree: &mut TreeReader<'_, '_>) -> Result<(), ReadError> {
+    let mut reader = LinkReader {
+        switches: FxHashMap::default(),
+        listed: Vec::new(),
+        dropped_pcilinks: 0,
+        self_links: 0,
+        gpus_as_switches: false,
+        unknown_xgmi: false,
+        tree,
+    };
+    let document = reader.tree.document;
+    for (at, element) in document.elements.iter().enumerate() {
+        let Some(device) = reader.tree.devices[at] else {
+            continue;
+        };
+        match element.tag {
+            Tag::NvLink | Tag::Xgmi => reader.gpu_link(element, device)?,
+            Tag::C2c => reader.c2c(element, device)?,
+            Tag::PciLink => reader.pcilink(element, device)?,
+            _ => {}
+        }
+    }
+    reader.finish()
+}
+
+/// One element's share of a link.
+#[derive(Debug, Clone, Copy)]
+struct Listed {
+    source: DeviceId,
+    target: DeviceId,
+    spec: SpecId,
+    /// The `<gpu>` it is in.
+    rank: usize,
+    count: u32,
+    line: usize,
+    both_ways: bool,
+    /// Every target of this kind is the same switch seen again: counts do not add up.
+    seen_again: bool,
+}
+
+struct LinkReader<'t, 'd, 'a> {
+    tree: &'t mut TreeReader<'d, 'a>,
+    /// Switches by host (none: shared by hosts) and bus id.
+    switches: FxHashMap<(Option<HostId>, BusId), DeviceId>,
+    listed: Vec<Listed>,
+    dropped_pcilinks: usize,
+    self_links: usize,
+    gpus_as_switches: bool,
+    unknown_xgmi: bool,
+}
+
+impl LinkReader<'_, '_, '_> {
+    fn gpu_link(&mut self, element: &Element<'_>, source: DeviceId) -> Result<(), ReadError> {
+        let Some(count) = count(element)? else {
+            return Ok(());
+        };
+        let link = if element.tag == Tag::Xgmi {
+            self.xgmi(source)
+        } else {
+            nvlink(self.tree.builder.device(source))
+        };
+        let generation = match link.kind {
+            LinkKind::NvLink { generation } => generation,
+            _ => None,
+        };
+        let target_class = element.text("tclass").map(class);
+        let mut seen_again = false;
+        let target = match target_class {
+            Some(Some(class)) if class.is_gpu() => match self.target_gpu(element, source)? {
+                target if target == source => {
+                    self.self_links += 1;
+                    return Ok(());
+                }
+                target => target,
+            },
+            Some(Some(PciClass(0x06_80_01))) => match self.numa_above(element) {
+                Some(numa) => numa,
+                None => return Ok(()),
+            },
+            Some(_) => {
+                let target = bus_id(element, "target")?;
+                seen_again = self.is_gpu(source, target);
+                let target = if seen_again { HIDDEN_SWITCH } else { target };
+                self.gpus_as_switches |= seen_again;
+                self.switch(source, target, generation)
+            }
+            None => {
+                return Err(ReadError::at(
+                    element.line,
+                    format!(
+                        "{} has no tclass, the PCI class of its target (0x030200 for a GPU, 0x068000 for a switch)",
+                        name_of(element)
+                    ),
+                ));
+            }
+        };
+        let both_ways = !matches!(self.tree.builder.device(target).kind, DeviceKind::Gpu(_));
+        let spec = self.tree.builder.spec(link);
+        self.listed.push(Listed {
+            source,
+            target,
+            spec,
+            rank: element.parent,
+            count,
+            line: element.line,
+            both_ways,
+            seen_again,
+        });
+        Ok(())
+    }
+
+    /// The GPU that a link names, on the same host.
+    fn target_gpu(&self, element: &Element<'_>, source: DeviceId) -> Result<DeviceId, ReadError> {
+        let bus = bus_id(element, "target")?;
+        let name = name_of(element);
+        match self.at_bus(source, bus) {
+            Some(target) if matches!(self.tree.builder.device(target).kind, DeviceKind::Gpu(_)) => Ok(target),
+            Some(_) => Err(ReadError::at(
+                element.line,
+                format!("{name} target {bus} is no GPU, but its tclass says so"),
+            )),
+            None => Err(ReadError::at(
+                element.line,
+                format!(
+                    "{name} target {bus} is no device of this file; add that GPU, or remove the {name} if it is left \
+                     out on purpose"
+                ),
+            )),
+        }
+    }
+
+    fn at_bus(&self, near: DeviceId, bus: BusId) -> Option<DeviceId> {
+        let host = self.tree.builder.device(near).host?;
+        self.tree.by_bus.get(&(host, bus)).copied()
+    }
+
+    fn is_gpu(&self, near: DeviceId, bus: BusId) -> bool {
+        self.at_bus(near, bus)
+            .is_some_and(|id| matches!(self.tree.builder.device(id).kind, DeviceKind::Gpu(_)))
+    }
+
+    /// The switch at a bus id, as a PCI function of the file or as a device that only links name.
+    fn switch(&mut self, near: DeviceId, bus: BusId, nvlink: Option<u8>) -> DeviceId {
+        let host = self.tree.builder.device(near).host;
+        let hidden = bus.domain() >= u64::from(HIDDEN_DOMAIN);
+        // A hidden switch is the rack's where the file has several hosts.
+        let owner = if hidden && self.tree.builder.host_count() > 1 { None } else { host };
+        let in_file = self
+            .at_bus(near, bus)
+            .filter(|id| matches!(self.tree.builder.device(*id).kind, DeviceKind::NvSwitch { .. }));
+        let switch = match in_file {
+            Some(switch) => switch,
+            None => *self.switches.entry((owner, bus)).or_insert_with(|| {
+                self.tree.builder.add_device(Device {
+                    host: owner,
+                    ordinal: 0,
+                    kind: DeviceKind::NvSwitch { generation: None },
+                    bus: Some(bus),
+                    class: Some(PciClass::NVSWITCH),
+                    label: None,
+                    extra: Vec::new(),
+                })
+            }),
+        };
+        if let DeviceKind::NvSwitch { generation } = &mut self.tree.builder.device_mut(switch).kind {
+            // NVSwitch came with NVLink 2 and has kept step.
+            *generation = generation.or(nvlink.filter(|g| *g >= 2).map(|g| g - 1));
+        }
+        switch
+    }
+
+    /// The NUMA node that a link's GPU hangs below.
+    fn numa_above(&self, element: &Element<'_>) -> Option<DeviceId> {
+        let elements = &self.tree.document.elements;
+        let mut above = element.parent;
+        while elements[above].tag != Tag::Cpu {
+            if above == 0 {
+                return None;
+            }
+            above = elements[above].parent;
+        }
+        self.tree.devices[above]
+    }
+
+    fn xgmi(&mut self, source: DeviceId) -> LinkSpec {
+        let gcn = match &self.tree.builder.device(source).kind {
+            DeviceKind::Gpu(gpu) => gpu.ranks.iter().flat_map(|rank| &rank.extra),
+            _ => return links::XGMI2.clone(),
+        }
+        .find(|(name, _)| &**name == "gcn")
+        .map_or("", |(_, gcn)| gcn.trim_start_matches("gfx"));
+        match gcn {
+            "906" | "908" => links::XGMI2.clone(),
+            // RCCL's files call gfx90a 910.
+            "90a" | "910" => links::XGMI3.clone(),
+            "940" | "941" | "942" => links::XGMI4.clone(),
+            "950" => links::XGMI4_MI350.clone(),
+            _ => {
+                self.unknown_xgmi = true;
+                links::XGMI2.clone()
+            }
+        }
+    }
+
+    fn c2c(&mut self, element: &Element<'_>, gpu: DeviceId) -> Result<(), ReadError> {
+        let (Some(count), Some(numa)) = (count(element)?, self.numa_above(element)) else {
+            return Ok(());
+        };
+        let megabytes = element.small_number("bw").unwrap_or(0).max(0) as u64;
+        let known = links::C2C.effective.as_ref().map(|figure| figure.value);
+        let spec = if known == Some(Rate::from_mb(megabytes)) {
+            links::C2C.clone()
+        } else {
+            LinkSpec {
+                nominal: None,
+                effective: Some(Figure {
+                    value: Rate::from_mb(megabytes),
+                    basis: Basis::Effective,
+                    source: Source::named("c2c bw of the topology file"),
+                }),
+                ..links::C2C.clone()
+            }
+        };
+        let spec = self.tree.builder.spec(spec);
+        self.listed.push(Listed {
+            source: gpu,
+            target: numa,
+            spec,
+            rank: element.parent,
+            count,
+            line: element.line,
+            both_ways: true,
+            seen_again: false,
+        });
+        Ok(())
+    }
+
+    fn pcilink(&mut self, element: &Element<'_>, source: DeviceId) -> Result<(), ReadError> {
+        let bus = bus_id(element, "target")?;
+        let switch = |id| matches!(self.tree.builder.device(id).kind, DeviceKind::PcieSwitch);
+        let target = self.at_bus(source, bus);
+        match target.filter(|&target| target != source && switch(source) && switch(target)) {
+            Some(target) => {
+                let spec = self.tree.builder.spec(local_link());
+                self.listed.push(Listed {
+                    source,
+                    target,
+                    spec,
+                    rank: 0,
+                    count: 1,
+                    line: element.line,
+                    both_ways: false,
+                    seen_again: true,
+                });
+            }
+            // NCCL's own files name halves that it has trimmed away.
+            None => self.dropped_pcilinks += 1,
+        }
+        Ok(())
+    }
+
+    /// Adds up what the elements listed: over one `<gpu>` counts add, over several they repeat.
+    fn finish(mut self) -> Result<(), ReadError> {
+        self.listed.sort_by_key(|l| (l.source, l.target, l.spec, l.rank, l.seen_again));
+        for link in self.listed.chunk_by(|a, b| (a.source, a.target, a.spec) == (b.source, b.target, b.spec))
+        {
+            let count = link
+                .chunk_by(|a, b| a.rank == b.rank)
+                .map(|rank| {
+                    let adding = rank.iter().filter(|l| !l.seen_again).map(|l| l.count);
+                    let seen_again = rank.iter().filter(|l| l.seen_again).map(|l| l.count).max();
+                    adding.fold(seen_again.unwrap_or(0), u32::saturating_add)
+                })
+                .max()
+                .unwrap_or(0);
+            let first = link[0];
+            if count > MAX_COUNT {
+                let line = link.iter().map(|l| l.line).max().unwrap_or(first.line);
+                return Err(ReadError::at(
+                    line,
+                    format!("{count} links between two devices; no GPU has more than {MAX_COUNT}"),
+                ));
+            }
+            let builder = &mut self.tree.builder;
+            if first.both_ways {
+                builder.connect(first.source, first.target, count, first.spec);
+            } else {
+                builder.link(first.source, first.target, count, first.spec);
+            }
+        }
+        self.notes();
+        Ok(())
+    }
+
+    fn notes(self) {
+        let builder = &mut self.tree.builder;
+        if self.gpus_as_switches {
+            builder.note(
+                "NVLinks name GPUs but call them switches, as sandboxes do; they are taken to meet in one NVSwitch.",
+            );
+        }
+        if self.self_links > 0 {
+            builder.note(format!(
+                "{} links lead from a GPU to itself, as where a virtual machine hides the peer; they are left out.",
+                self.self_links
+            ));
+        }
+        if self.unknown_xgmi {
+            builder.note(
+                "The GPUs' gcn is not one Weft knows; as RCCL does, their xGMI is taken to be the slowest.",
+            );
+        }
+        if self.dropped_pcilinks > 0 {
+            builder.note(format!(
+                "{} pcilinks lead to no PCIe switch of the file; NCCL ignores them too.",
+                self.dropped_pcilinks
+            ));
+        }
+    }
+}
+
+/// How many links an element stands for; none where it says zero.
+fn count(element: &Element<'_>) -> Result<Option<u32>, ReadError> {
+    match element.number("count") {
+        Some(count @ 1..) => Ok(Some(u32::try_from(count).unwrap_or(u32::MAX))),
+        Some(_) => Ok(None),
+        None => Err(ReadError::at(element.line, format!("{} has no count", name_of(element)))),
+    }
+}
+
+fn name_of(element: &Element<'_>) -> &'static str {
+    match element.tag {
+        Tag::Xgmi => "xgmi",
+        Tag::C2c => "c2c",
+        _ => "nvlink",
+    }
+}
+
+/// The NVLinks of a GPU, told by its compute capability as NCCL tells them.
+fn nvlink(gpu: &Device) -> LinkSpec {
+    let DeviceKind::Gpu(gpu) = &gpu.kind else {
+        return links::NVLINK_UNKNOWN.clone();
+    };
+    let model = gpu.model.filter(|model| model.vendor == Vendor::Nvidia);
+    match gpu.sm.or(model.map(|model| model.architecture)) {
+        Some(86) => links::NVLINK3_GEFORCE.clone(),
+        Some(60..70) => links::NVLINK[0].clone(),
+        Some(70..80) => links::NVLINK[1].clone(),
+        Some(80..90) => links::NVLINK[2].clone(),
+        Some(90..100) => links::NVLINK[3].clone(),
+        Some(100..) => links::NVLINK[4].clone(),
+        _ => links::NVLINK_UNKNOWN.clone(),
+    }
+}

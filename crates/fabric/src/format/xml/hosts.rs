@@ -1,0 +1,76 @@
+//! Which hosts a file has to describe together, how they are told apart, and whose dialect they need.
+
+use rustc_hash::FxHashSet;
+
+use super::attributes::hash;
+use super::tree::Tree;
+use super::write::find;
+use crate::catalog::gpus::Vendor;
+use crate::device::{DeviceId, DeviceKind, GpuRank, HostId};
+use crate::fabric::Fabric;
+use crate::link::{Link, LinkKind};
+
+/// The hosts that share an NVLink domain with `host`, itself among them: what one file has to describe together.
+pub fn island(fabric: &Fabric, host: HostId) -> Vec<HostId> {
+    let mut reached = vec![false; fabric.hosts().len()];
+    let mut seen = vec![false; fabric.devices().len()];
+    let mut queue: Vec<DeviceId> = Vec::new();
+    let mut hosts = vec![host];
+    reached[host.index()] = true;
+    let mut next = 0;
+    while next < hosts.len() {
+        let gpus = fabric.gpus().iter().copied();
+        queue.extend(gpus.filter(|gpu| fabric.device(*gpu).host == Some(hosts[next])));
+        next += 1;
+        while let Some(device) = queue.pop() {
+            if std::mem::replace(&mut seen[device.index()], true) {
+                continue;
+            }
+            if let Some(host) = fabric.device(device).host
+                && !std::mem::replace(&mut reached[host.index()], true)
+            {
+                hosts.push(host);
+            }
+            let wires = fabric.links_from(device).iter();
+            queue.extend(wires.filter(|link| fabric.spec(link).kind.is_gpu_fabric()).map(|link| link.target));
+        }
+    }
+    hosts.sort_unstable();
+    hosts
+}
+
+/// Whose words the file uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dialect {
+    Nccl,
+    Rccl,
+}
+
+impl Dialect {
+    pub(super) fn of(fabric: &Fabric, tree: &Tree) -> Self {
+        let amd = |id: DeviceId| {
+            let DeviceKind::Gpu(gpu) = &fabric.device(id).kind else {
+                return false;
+            };
+            let names_gcn = |rank: &GpuRank| rank.extra.iter().any(|(name, _)| &**name == "gcn");
+            let xgmi = |link: &Link| matches!(fabric.spec(link).kind, LinkKind::Xgmi { .. });
+            gpu.ranks.iter().any(names_gcn)
+                || gpu.model.is_some_and(|model| model.vendor == Vendor::Amd)
+                || fabric.links_from(id).iter().any(xgmi)
+        };
+        if fabric.gpus().iter().any(|gpu| tree.holds(*gpu) && amd(*gpu)) { Self::Rccl } else { Self::Nccl }
+    }
+}
+
+/// True where several hosts are written and the hashes that came with them do not tell them apart.
+pub(super) fn needs_hashes(fabric: &Fabric, tree: &Tree) -> bool {
+    let mut hashes = FxHashSet::default();
+    let mut hosts = FxHashSet::default();
+    for root in &tree.roots {
+        let text = root.numa.and_then(|numa| find(&fabric.device(numa).extra, "host_hash"));
+        hosts.insert(root.host);
+        hashes.insert((root.host, text.map_or(0, hash)));
+    }
+    let distinct: FxHashSet<u64> = hashes.iter().map(|(_, hash)| *hash).collect();
+    hosts.len() > 1 && (distinct.len() < hosts.len() || hashes.len() > hosts.len())
+}

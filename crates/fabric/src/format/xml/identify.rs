@@ -1,0 +1,70 @@
+//! What a PCI function is, told from what it holds, its class and its ids.
+
+use super::attributes::leading_number;
+use super::elements::Element;
+use crate::catalog::gpus::{self, GpuModel, Vendor};
+use crate::device::{Device, DeviceKind, Gpu, PciClass};
+use crate::link::Network;
+
+/// Which elements an element holds, as far as it decides what the element is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Contents {
+    pub(super) gpu: bool,
+    pub(super) nic: bool,
+    pub(super) pci: bool,
+}
+
+/// What a PCI function is: what it holds decides, then its class.
+pub(super) fn kind_of(class: Option<PciClass>, contents: Contents, element: &Element<'_>) -> DeviceKind {
+    let gpu = |class: PciClass| class.is_gpu();
+    if contents.gpu || (!contents.nic && class.is_some_and(gpu)) {
+        return DeviceKind::Gpu(Gpu { model: gpu_model(element), ..Gpu::default() });
+    }
+    if contents.nic {
+        return DeviceKind::Nic(Vec::new());
+    }
+    match class {
+        Some(PciClass::NVSWITCH) => DeviceKind::NvSwitch { generation: None },
+        // ConnectX-8 shows its data-direct function as a bridge of this class.
+        Some(class) if class.is_bridge() || class == PciClass(0x08_01_00) => DeviceKind::PcieSwitch,
+        Some(class) if class.base() == 0x02 => DeviceKind::Nic(Vec::new()),
+        Some(class) if class.0 >> 8 == 0x01_08 => DeviceKind::Storage,
+        _ if contents.pci => DeviceKind::PcieSwitch,
+        _ => DeviceKind::PciFunction,
+    }
+}
+
+fn gpu_model(element: &Element<'_>) -> Option<&'static GpuModel> {
+    let device = u16::try_from(element.number("device")?).ok()?;
+    let model = gpus::by_pci_device(device)?;
+    (element.number("vendor") == Some(vendor_id(model.vendor))).then_some(model)
+}
+
+/// The PCI vendor id of a GPU maker.
+pub(super) fn vendor_id(vendor: Vendor) -> i64 {
+    match vendor {
+        Vendor::Nvidia => 0x10de,
+        Vendor::Amd => 0x1002,
+        Vendor::Intel => 0x8086,
+    }
+}
+
+/// What network a NIC is on, as far as its PCI identity tells.
+pub(super) fn network_of(nic: &Device, port: Option<&str>) -> Option<Network> {
+    let id = |name| {
+        let (_, value) = nic.extra.iter().find(|(key, _)| &**key == name)?;
+        Some(leading_number(value))
+    };
+    match nic.class? {
+        PciClass::INFINIBAND => Some(Network::InfiniBand),
+        PciClass::ETHERNET
+            if id("vendor") == Some(0x1d0f) && id("device").is_some_and(|d| d >> 8 == 0xef) =>
+        {
+            Some(Network::Efa)
+        }
+        PciClass::ETHERNET if port.is_some_and(|name| name.starts_with("rdmap")) => Some(Network::Efa),
+        // An Ethernet port that NCCL knows by its RDMA name does RoCE.
+        PciClass::ETHERNET if port.is_some_and(|name| name.starts_with("mlx5_")) => Some(Network::Roce),
+        _ => None,
+    }
+}

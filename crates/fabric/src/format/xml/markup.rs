@@ -1,0 +1,54 @@
+//! Elements as text, indented.
+
+use std::fmt::Write as _;
+
+/// XML on its way out.
+#[derive(Debug, Default)]
+pub(super) struct Markup {
+    text: String,
+    depth: usize,
+    /// The text ends with a tag that was opened and holds nothing yet.
+    just_opened: bool,
+}
+
+impl Markup {
+    /// Begins an element.
+    pub(super) fn open(&mut self, tag: &str, attributes: &[(&str, impl AsRef<str>)]) {
+        self.tag(tag, attributes, ">\n");
+        self.depth += 1;
+        self.just_opened = true;
+    }
+
+    /// An element that holds nothing.
+    pub(super) fn empty(&mut self, tag: &str, attributes: &[(&str, impl AsRef<str>)]) {
+        self.tag(tag, attributes, "/>\n");
+    }
+
+    /// Ends an element; one that holds nothing becomes an empty one.
+    pub(super) fn close(&mut self, tag: &str) {
+        self.depth -= 1;
+        if std::mem::take(&mut self.just_opened) {
+            self.text.truncate(self.text.len() - ">\n".len());
+            self.text.push_str("/>\n");
+        } else {
+            let _ = writeln!(self.text, "{:1$}</{tag}>", "", 2 * self.depth);
+        }
+    }
+
+    /// All of it.
+    pub(super) fn finish(self) -> String {
+        self.text
+    }
+
+    fn tag(&mut self, tag: &str, attributes: &[(&str, impl AsRef<str>)], end: &str) {
+        self.just_opened = false;
+        let _ = write!(self.text, "{:1$}<{tag}", "", 2 * self.depth);
+        for (name, value) in attributes {
+            let value = value.as_ref();
+            // NCCL decodes no entities, so the quotes are chosen to fit the value.
+            let quote = if value.contains('"') { '\'' } else { '"' };
+            let _ = write!(self.text, " {name}={quote}{value}{quote}");
+        }
+        self.text.push_str(end);
+    }
+}

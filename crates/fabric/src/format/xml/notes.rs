@@ -1,0 +1,55 @@
+//! What a file leaves out or has too much of, in sentences for whoever uses the fabric.
+
+use super::read::TreeReader;
+use crate::device::{DeviceId, DeviceKind};
+
+impl TreeReader<'_, '_> {
+    /// Says what the file leaves out, and what was done about it.
+    pub(super) fn notes(&mut self) {
+        let (mut gpus, mut bare, mut rankless) = (0, 0, 0);
+        for id in (0..self.builder.device_count() as u32).map(DeviceId) {
+            if let DeviceKind::Gpu(gpu) = &self.builder.device(id).kind {
+                gpus += 1;
+                bare += usize::from(gpu.ranks.is_empty());
+                rankless += usize::from(gpu.ranks.iter().any(|rank| rank.rank.is_none()));
+            }
+        }
+        let complete = "for the whole picture, have NCCL write one: NCCL_TOPO_DUMP_FILE=topo.xml";
+        if gpus == 0 {
+            self.builder.note(format!(
+                "The file names no GPU; NCCL adds those of the machine it runs on. Here they are missing; {complete}."
+            ));
+        } else if bare > 0 {
+            self.builder.note(format!(
+                "{bare} of {gpus} GPUs are described as PCI functions only, so their NVLinks are not known; {complete}."
+            ));
+        }
+        if rankless > 0 {
+            self.builder.note(format!("{rankless} of {gpus} GPUs have no rank; NCCL leaves such a GPU out."));
+        }
+        if self.speed_assumed > 0 {
+            self.builder.note(format!(
+                "{} PCI functions do not say how fast their link is; as NCCL does, PCIe 3.0 is assumed.",
+                self.speed_assumed
+            ));
+        }
+        if self.repeated_ids > 0 {
+            self.builder.note(format!(
+                "{} PCI functions have the bus id of another; each is taken as a device of its own.",
+                self.repeated_ids
+            ));
+        }
+        if self.document.ignored_count > 0 {
+            let names: Vec<String> =
+                self.document.ignored.iter().map(|(name, line)| format!("<{name}> on line {line}")).collect();
+            let more = match self.document.ignored_count - names.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            self.builder.note(format!(
+                "Passed over, as NCCL does, what it does not know or does not look for there: {}{more}.",
+                names.join(", ")
+            ));
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The tree that a file nests: which device hangs below which, and the bus id of each.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashSet;
+
+use super::{HIDDEN_DOMAIN, HIDDEN_SWITCH, local_link};
+use crate::device::{BusId, DeviceId, DeviceKind, HostId};
+use crate::fabric::Fabric;
+use crate::link::{Link, LinkKind, LinkSpec};
+
+/// One `<cpu>` and what it holds.
+pub(super) struct Root {
+    /// Its NUMA node; none for a host that has devices but no NUMA node.
+    pub(super) numa: Option<DeviceId>,
+    pub(super) host: HostId,
+    pub(super) children: Vec<DeviceId>,
+}
+
+/// Where each device of the written hosts stands.
+pub(super) struct Tree {
+    pub(super) roots: Vec<Root>,
+    children: Vec<Vec<DeviceId>>,
+    link_above: Vec<Option<LinkSpec>>,
+    bus: Vec<Option<BusId>>,
+    placed: Vec<bool>,
+}
+
+impl Tree {
+    /// Lays out the given hosts.
+    pub(super) fn new(fabric: &Fabric, hosts: &[HostId]) -> Self {
+        let count = fabric.devices().len();
+        let mut tree = Self {
+            roots: Vec::new(),
+            children: vec![Vec::new(); count],
+            link_above: vec![None; count],
+            bus: fabric.devices().iter().map(|device| device.bus).collect(),
+            placed: vec![false; count],
+        };
+        let mut chosen = vec![false; fabric.hosts().len()];
+        for host in hosts {
+            chosen[host.index()] = true;
+        }
+        let written = |id: DeviceId| fabric.device(id).host.is_some_and(|host| chosen[host.index()]);
+        for id in fabric.device_ids().filter(|id| written(*id)) {
+            if let (DeviceKind::Numa(_), Some(host)) = (&fabric.device(id).kind, fabric.device(id).host) {
+                tree.placed[id.index()] = true;
+                let children = tree.descend(fabric, id);
+                tree.roots.push(Root { numa: Some(id), host, children });
+            }
+        }
+        for id in fabric.device_ids().filter(|id| written(*id)) {
+            tree.place_orphan(fabric, id);
+        }
+        tree.name_devices(fabric, &chosen);
+        tree
+    }
+
+    /// True for a device that is written.
+    pub(super) fn holds(&self, id: DeviceId) -> bool {
+        self.placed[id.index()]
+    }
+
+    /// What stands directly below a device, in the order of their ids.
+    pub(super) fn children(&self, id: DeviceId) -> &[DeviceId] {
+        &self.children[id.index()]
+    }
+
+    /// The link that leads down to a device.
+    pub(super) fn link_above(&self, id: DeviceId) -> Option<&LinkSpec> {
+        self.link_above[id.index()].as_ref()
+    }
+
+    /// The bus id of a device, its own or the one made up for it.
+    pub(super) fn bus(&self, id: DeviceId) -> BusId {
+        self.bus[id.index()].unwrap_or(HIDDEN_SWITCH)
+    }
+
+    /// Places everything below `top` and returns what stands directly below it; root ports count as part of it.
+    fn descend(&mut self, fabric: &Fabric, top: DeviceId) -> Vec<DeviceId> {
+        let local = local_link();
+        let mut queue = VecDeque::from([(top, top)]);
+        let mut direct = Vec::new();
+        // `holder` is the nearest device above that is written.
+        while let Some((device, holder)) = queue.pop_front() {
+            for link in fabric.links_from(device) {
+                let target = link.target;
+                if self.placed[target.index()] || !leads_down(fabric, link, &local) {
+                    continue;
+                }
+                self.placed[target.index()] = true;
+                if matches!(fabric.device(target).kind, DeviceKind::RootPort) {
+                    queue.push_back((target, holder));
+                    continue;
+                }
+                self.link_above[target.index()] = Some(fabric.spec(link).clone());
+                queue.push_back((target, target));
+                if holder == top {
+                    direct.push(target);
+                } else {
+                    self.children[holder.index()].push(target);
+                }
+            }
+        }
+        direct.sort_unstable();
+        for child in &direct {
+            self.sort_below(*child);
+        }
+        direct
+    }
+
+    fn sort_below(&mut self, top: DeviceId) {
+        let mut stack = vec![top];
+        while let Some(device) = stack.pop() {
+            self.children[device.index()].sort_unstable();
+            stack.extend(&self.children[device.index()]);
+        }
+    }
+
+    /// Puts a device that hangs on nothing below the first NUMA node of its host.
+    fn place_orphan(&mut self, fabric: &Fabric, id: DeviceId) {
+        let device = fabric.device(id);
+        let is_function = matches!(
+            device.kind,
+            DeviceKind::PcieSwitch
+                | DeviceKind::Gpu(_)
+                | DeviceKind::Nic(_)
+                | DeviceKind::Storage
+                | DeviceKind::PciFunction
+        );
+        let Some(host) = device.host.filter(|_| is_function && !self.placed[id.index()]) else {
+            return;
+        };
+        self.placed[id.index()] = true;
+        let below = self.descend(fabric, id);
+        self.children[id.index()] = below;
+        match self.roots.iter_mut().find(|root| root.host == host) {
+            Some(root) => root.children.push(id),
+            None => self.roots.push(Root { numa: None, host, children: vec![id] }),
+        }
+    }
+
+    /// Makes up bus ids where there are none: 0000:01:00.0 onward on each host, leaving out those in use, and the
+    /// hidden domain for switches that no host owns.
+    fn name_devices(&mut self, fabric: &Fabric, chosen: &[bool]) {
+        let used: FxHashSet<(Option<HostId>, BusId)> =
+            fabric.devices().iter().filter_map(|device| Some((device.host, device.bus?))).collect();
+        let mut next = vec![0_u32; fabric.hosts().len() + 1];
+        for id in fabric.device_ids() {
+            let device = fabric.device(id);
+            let named = match device.kind {
+                DeviceKind::Numa(_) | DeviceKind::RootPort => false,
+                DeviceKind::NvSwitch { .. } => true,
+                _ => self.placed[id.index()],
+            };
+            let owner = device.host.filter(|host| chosen[host.index()]);
+            if device.bus.is_some() || !named || (device.host.is_some() && owner.is_none()) {
+                continue;
+            }
+            let counter = &mut next[owner.map_or(fabric.hosts().len(), HostId::index)];
+            loop {
+                let bus = match owner {
+                    Some(_) => BusId::new(*counter / 255, (*counter % 255 + 1) as u8, 0, 0),
+                    None => BusId::new(HIDDEN_DOMAIN, (*counter >> 8) as u8, *counter as u8, 0),
+                };
+                *counter += 1;
+                if !used.contains(&(device.host, bus)) {
+                    self.bus[id.index()] = Some(bus);
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// True for the PCIe links that nest devices; the halves of a split switch lie side by side.
+fn leads_down(fabric: &Fabric, link: &Link, local: &LinkSpec) -> bool {
+    let spec = fabric.spec(link);
+    let target = &fabric.device(link.target).kind;
+    let halves = matches!(target, DeviceKind::PcieSwitch) && spec == local;
+    matches!(spec.kind, LinkKind::Pcie { .. })
+        && !halves
+        && !matches!(target, DeviceKind::Numa(_))
+        && fabric.device(link.source).host == fabric.device(link.target).host
+}

@@ -1,0 +1,117 @@
+//! The `<gpu>` elements of a PCI function and the links in them.
+
+use super::HIDDEN_SWITCH;
+use super::write::{Writer, find};
+use crate::catalog::gpus::Vendor;
+use crate::device::{DeviceId, DeviceKind, Gpu, GpuRank, PciClass};
+use crate::link::{Link, LinkKind};
+
+impl Writer<'_> {
+    pub(super) fn gpu(&mut self, id: DeviceId, gpu: &Gpu) {
+        let mut links: Vec<Link> = self.fabric.links_from(id).to_vec();
+        links.retain(|link| self.is_written(link));
+        // Kinds before targets: reading back then meets the kinds in the same order.
+        links.sort_by_key(|link| (link.spec, link.target));
+        let rank = self.gpus;
+        self.gpus += 1;
+        let invented = GpuRank {
+            dev: Some(self.fabric.device(id).ordinal as i32),
+            rank: Some(rank as i32),
+            extra: invented_extra(gpu),
+        };
+        // A GPU that a file described by its PCI function alone stays so.
+        let bare = self.fabric.device(id).bus.is_some() && gpu.sm.is_none() && links.is_empty();
+        let ranks = match gpu.ranks.as_slice() {
+            [] if bare => return,
+            [] => std::slice::from_ref(&invented),
+            ranks => ranks,
+        };
+        for rank in ranks {
+            self.rank(gpu, rank, &links);
+        }
+    }
+
+    fn rank(&mut self, gpu: &Gpu, rank: &GpuRank, links: &[Link]) {
+        let mut attributes = Vec::new();
+        attributes.extend(rank.dev.map(|dev| ("dev", dev.to_string())));
+        let says_sm = ["sm", "gcn"].iter().any(|name| find(&rank.extra, name).is_some());
+        if let (Some(sm), false) = (gpu.sm, says_sm) {
+            attributes.push(("sm", sm.to_string()));
+        }
+        attributes.extend(rank.rank.map(|rank| ("rank", rank.to_string())));
+        for (name, value) in &rank.extra {
+            attributes.push((name, value.to_string()));
+        }
+        if links.is_empty() {
+            self.markup.empty("gpu", &attributes);
+            return;
+        }
+        self.markup.open("gpu", &attributes);
+        for link in links {
+            self.gpu_link(link);
+        }
+        self.markup.close("gpu");
+    }
+
+    /// True for the links that stand in a `<gpu>`.
+    fn is_written(&self, link: &Link) -> bool {
+        let target = self.fabric.device(link.target);
+        let fits = match (self.fabric.spec(link).kind, &target.kind) {
+            (LinkKind::C2c, DeviceKind::Numa(_)) => true,
+            (LinkKind::NvLink { .. }, DeviceKind::Numa(_) | DeviceKind::NvSwitch { .. }) => true,
+            // The format finds a GPU by its bus id, on the host that names it.
+            (LinkKind::NvLink { .. } | LinkKind::Xgmi { .. }, DeviceKind::Gpu(_)) => {
+                target.host == self.fabric.device(link.source).host
+            }
+            _ => false,
+        };
+        fits && link.count > 0
+    }
+
+    fn gpu_link(&mut self, link: &Link) {
+        let target = self.fabric.device(link.target);
+        let count = link.count.to_string();
+        let spec = self.fabric.spec(link);
+        if spec.kind == LinkKind::C2c {
+            let rate = spec.best().map_or(0, |figure| figure.value.bytes_per_second());
+            let megabytes = (rate / 1_000_000).to_string();
+            self.markup.empty("c2c", &[("bw", &megabytes), ("count", &count)]);
+            return;
+        }
+        let (bus, class) = match &target.kind {
+            DeviceKind::Numa(_) => (HIDDEN_SWITCH, PciClass(0x06_80_01)),
+            DeviceKind::NvSwitch { .. } => (self.tree.bus(link.target), PciClass::NVSWITCH),
+            _ => (
+                self.tree.bus(link.target),
+                target.class.filter(|class| class.is_gpu()).unwrap_or(PciClass::GPU),
+            ),
+        };
+        let tag = match spec.kind {
+            LinkKind::Xgmi { .. } => "xgmi",
+            _ => "nvlink",
+        };
+        self.markup
+            .empty(tag, &[("target", &bus.to_string()), ("count", &count), ("tclass", &class.to_string())]);
+    }
+}
+
+/// What NCCL and RCCL want to know of a GPU that no file has described yet.
+fn invented_extra(gpu: &Gpu) -> Vec<(Box<str>, Box<str>)> {
+    let amd = gpu.model.filter(|model| model.vendor == Vendor::Amd);
+    let mut extra: Vec<(Box<str>, Box<str>)> = Vec::new();
+    if let Some(model) = amd {
+        let (gcn, compute_units) = match model.architecture {
+            910 => ("gfx90a".to_owned(), 110),
+            908 => ("gfx908".to_owned(), 120),
+            950 => ("gfx950".to_owned(), 256),
+            other => (format!("gfx{other}"), 304),
+        };
+        // RCCL's `sm` counts compute units; the numbers are of AMD's data sheets.
+        extra.push(("sm".into(), compute_units.to_string().into()));
+        extra.push(("gcn".into(), gcn.into()));
+        // The flags of HIP's architecture that every RCCL file has for these GPUs.
+        extra.push(("arch".into(), "38911".into()));
+    }
+    extra.push(("gdr".into(), "1".into()));
+    extra
+}

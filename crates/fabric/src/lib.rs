@@ -14,6 +14,7 @@ pub mod device;
 pub mod domains;
 pub mod fabric;
 pub mod figure;
+pub mod format;
 pub mod link;
 mod maxflow;
 mod nearest;

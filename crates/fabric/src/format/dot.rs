@@ -1,0 +1,1 @@
+pub fn dot(fabric: &crate::fabric::Fabric) -> String { String::new() }

@@ -1,0 +1,187 @@
+//! Links straight from GPU to GPU.
+//!
+//! Four to eight GPUs in a mesh that is not complete, such as a hybrid cube mesh, move onto two squares, split where
+//! the fewest links are cut; parallel links show as parallel strokes. Everything else (bridged pairs, complete
+//! meshes, larger ones) stays in a row under arches.
+
+use std::collections::BTreeMap;
+
+use super::canvas::{Align, Label, Picture, Point, Rect, Tag, Wire};
+use super::host::Metrics;
+use super::scene::{Edge, Scene};
+use crate::device::DeviceId;
+
+/// Arches past this many share one label.
+const ARCHES_TAGGED: usize = 12;
+
+/// Draws them above the row of GPUs, at negative heights, and moves GPUs up where a square needs it. `picture.h` becomes the
+/// height taken. Returns the GPUs that stand above another, and the side (-1 left, 1 right) on which their PCIe line passes it.
+pub(super) fn direct_links(
+    scene: &Scene,
+    gpus: &mut BTreeMap<DeviceId, Rect>,
+    metrics: &Metrics,
+    picture: &mut Picture,
+) -> BTreeMap<DeviceId, f64> {
+    let within = |id: &DeviceId| gpus.contains_key(id);
+    let edges: Vec<Edge> = gpus
+        .keys()
+        .flat_map(|&gpu| scene.edges_of(gpu).filter(move |edge| edge.a == gpu))
+        .filter(|edge| within(&edge.a) && within(&edge.b))
+        .copied()
+        .collect();
+    let meshed = gpus.keys().all(|&gpu| {
+        let peers = edges.iter().filter(|edge| edge.a == gpu || edge.b == gpu);
+        peers.count() >= 2
+    });
+    let complete = edges.len() * 2 >= gpus.len() * (gpus.len().max(1) - 1);
+    if edges.is_empty() {
+        BTreeMap::new()
+    } else if meshed && !complete && (4..=8).contains(&gpus.len()) {
+        squares(&edges, gpus, metrics, picture)
+    } else {
+        arches(&edges, gpus, metrics, picture);
+        BTreeMap::new()
+    }
+}
+
+/// Arches over a row of GPUs. At each GPU the arches are ordered so that none crosses another without need.
+pub(super) fn arches(
+    edges: &[Edge],
+    gpus: &BTreeMap<DeviceId, Rect>,
+    metrics: &Metrics,
+    picture: &mut Picture,
+) {
+    let mut row: Vec<DeviceId> = gpus.keys().copied().collect();
+    row.sort_by(|a, b| gpus[a].x.total_cmp(&gpus[b].x));
+    let position: BTreeMap<DeviceId, i64> = row.iter().zip(0..).map(|(&id, index)| (id, index)).collect();
+    let port = |gpu: DeviceId, other: DeviceId| -> Point {
+        let own = position[&gpu];
+        // Leftward arches first, the nearest leftmost; then rightward ones, the farthest leftmost.
+        let rank = |peer: DeviceId| {
+            let distance = position[&peer] - own;
+            if distance < 0 { (0, -distance) } else { (1, -distance) }
+        };
+        let mut peers: Vec<DeviceId> =
+            edges.iter().filter(|edge| edge.a == gpu || edge.b == gpu).map(|edge| edge.beyond(gpu)).collect();
+        peers.sort_by_key(|&peer| rank(peer));
+        peers.dedup();
+        let index = peers.iter().position(|&peer| peer == other).unwrap_or(0);
+        gpus[&gpu].port_above(index, peers.len())
+    };
+    let mut top = 0.0_f64;
+    let same = edges.windows(2).all(|pair| pair[0].tag() == pair[1].tag());
+    for edge in edges {
+        let (a, b) = (port(edge.a, edge.b), port(edge.b, edge.a));
+        let span = (position[&edge.a] - position[&edge.b]).unsigned_abs() as f64;
+        let height = metrics.row_gap * (0.65 + 0.45 * span);
+        top = top.max(height * 0.75);
+        picture.wires.push(Wire::arch(a, b, height, edge.tone(), edge.width()));
+        if edges.len() <= ARCHES_TAGGED {
+            let at = ((a.0 + b.0) / 2.0, (a.1 + b.1) / 2.0 - height * 0.75);
+            picture.tags.push(tag(edge, at, metrics));
+        }
+    }
+    let mut height = top + metrics.font * 1.2;
+    if let (true, true, Some(edge)) = (edges.len() > ARCHES_TAGGED, same, edges.first()) {
+        let middle = row.iter().map(|id| gpus[id].cx()).sum::<f64>() / row.len() as f64;
+        height += metrics.font * 1.2;
+        picture.labels.push(Label {
+            at: (middle, -top - metrics.font),
+            text: format!("each arch: {} of {}", edge.tag(), edge.kind),
+            font: metrics.font * 0.9,
+            bold: false,
+            soft: true,
+            align: Align::Middle,
+        });
+    }
+    picture.h = picture.h.max(height);
+}
+
+fn squares(
+    edges: &[Edge],
+    gpus: &mut BTreeMap<DeviceId, Rect>,
+    metrics: &Metrics,
+    picture: &mut Picture,
+) -> BTreeMap<DeviceId, f64> {
+    let mut row: Vec<DeviceId> = gpus.keys().copied().collect();
+    row.sort_by(|a, b| gpus[a].x.total_cmp(&gpus[b].x));
+    let halves = halves(&row, edges);
+    let rise = metrics.gpu.1 + metrics.row_gap * 2.0;
+    let mut sideways = BTreeMap::new();
+    // Each two neighbours of a half become a column, the first on top.
+    for half in &halves {
+        for (column, pair) in half.chunks(2).enumerate() {
+            let middle = pair.iter().map(|id| gpus[id].cx()).sum::<f64>() / pair.len() as f64;
+            for (index, &id) in pair.iter().rev().enumerate() {
+                let y = -rise * index as f64;
+                gpus.insert(id, Rect::new(middle - metrics.gpu.0 / 2.0, y, metrics.gpu));
+                if index > 0 {
+                    sideways.insert(id, if column == 0 { -1.0 } else { 1.0 });
+                }
+            }
+        }
+    }
+    for edge in edges {
+        let (a, b) = (gpus[&edge.a], gpus[&edge.b]);
+        let apart = halves[0].contains(&edge.a) != halves[0].contains(&edge.b);
+        let level = a.y == b.y;
+        // Boxes cover the middle part of a straight wire's ends; a bow leaves from the outer edge.
+        let (mut wire, at) = if apart && level {
+            let upper = a.y < 0.0;
+            let bow = metrics.row_gap * if upper { 1.15 } else { -0.95 };
+            // PCIe leaves from the middle of the lower edge: the bow starts nearer to the other end.
+            let aside = (b.cx() - a.cx()).signum() * a.w * 0.25;
+            let ends = if upper {
+                ((a.cx(), a.y), (b.cx(), b.y))
+            } else {
+                ((a.cx() + aside, a.bottom()), (b.cx() - aside, b.bottom()))
+            };
+            let at = ((ends.0.0 + ends.1.0) / 2.0, ends.0.1 - bow * 0.75);
+            (Wire::arch(ends.0, ends.1, bow, edge.tone(), edge.width()), at)
+        } else {
+            let (from, to) = ((a.cx(), a.cy()), (b.cx(), b.cy()));
+            // Past the crossing of the diagonals, or the tags would meet there.
+            let along = if a.x == b.x || level { 0.5 } else { 0.36 };
+            let at = (from.0 + (to.0 - from.0) * along, from.1 + (to.1 - from.1) * along);
+            (Wire::straight(from, to, edge.tone(), edge.width()), at)
+        };
+        if (2..=3).contains(&edge.count) {
+            wire.strands = edge.count;
+            wire.width *= 0.62;
+        }
+        picture.wires.push(wire);
+        picture.tags.push(tag(edge, at, metrics));
+    }
+    picture.h = picture.h.max(rise + metrics.row_gap * 1.15);
+    sideways
+}
+
+/// The GPUs in two halves (one where they are four), in order, with the fewest links between them; the first such split wins.
+fn halves(row: &[DeviceId], edges: &[Edge]) -> Vec<Vec<DeviceId>> {
+    if row.len() <= 4 {
+        return vec![row.to_vec()];
+    }
+    let size = row.len().div_ceil(2) as u32;
+    let cut = |mask: u32| -> u64 {
+        let side = |id: DeviceId| {
+            let index = row.iter().position(|&gpu| gpu == id).unwrap_or(0);
+            mask >> index & 1
+        };
+        edges.iter().filter(|edge| side(edge.a) != side(edge.b)).map(|edge| u64::from(edge.count)).sum()
+    };
+    // Bit 0 is set: the first GPU is in the first half.
+    let best = (0..1_u32 << row.len())
+        .filter(|mask| mask & 1 == 1 && mask.count_ones() == size)
+        .min_by_key(|&mask| cut(mask))
+        .unwrap_or(0);
+    let pick = |wanted: u32| {
+        let chosen = row.iter().enumerate();
+        let chosen = chosen.filter(|(index, _)| best >> index & 1 == wanted);
+        chosen.map(|(_, &id)| id).collect()
+    };
+    vec![pick(1), pick(0)]
+}
+
+fn tag(edge: &Edge, at: Point, metrics: &Metrics) -> Tag {
+    Tag { at, text: edge.tag(), tone: edge.tone(), font: metrics.font * 0.75 }
+}

@@ -1,0 +1,119 @@
+//! A fabric as an SVG drawing that can go on a slide.
+//!
+//! The layout is computed from device kinds and links alone. GPUs stand in a row (or on two squares, where they form a mesh
+//! without a switch), what joins them above, the PCIe tree below down to the CPUs, the network below the hosts.
+//! Lines are coloured by technology, as wide as the logarithm of their bandwidth, and carry the count of
+//! parallel links.
+//!
+//! Deliberately absent: root ports and bridges that lead to one device only (they are part of the line), PCIe links of
+//! NVSwitches (management), drives where there are several hosts, and all but three of hosts or racks that are alike.
+
+mod bands;
+mod canvas;
+mod group;
+mod host;
+mod legend;
+mod mesh;
+mod network;
+mod paint;
+mod rack;
+mod scene;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use canvas::{Align, Label, Picture};
+use group::Groups;
+use host::Metrics;
+use rack::Detail;
+use scene::Scene;
+
+use crate::fabric::Fabric;
+
+/// Levels of detail, from the one that shows most; the first that is not wider than [`WIDEST`] is taken.
+const DETAILS: [Detail; 4] = [
+    Detail::Blocks(&Metrics {
+        gpu: (104.0, 54.0),
+        small: (64.0, 42.0),
+        switch: (92.0, 42.0),
+        cpu: (150.0, 52.0),
+        chip: (112.0, 46.0),
+        gap: 16.0,
+        row_gap: 54.0,
+        font: 14.0,
+        beside: true,
+        nics_shown: 4,
+    }),
+    Detail::Blocks(&Metrics {
+        gpu: (62.0, 40.0),
+        small: (48.0, 30.0),
+        switch: (66.0, 30.0),
+        cpu: (90.0, 36.0),
+        chip: (84.0, 36.0),
+        gap: 8.0,
+        row_gap: 38.0,
+        font: 11.5,
+        beside: false,
+        nics_shown: 2,
+    }),
+    Detail::Blocks(&Metrics {
+        gpu: (38.0, 30.0),
+        small: (34.0, 24.0),
+        switch: (50.0, 24.0),
+        cpu: (56.0, 26.0),
+        chip: (66.0, 30.0),
+        gap: 4.0,
+        row_gap: 28.0,
+        font: 10.0,
+        beside: false,
+        nics_shown: 2,
+    }),
+    Detail::Dots,
+];
+const WIDEST: f64 = 1780.0;
+const NARROWEST: f64 = 820.0;
+const MARGIN: f64 = 36.0;
+
+/// Draws a fabric.
+pub fn svg(fabric: &Fabric) -> String {
+    let scene = Scene::new(fabric);
+    let groups = Groups::new(&scene);
+    let mut picture = Picture::default();
+    for detail in DETAILS {
+        picture = network::arrange(&scene, &groups, detail);
+        if picture.w <= WIDEST {
+            break;
+        }
+    }
+    paint::page(&with_words(&scene, picture), fabric.name())
+}
+
+/// Adds title, inventory, legend and margins.
+fn with_words(scene: &Scene, body: Picture) -> Picture {
+    let inner = body.w.max(NARROWEST);
+    let mut page = Picture { w: inner + 2.0 * MARGIN, ..Picture::default() };
+    let line = |y: f64, text: String, font: f64, bold: bool| Label {
+        at: (MARGIN, y),
+        text,
+        font,
+        bold,
+        soft: !bold,
+        align: Align::Start,
+    };
+    let mut y = MARGIN + 24.0;
+    page.labels.push(line(y, scene.fabric.name().to_owned(), 28.0, true));
+    y += 6.0;
+    for text in legend::wrapped(&words::inventory(scene), inner) {
+        y += 20.0;
+        page.labels.push(line(y, text, 14.0, false));
+    }
+    y += 26.0;
+    let (w, h) = (body.w, body.h);
+    page.absorb(body.shifted(MARGIN + (inner - w) / 2.0, y));
+    y += h + 22.0;
+    let legend = legend::legend(scene, &page, inner);
+    let height = legend.h;
+    page.absorb(legend.shifted(MARGIN, y));
+    page.h = y + height + MARGIN * 0.8;
+    page
+}

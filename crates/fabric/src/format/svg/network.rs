@@ -1,0 +1,243 @@
+//! The whole scene: units side by side, NVSwitches that join units above them, network switches below.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::bands::Bundle;
+use super::canvas::{Block, Look, Picture, Point, Rect, Step, Wire, sway};
+use super::group::{Groups, Slot, Unit};
+use super::host::block;
+use super::rack::{Detail, ellipsis, unit};
+use super::scene::Scene;
+use super::words::thousands;
+use crate::device::{DeviceId, HostId};
+
+/// A row of switches shows this many; of more, the first two and the last.
+const SWITCHES_SHOWN: usize = 16;
+/// Past this many lines from NICs, each unit has one line to each switch instead.
+const LINES_SHOWN: usize = 64;
+const UNIT_GAP: f64 = 28.0;
+/// Between rows of the network: lines need room to part.
+const TIER_GAP: f64 = 92.0;
+const SWITCH_HEIGHT: f64 = 38.0;
+
+/// A unit in its place.
+struct Standing<'g> {
+    unit: &'g Unit,
+    rect: Rect,
+}
+
+/// Draws everything but title and legend.
+pub(super) fn arrange(scene: &Scene, groups: &Groups, detail: Detail) -> Picture {
+    let slots = groups.shown(scene);
+    let drives = groups.units.len() == 1 && groups.units[0].hosts.len() == 1;
+    let cells: Vec<(Option<usize>, Picture)> = slots
+        .iter()
+        .map(|slot| match *slot {
+            Slot::One(index) => (Some(index), unit(scene, &groups.units[index], detail, drives)),
+            Slot::More { like, total } => {
+                let racks = groups.units[like].hosts.len() > 1;
+                (None, ellipsis(total, if racks { "racks" } else { "hosts" }, 13.0))
+            }
+        })
+        .collect();
+    let natural: f64 = cells.iter().map(|(_, cell)| cell.w + UNIT_GAP).sum::<f64>() - UNIT_GAP;
+    let tiers = [&groups.upper_chips, &groups.leaves, &groups.spines];
+    let width = tiers.iter().map(|tier| tier_width(tier)).fold(natural, f64::max);
+    let tall = cells.iter().map(|(_, cell)| cell.h).fold(0.0, f64::max);
+    let mut picture = Picture { w: width, ..Picture::default() };
+    let mut y = 0.0;
+    let upper = tier(scene, &groups.upper_chips, width, y);
+    if !upper.is_empty() {
+        y += SWITCH_HEIGHT + TIER_GAP;
+    }
+    let mut standing: Vec<Standing> = Vec::new();
+    let mut x = (width - natural) / 2.0;
+    for (index, cell) in cells {
+        let step = cell.w + UNIT_GAP;
+        let rect = match index {
+            // An ellipsis stands at half the height, a unit at the top.
+            None => Rect::new(x, y + (tall - cell.h) / 2.0, (cell.w, cell.h)),
+            Some(_) => Rect::new(x, y, (cell.w, cell.h)),
+        };
+        standing.extend(index.map(|index| Standing { unit: &groups.units[index], rect }));
+        picture.absorb(cell.shifted(rect.x, rect.y));
+        x += step;
+    }
+    y += tall;
+    if !upper.is_empty() {
+        join_units(scene, &standing, &upper, true, &mut picture);
+        picture.blocks.extend(upper);
+    }
+    let back_to_back = join_nics(scene, &standing, y, &mut picture);
+    y += back_to_back;
+    let mut above: Vec<Block> = Vec::new();
+    for switches in [&groups.leaves, &groups.spines] {
+        let row = tier(scene, switches, width, y + TIER_GAP);
+        if row.is_empty() {
+            continue;
+        }
+        join_tiers(scene, &above, &row, &mut picture);
+        join_units(scene, &standing, &row, false, &mut picture);
+        y += TIER_GAP + SWITCH_HEIGHT;
+        picture.blocks.extend(row.iter().cloned());
+        above = row;
+    }
+    picture.h = y;
+    picture
+}
+
+fn tier_width(switches: &[DeviceId]) -> f64 {
+    switches.len().min(SWITCHES_SHOWN) as f64 * 70.0
+}
+
+/// A row of switches across a width, those left out as one block.
+fn tier(scene: &Scene, switches: &[DeviceId], width: f64, y: f64) -> Vec<Block> {
+    let groups: Vec<&[DeviceId]> = match switches {
+        [first, second, .., last] if switches.len() > SWITCHES_SHOWN => vec![
+            std::slice::from_ref(first),
+            std::slice::from_ref(second),
+            &switches[2..switches.len() - 1],
+            std::slice::from_ref(last),
+        ],
+        _ => switches.chunks(1).collect(),
+    };
+    let pitch = width / groups.len().max(1) as f64;
+    let size = ((pitch - 14.0).min(if groups.len() == 1 { 320.0 } else { 150.0 }), SWITCH_HEIGHT);
+    let place = |(index, members): (usize, &&[DeviceId])| {
+        let middle = pitch * (index as f64 + 0.5);
+        let mut block = block(scene, members, Rect::new(middle - size.0 / 2.0, y, size), 12.0);
+        if members.len() > 1 {
+            block.title = format!("\u{2022}\u{2022}\u{2022}  \u{d7} {} more", thousands(members.len()));
+        }
+        block
+    };
+    groups.iter().enumerate().map(place).collect()
+}
+
+/// Lines between units and a row of switches: from each NIC where they are few, or else from each unit.
+fn join_units(scene: &Scene, standing: &[Standing], row: &[Block], upward: bool, picture: &mut Picture) {
+    let sets: Vec<BTreeSet<DeviceId>> =
+        row.iter().map(|block| block.members.iter().copied().collect()).collect();
+    let mut from_nics: Vec<(Rect, usize, usize, Bundle)> = Vec::new();
+    for (number, place) in standing.iter().enumerate() {
+        for block in picture.blocks.iter().filter(|block| inside(block.rect, place.rect)) {
+            for (index, set) in sets.iter().enumerate() {
+                let bundle = Bundle::between(scene, &block.members, set);
+                from_nics.extend(bundle.map(|bundle| (block.rect, number, index, bundle)));
+            }
+        }
+    }
+    let solitary = standing.iter().all(|place| place.unit.hosts.len() == 1);
+    let lines = if solitary && !upward && from_nics.len() <= LINES_SHOWN {
+        from_nics
+    } else {
+        let mut lines = Vec::new();
+        for (number, place) in standing.iter().enumerate() {
+            let members = everything(scene, place.unit);
+            for (index, set) in sets.iter().enumerate() {
+                let bundle = Bundle::between(scene, &members, set);
+                lines.extend(bundle.map(|bundle| (place.rect, number, index, bundle)));
+            }
+        }
+        lines
+    };
+    let tagged = lines.iter().any(|(_, _, _, bundle)| bundle.count > 1);
+    let mut arrivals: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    let mut departures: BTreeMap<(i64, usize), Vec<usize>> = BTreeMap::new();
+    for (line, (rect, number, index, _)) in lines.iter().enumerate() {
+        arrivals.entry(*index).or_default().push(line);
+        departures.entry((rect.x as i64, *number)).or_default().push(line);
+    }
+    for (line, (rect, number, index, bundle)) in lines.iter().enumerate() {
+        let place = standing[*number].rect;
+        let rank = |all: &[usize]| (all.iter().position(|&other| other == line).unwrap_or(0), all.len());
+        let (i, n) = rank(&arrivals[index]);
+        let (j, m) = rank(&departures[&(rect.x as i64, *number)]);
+        let target = row[*index].rect;
+        let (start, edge, end) = if upward {
+            let start = rect.port_above(j, m);
+            (start, (start.0, place.y), target.port_below(i, n))
+        } else {
+            let start = rect.port_below(j, m);
+            (start, (start.0, place.bottom()), target.port_above(i, n))
+        };
+        let steps = vec![Step::Line(edge), sway(edge, end)];
+        picture.wires.push(Wire::new(start, steps, bundle.tone, bundle.width()));
+        if tagged {
+            picture.tags.push(bundle.tag(toward(edge, end, 0.16), 10.0));
+        }
+    }
+}
+
+/// Lines between two rows of switches.
+fn join_tiers(scene: &Scene, upper: &[Block], lower: &[Block], picture: &mut Picture) {
+    for (index, below) in lower.iter().enumerate() {
+        let set: BTreeSet<DeviceId> = below.members.iter().copied().collect();
+        let lines: Vec<(&Block, Bundle)> = upper
+            .iter()
+            .filter_map(|above| Some((above, Bundle::between(scene, &above.members, &set)?)))
+            .collect();
+        for (order, (above, bundle)) in lines.iter().enumerate() {
+            let from = above.rect.port_below(index, lower.len());
+            let to = below.rect.port_above(order, lines.len());
+            picture.wires.push(Wire::sway(from, to, bundle.tone, bundle.width()));
+            picture.tags.push(bundle.tag((from.0, from.1 + 16.0), 10.0));
+        }
+    }
+}
+
+/// NICs cabled to NICs without a switch: a bow below the units. Returns the height it takes.
+fn join_nics(scene: &Scene, standing: &[Standing], bottom: f64, picture: &mut Picture) -> f64 {
+    let mut rects: BTreeMap<DeviceId, (Rect, usize)> = BTreeMap::new();
+    for block in picture.blocks.iter().filter(|block| block.look == Look::Nic) {
+        if let Some(number) = standing.iter().position(|place| inside(block.rect, place.rect)) {
+            rects.extend(block.members.iter().map(|&id| (id, (block.rect, number))));
+        }
+    }
+    let mut height = 0.0;
+    for (&id, &(rect, number)) in &rects {
+        for edge in scene.edges_of(id).filter(|edge| edge.a == id) {
+            let Some(&(other, far)) = rects.get(&edge.b) else { continue };
+            if number == far {
+                continue;
+            }
+            let (a, b): (Point, Point) = ((rect.cx(), bottom), (other.cx(), bottom));
+            let steps = vec![
+                Step::Line(a),
+                Step::Curve((a.0, a.1 + 60.0), (b.0, b.1 + 60.0), b),
+                Step::Line((other.cx(), other.bottom())),
+            ];
+            let from = (rect.cx(), rect.bottom());
+            picture.wires.push(Wire::new(from, steps, edge.tone(), edge.width()));
+            height = 60.0;
+        }
+    }
+    height
+}
+
+fn everything(scene: &Scene, unit: &Unit) -> Vec<DeviceId> {
+    let of_host = |host: &Option<HostId>| scene.devices(*host).to_vec();
+    let mut all: Vec<DeviceId> = unit.hosts.iter().flat_map(of_host).collect();
+    all.extend(&unit.chips);
+    all.sort();
+    all.dedup();
+    // What belongs to no host may hold the very switches that the unit is joined to.
+    all.retain(|&id| scene.look(id) != Look::NetSwitch);
+    all
+}
+
+fn inside(inner: Rect, outer: Rect) -> bool {
+    inner.x >= outer.x
+        && inner.right() <= outer.right()
+        && inner.y >= outer.y
+        && inner.bottom() <= outer.bottom()
+}
+
+/// A point on the curve of [`sway`].
+fn toward(from: Point, to: Point, t: f64) -> Point {
+    let ease = t * t * (3.0 - 2.0 * t);
+    (
+        from.0 + (to.0 - from.0) * ease,
+        from.1 + (to.1 - from.1) * (1.5 * t * (1.0 - t) * (1.0 - t) + 1.5 * t * t * (1.0 - t) + t * t * t),
+    )
+}

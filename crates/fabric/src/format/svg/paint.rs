@@ -1,0 +1,313 @@
+//! From coordinates to SVG text: colours, strokes, letters.
+//!
+//! Style sits in presentation attributes and not in a style sheet, because slide programs read the former only.
+
+use std::fmt::Write;
+
+use super::canvas::{Align, Block, Label, Look, Panel, Picture, Rect, Step, Tag, Wire};
+use crate::link::LinkKind;
+use crate::rate::{OneWay, Rate};
+
+const FONTS: &str = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
+const INK: &str = "#1d2733";
+const SOFT_INK: &str = "#5b6673";
+const PAPER: &str = "#ffffff";
+const PANEL: &str = "#f8f9fb";
+
+/// A technology's colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Tone {
+    NvLink,
+    Xgmi,
+    XeLink,
+    C2c,
+    Pcie,
+    Network,
+    Socket,
+}
+
+impl Tone {
+    pub(super) fn of(kind: LinkKind) -> Self {
+        match kind {
+            LinkKind::NvLink { .. } => Self::NvLink,
+            LinkKind::Xgmi { .. } => Self::Xgmi,
+            LinkKind::XeLink => Self::XeLink,
+            LinkKind::C2c => Self::C2c,
+            LinkKind::Pcie { .. } => Self::Pcie,
+            LinkKind::Network { .. } => Self::Network,
+            LinkKind::Socket(_) => Self::Socket,
+        }
+    }
+
+    fn stroke(self) -> &'static str {
+        match self {
+            Self::NvLink => "#76b900",
+            Self::Xgmi => "#d64550",
+            Self::XeLink => "#7a5cd6",
+            Self::C2c => "#0fa3a3",
+            Self::Pcie => "#3b82d6",
+            Self::Network => "#f0882a",
+            Self::Socket => "#8b95a1",
+        }
+    }
+
+    /// Dark enough for letters on white.
+    fn ink(self) -> &'static str {
+        match self {
+            Self::NvLink => "#467000",
+            Self::Xgmi => "#a3242f",
+            Self::XeLink => "#553aa8",
+            Self::C2c => "#08696a",
+            Self::Pcie => "#1f5aa3",
+            Self::Network => "#a8550a",
+            Self::Socket => "#56616d",
+        }
+    }
+
+    fn tint(self) -> &'static str {
+        match self {
+            Self::NvLink => "#f3f9e7",
+            Self::Xgmi => "#fdf0f1",
+            Self::XeLink => "#f3f0fc",
+            Self::C2c => "#e8f6f6",
+            Self::Pcie => "#eaf2fc",
+            Self::Network => "#fef4e8",
+            Self::Socket => "#f3f5f7",
+        }
+    }
+}
+
+/// Stroke width in proportion to the logarithm of the bandwidth; a hairline where nobody says how fast it is.
+pub(super) fn stroke_width<S>(rate: Rate<S, OneWay>) -> f64 {
+    (0.6 * (1.0 + rate.gb()).log2()).clamp(0.8, 9.0)
+}
+
+/// Room for a text in the widest of the fonts that may be used.
+pub(super) fn text_width(text: &str, font: f64) -> f64 {
+    text.chars().count() as f64 * font * 0.61
+}
+
+/// The page: a white card with the picture on it.
+pub(super) fn page(picture: &Picture, title: &str) -> String {
+    let mut out = String::new();
+    let (w, h) = (coordinate(picture.w), coordinate(picture.h));
+    let _ = write!(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" \
+         font-family=\"{FONTS}\">\n<title>{}</title>\n",
+        escape(title)
+    );
+    let card = Rect::new(1.0, 1.0, (picture.w - 2.0, picture.h - 2.0));
+    let _ = writeln!(
+        out,
+        "<rect {} rx=\"18\" fill=\"{PAPER}\" stroke=\"#dfe4ea\" stroke-width=\"1.5\"/>",
+        place(card)
+    );
+    picture.panels.iter().for_each(|item| panel(&mut out, item));
+    out.push_str("<g fill=\"none\">\n");
+    picture.wires.iter().for_each(|item| wire(&mut out, item));
+    out.push_str("</g>\n");
+    for look in LOOKS {
+        blocks(&mut out, look, &picture.blocks);
+    }
+    picture.tags.iter().for_each(|item| tag(&mut out, item));
+    picture.labels.iter().for_each(|item| label(&mut out, item));
+    out.push_str("</svg>\n");
+    out
+}
+
+const LOOKS: [Look; 8] = [
+    Look::NetSwitch,
+    Look::NvSwitch,
+    Look::PcieSwitch,
+    Look::Cpu,
+    Look::Drive,
+    Look::Other,
+    Look::Nic,
+    Look::Gpu,
+];
+
+/// Class, fill, stroke, ink and softer ink.
+fn style(look: Look) -> (&'static str, &'static str, &'static str, &'static str, &'static str) {
+    match look {
+        Look::Gpu => ("gpu", "#26323f", "#26323f", "#ffffff", "#c3ccd6"),
+        Look::NvSwitch => ("nvswitch", "#dff0bd", "#76b900", "#2f4a00", "#467000"),
+        Look::PcieSwitch => ("pcie", "#dcebfb", "#3b82d6", "#173f73", "#1f5aa3"),
+        Look::Cpu => ("cpu", "#e6eaee", "#8b95a1", INK, SOFT_INK),
+        Look::Nic => ("nic", "#fde6cd", "#f0882a", "#6e3600", "#a8550a"),
+        Look::Drive => ("drive", "#f3f5f7", "#b9c1ca", SOFT_INK, SOFT_INK),
+        Look::NetSwitch => ("netswitch", "#fbd3a8", "#f0882a", "#5c2d00", "#8a4508"),
+        Look::Other => ("other", PAPER, "#b9c1ca", SOFT_INK, SOFT_INK),
+    }
+}
+
+fn blocks(out: &mut String, look: Look, all: &[Block]) {
+    let (class, fill, stroke, ink, soft_ink) = style(look);
+    let mut any = false;
+    for block in all.iter().filter(|block| block.look == look) {
+        if !any {
+            let _ = writeln!(
+                out,
+                "<g class=\"{class}\" fill=\"{fill}\" stroke=\"{stroke}\" stroke-width=\"1.2\">"
+            );
+            any = true;
+        }
+        let radius = (block.rect.h * 0.18).min(8.0);
+        let _ = writeln!(out, "<rect {} rx=\"{}\"/>", place(block.rect), coordinate(radius));
+    }
+    if !any {
+        return;
+    }
+    out.push_str("</g>\n");
+    for block in all.iter().filter(|block| block.look == look && block.font > 0.0) {
+        let room = block.rect.w - 6.0;
+        let title_font = fitted(&block.title, room, block.font);
+        let middle = block.rect.cy();
+        if block.detail.is_empty() {
+            let at = (block.rect.cx(), middle + 0.36 * title_font);
+            words(out, at, &block.title, title_font, ink, true, Align::Middle);
+        } else {
+            let detail_font = fitted(&block.detail, room, block.font * 0.82);
+            let at = (block.rect.cx(), middle - 0.12 * block.font);
+            words(out, at, &block.title, title_font, ink, true, Align::Middle);
+            let at = (block.rect.cx(), middle + 0.98 * block.font);
+            words(out, at, &block.detail, detail_font, soft_ink, false, Align::Middle);
+        }
+    }
+}
+
+/// The size at which a text fits.
+fn fitted(text: &str, room: f64, font: f64) -> f64 {
+    let needed = text_width(text, font);
+    if needed > room { font * room / needed } else { font }
+}
+
+fn panel(out: &mut String, panel: &Panel) {
+    let (fill, stroke, ink) = match panel.tone {
+        Some(tone) => (tone.tint(), tone.stroke(), tone.ink()),
+        None => (PANEL, "#d3d9e0", INK),
+    };
+    let radius = coordinate((panel.rect.h * 0.12).min(12.0));
+    let _ = writeln!(
+        out,
+        "<rect {} rx=\"{radius}\" fill=\"{fill}\" stroke=\"{stroke}\" stroke-opacity=\"0.7\"/>",
+        place(panel.rect)
+    );
+    if panel.title.is_empty() && panel.detail.is_empty() {
+        return;
+    }
+    let room = panel.rect.w - 24.0;
+    let both = format!("{}  {}", panel.title, panel.detail);
+    let font = fitted(&both, room, panel.font);
+    let at = (panel.rect.x + 12.0, panel.rect.y + panel.font * 1.35);
+    let (x, y) = (coordinate(at.0), coordinate(at.1));
+    let _ = writeln!(
+        out,
+        "<text x=\"{x}\" y=\"{y}\" font-size=\"{}\" fill=\"{ink}\"><tspan font-weight=\"600\">{}</tspan>\
+         <tspan dx=\"{}\" fill=\"{SOFT_INK}\">{}</tspan></text>",
+        coordinate(font),
+        escape(&panel.title),
+        coordinate(font * 0.6),
+        escape(&panel.detail)
+    );
+}
+
+fn wire(out: &mut String, wire: &Wire) {
+    let mut path = format!("M{} {}", coordinate(wire.from.0), coordinate(wire.from.1));
+    for step in &wire.steps {
+        let _ = match step {
+            Step::Line(to) => write!(path, "L{} {}", coordinate(to.0), coordinate(to.1)),
+            Step::Curve(a, b, to) => write!(
+                path,
+                "C{} {} {} {} {} {}",
+                coordinate(a.0),
+                coordinate(a.1),
+                coordinate(b.0),
+                coordinate(b.1),
+                coordinate(to.0),
+                coordinate(to.1)
+            ),
+        };
+    }
+    // Strands are one broad stroke with narrower ones cut out of it, which follows any curve.
+    let strands = f64::from(wire.strands);
+    let gap = wire.width * 0.9;
+    let mut broad = strands * wire.width + (strands - 1.0) * gap;
+    for pass in 0..wire.strands {
+        let (colour, inset) = match pass % 2 {
+            0 => (wire.tone.stroke(), wire.width),
+            _ => (PANEL, gap),
+        };
+        let _ =
+            writeln!(out, "<path d=\"{path}\" stroke=\"{colour}\" stroke-width=\"{}\"/>", coordinate(broad));
+        broad -= 2.0 * inset;
+    }
+}
+
+fn tag(out: &mut String, tag: &Tag) {
+    let (w, h) = (text_width(&tag.text, tag.font) + tag.font * 0.8, tag.font * 1.45);
+    let rect = Rect::new(tag.at.0 - w / 2.0, tag.at.1 - h / 2.0, (w, h));
+    let _ = writeln!(
+        out,
+        "<rect {} rx=\"{}\" fill=\"{PAPER}\" stroke=\"{}\"/>",
+        place(rect),
+        coordinate(h / 2.0),
+        tag.tone.stroke()
+    );
+    let at = (tag.at.0, tag.at.1 + 0.36 * tag.font);
+    words(out, at, &tag.text, tag.font, tag.tone.ink(), true, Align::Middle);
+}
+
+fn label(out: &mut String, label: &Label) {
+    let ink = if label.soft { SOFT_INK } else { INK };
+    words(out, label.at, &label.text, label.font, ink, label.bold, label.align);
+}
+
+fn words(out: &mut String, (x, y): (f64, f64), text: &str, font: f64, ink: &str, bold: bool, align: Align) {
+    let anchor = match align {
+        Align::Start => "",
+        Align::Middle => " text-anchor=\"middle\"",
+    };
+    let weight = if bold { " font-weight=\"600\"" } else { "" };
+    let _ = writeln!(
+        out,
+        "<text x=\"{}\" y=\"{}\" font-size=\"{}\" fill=\"{ink}\"{anchor}{weight}>{}</text>",
+        coordinate(x),
+        coordinate(y),
+        coordinate(font),
+        escape(text)
+    );
+}
+
+fn place(rect: Rect) -> String {
+    format!(
+        "x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"",
+        coordinate(rect.x),
+        coordinate(rect.y),
+        coordinate(rect.w),
+        coordinate(rect.h)
+    )
+}
+
+/// One decimal, and none where it is zero.
+fn coordinate(value: f64) -> String {
+    let text = format!("{value:.1}");
+    text.trim_end_matches(".0").to_owned()
+}
+
+/// Text as XML carries it; control characters, which XML cannot carry at all, are dropped.
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\u{fffe}' | '\u{ffff}' => {}
+            c if c.is_control() => {}
+            c => out.push(c),
+        }
+    }
+    out
+}

@@ -1,2 +1,67 @@
-//! The command `weft`.
-fn main() {}
+//! The command `weft`: parses, calls, prints. Whatever is worth knowing is worked out in the libraries.
+//!
+//! Exit codes: 0 fine, 1 a finding or a failed check, 2 misuse.
+
+mod table;
+mod topo;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Multi-GPU communication, planned from the wiring.
+#[derive(Parser)]
+#[command(name = "weft", version, disable_help_subcommand = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Topo(topo::Args),
+}
+
+/// What went wrong, by who has to act.
+enum Failure {
+    /// The call makes no sense: the user has to call differently.
+    Misuse(anyhow::Error),
+    /// The call was fine; what it looked at is not.
+    Finding(anyhow::Error),
+}
+
+impl Failure {
+    fn misuse(error: impl Into<anyhow::Error>) -> Self {
+        Self::Misuse(error.into())
+    }
+
+    fn finding(error: impl Into<anyhow::Error>) -> Self {
+        Self::Finding(error.into())
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Finding(error.into())
+    }
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Topo(args) => topo::run(&args),
+    };
+    let (error, code) = match outcome.and_then(|()| Ok(io::stdout().flush()?)) {
+        Ok(()) => return ExitCode::SUCCESS,
+        // A reader that has seen enough, such as `head`, is no failure.
+        Err(Failure::Finding(error)) if is_broken_pipe(&error) => return ExitCode::SUCCESS,
+        Err(Failure::Finding(error)) => (error, 1),
+        Err(Failure::Misuse(error)) => (error, 2),
+    };
+    eprintln!("weft: {error:#}");
+    ExitCode::from(code)
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}

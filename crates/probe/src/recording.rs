@@ -29,6 +29,11 @@ pub struct Recording {
     pub(crate) entries: BTreeMap<String, Entry>,
 }
 
+impl Recording {
+    /// How every recording starts, whatever its version.
+    pub const MARK: &str = "# weft recording ";
+}
+
 /// What stands at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Entry {

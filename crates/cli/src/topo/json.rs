@@ -1,0 +1,84 @@
+//! The JSON that `weft topo --json` prints. Keys end in their unit; rates say their direction.
+
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+use weftlink_fabric::cliff;
+use weftlink_fabric::format::document;
+use weftlink_fabric::rate::Rate;
+use weftlink_fabric::summary::Summary;
+use weftlink_fabric::{Path, Paths};
+
+/// Prints a value, indented.
+pub(super) fn print(value: &Value) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    writeln!(out)
+}
+
+/// GB/s of a rate.
+pub(super) fn gb<S, D>(rate: Rate<S, D>) -> f64 {
+    rate.gb()
+}
+
+/// A fabric and what there is to say about it.
+pub(super) fn fabric(paths: &Paths<'_>, summary: &Summary) -> anyhow::Result<Value> {
+    let fabric = paths.fabric();
+    Ok(json!({
+        "fabric": serde_json::from_str::<Value>(&document::write_json(fabric)?)?,
+        "summary": {
+            "name": fabric.name(),
+            "hosts": summary.hosts,
+            "gpus": summary.gpus,
+            "nvswitches": summary.nvswitches,
+            "nvlink_domains": summary.domains,
+            "gpu_link": summary.gpu_link.map(|kind| kind.to_string()),
+            "gpu_gb_per_s_each_way": summary.gpu_rate.map(gb),
+            "gpu_gb_per_s_both_ways": summary.gpu_rate.map(|rate| gb(rate.both_ways())),
+            "domain_gb_per_s_both_ways": summary.domain_rate.map(gb),
+            "nics_per_host": summary.nics.map(|nics| nics.per_host),
+            "nics_per_gpu": summary.nics.map(|nics| nics.per_host as f64 / nics.gpus_per_host as f64),
+            "network_gb_per_s_each_way_per_gpu": summary.nics.map(|nics| gb(nics.total.shared_by(nics.gpus_per_host))),
+            "network_gb_per_s_each_way_per_host": summary.nics.map(|nics| gb(nics.total)),
+            "network_step": summary.network_step(),
+            "bisection_gb_per_s_each_way": summary.bisection.filter(|b| b.is_exact()).map(|b| gb(b.upper)),
+            "bisection_at_least_gb_per_s_each_way": summary.bisection.map(|b| gb(b.lower)),
+            "bisection_at_most_gb_per_s_each_way": summary.bisection.map(|b| gb(b.upper)),
+            "cliff": levels(summary),
+            "pairs": summary.classes.iter().map(|class| {
+                let mut value = path(&class.path);
+                value["pairs"] = json!(class.pairs);
+                value
+            }).collect::<Vec<_>>(),
+            "no_links_because": summary.no_links,
+            "sentence": summary.sentence(),
+            "notes": fabric.notes(),
+        }
+    }))
+}
+
+/// What a path amounts to.
+pub(super) fn path(path: &Path) -> Value {
+    json!({
+        "type": path.kind.name(),
+        "cell": path.cell(),
+        "hops": path.hops,
+        "links": path.width.links,
+        "nominal_gb_per_s_each_way": gb(path.width.nominal),
+        "effective_gb_per_s_each_way": gb(path.width.effective),
+    })
+}
+
+fn levels(summary: &Summary) -> Vec<Value> {
+    let steps = cliff::steps(&summary.cliff);
+    let level = |(level, step): (&cliff::Level, &Option<f64>)| {
+        json!({
+            "level": level.name,
+            "detail": level.detail,
+            "gb_per_s_each_way_per_gpu": gb(level.nominal),
+            "effective_gb_per_s_each_way_per_gpu": level.effective.map(gb),
+            "step_down": step,
+        })
+    };
+    summary.cliff.iter().zip(&steps).map(level).collect()
+}

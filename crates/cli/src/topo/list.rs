@@ -1,0 +1,232 @@
+//! `weft topo --list`: what the catalog holds.
+
+use std::io;
+
+use serde_json::{Map, Value, json};
+use weftlink_fabric::catalog::gpus::{self, GpuLinks, GpuModel, Price};
+use weftlink_fabric::catalog::{links, systems};
+use weftlink_fabric::cliff;
+use weftlink_fabric::figure::Figure;
+use weftlink_fabric::rate::Rate;
+use weftlink_fabric::{DeviceKind, Fabric, LinkKind, LinkSpec};
+
+use super::List;
+use super::json::gb;
+use crate::table::Table;
+
+pub(super) fn print(what: List, as_json: bool) -> io::Result<()> {
+    match (what, as_json) {
+        (List::Systems, false) => print_systems(),
+        (List::Links, false) => print_links(),
+        (List::Gpus, false) => print_gpus(),
+        (List::Systems, true) => return super::json::print(&json!({ "systems": systems_json() })),
+        (List::Links, true) => return super::json::print(&json!({ "links": links_json() })),
+        (List::Gpus, true) => return super::json::print(&json!({ "gpus": gpus_json() })),
+    }
+    Ok(())
+}
+
+fn print_systems() {
+    let mut table =
+        Table::new(["system", "hosts", "GPUs", "GPU", "links of a GPU", "NVSwitches", "NICs", "what it is"]);
+    for system in systems::all() {
+        let fabric = system.fabric();
+        let model = first_model(&fabric);
+        let nics = cliff::nics(&fabric).map_or_else(
+            || "-".to_owned(),
+            |nics| format!("{} x {}", nics.per_host, nics.total.shared_by(nics.per_host.max(1)).amount()),
+        );
+        table.row([
+            system.name.to_owned(),
+            fabric.hosts().len().to_string(),
+            fabric.gpus().len().to_string(),
+            model.map_or("?", |model| model.id).to_owned(),
+            model.map_or_else(|| "-".to_owned(), |model| links_in_use(&fabric, model)),
+            nvswitches(&fabric).to_string(),
+            nics,
+            system.summary.to_owned(),
+        ]);
+    }
+    print!("{table}");
+    println!(
+        "\nNIC rates are each way per port. A cluster: `weft topo \"2x hgx-h100 + 8x ndr\"`; links and GPUs: `--list links`, `--list gpus`."
+    );
+}
+
+fn links_in_use(fabric: &Fabric, model: &GpuModel) -> String {
+    let used = fabric.gpus().first().map_or(0, |gpu| {
+        let links = fabric.links_from(*gpu).iter().filter(|link| fabric.spec(link).kind.is_gpu_fabric());
+        links.map(|link| link.count).sum()
+    });
+    match model.gpu_links() {
+        Some((link, _)) if used > 0 => format!("{used} x {}", link.kind),
+        _ => "PCIe only".to_owned(),
+    }
+}
+
+fn print_links() {
+    let mut table =
+        Table::new(["link", "name", "nominal", "effective", "latency", "source of the nominal rate"]);
+    let amount = |figure: &Option<weftlink_fabric::figure::LinkRate>| {
+        figure.as_ref().map_or_else(|| "-".to_owned(), |figure| figure.value.amount().to_string())
+    };
+    for (id, spec) in named_links() {
+        table.row([
+            id,
+            spec.kind.to_string(),
+            amount(&spec.nominal),
+            amount(&spec.effective),
+            spec.latency.as_ref().map_or_else(|| "-".to_owned(), |latency| latency.value.to_string()),
+            spec.nominal
+                .as_ref()
+                .or(spec.effective.as_ref())
+                .map_or_else(String::new, |figure| figure.source.to_string()),
+        ]);
+    }
+    print!("{table}");
+    println!(
+        "\nRates are each way per link (a PCIe slot of that width, a network port). `--json` gives the source of every figure."
+    );
+}
+
+fn print_gpus() {
+    let mut table = Table::new([
+        "GPU",
+        "year",
+        "memory",
+        "memory rate",
+        "links",
+        "each way",
+        "slot",
+        "list price",
+        "name",
+    ]);
+    for model in gpus::GPUS.iter() {
+        let (links, rate) = match (model.gpu_links(), model.link_rate()) {
+            (Some((link, count)), Some(rate)) => {
+                (format!("{count} x {}", link.kind), rate.value.amount().to_string())
+            }
+            _ => ("none".to_owned(), "-".to_owned()),
+        };
+        table.row([
+            model.id.to_owned(),
+            model.year.to_string(),
+            model.memory.to_string(),
+            model.memory_rate.value.amount().to_string(),
+            links,
+            rate,
+            LinkKind::Pcie { generation: model.pcie.0, width: model.pcie.1 }.to_string(),
+            match model.price {
+                Price::ListUsd(dollars) => format!("{dollars} USD"),
+                Price::OnRequest => "-".to_owned(),
+            },
+            model.name.to_owned(),
+        ]);
+    }
+    print!("{table}");
+    println!(
+        "\nThe link rate is each way per GPU over all its links. No list price: sold in systems, or not published."
+    );
+}
+
+/// The catalog's links under names that tell apart what has the same kind and other rates.
+fn named_links() -> Vec<(String, LinkSpec)> {
+    let mut named: Vec<(String, LinkSpec)> = Vec::new();
+    for spec in links::all() {
+        let mut id = spec.kind.id();
+        if named.iter().any(|(other, _)| *other == id) {
+            id = match spec.kind {
+                LinkKind::NvLink { .. } => format!("{id}-geforce"),
+                _ => format!("{id}-mi350"),
+            };
+        }
+        named.push((id, spec));
+    }
+    named
+}
+
+fn links_json() -> Value {
+    let entry = |(id, spec): (String, LinkSpec)| {
+        let rate = |figure: &Option<weftlink_fabric::figure::LinkRate>| {
+            figure.as_ref().map(|figure| gb(figure.value))
+        };
+        let source = |figure: &Option<weftlink_fabric::figure::LinkRate>| {
+            figure.as_ref().map(|figure| figure.source.to_string())
+        };
+        let mut value = json!({
+            "name": spec.kind.to_string(),
+            "nominal_gb_per_s_each_way": rate(&spec.nominal),
+            "nominal_source": source(&spec.nominal),
+            "effective_gb_per_s_each_way": rate(&spec.effective),
+            "effective_source": source(&spec.effective),
+            "latency_ns": spec.latency.as_ref().map(|latency| latency.value.0),
+        });
+        if let LinkKind::Pcie { generation, width } = spec.kind {
+            value["lanes"] = json!(width);
+            value["per_lane_gb_per_s_each_way"] = json!(gb(links::pcie_lane(generation)));
+        }
+        if let LinkKind::Network { gbit, .. } = spec.kind {
+            value["gbit_per_s"] = json!(gbit);
+        }
+        (id, value)
+    };
+    Value::Object(named_links().into_iter().map(entry).collect::<Map<_, _>>())
+}
+
+fn gpus_json() -> Value {
+    let entry = |model: &GpuModel| {
+        let links = model.gpu_links();
+        let (slots, reason) = match &model.links {
+            GpuLinks::Bridge { slots, .. } => (*slots, None),
+            GpuLinks::Absent(reason) => (0, Some(*reason)),
+            GpuLinks::Wired(..) => (0, None),
+        };
+        let rate = model.link_rate().map(|Figure { value, .. }| value);
+        let value = json!({
+            "name": model.name,
+            "year": model.year,
+            "memory_gb": model.memory.0 as f64 / 1e9,
+            "memory_gb_per_s": gb(model.memory_rate.value),
+            "memory_source": model.memory_rate.source.to_string(),
+            "link": links.map(|(link, _)| link.kind.id()),
+            "links": links.map_or(0, |(_, count)| count),
+            "link_gb_per_s_each_way": links.and_then(|(link, _)| link.nominal.as_ref()).map(|figure| gb(figure.value)),
+            "link_gb_per_s_both_ways": links.and_then(|(link, _)| link.nominal.as_ref()).map(|figure| gb(figure.value.both_ways())),
+            "gpu_gb_per_s_each_way": rate.map(gb),
+            "gpu_gb_per_s_both_ways": rate.map(Rate::both_ways).map(gb),
+            "bridge_slots": slots,
+            "no_links_because": reason,
+            "pcie": LinkKind::Pcie { generation: model.pcie.0, width: model.pcie.1 }.id(),
+            "list_price_usd": match model.price { Price::ListUsd(dollars) => Some(dollars), Price::OnRequest => None },
+        });
+        (model.id.to_owned(), value)
+    };
+    Value::Object(gpus::GPUS.iter().map(entry).collect())
+}
+
+fn systems_json() -> Value {
+    let entry = |system: &'static systems::System| {
+        let fabric = system.fabric();
+        let nics = cliff::nics(&fabric);
+        let value = json!({
+            "summary": system.summary,
+            "source": system.source,
+            "hosts": fabric.hosts().len(),
+            "gpus": fabric.gpus().len(),
+            "gpu": first_model(&fabric).map(|model| model.id),
+            "nvswitches": nvswitches(&fabric),
+            "nics": fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_))).count(),
+            "network_gbit_per_s_per_host": nics.map(|nics| nics.total.bytes_per_second() as f64 / 125e6),
+        });
+        (system.name.to_owned(), value)
+    };
+    Value::Object(systems::all().map(entry).collect())
+}
+
+fn first_model(fabric: &Fabric) -> Option<&'static GpuModel> {
+    fabric.gpus().first().and_then(|gpu| fabric.device(*gpu).kind.gpu_model())
+}
+
+fn nvswitches(fabric: &Fabric) -> usize {
+    fabric.devices_where(|kind| matches!(kind, DeviceKind::NvSwitch { .. })).count()
+}

@@ -1,0 +1,83 @@
+//! The pairwise matrix, as `nvidia-smi topo -m` prints it but with NCCL's path types.
+
+use std::io::{self, Write};
+
+use weftlink_fabric::summary::Summary;
+use weftlink_fabric::{DeviceId, DeviceKind, Path, PathType, Paths};
+
+use crate::table::Table;
+
+/// Up to this many GPUs the default view shows every pair; beyond, the classes of pairs.
+const SHORT_GPUS_MAX: usize = 16;
+
+/// GPUs and NICs against each other.
+pub(super) fn print(out: &mut impl Write, paths: &Paths<'_>) -> io::Result<()> {
+    let fabric = paths.fabric();
+    let nics = fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_)));
+    let devices: Vec<DeviceId> = fabric.gpus().iter().copied().chain(nics).collect();
+    if devices.is_empty() {
+        return writeln!(out, "No GPU and no NIC here.");
+    }
+    print_matrix(out, paths, &devices)
+}
+
+/// GPUs against each other where they are few, classes of pairs where they are many.
+pub(super) fn print_short(out: &mut impl Write, paths: &Paths<'_>, summary: &Summary) -> io::Result<()> {
+    match summary.gpus {
+        0 | 1 => Ok(()),
+        2..=SHORT_GPUS_MAX => {
+            print_matrix(out, paths, paths.fabric().gpus())?;
+            writeln!(out)
+        }
+        _ => print_classes(out, summary),
+    }
+}
+
+fn print_matrix(out: &mut impl Write, paths: &Paths<'_>, devices: &[DeviceId]) -> io::Result<()> {
+    let fabric = paths.fabric();
+    let names: Vec<String> = devices.iter().map(|id| fabric.device_name(*id)).collect();
+    // Past one host, full names would make the columns too wide: those go by their place in the list.
+    let headings: Vec<String> = match fabric.hosts().len() {
+        0 | 1 => names.clone(),
+        _ => (0..names.len()).map(|index| index.to_string()).collect(),
+    };
+    let rows: Vec<String> = match fabric.hosts().len() {
+        0 | 1 => names,
+        _ => names.iter().enumerate().map(|(index, name)| format!("{index:>3} {name}")).collect(),
+    };
+    let row_width = rows.iter().map(String::len).max().unwrap_or(0);
+    let cell_width = headings.iter().map(String::len).max().unwrap_or(0).max(4);
+    let line = |first: &str, cells: &[String]| {
+        let cells: String = cells.iter().map(|cell| format!("  {cell:<cell_width$}")).collect();
+        format!("{first:row_width$}{cells}").trim_end().to_owned()
+    };
+    writeln!(out, "{}", line("", &headings))?;
+    let mut used: Vec<PathType> = Vec::new();
+    for (row, paths) in rows.iter().zip(paths.matrix(devices)) {
+        used.extend(paths.iter().map(|path| path.kind));
+        let cells: Vec<String> = paths.iter().map(Path::cell).collect();
+        writeln!(out, "{}", line(row, &cells))?;
+    }
+    used.sort_unstable();
+    used.dedup();
+    let legend = used.iter().filter(|kind| **kind != PathType::Loc).map(|kind| match kind {
+        PathType::Nvl => format!("NV# {} (# links)", kind.meaning()),
+        kind => format!("{kind} {}", kind.meaning()),
+    });
+    writeln!(out, "{}", legend.collect::<Vec<_>>().join("; "))
+}
+
+fn print_classes(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
+    let mut table = Table::new(["pairs of GPUs", "path", "hops", "nominal", "effective", "through"]);
+    for class in &summary.classes {
+        table.row([
+            class.pairs.to_string(),
+            class.path.cell(),
+            class.path.hops.to_string(),
+            class.path.width.nominal.amount().to_string(),
+            class.path.width.effective.amount().to_string(),
+            class.path.kind.meaning().to_owned(),
+        ]);
+    }
+    writeln!(out, "{table}Rates are each way for one pair alone; --matrix prints every pair.\n")
+}

@@ -1,0 +1,171 @@
+//! `weft topo`: describe a machine or cluster and draw its wiring.
+
+mod canvas;
+mod cliff;
+mod json;
+mod list;
+mod matrix;
+mod path;
+mod picture;
+mod target;
+mod tree;
+
+use std::io::{self, Write};
+use std::path::{Path as FilePath, PathBuf};
+
+use anyhow::anyhow;
+use clap::ValueEnum;
+use weftlink_fabric::bytes::Bytes;
+use weftlink_fabric::format::{document, svg, xml};
+use weftlink_fabric::summary::Summary;
+use weftlink_fabric::{Fabric, HostId, Paths};
+use weftlink_probe::{Folder, Nvml, record};
+
+use crate::Failure;
+
+/// Draw the wiring of a machine or cluster
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  weft topo                                   this machine
+  weft topo hgx-h100                          a system of the catalog
+  weft topo \"2x hgx-h100 + 8x ndr\"            a cluster: hosts, and NICs for each of them
+  weft topo topo.xml --matrix                 a topology file of NCCL or RCCL
+  weft topo gb200-nvl72 --path gpu0 gpu71 --bytes 1GB
+  weft topo dgx-1-v100 --svg dgx1.svg
+
+Path types, best first: LOC NVL NVB C2C PIX PXB P2C PXN PHB SYS NET DIS, as NCCL orders them; NV18 is NVL over 18 links.")]
+pub(crate) struct Args {
+    /// A system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`), a file, or `-` for standard input; this machine if left out
+    target: Option<String>,
+    /// Print systems, links or GPUs of the catalog
+    #[arg(long, value_name = "WHAT", num_args = 0..=1, default_missing_value = "systems", conflicts_with = "target")]
+    list: Option<List>,
+    /// Print the path between every two GPUs and NICs
+    #[arg(long)]
+    matrix: bool,
+    /// Print the devices of each host as a tree
+    #[arg(long)]
+    tree: bool,
+    /// Print what a GPU can move at each distance, and the steps between
+    #[arg(long)]
+    cliff: bool,
+    /// Print the way from one device to another
+    #[arg(long, num_args = 2, value_names = ["FROM", "TO"])]
+    path: Option<Vec<String>>,
+    /// With --path: how long this much data takes at least
+    #[arg(long, value_name = "SIZE", requires = "path")]
+    bytes: Option<Bytes>,
+    /// Write a drawing (`-` for standard output, as for the other files)
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write NCCL's topology XML (of the first host and those that share its NVLink domain)
+    #[arg(long, value_name = "FILE")]
+    xml: Option<PathBuf>,
+    /// Write TOML, to edit and read back
+    #[arg(long, value_name = "FILE")]
+    toml: Option<PathBuf>,
+    /// Write what the probe sees of this machine, to look at elsewhere: `weft topo FILE`
+    #[arg(long, value_name = "FILE", conflicts_with = "target")]
+    record: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum List {
+    Systems,
+    Links,
+    Gpus,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if let Some(what) = args.list {
+        return Ok(list::print(what, args.json)?);
+    }
+    if let Some(file) = &args.record {
+        let recording = record(&Folder::new("/"), &Nvml).map_err(Failure::finding)?;
+        return Ok(write(file, &recording.to_string())?);
+    }
+    let fabric = target::resolve(args.target.as_deref())?;
+    let wrote_files = write_files(args, &fabric)?;
+    let paths = Paths::of(&fabric);
+    let mut out = io::stdout().lock();
+    let asked = args.matrix || args.tree || args.cliff || args.path.is_some();
+    if let Some(ends) = &args.path {
+        let route = path::find(&paths, &ends[0], &ends[1])?;
+        match args.json {
+            true => json::print(&path::json(&paths, &route, args.bytes))?,
+            false => path::print(&mut out, &paths, &route, args.bytes)?,
+        }
+        return Ok(());
+    }
+    if args.json {
+        let value = json::fabric(&paths, &Summary::of(&paths)).map_err(Failure::finding)?;
+        return Ok(json::print(&value)?);
+    }
+    if !asked && wrote_files {
+        return Ok(());
+    }
+    if !asked {
+        picture::print(&mut out, &fabric)?;
+    }
+    if args.tree {
+        tree::print(&mut out, &fabric)?;
+    }
+    if args.matrix {
+        matrix::print(&mut out, &paths)?;
+    }
+    if args.cliff {
+        cliff::print(&mut out, &paths)?;
+    }
+    if !asked {
+        let summary = Summary::of(&paths);
+        matrix::print_short(&mut out, &paths, &summary)?;
+        writeln!(out, "{}", summary.sentence())?;
+        for note in fabric.notes() {
+            writeln!(out, "Note: {}.", note.trim_end_matches('.'))?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the files that were asked for; true if there were any.
+fn write_files(args: &Args, fabric: &Fabric) -> Result<bool, Failure> {
+    let files = [&args.svg, &args.xml, &args.toml];
+    if let Some(file) = &args.svg {
+        write(file, &svg::svg(fabric))?;
+    }
+    if let Some(file) = &args.xml {
+        write(file, &topology_xml(fabric)?)?;
+    }
+    if let Some(file) = &args.toml {
+        write(file, &document::write_toml(fabric).map_err(Failure::finding)?)?;
+    }
+    Ok(files.iter().any(|file| file.is_some()))
+}
+
+/// NCCL's files hold one host, or those that share an NVLink domain: the first such island is written.
+fn topology_xml(fabric: &Fabric) -> Result<String, Failure> {
+    if fabric.hosts().is_empty() {
+        return Err(Failure::finding(anyhow!("{} has no host to write", fabric.name())));
+    }
+    let hosts = xml::island(fabric, HostId(0));
+    if hosts.len() < fabric.hosts().len() {
+        let (written, all) = (hosts.len(), fabric.hosts().len());
+        eprintln!(
+            "weft: topology XML holds no network: wrote {written} of {all} hosts, from {}",
+            fabric.hosts()[0].name
+        );
+    }
+    Ok(xml::write(fabric, &hosts))
+}
+
+fn write(file: &FilePath, text: &str) -> io::Result<()> {
+    if file == FilePath::new("-") {
+        return io::stdout().write_all(text.as_bytes());
+    }
+    std::fs::write(file, text)
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", file.display())))
+}

@@ -1,0 +1,123 @@
+//! `weft topo --path A B`: the way between two devices, link by link.
+
+use std::io::{self, Write};
+
+use anyhow::anyhow;
+use serde_json::{Value, json};
+use weftlink_fabric::bytes::Bytes;
+use weftlink_fabric::figure::Nanoseconds;
+use weftlink_fabric::paths::Route;
+use weftlink_fabric::rate::{OneWay, Pair, Rate};
+use weftlink_fabric::{DeviceId, Fabric, PathType, Paths};
+
+use crate::Failure;
+
+pub(super) fn find(paths: &Paths<'_>, from: &str, to: &str) -> Result<Route, Failure> {
+    let device = |name: &str| {
+        let fabric = paths.fabric();
+        fabric.find(name).ok_or_else(|| {
+            let some: Vec<String> = fabric.gpus().iter().take(2).map(|id| fabric.device_name(*id)).collect();
+            let like = if some.is_empty() { "numa0".to_owned() } else { some.join(", ") };
+            Failure::misuse(anyhow!(
+                "no device `{name}` on {}; names are like {like}, or PCI addresses (see --tree)",
+                fabric.name()
+            ))
+        })
+    };
+    Ok(paths.route(device(from)?, device(to)?))
+}
+
+pub(super) fn print(
+    out: &mut impl Write,
+    paths: &Paths<'_>,
+    route: &Route,
+    bytes: Option<Bytes>,
+) -> io::Result<()> {
+    let fabric = paths.fabric();
+    let path = &route.path;
+    writeln!(out, "{} ({}), {} hops", path.cell(), path.kind.meaning(), path.hops)?;
+    if matches!(path.kind, PathType::Loc | PathType::Dis) {
+        return Ok(());
+    }
+    writeln!(out, "  {}", station(fabric, &route.stations[0]))?;
+    for pair in route.stations.windows(2) {
+        writeln!(out, "    {}", hop(fabric, &pair[0], &pair[1]))?;
+        writeln!(out, "  {}", station(fabric, &pair[1]))?;
+    }
+    writeln!(
+        out,
+        "{} nominal, {} effective, each way",
+        amount(path.width.nominal),
+        amount(path.width.effective)
+    )?;
+    if let Some(latency) = paths.latency(route) {
+        writeln!(out, "{latency} for the links alone, without software")?;
+    }
+    if let Some(bytes) = bytes {
+        let time = |rate| duration(bytes, rate).map_or_else(|| "unknown".to_owned(), |time| time.to_string());
+        writeln!(
+            out,
+            "{bytes} takes at least {} nominal, {} effective",
+            time(path.width.nominal),
+            time(path.width.effective)
+        )?;
+    }
+    Ok(())
+}
+
+pub(super) fn json(paths: &Paths<'_>, route: &Route, bytes: Option<Bytes>) -> Value {
+    let fabric = paths.fabric();
+    let names =
+        |station: &Vec<DeviceId>| station.iter().map(|id| fabric.device_name(*id)).collect::<Vec<_>>();
+    let mut value = super::json::path(&route.path);
+    value["from"] = json!(route.stations.first().map(names).and_then(|mut names| names.pop()));
+    value["to"] = json!(route.stations.last().map(names).and_then(|mut names| names.pop()));
+    value["stations"] = json!(route.stations.iter().map(names).collect::<Vec<_>>());
+    value["latency_ns"] = json!(paths.latency(route).map(|latency| latency.0));
+    if let Some(bytes) = bytes {
+        let seconds = |rate| duration(bytes, rate).map(|time| time.0 as f64 / 1e9);
+        value["bytes"] = json!(bytes.0);
+        value["nominal_seconds"] = json!(seconds(route.path.width.nominal));
+        value["effective_seconds"] = json!(seconds(route.path.width.effective));
+    }
+    value
+}
+
+/// Bytes over bandwidth: no transfer is faster.
+fn duration(bytes: Bytes, rate: Rate<Pair, OneWay>) -> Option<Nanoseconds> {
+    let rate = rate.bytes_per_second();
+    (rate > 0).then(|| Nanoseconds((u128::from(bytes.0) * 1_000_000_000 / u128::from(rate)) as u64))
+}
+
+fn amount(rate: Rate<Pair, OneWay>) -> String {
+    if rate == Rate::ZERO { "unknown".to_owned() } else { rate.amount().to_string() }
+}
+
+fn station(fabric: &Fabric, devices: &[DeviceId]) -> String {
+    match devices {
+        [one] => fabric.device_name(*one),
+        [first, .., last] => {
+            format!("{} to {}, side by side", fabric.device_name(*first), fabric.device_name(*last))
+        }
+        [] => String::new(),
+    }
+}
+
+/// The links between two stations.
+fn hop(fabric: &Fabric, from: &[DeviceId], to: &[DeviceId]) -> String {
+    let links = from.iter().flat_map(|id| fabric.links_from(*id)).filter(|link| to.contains(&link.target));
+    // Where PCIe and a faster link join the same two devices, the path takes the faster one.
+    let fastest =
+        links.clone().map(|link| fabric.spec(link)).max_by_key(|spec| spec.best().map(|figure| figure.value));
+    let Some(spec) = fastest else { return "?".to_owned() };
+    let count: u32 = links.filter(|link| fabric.spec(link).kind == spec.kind).map(|link| link.count).sum();
+    let figure = |figure: &Option<weftlink_fabric::figure::LinkRate>| {
+        figure.as_ref().map(|figure| {
+            format!("{} {} ({})", figure.value.per_pair(count.into()).amount(), figure.basis, figure.source)
+        })
+    };
+    let figures: Vec<String> =
+        [figure(&spec.nominal), figure(&spec.effective)].into_iter().flatten().collect();
+    let count = if count == 1 { String::new() } else { format!("{count} x ") };
+    format!("│ {count}{}: {}", spec.kind, figures.join(", "))
+}

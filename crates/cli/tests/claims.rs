@@ -42,24 +42,19 @@ impl Runner {
             self.printed.insert(command.to_owned(), json);
         }
         let found = self.printed[command].pointer(pointer);
-        found
-            .cloned()
-            .ok_or_else(|| format!("`{command}` prints nothing at {pointer}"))
+        found.cloned().ok_or_else(|| format!("`{command}` prints nothing at {pointer}"))
     }
 
     fn number(&mut self, command: &str, pointer: &str) -> Result<f64, String> {
         let found = self.pick(command, pointer)?;
-        found
-            .as_f64()
-            .ok_or_else(|| format!("`{command}` has no number at {pointer} but {found}"))
+        found.as_f64().ok_or_else(|| format!("`{command}` has no number at {pointer} but {found}"))
     }
 
     fn compute(&mut self, check: &Check) -> Result<Found, String> {
         if let Said::Word(_) = check.value {
             let found = self.pick(&check.command, &check.pick)?;
-            let word = found
-                .as_str()
-                .ok_or_else(|| format!("`{}` has no word at {}", check.command, check.pick))?;
+            let word =
+                found.as_str().ok_or_else(|| format!("`{}` has no word at {}", check.command, check.pick))?;
             return Ok(Found::Word(word.to_owned()));
         }
         let mut number = self.number(&check.command, &check.pick)?;
@@ -116,22 +111,12 @@ fn verdicts_are_what_weft_computes() {
                     }
                     Err(error) => wrong.push(format!("{}: {error}", claim.id)),
                 }
-                if check.verdict == Verdict::Holds {
-                    "hold"
-                } else {
-                    "refuted"
-                }
+                if check.verdict == Verdict::Holds { "hold" } else { "refuted" }
             }
         };
         *counts.entry((claim.document, word)).or_default() += 1;
     }
-    assert!(
-        wrong.is_empty(),
-        "{} of {} claims:\n{}",
-        wrong.len(),
-        claims.len(),
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "{} of {} claims:\n{}", wrong.len(), claims.len(), wrong.join("\n"));
     assert_current("docs/claims.md", &page(&sections, &counts));
 }
 
@@ -142,15 +127,9 @@ fn quotes_stand_in_the_shared_documents() {
         return;
     };
     let folder = std::path::Path::new(&shared).join("seeds");
-    let mut files: Vec<_> = fs::read_dir(&folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let mut files: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    let texts: Vec<_> = files
-        .iter()
-        .map(|file| fs::read_to_string(file).unwrap())
-        .collect();
+    let texts: Vec<_> = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
     assert_eq!(texts.len(), DOCUMENTS.len(), "in {}", folder.display());
     for claim in claims() {
         let stands = texts[claim.document - 1].lines().any(|line| {
@@ -161,10 +140,6 @@ fn quotes_stand_in_the_shared_documents() {
                 found.is_some()
             })
         });
-        assert!(
-            stands,
-            "{}: document {} does not say `{}`",
-            claim.id, claim.document, claim.quote
-        );
+        assert!(stands, "{}: document {} does not say `{}`", claim.id, claim.document, claim.quote);
     }
 }

@@ -140,11 +140,6 @@ impl TryFrom<Row> for Claim {
             }
             _ => return Err(wrong("either open and why, or command, pick, value and verdict")),
         };
-        Ok(Self {
-            id: row.id,
-            document: row.document,
-            quote: row.quote,
-            state,
-        })
+        Ok(Self { id: row.id, document: row.document, quote: row.quote, state })
     }
 }

@@ -51,11 +51,7 @@ pub(super) fn row(claim: &Claim, check: &Check, found: &Found) -> String {
     };
     let mut command = format!("`{}` `{}`", check.command, check.pick);
     if let Some(over) = &check.over {
-        let other = over
-            .command
-            .as_ref()
-            .map(|command| format!("`{command}` "))
-            .unwrap_or_default();
+        let other = over.command.as_ref().map(|command| format!("`{command}` ")).unwrap_or_default();
         write!(command, " / {other}`{}`", over.pick).unwrap();
     }
     if check.times != 1.0 {

@@ -30,11 +30,8 @@ pub(crate) struct Outcome {
 /// Runs a command line in a folder, by a shell whose `weft` is the one just built.
 pub(crate) fn shell(folder: &Path, command: &str) -> Outcome {
     let weft = Path::new(env!("CARGO_BIN_EXE_weft")).parent().unwrap();
-    let path = env::join_paths(
-        [weft.to_owned()]
-            .into_iter()
-            .chain(env::split_paths(&env::var_os("PATH").unwrap())),
-    );
+    let path =
+        env::join_paths([weft.to_owned()].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap())));
     let done = Command::new("sh")
         .args(["-c", command])
         .current_dir(folder)
@@ -65,13 +62,8 @@ pub(crate) fn assert_current(file: &str, wanted: &str) {
     }
     let (old, new): (Vec<_>, Vec<_>) = (committed.lines().collect(), wanted.lines().collect());
     let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
-    let excerpt = |lines: &[&str]| {
-        lines
-            .iter()
-            .skip(same)
-            .take(12)
-            .fold(String::new(), |all, line| all + line + "\n")
-    };
+    let excerpt =
+        |lines: &[&str]| lines.iter().skip(same).take(12).fold(String::new(), |all, line| all + line + "\n");
     panic!(
         "{file} is out of date from line {}; `make bless` writes it afresh.\n--- committed\n{}--- now\n{}",
         same + 1,

@@ -2,7 +2,8 @@
 //!
 //! A fenced `console` block holds commands after `$ ` and below each what it prints, standard error included. A line of
 //! three dots stands for any number of lines; `[exit code 2]` closes the output of a command that fails. All commands of
-//! a document run in one empty folder, in order, so that one may read what another wrote.
+//! a document run in one folder, in order, so that one may read what another wrote. At first the folder holds the
+//! document's files: a fenced block whose info string has a second word, as in `toml slow.toml`, is a file of that name.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
@@ -14,13 +15,14 @@ use std::path::Path;
 use common::{assert_current, root, scratch, shell};
 
 /// Commands that are shown but not run here, and why.
-const SKIPPED: [(&str, &str); 6] = [
+const SKIPPED: [(&str, &str); 7] = [
     ("make test", "this test is a part of it"),
     ("make bench", "takes minutes"),
     ("make bless", "would bless while checking"),
     ("cargo build", "whatever runs this test has built it"),
     ("cargo install", "needs the network"),
     ("git clone", "needs the network"),
+    ("nvidia-smi", "needs a GPU"),
 ];
 
 /// Systems that documents show a picture of, as docs/img/NAME.svg.
@@ -32,6 +34,9 @@ fn commands_print_what_the_documents_show() {
     for file in documents() {
         let text = fs::read_to_string(root().join(&file)).unwrap();
         let folder = scratch(&file.replace(['/', '.'], "-"));
+        for (name, content) in files_in(&text) {
+            fs::write(folder.join(name), content).unwrap();
+        }
         let now = replay(&text, |command| {
             if let Some((_, why)) = SKIPPED.iter().find(|(prefix, _)| command.starts_with(prefix)) {
                 println!("skipped {file}: `{command}`: {why}");
@@ -82,6 +87,21 @@ fn documents() -> Vec<String> {
     }
     files.sort();
     assert!(files.contains(&"README.md".to_owned()));
+    files
+}
+
+/// The files that a document shows, by name.
+fn files_in(text: &str) -> Vec<(&str, String)> {
+    let mut files: Vec<(&str, String)> = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let Some(info) = line.strip_prefix("```") else { continue };
+        let content = lines.by_ref().take_while(|line| !line.starts_with("```"));
+        let content = content.fold(String::new(), |all, line| all + line + "\n");
+        if let Some(name) = info.split_whitespace().nth(1) {
+            files.push((name, content));
+        }
+    }
     files
 }
 
@@ -143,6 +163,12 @@ fn matches(shown: &[String], printed: &[String]) -> bool {
         }
         Some((first, rest)) => printed.first() == Some(first) && matches(rest, &printed[1..]),
     }
+}
+
+#[test]
+fn files_are_found_by_their_names() {
+    let text = "```toml\nno = 1\n```\n```toml a.toml\nx = 1\ny = 2\n```\n```console\n$ cat a.toml\n```\n";
+    assert_eq!(files_in(text), [("a.toml", "x = 1\ny = 2\n".to_owned())]);
 }
 
 #[test]

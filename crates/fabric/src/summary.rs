@@ -36,6 +36,8 @@ pub struct Summary {
     pub classes: Vec<PairClass>,
     /// Why GPUs that could be expected to have links of their own have none.
     pub no_links: Option<&'static str>,
+    /// NICs in all, whether or not their speed is known.
+    pub nic_count: usize,
 }
 
 impl Summary {
@@ -47,11 +49,12 @@ impl Summary {
         let outs = fabric.gpus().iter().map(|gpu| paths.gpu_fabric_out(*gpu).nominal.into_device());
         let gpu_rate = outs.min().filter(|rate| *rate > Rate::ZERO);
         let kinds = fabric.specs().iter().map(|spec| spec.kind);
-        let no_links =
-            fabric.gpus().iter().find_map(|gpu| match fabric.device(*gpu).kind.gpu_model()?.links {
-                GpuLinks::Absent(reason) => Some(reason),
-                _ => None,
-            });
+        let models = fabric.gpus().iter().filter_map(|gpu| fabric.device(*gpu).kind.gpu_model());
+        let mut reasons = models.map(|model| match model.links {
+            GpuLinks::Absent(reason) => reason,
+            GpuLinks::Bridge { .. } => "these cards have a bridge connector, but no bridge is fitted",
+            GpuLinks::Wired(..) => "these GPUs have links, but the description leaves them out",
+        });
         Self {
             hosts: fabric.hosts().len(),
             gpus: fabric.gpus().len(),
@@ -66,7 +69,8 @@ impl Summary {
             bisection: bisection(paths, Measure::Nominal),
             cliff: cliff(paths),
             classes: paths.classes(),
-            no_links,
+            no_links: reasons.next().filter(|_| gpu_rate.is_none()),
+            nic_count: fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_))).count(),
         }
     }
 
@@ -143,7 +147,10 @@ impl Summary {
 
     fn past_the_node(&self) -> String {
         let Some(nics) = self.nics else {
-            return "; no NIC is described, so nothing is known past the node".to_owned();
+            return match self.nic_count {
+                0 => "; no NIC is described, so nothing is known past the node".to_owned(),
+                count => format!("; past the node {count} NICs of unknown speed"),
+            };
         };
         let port = nics.total.shared_by(nics.per_host.max(1));
         // A domain that spans hosts, such as a rack, leaves through the NICs of all of them.

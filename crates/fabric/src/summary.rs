@@ -149,6 +149,7 @@ impl Summary {
         let Some(nics) = self.nics else {
             return match self.nic_count {
                 0 => "; no NIC is described, so nothing is known past the node".to_owned(),
+                1 => "; past the node one NIC of unknown speed".to_owned(),
                 count => format!("; past the node {count} NICs of unknown speed"),
             };
         };
@@ -161,8 +162,15 @@ impl Summary {
         };
         let reach = format!("; past the {past} {ports} x {} each way", port.amount());
         match self.network_step() {
-            Some(step) if step >= 1.5 => format!("{reach}: a {step:.0}x cliff"),
+            Some(step) if step >= 1.5 => format!("{reach}: {} cliff", times(step)),
             _ => reach,
         }
     }
+}
+
+/// `a 9x`, `an 18x`: eight, eleven and eighteen start with a vowel.
+fn times(step: f64) -> String {
+    let text = format!("{step:.0}");
+    let article = if text.starts_with('8') || matches!(text.as_str(), "11" | "18") { "an" } else { "a" };
+    format!("{article} {text}x")
 }

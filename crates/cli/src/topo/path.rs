@@ -35,7 +35,8 @@ pub(super) fn print(
 ) -> io::Result<()> {
     let fabric = paths.fabric();
     let path = &route.path;
-    writeln!(out, "{} ({}), {} hops", path.cell(), path.kind.meaning(), path.hops)?;
+    let hops = if path.hops == 1 { "hop" } else { "hops" };
+    writeln!(out, "{}: {}, {} {hops}", path.cell(), path.kind.meaning(), path.hops)?;
     if matches!(path.kind, PathType::Loc | PathType::Dis) {
         return Ok(());
     }

@@ -14,7 +14,7 @@ fn testdata() -> PathBuf {
 
 fn read(name: &str) -> Fabric {
     let bytes = std::fs::read(testdata().join(name)).expect(name);
-    format::read(&bytes, name).unwrap_or_else(|error| panic!("{name}: {error}"))
+    format::read(&bytes, name, None).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 fn all_hosts(fabric: &Fabric) -> Vec<HostId> {
@@ -68,7 +68,7 @@ fn every_shared_sample_reads_back_equal() {
         let path = entry.unwrap().path();
         let bytes = std::fs::read(&path).unwrap();
         let name = path.file_name().unwrap().to_str().unwrap();
-        let fabric = format::read(&bytes, name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let fabric = format::read(&bytes, name, None).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_reads_back(name, &fabric);
         files += 1;
     }

@@ -151,5 +151,5 @@ fn absurd_amounts() {
         "line 2: too many attributes; an element may have 64, a file 524288",
     );
     let large = vec![b'<'; 100_000_000];
-    assert_eq!(format::read(&large, "large"), Err(ReadError::TooLarge { bytes: 100_000_000 }));
+    assert_eq!(format::read(&large, "large", None), Err(ReadError::TooLarge { bytes: 100_000_000 }));
 }

@@ -31,6 +31,7 @@ Examples:
   weft topo hgx-h100                          a system of the catalog
   weft topo \"2x hgx-h100 + 8x ndr\"            a cluster: hosts, and NICs for each of them
   weft topo topo.xml --matrix                 a topology file of NCCL or RCCL
+  nvidia-smi topo -m | weft topo - --gpu h100 the text of nvidia-smi
   weft topo gb200-nvl72 --path gpu0 gpu71 --bytes 1GB
   weft topo dgx-1-v100 --svg dgx1.svg
 
@@ -56,6 +57,9 @@ pub(crate) struct Args {
     /// With --path: how long this much data takes at least
     #[arg(long, value_name = "SIZE", requires = "path")]
     bytes: Option<Bytes>,
+    /// The GPU model, for the text of `nvidia-smi topo -m`, which does not say it
+    #[arg(long, value_name = "MODEL", requires = "target")]
+    gpu: Option<String>,
     /// Write a drawing (`-` for standard output, as for the other files)
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -88,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let recording = record(&Folder::new("/"), &Nvml).map_err(Failure::finding)?;
         return Ok(write(file, &recording.to_string())?);
     }
-    let fabric = target::resolve(args.target.as_deref())?;
+    let fabric = target::resolve(args.target.as_deref(), args.gpu.as_deref())?;
     let wrote_files = write_files(args, &fabric)?;
     let paths = Paths::of(&fabric);
     let mut out = io::stdout().lock();

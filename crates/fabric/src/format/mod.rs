@@ -4,9 +4,11 @@
 //! its input: every reader has limits, and whatever is wrong is a [`ReadError`] with a line and a reason.
 
 pub mod document;
+pub mod smi;
 pub mod svg;
 pub mod xml;
 
+use crate::catalog::gpus::GpuModel;
 use crate::fabric::{Fabric, FabricError};
 
 /// The largest input a reader takes. Real descriptions have some kilobytes.
@@ -33,7 +35,9 @@ pub enum ReadError {
         bytes: usize,
     },
     /// The bytes are in no format that is known here.
-    #[error("this is neither topology XML nor a TOML or JSON document with a `weft` key")]
+    #[error(
+        "this is none of topology XML, the text of `nvidia-smi topo -m`, and a TOML or JSON document with a `weft` key"
+    )]
     UnknownFormat,
     /// What was read does not make a fabric.
     #[error(transparent)]
@@ -52,6 +56,8 @@ impl ReadError {
 pub enum Format {
     /// NCCL topology XML, or RCCL's dialect of it.
     Xml,
+    /// The text of `nvidia-smi topo -m`.
+    Smi,
     /// A document in TOML.
     Toml,
     /// A document in JSON.
@@ -67,15 +73,18 @@ pub fn detect(bytes: &[u8]) -> Option<Format> {
     match bytes.first()? {
         b'<' => Some(Format::Xml),
         b'{' => Some(Format::Json),
+        _ if smi::looks_like(bytes) => Some(Format::Smi),
         _ if bytes.split(|b| *b == b'\n').any(has_version) => Some(Format::Toml),
         _ => None,
     }
 }
 
-/// Reads a fabric in whichever format the bytes are; `name` is what it is called where the bytes do not say.
-pub fn read(bytes: &[u8], name: &str) -> Result<Fabric, ReadError> {
+/// Reads a fabric in whichever format the bytes are; `name` is what it is called where the bytes do not say. `gpu` is
+/// the GPU of an `nvidia-smi` matrix, which does not say; the other formats do not need it.
+pub fn read(bytes: &[u8], name: &str, gpu: Option<&'static GpuModel>) -> Result<Fabric, ReadError> {
     match detect(bytes).ok_or(ReadError::UnknownFormat)? {
         Format::Xml => xml::read(bytes, name),
+        Format::Smi => smi::read(bytes, name, gpu),
         Format::Toml => document::read_toml(bytes),
         Format::Json => document::read_json(bytes),
     }
@@ -111,11 +120,12 @@ mod tests {
     #[test]
     fn formats_are_told_apart() {
         assert_eq!(detect(b"\xef\xbb\xbf\n <system/>"), Some(Format::Xml));
+        assert_eq!(detect(b"\tGPU0\tGPU1\nGPU0\t X \tNV4\n"), Some(Format::Smi));
         assert_eq!(detect(b"# a rack\nweft = 1\n"), Some(Format::Toml));
         assert_eq!(detect(b" {\"weft\": 1}"), Some(Format::Json));
         for other in ["", "  \n", "hello", "weft topo"] {
             assert_eq!(detect(other.as_bytes()), None, "{other}");
-            assert_eq!(read(other.as_bytes(), "x"), Err(ReadError::UnknownFormat));
+            assert_eq!(read(other.as_bytes(), "x", None), Err(ReadError::UnknownFormat));
         }
     }
 

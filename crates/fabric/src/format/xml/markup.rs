@@ -1,5 +1,6 @@
 //! Elements as text, indented.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// XML on its way out.
@@ -45,8 +46,12 @@ impl Markup {
         let _ = write!(self.text, "{:1$}<{tag}", "", 2 * self.depth);
         for (name, value) in attributes {
             let value = value.as_ref();
-            // NCCL decodes no entities, so the quotes are chosen to fit the value.
-            let quote = if value.contains('"') { '\'' } else { '"' };
+            // NCCL decodes no entities, so the quotes are chosen to fit the value; one with both kinds does not fit.
+            let (quote, value) = match (value.contains('"'), value.contains('\'')) {
+                (true, true) => ('"', Cow::Owned(value.replace('"', "'"))),
+                (true, false) => ('\'', Cow::Borrowed(value)),
+                (false, _) => ('"', Cow::Borrowed(value)),
+            };
             let _ = write!(self.text, " {name}={quote}{value}{quote}");
         }
         self.text.push_str(end);

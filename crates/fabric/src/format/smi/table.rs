@@ -1,0 +1,357 @@
+//! Text to matrix. The text has been through terminals, web pages and chat windows: colours, lost tabs, indentation and
+//! a `#` before each line are all fine, as long as every row is there.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::format::{ReadError, excerpt};
+
+/// Devices of one table. Hosts with many virtual NICs have some dozens.
+const MAX_DEVICES: usize = 1_024;
+/// NVLinks between two GPUs.
+const MAX_NVLINKS: u32 = 1_000;
+
+/// How two devices reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cell {
+    Itself,
+    NvLinks(u32),
+    Pcie(Distance),
+}
+
+/// How far up PCIe a path goes, nearest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Distance {
+    /// At most one bridge.
+    Pix,
+    /// Several bridges.
+    Pxb,
+    /// Through the host bridge.
+    Phb,
+    /// Between host bridges of a NUMA node.
+    Node,
+    /// Between NUMA nodes.
+    Sys,
+}
+
+impl Distance {
+    /// As the table has it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Pix => "PIX",
+            Self::Pxb => "PXB",
+            Self::Phb => "PHB",
+            Self::Node => "NODE",
+            Self::Sys => "SYS",
+        }
+    }
+}
+
+/// A row of the table.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) line: usize,
+    pub(super) cells: Vec<Cell>,
+    /// The CPUs near it, as the table lists them.
+    pub(super) cpus: Option<String>,
+    /// The first NUMA node near it.
+    pub(super) numa: Option<u32>,
+    /// What the NIC legend calls it.
+    pub(super) legend: Option<String>,
+}
+
+impl Row {
+    /// True for a GPU; every other row is a NIC's.
+    pub(super) fn is_gpu(&self) -> bool {
+        is_gpu(&self.name)
+    }
+}
+
+/// The matrix, checked to be square and symmetric.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) rows: Vec<Row>,
+}
+
+/// True where the text has the header of such a table.
+pub fn looks_like(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(65_536)]);
+    text.lines().any(|line| {
+        let line = plain(line);
+        Header::of(&line, 1).is_ok_and(|header| header.is_some()) || is_row(&line)
+    })
+}
+
+/// Reads the table.
+pub(super) fn parse(text: &str) -> Result<Table, ReadError> {
+    let mut lines = text.lines().zip(1..);
+    let mut header = None;
+    for (line, number) in lines.by_ref() {
+        let line = plain(line);
+        header = Header::of(&line, number)?;
+        if header.is_some() {
+            break;
+        }
+        if is_row(&line) {
+            return Err(ReadError::at(
+                number,
+                "this is a row of the matrix, and the line with the column names is missing above it",
+            ));
+        }
+    }
+    let Some(header) = header else {
+        return Err(ReadError::at(1, "there is no line with the column names GPU0, GPU1 and so on"));
+    };
+    let mut rows: Vec<Row> = Vec::new();
+    let mut legend: FxHashMap<String, String> = FxHashMap::default();
+    let known: FxHashSet<&str> = header.columns.iter().map(String::as_str).collect();
+    let mut last = header.line;
+    for (line, number) in lines {
+        let line = plain(line);
+        let Some(first) = line.split_whitespace().next() else {
+            continue;
+        };
+        last = number;
+        if let Some((nic, name)) = line.split_once(':')
+            && nic.trim().starts_with("NIC")
+        {
+            if is_plain(name.trim()) {
+                legend.insert(nic.trim().to_owned(), name.trim().to_owned());
+            }
+        } else if header.columns.get(rows.len()).is_some_and(|column| column == first) {
+            rows.push(header.row(&line, number)?);
+        } else if known.contains(first) {
+            return Err(ReadError::at(
+                number,
+                match header.columns.get(rows.len()) {
+                    Some(due) => format!("this is the row of {}, and {due} is due here", excerpt(first)),
+                    None => format!("{} has a row already", excerpt(first)),
+                },
+            ));
+        }
+    }
+    if let Some(missing) = header.columns.get(rows.len()) {
+        return Err(ReadError::at(
+            last,
+            format!(
+                "the table ends here, and the row of {} is missing; paste all {} rows",
+                excerpt(missing),
+                header.columns.len()
+            ),
+        ));
+    }
+    for row in &mut rows {
+        row.legend = legend.remove(&row.name);
+    }
+    let table = Table { rows };
+    table.check()?;
+    Ok(table)
+}
+
+impl Table {
+    fn check(&self) -> Result<(), ReadError> {
+        for (i, row) in self.rows.iter().enumerate() {
+            for (j, other) in self.rows[..=i].iter().enumerate() {
+                let (here, there) = (row.cells[j], other.cells[i]);
+                let wrong = match here {
+                    Cell::Itself if i != j => {
+                        Some(format!("{} and {} are not the same", row.name, other.name))
+                    }
+                    _ if i == j && here != Cell::Itself => {
+                        Some(format!("{} to itself is X, not {}", row.name, here.text()))
+                    }
+                    Cell::NvLinks(_) if !row.is_gpu() || !other.is_gpu() => {
+                        Some(format!("{} and {} cannot share NVLinks: only GPUs can", row.name, other.name))
+                    }
+                    _ if here != there => Some(format!(
+                        "{} to {} is {}, but {} to {} on line {} is {}",
+                        row.name,
+                        other.name,
+                        here.text(),
+                        other.name,
+                        row.name,
+                        other.line,
+                        there.text()
+                    )),
+                    _ => None,
+                };
+                if let Some(reason) = wrong {
+                    return Err(ReadError::at(row.line, reason));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The line with the column names.
+struct Header {
+    columns: Vec<String>,
+    line: usize,
+    /// Columns after the matrix.
+    cpus: bool,
+    numa: bool,
+    gpu_numa: bool,
+}
+
+impl Header {
+    fn of(line: &str, number: usize) -> Result<Option<Self>, ReadError> {
+        let matrix_end = ["CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]
+            .iter()
+            .filter_map(|title| line.find(title))
+            .min()
+            .unwrap_or(line.len());
+        let columns: Vec<String> = line[..matrix_end].split_whitespace().map(str::to_owned).collect();
+        let nic = |name: &str| name.contains(|c: char| c.is_ascii_digit()) && is_plain(name);
+        let is_header = columns.first().is_some_and(|name| is_gpu(name))
+            && columns.iter().all(|word| nic(word) && cell(word).is_none());
+        if !is_header {
+            return Ok(None);
+        }
+        if columns.len() > MAX_DEVICES {
+            return Err(ReadError::at(
+                number,
+                format!("more than {MAX_DEVICES} columns; no host has so many"),
+            ));
+        }
+        let mut sorted: Vec<&String> = columns.iter().collect();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(ReadError::at(number, format!("{} has two columns", excerpt(twice[0]))));
+        }
+        Ok(Some(Self {
+            line: number,
+            cpus: line.contains("CPU Affinity"),
+            numa: line.contains("NUMA Affinity"),
+            gpu_numa: line.contains("GPU NUMA ID"),
+            columns,
+        }))
+    }
+
+    fn row(&self, line: &str, number: usize) -> Result<Row, ReadError> {
+        let mut words = line.split_whitespace();
+        let name = words.next().unwrap_or_default().to_owned();
+        let mut cells = Vec::with_capacity(self.columns.len());
+        for column in &self.columns {
+            let word = words.next().ok_or_else(|| {
+                ReadError::at(
+                    number,
+                    format!(
+                        "{} has {} cells, and there are {} columns",
+                        name,
+                        cells.len(),
+                        self.columns.len()
+                    ),
+                )
+            })?;
+            let cell = cell(word).ok_or_else(|| ReadError::at(number, bad_cell(&name, column, word)))?;
+            cells.push(cell);
+        }
+        let (cpus, numa) = self.affinity(line, &words.collect::<Vec<_>>());
+        Ok(Row {
+            name,
+            line: number,
+            cells,
+            cpus: cpus.map(str::to_owned),
+            numa: numa.and_then(first_number),
+            legend: None,
+        })
+    }
+
+    /// The CPU and NUMA columns. Either may be empty, which only tabs show; failing them, the count of words tells.
+    fn affinity<'l>(&self, line: &'l str, words: &[&'l str]) -> (Option<&'l str>, Option<&'l str>) {
+        let known = |text: &&str| !text.is_empty() && *text != "N/A";
+        let fields: Vec<&str> = line.split('\t').map(str::trim).collect();
+        let tail = fields.get(1 + self.columns.len()..).unwrap_or_default();
+        let by_tabs = tail.iter().filter(|field| !field.is_empty()).eq(words.iter());
+        let (cpus, numa) = if by_tabs {
+            (tail.first().copied(), tail.get(1).copied())
+        } else {
+            let missing = 1 + usize::from(self.numa) + usize::from(self.gpu_numa) > words.len();
+            if missing && self.numa {
+                (None, words.first().copied())
+            } else {
+                (words.first().copied(), words.get(1).copied())
+            }
+        };
+        (cpus.filter(|_| self.cpus).filter(known), numa.filter(|_| self.numa).filter(known))
+    }
+}
+
+impl Cell {
+    fn text(self) -> String {
+        match self {
+            Self::Itself => "X".to_owned(),
+            Self::NvLinks(count) => format!("NV{count}"),
+            Self::Pcie(distance) => distance.name().to_owned(),
+        }
+    }
+}
+
+fn cell(word: &str) -> Option<Cell> {
+    Some(match word {
+        "X" => Cell::Itself,
+        "PIX" => Cell::Pcie(Distance::Pix),
+        "PXB" => Cell::Pcie(Distance::Pxb),
+        "PHB" => Cell::Pcie(Distance::Phb),
+        "NODE" => Cell::Pcie(Distance::Node),
+        // Drivers before 2017 said SOC.
+        "SYS" | "SOC" => Cell::Pcie(Distance::Sys),
+        _ => {
+            let count: u32 = word.strip_prefix("NV")?.parse().ok()?;
+            Cell::NvLinks(Some(count).filter(|n| (1..=MAX_NVLINKS).contains(n))?)
+        }
+    })
+}
+
+fn bad_cell(row: &str, column: &str, word: &str) -> String {
+    let row = excerpt(row);
+    let column = excerpt(column);
+    if is_peer_word(word) {
+        format!("`{word}` is an answer of `nvidia-smi topo -p2p`; run `nvidia-smi topo -m` instead")
+    } else {
+        format!("{row} to {column} is `{}`, which is none of X, NV#, PIX, PXB, PHB, NODE, SYS", excerpt(word))
+    }
+}
+
+/// The words of `nvidia-smi topo -p2p`.
+fn is_peer_word(word: &str) -> bool {
+    ["OK", "CNS", "GNS", "TNS", "NS", "DR", "U"].contains(&word)
+}
+
+/// True for the names that machines give to devices.
+fn is_plain(name: &str) -> bool {
+    name.len() < 100 && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':'))
+}
+
+fn is_gpu(name: &str) -> bool {
+    let digits = name.strip_prefix("GPU").unwrap_or_default();
+    !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn is_row(line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    words.next().is_some_and(is_gpu)
+        && words.next().is_some_and(|word| cell(word).is_some() || is_peer_word(word))
+}
+
+/// `0,3-9` begins with 0.
+fn first_number(list: &str) -> Option<u32> {
+    let end = list.find(|c: char| !c.is_ascii_digit()).unwrap_or(list.len());
+    list[..end].parse().ok()
+}
+
+/// A line without colours, and without what a shell script puts before a comment.
+fn plain(line: &str) -> String {
+    let mut plain = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(escape) = rest.find("\u{1b}[") {
+        plain.push_str(&rest[..escape]);
+        rest = &rest[escape + 2..];
+        let end = rest.find(|c: char| c.is_ascii_alphabetic()).map_or(rest.len(), |at| at + 1);
+        rest = &rest[end..];
+    }
+    plain.push_str(rest);
+    let content = plain.trim_start().trim_start_matches('#');
+    content.trim_start_matches(' ').trim_end().to_owned()
+}

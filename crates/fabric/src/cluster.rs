@@ -10,7 +10,7 @@ use crate::catalog::links;
 use crate::catalog::systems::chassis::{port_of, slot};
 use crate::catalog::systems::{self, System};
 use crate::device::{DeviceId, DeviceKind, HostId, Port, Tier};
-use crate::fabric::{Fabric, FabricBuilder, FabricError};
+use crate::fabric::{Fabric, FabricBuilder, FabricError, MAX_DEVICES, MAX_LINKS};
 use crate::link::{LinkKind, LinkSpec, Network};
 use crate::nearest::did_you_mean;
 use crate::spec::{ClusterSpec, Layout, Nics, SpecError};
@@ -119,6 +119,7 @@ impl ClusterSpec {
             Some(nics) => with_nics(self.system(), &system, nics)?,
             None => system,
         };
+        check_size(&unit, self.count())?;
         let mut builder = FabricBuilder::new(self.to_string());
         for note in unit.notes() {
             builder.note(note);
@@ -194,6 +195,19 @@ impl ClusterSpec {
         }
         Ok(())
     }
+}
+
+/// Refuses what is too large before it is built; the switches come on top and are checked at the end.
+fn check_size(unit: &Fabric, count: u32) -> Result<(), FabricError> {
+    for (what, each, limit) in
+        [("devices", unit.devices().len(), MAX_DEVICES), ("links", unit.links().len(), MAX_LINKS)]
+    {
+        let found = each.saturating_mul(count as usize);
+        if found > limit {
+            return Err(FabricError::TooLarge { what, found, limit });
+        }
+    }
+    Ok(())
 }
 
 /// The system with `nics` in each host: NIC `i` of `n` next to GPU `i * gpus / n`, so that they spread evenly.

@@ -175,6 +175,12 @@ fn cloud_shapes_are_cabled_by_their_own_nics() {
 }
 
 #[test]
+fn what_is_too_large_is_refused_before_it_is_built() {
+    let error = resolve("25000x hgx-h100 + 64x ndr").unwrap_err().to_string();
+    assert!(error.contains("devices; the limit is"), "{error}");
+}
+
+#[test]
 fn a_text_that_names_nothing_is_told_what_would() {
     for (text, said) in [
         ("hgx-h10", "Did you mean `hgx-h100`"),

@@ -1,5 +1,7 @@
 //! Documents: what people write, what is refused and where, and what reads back.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use weftlink_fabric::catalog::systems;
 use weftlink_fabric::figure::Basis;
 use weftlink_fabric::format::document::{WriteError, read_json, read_toml, write_json, write_toml};
@@ -42,7 +44,7 @@ fn clusters_read_back() {
 
 #[test]
 fn a_large_cluster_reads_back_from_json() {
-    let fabric = resolve("128x gb200-nvl72 + 4x ndr").unwrap();
+    let fabric = resolve("32x gb200-nvl72 + 4x ndr").unwrap();
     assert!(read_json(write_json(&fabric).unwrap().as_bytes()).unwrap() == fabric);
     let error = read_toml(write_toml(&fabric).unwrap().as_bytes()).unwrap_err();
     assert!(error.to_string().contains("JSON"), "{error}");
@@ -84,6 +86,25 @@ fn a_lab_is_put_together_from_boxes() {
 }
 
 #[test]
+fn names_say_whose_a_device_is() {
+    let one_host = "weft = 1\n[[host]]\nname = \"a\"\n";
+    let more = "[[host]]\nname = \"b\"\n";
+    for (document, name, host) in [
+        (one_host.to_owned(), "gpu0", Some(0)),
+        (one_host.to_owned(), "nvswitch0", Some(0)),
+        (one_host.to_owned(), "/nvswitch0", None),
+        (one_host.to_owned(), "/gpu0", None),
+        (one_host.to_owned(), "leaf0", None),
+        (format!("{one_host}{more}"), "b/gpu0", Some(1)),
+        (format!("{one_host}{more}"), "nvswitch0", None),
+    ] {
+        let fabric = read_toml(format!("{document}[[device]]\nname = \"{name}\"").as_bytes()).unwrap();
+        assert_eq!(fabric.devices()[0].host.map(|host| host.0), host, "{name}");
+        assert_reads_back(&fabric);
+    }
+}
+
+#[test]
 fn links_may_lead_one_way() {
     let fabric = read_json(RING).unwrap();
     assert_reads_back(&fabric);
@@ -120,6 +141,8 @@ fn mistakes_have_a_line_and_a_reason() {
         (format!("{head}[[device]]\nname = \"b/gpu1\""), 8, "no host is called `b`"),
         (format!("{head}[[device]]\nname = \"a/tpu1\""), 8, "the kinds are numa, port"),
         (format!("{head}[[device]]\nname = \"a/gpu\""), 8, "as in `gpu0`"),
+        (format!("{head}[[host]]\nname = \"b\"\n[[device]]\nname = \"gpu1\""), 10, "needs its host in front"),
+        (format!("{head}[[host]]\nname = \"\""), 8, "a host needs a name"),
         (format!("{head}[[device]]\nname = \"a/gpu01\""), 8, "as in `gpu0`"),
         (format!("{head}[[device]]\nname = \"a/gpu2\"\nmodel = \"h10\""), 8, "Did you mean `h100`"),
         (
@@ -221,7 +244,7 @@ fn json_mistakes_have_lines_too() {
         ("{\n\"weft\": 3,\n\"warp\": 1}", 3, "version 3"),
         ("{\n\"weft\": 1,\n\"base\": \"nothing\"}", 3, "no system is called"),
         (
-            "{\"weft\": 1, \"device\": [\n{\"name\": \"gpu0\"},\n {\n\"name\": \"gpu0\"}]}",
+            "{\"weft\": 1, \"device\": [\n{\"name\": \"leaf0\"},\n {\n\"name\": \"leaf0\"}]}",
             3,
             "is there already",
         ),

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::devices::{self, LocalName};
 use super::schema::{Document, HostEntry, LatencyEntry, LinkEntry, LinkTypeEntry, RateEntry};
-use super::{BASE_GPUS_MAX, LINK_COUNT_MAX};
+use super::{BASE_GPUS_MAX, DEVICES_MAX, LINK_COUNT_MAX};
 use crate::catalog::{links, systems};
 use crate::cluster::resolve;
 use crate::device::{Device, DeviceId, HostId};
@@ -119,6 +119,9 @@ impl Assembly {
     }
 
     fn new_host(&mut self, name: String, system: Option<&str>) -> Result<HostId, String> {
+        if name.is_empty() {
+            return Err("a host needs a name".to_owned());
+        }
         if self.hosts.contains_key(&name) {
             return Err(format!("a host called `{}` is there already", excerpt(&name)));
         }
@@ -148,6 +151,9 @@ impl Assembly {
     /// Adds a device under a name that nobody has yet.
     fn add_device(&mut self, device: Device, local: LocalName) -> Result<(), String> {
         let key = (device.host, local);
+        if self.devices.len() == DEVICES_MAX {
+            return Err(format!("this is one device too many: {DEVICES_MAX} is the limit"));
+        }
         if self.devices.contains_key(&key) {
             return Err(format!("a device called `{local}` is there already, on the same host"));
         }
@@ -165,34 +171,39 @@ impl Assembly {
             None => (None, name),
         };
         let local = local.parse::<LocalName>()?;
-        let Some(host) = host else {
-            return Ok((None, local));
-        };
-        match self.hosts.get(host) {
-            Some(id) => Ok((Some(*id), local)),
+        let host = match host {
+            Some("") => None,
+            Some(host) => Some(*self.hosts.get(host).ok_or_else(|| self.no_host(host))?),
+            None if local.is_network_switch() => None,
+            None if self.hosts.len() == 1 => Some(HostId(0)),
+            None if local.is_switch() => None,
             None => {
-                let mut all: Vec<&str> = self.hosts.keys().map(String::as_str).collect();
-                all.sort_unstable();
-                let hint = did_you_mean(host, all.into_iter());
-                Err(format!("no host is called `{}`.{hint}", excerpt(host)))
+                return Err(format!("`{local}` needs its host in front, as in `host0/{local}`"));
             }
-        }
+        };
+        Ok((host, local))
     }
 
-    /// The device with a name; where there is one host, its name may be left out.
-    pub(super) fn device(&self, name: &str) -> Result<DeviceId, String> {
+    fn no_host(&self, name: &str) -> String {
+        let mut all: Vec<&str> = self.hosts.keys().map(String::as_str).collect();
+        all.sort_unstable();
+        format!("no host is called `{}`.{}", excerpt(name), did_you_mean(name, all.into_iter()))
+    }
+
+    /// The device with a name.
+    fn device(&self, name: &str) -> Result<DeviceId, String> {
         let (host, local) = self.place(name)?;
-        let only_host = (host.is_none() && self.hosts.len() == 1).then_some(HostId(0));
-        let found = self.devices.get(&(host, local));
-        let found = found.or_else(|| self.devices.get(&(only_host, local)));
+        // In a document of one host, a switch without a host's name may still be nobody's.
+        let host_left_out = !name.contains('/');
+        let shared = || self.devices.get(&(None, local)).filter(|_| host_left_out);
+        let found = self.devices.get(&(host, local)).or_else(shared);
         found.copied().ok_or_else(|| {
-            let there = self.devices.keys().filter(|(of, other)| *of == host && other.stem == local.stem);
-            format!(
-                "no device is called `{}`; {} of that kind {} there",
-                excerpt(name),
-                there.clone().count(),
-                if there.count() == 1 { "is" } else { "are" }
-            )
+            let alike = |(of, other): &&(Option<HostId>, LocalName)| *of == host && other.stem == local.stem;
+            let (there, verb) = match self.devices.keys().filter(alike).count() {
+                1 => (1, "is"),
+                there => (there, "are"),
+            };
+            format!("no device is called `{}`; {there} of that kind {verb} there", excerpt(name))
         })
     }
 

@@ -22,6 +22,16 @@ impl LocalName {
     pub(super) fn of(device: &Device) -> Self {
         Self { stem: device.kind.stem(), ordinal: device.ordinal }
     }
+
+    /// Switches between hosts, which belong to none.
+    pub(super) fn is_network_switch(self) -> bool {
+        matches!(self.stem, "leaf" | "spine")
+    }
+
+    /// Those, and NVSwitches, which may stand outside the hosts too.
+    pub(super) fn is_switch(self) -> bool {
+        self.is_network_switch() || self.stem == "nvswitch"
+    }
 }
 
 impl fmt::Display for LocalName {

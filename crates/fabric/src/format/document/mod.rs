@@ -28,9 +28,10 @@
 //! | `[[link]]` | `between` two devices; `type`, a link type's id or a link of the catalog such as `pcie5x16`; `count` of parallel links, 1 unless given; `oneway` from the first to the second |
 //! | `[[override]]` | `between` two linked devices; `type` where several kinds join them; `oneway`; then `remove = true`, or a `count`, or a measured `gb_per_s_each_way` of each of the parallel links with its `source` |
 //!
-//! A device's name says whose it is, what it is and its number: `host0/gpu3`, or `leaf3` for what belongs to no host.
-//! The kinds are `numa`, `port` (of a PCIe root complex), `pcie` (a PCIe switch), `gpu`, `nvswitch`, `nic`, `nvme`, `leaf`,
-//! `spine` and `pci` (any other PCI function). Where there is one host, a link may leave its name out.
+//! A device's name says whose it is, what it is and its number: `host0/gpu3`. The kinds are `numa`, `port` (of a PCIe root
+//! complex), `pcie` (a PCIe switch), `gpu`, `nvswitch`, `nic`, `nvme`, `leaf`, `spine` and `pci` (any other PCI function).
+//! `leaf` and `spine` belong to no host. Where there is one host, its name may be left out; where there are several, an
+//! `nvswitch` without one stands between them; anything else that is nobody's has a bare `/` in front.
 //!
 //! | key of a device | for | what it holds |
 //! |---|---|---|
@@ -44,6 +45,9 @@
 //!
 //! A figure is `gb_per_s_each_way` (`ns` for a latency), `basis` (`nominal`, `effective` or `measured`) and `source`. A
 //! rate is always that of one link in one direction.
+//!
+//! Readers hold less than 256 MB, whatever they are given: TOML takes a dozen NVL72 racks written out in full, JSON some
+//! hundred; `base` takes 20,000 GPUs in either.
 //!
 //! Deliberately absent: expressions, loops and includes. A program that needs them writes JSON.
 
@@ -59,5 +63,7 @@ pub use write::{WriteError, write_json, write_toml};
 
 /// Parallel links between two devices; more is a slip of the finger.
 pub const LINK_COUNT_MAX: u32 = 65_536;
+/// Devices in a document: enough for 20,000 GPUs and what is around them.
+pub const DEVICES_MAX: usize = 250_000;
 /// GPUs that `base` may bring; clusters above it are for specs alone.
 pub const BASE_GPUS_MAX: u64 = 20_000;

@@ -8,33 +8,29 @@ use toml::de::DeTable;
 use super::assemble::{Fault, assemble};
 use super::schema::{Document, VERSION, Version};
 use crate::fabric::Fabric;
-use crate::format::{ReadError, text};
+use crate::format::{MAX_INPUT_BYTES, ReadError, text};
 
-/// What a parser may be asked to hold. Their trees cost up to a hundred times the bytes they are read from, so the
-/// entries are counted before the parser sees them.
+/// What a parser may be asked to hold. Its tree costs up to a hundred times the bytes it is read from, so entries are
+/// counted before it sees them. The limits keep a hostile input below 256 MB.
 struct Limits {
     bytes: usize,
-    /// Opening brackets and braces: each is a table or a list.
+    /// Characters that open a table or a list. TOML's dotted keys do.
     lists: usize,
-    /// Commas: each is one more value.
+    /// Characters that announce one more value.
     values: usize,
     /// What to do about a document that is too large.
     advice: &'static str,
 }
 
 const TOML: Limits = Limits {
-    bytes: 4 << 20,
-    lists: 100_000,
-    values: 500_000,
-    advice: "split it, start from a `base`, or write it as JSON, which may be larger",
+    bytes: 3 << 20,
+    lists: 70_000,
+    values: 300_000,
+    advice: "start from a `base`, or write it as JSON, which may be larger",
 };
 
-const JSON: Limits = Limits {
-    bytes: super::super::MAX_INPUT_BYTES,
-    lists: 1_000_000,
-    values: 2_000_000,
-    advice: "start from a `base`",
-};
+const JSON: Limits =
+    Limits { bytes: MAX_INPUT_BYTES, lists: 600_000, values: 1_500_000, advice: "start from a `base`" };
 
 /// Reads a fabric from a TOML document.
 pub fn read_toml(bytes: &[u8]) -> Result<Fabric, ReadError> {
@@ -89,8 +85,8 @@ impl Limits {
         }
         let (mut lists, mut values) = (0, 0);
         for byte in text.bytes() {
-            lists += usize::from(matches!(byte, b'[' | b'{'));
-            values += usize::from(byte == b',');
+            lists += usize::from(matches!(byte, b'[' | b'{' | b'.'));
+            values += usize::from(matches!(byte, b',' | b'='));
         }
         for (what, found, limit) in [
             ("bytes", text.len(), self.bytes),

@@ -21,6 +21,9 @@ pub enum WriteError {
     /// A document knows hosts and devices by their names, so no two can share one.
     #[error("two hosts or two devices are called `{0}`: name them apart before writing")]
     SameName(String),
+    /// For the same reason, a host needs one.
+    #[error("a host has no name: name it before writing")]
+    Nameless,
     /// A number that would not read back as it is.
     #[error("{0} is more than a document can hold")]
     OutOfRange(String),
@@ -104,6 +107,9 @@ fn lists<S: Syntax>(fabric: &Fabric) -> Result<[(&'static str, Vec<String>); 5],
 
 fn check_names(fabric: &Fabric) -> Result<(), WriteError> {
     let mut hosts = FxHashSet::default();
+    if fabric.hosts().iter().any(|host| host.name.is_empty()) {
+        return Err(WriteError::Nameless);
+    }
     if let Some(host) = fabric.hosts().iter().find(|host| !hosts.insert(&host.name)) {
         return Err(WriteError::SameName(excerpt(&host.name)));
     }
@@ -114,13 +120,16 @@ fn check_names(fabric: &Fabric) -> Result<(), WriteError> {
     }
 }
 
-/// The name a document gives a device: with its host even where there is only one.
+/// The name a document gives a device: with its host even where there is only one, and with nothing before the `/` for
+/// a device of no host that would else be taken for that of the only one.
 fn name(fabric: &Fabric, id: DeviceId) -> String {
     let device = fabric.device(id);
     let local = LocalName::of(device);
     match device.host {
         Some(host) => format!("{}/{local}", fabric.hosts()[host.index()].name),
-        None => local.to_string(),
+        None if local.is_network_switch() => local.to_string(),
+        None if local.is_switch() && fabric.hosts().len() != 1 => local.to_string(),
+        None => format!("/{local}"),
     }
 }
 

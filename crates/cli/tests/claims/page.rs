@@ -41,7 +41,7 @@ pub(super) fn page(sections: &[(String, String)], counts: &BTreeMap<(usize, &str
 pub(super) fn row(claim: &Claim, check: &Check, found: &Found) -> String {
     let said = match &check.value {
         Said::Number(said) => number(*said),
-        Said::Range([low, high]) if *high == f64::INFINITY => format!("at least {}", number(*low)),
+        Said::Range([low, high]) if *high == f64::INFINITY => format!("{} or more", number(*low)),
         Said::Range([low, high]) => format!("{} to {}", number(*low), number(*high)),
         Said::Word(said) => said.clone(),
     };

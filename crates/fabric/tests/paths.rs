@@ -1,8 +1,9 @@
 //! Paths on the catalog's systems.
 
 use weftlink_fabric::bisection::bisection;
-use weftlink_fabric::catalog::systems;
-use weftlink_fabric::{Fabric, Measure, PathType, Paths};
+use weftlink_fabric::catalog::{links, systems};
+use weftlink_fabric::device::{Gpu, Numa};
+use weftlink_fabric::{DeviceKind, Fabric, FabricBuilder, Measure, Path, PathType, Paths};
 
 fn system(name: &str) -> Fabric {
     systems::by_name(name).unwrap_or_else(|| panic!("no system {name}")).fabric()
@@ -69,4 +70,147 @@ fn bisection_of_the_cube_mesh_is_exact() {
     assert!(bisection.is_exact());
     // Six links of 25 GB/s cross between the quads.
     assert_eq!(bisection.upper.gb(), 150.0);
+}
+
+fn cluster(spec: &str) -> Fabric {
+    weftlink_fabric::resolve(spec).unwrap_or_else(|error| panic!("{spec}: {error}"))
+}
+
+fn path(fabric: &Fabric, from: &str, to: &str) -> Path {
+    let id = |name: &str| fabric.find(name).unwrap_or_else(|| panic!("no {name}"));
+    Paths::of(fabric).path(id(from), id(to))
+}
+
+fn kind(fabric: &Fabric, from: &str, to: &str) -> PathType {
+    path(fabric, from, to).kind
+}
+
+#[test]
+fn a_cluster_crosses_on_rails() {
+    let fabric = cluster("2x hgx-h100 + 8x ndr");
+    assert_eq!(kind(&fabric, "host0/gpu0", "host0/nic0"), PathType::Pix);
+    // Another GPU's NIC is reached through that GPU; what comes in from it is not passed on that way.
+    assert_eq!(kind(&fabric, "host0/gpu0", "host0/nic5"), PathType::Pxn);
+    assert_eq!(kind(&fabric, "host0/nic1", "host0/gpu0"), PathType::Phb);
+    assert_eq!(kind(&fabric, "host0/nic5", "host0/gpu0"), PathType::Sys);
+    let same_rail = path(&fabric, "host0/gpu3", "host1/gpu3");
+    assert_eq!((same_rail.kind, same_rail.hops, same_rail.width.nominal.gb()), (PathType::Net, 6, 50.0));
+    let other_rail = Paths::of(&fabric).route(fabric.gpus()[0], fabric.gpus()[8 + 3]);
+    let names: Vec<String> =
+        other_rail.stations.iter().map(|station| fabric.device_name(station[0])).collect();
+    assert_eq!(
+        names,
+        [
+            "host0/gpu0",
+            "host0/nvswitch0",
+            "host0/gpu3",
+            "host0/pcie3",
+            "host0/nic3",
+            "leaf3",
+            "host1/nic3",
+            "host1/pcie3",
+            "host1/gpu3"
+        ]
+    );
+    assert_eq!(other_rail.path.hops as usize, names.len() - 1);
+}
+
+#[test]
+fn grace_sends_over_c2c_first() {
+    let fabric = cluster("1x gb200-nvl72 + 4x ndr");
+    assert_eq!(kind(&fabric, "rack0-host0/gpu0", "rack0-host0/numa0"), PathType::C2c);
+    assert_eq!(kind(&fabric, "rack0-host0/gpu0", "rack0-host0/nic0"), PathType::P2c);
+    assert_eq!(kind(&fabric, "rack0-host0/gpu0", "rack0-host17/gpu3"), PathType::Nvl);
+}
+
+#[test]
+fn hosts_without_a_network_are_apart() {
+    let fabric = cluster("2x 2x-rtx4090");
+    assert_eq!(kind(&fabric, "host0/gpu0", "host0/gpu1"), PathType::Phb);
+    assert_eq!(kind(&fabric, "host0/gpu0", "host1/gpu0"), PathType::Dis);
+    assert_eq!(kind(&fabric, "host0/gpu0", "host0/gpu0"), PathType::Loc);
+}
+
+#[test]
+fn two_levels_of_switches_carry_every_link() {
+    for (name, links, cut_gb) in [("dgx-2", 6, 8.0 * 150.0), ("dgx-gh200", 18, 128.0 * 450.0)] {
+        let fabric = system(name);
+        let paths = Paths::of(&fabric);
+        assert!(paths.classes().iter().all(|class| class.path.width.links == links), "{name}");
+        let bisection = bisection(&paths, Measure::Nominal).unwrap();
+        assert!(bisection.is_exact(), "{name}: {bisection:?}");
+        assert_eq!(bisection.upper.gb(), cut_gb, "{name}");
+    }
+}
+
+#[test]
+fn oversubscription_is_seen_at_the_bisection() {
+    for (spec, gb) in [
+        ("2x hgx-h100 + 8x ndr", 8.0 * 50.0),
+        ("128x hgx-h100 + 8x ndr", 512.0 * 50.0),
+        ("128x hgx-h100 + 8x ndr, oversubscribed 2:1", 512.0 * 25.0),
+        ("64x hgx-h100 + 8x ndr, leaf-spine, oversubscribed 4:1", 256.0 * 12.5),
+    ] {
+        let fabric = cluster(spec);
+        let found = bisection(&Paths::of(&fabric), Measure::Nominal).unwrap();
+        assert!(found.lower <= found.upper);
+        assert!((found.upper.gb() / gb - 1.0).abs() < 0.05, "{spec}: {found:?}, expected {gb}");
+        assert!(found.lower.gb() > 0.9 * gb, "{spec}: {found:?}");
+    }
+}
+
+#[test]
+fn classes_count_what_the_matrix_shows() {
+    for spec in [
+        "2x hgx-h100 + 8x ndr",
+        "3x dgx-1-v100 + 4x edr",
+        "2x 4x-a100-pcie-bridge + 1x hdr, leaf-spine",
+        "5x 2x-rtx3090",
+    ] {
+        let fabric = cluster(spec);
+        let paths = Paths::of(&fabric);
+        let matrix = paths.matrix(fabric.gpus());
+        for class in paths.classes() {
+            let pairs =
+                (0..matrix.len()).flat_map(|b| matrix[b][..b].iter().enumerate().map(move |(a, _)| (a, b)));
+            let same = pairs.filter(|(a, b)| matrix[*a][*b] == class.path).count();
+            assert_eq!(same as u64, class.pairs, "{spec}: {:?}", class.path);
+        }
+    }
+}
+
+#[test]
+fn one_slow_link_makes_a_shape_of_its_own() {
+    let regular = cluster("4x hgx-h100 + 8x ndr");
+    assert_eq!(Paths::of(&regular).islands().shapes(), 1);
+    let text = "weft = 1\nbase = \"4x hgx-h100 + 8x ndr\"\n[[override]]\nbetween = [\"host2/gpu5\", \"host2/nvswitch1\"]\n\
+                gb_per_s_each_way = 5.0\nsource = \"measured\"\n";
+    let slowed = weftlink_fabric::format::document::read_toml(text.as_bytes()).unwrap();
+    assert_eq!(Paths::of(&slowed).islands().shapes(), 2);
+    let width = |host: &str| path(&slowed, &format!("{host}/gpu5"), &format!("{host}/gpu0")).width.effective;
+    assert!(width("host2") < width("host1"));
+}
+
+/// Two PCIe switches below a third, a GPU below each, and two GPUs on C2C to one CPU.
+#[test]
+fn switches_in_a_row_and_shared_c2c() {
+    let mut builder = FabricBuilder::new("by hand");
+    let host = builder.host("host0", None);
+    let mut add = |kind| builder.add(Some(host), kind);
+    let gpu = || DeviceKind::Gpu(Gpu::default());
+    let cpu = add(DeviceKind::Numa(Numa::default()));
+    let [top, left, right] = [(); 3].map(|()| add(DeviceKind::PcieSwitch));
+    let [a, b, c, d] = [(); 4].map(|()| add(gpu()));
+    let pcie = builder.spec(links::pcie(5, 16));
+    let c2c = builder.spec(links::C2C.clone());
+    for (above, below) in [(cpu, top), (top, left), (top, right), (left, a), (right, b)] {
+        builder.connect(above, below, 1, pcie);
+    }
+    builder.connect(cpu, c, 5, c2c);
+    builder.connect(cpu, d, 5, c2c);
+    let fabric = builder.finish().unwrap();
+    let paths = Paths::of(&fabric);
+    assert_eq!(paths.path(a, b).kind, PathType::Pxb);
+    assert_eq!(paths.path(c, d).kind, PathType::C2c);
+    assert_eq!(paths.path(a, c).kind, PathType::P2c);
 }

@@ -146,7 +146,16 @@ fn replay(text: &str, mut run: impl FnMut(&str) -> Option<Vec<String>>) -> Strin
             shown.push(line.to_owned());
         }
         let printed = match run(&command) {
-            Some(printed) if !matches(&shown, &printed) => printed,
+            Some(printed) if !matches(&shown, &printed) => {
+                // Blessing must not turn a broken command into documentation.
+                let failure = |lines: &[String]| lines.last().filter(|line| line.starts_with('[')).cloned();
+                assert_eq!(
+                    failure(&shown),
+                    failure(&printed),
+                    "`{command}` ends so, and is not shown to:\n{printed:#?}"
+                );
+                printed
+            }
             _ => shown,
         };
         printed.iter().for_each(|line| now += &format!("{line}\n"));

@@ -99,18 +99,24 @@ const OPEN: u64 = u64::MAX / 4;
 
 impl Halves {
     fn of(fabric: &Fabric, measure: Measure, wanted: impl Fn(&Link) -> bool) -> Self {
-        let (source, sink) = (fabric.devices().len(), fabric.devices().len() + 1);
-        let mut graph = FlowGraph::new(sink + 1);
+        // A GPU sends from one node and receives at another, so that nothing passes through it.
+        let devices = fabric.devices().len();
+        let (source, sink) = (devices, devices + 1);
+        let mut arrival: Vec<usize> = (0..devices).collect();
+        for (number, gpu) in fabric.gpus().iter().enumerate() {
+            arrival[gpu.index()] = devices + 2 + number;
+        }
+        let mut graph = FlowGraph::new(devices + 2 + fabric.gpus().len());
         let mut links = Vec::new();
         let mut symmetric = true;
         for link in fabric.links().iter().filter(|link| wanted(link)) {
             let rate = fabric.rate(link, measure).bytes_per_second().min(OPEN);
-            links.push(graph.edge(link.source.index(), link.target.index(), rate));
+            links.push(graph.edge(link.source.index(), arrival[link.target.index()], rate));
             let back = Link { source: link.target, target: link.source, ..*link };
             symmetric &= fabric.links_from(link.target).contains(&back);
         }
         let mut edge_for_gpu =
-            |gpu: &DeviceId| (graph.edge(source, gpu.index(), 0), graph.edge(gpu.index(), sink, 0));
+            |gpu: &DeviceId| (graph.edge(source, gpu.index(), 0), graph.edge(arrival[gpu.index()], sink, 0));
         let (from_source, to_sink) = fabric.gpus().iter().map(&mut edge_for_gpu).unzip();
         Self { graph, links, from_source, to_sink, source, sink, symmetric }
     }

@@ -148,8 +148,10 @@ fn oversubscription_is_seen_at_the_bisection() {
     for (spec, gb) in [
         ("2x hgx-h100 + 8x ndr", 8.0 * 50.0),
         ("128x hgx-h100 + 8x ndr", 512.0 * 50.0),
-        ("128x hgx-h100 + 8x ndr, oversubscribed 2:1", 512.0 * 25.0),
-        ("64x hgx-h100 + 8x ndr, leaf-spine, oversubscribed 4:1", 256.0 * 12.5),
+        // Leaves of 42 ports down and 21 up: two units of 42 hosts.
+        ("84x hgx-h100 + 8x ndr, oversubscribed 2:1", 336.0 * 25.0),
+        // Six hosts on each of two leaves.
+        ("12x hgx-h100 + 8x ndr, leaf-spine, oversubscribed 4:1", 48.0 * 12.5),
     ] {
         let fabric = cluster(spec);
         let found = bisection(&Paths::of(&fabric), Measure::Nominal).unwrap();

@@ -124,7 +124,8 @@ fn squares(
         // Boxes cover the middle part of a straight wire's ends; a bow leaves from the outer edge.
         let (mut wire, at) = if apart && level {
             let upper = a.y < 0.0;
-            let bow = metrics.row_gap * if upper { 1.15 } else { -0.95 };
+            let span = columns_between(a, b, gpus);
+            let bow = metrics.row_gap * if upper { 0.75 + 0.2 * span } else { -0.55 - 0.2 * span };
             // PCIe leaves from the middle of the lower edge: the bow starts nearer to the other end.
             let aside = (b.cx() - a.cx()).signum() * a.w * 0.25;
             let ends = if upper {
@@ -148,8 +149,16 @@ fn squares(
         picture.wires.push(wire);
         picture.tags.push(tag(edge, at, metrics));
     }
-    picture.h = picture.h.max(rise + metrics.row_gap * 1.15);
+    let bows = edges.iter().any(|edge| halves[0].contains(&edge.a) != halves[0].contains(&edge.b));
+    picture.h = picture.h.max(rise + if bows { metrics.row_gap * 1.15 } else { 0.0 });
     sideways
+}
+
+/// How many columns two GPUs stand apart: longer bows are higher, so that none lies on another.
+fn columns_between(a: Rect, b: Rect, gpus: &BTreeMap<DeviceId, Rect>) -> f64 {
+    let (left, right) = (a.x.min(b.x), a.x.max(b.x));
+    let row = gpus.values().filter(|rect| rect.y == a.y);
+    row.filter(|rect| left < rect.x && rect.x <= right).count() as f64
 }
 
 /// Each two neighbours of a half become a column, the first on top: its number in its square, its GPUs, its middle.

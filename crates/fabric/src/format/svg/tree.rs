@@ -157,8 +157,6 @@ impl<'s, 'a> Tree<'s, 'a> {
             }
             y += height;
         }
-        let cpus: Vec<DeviceId> = roots.iter().filter_map(|root| root.device).collect();
-        self.height = y + self.bow(self.farthest_cpus(&cpus)) * 0.75;
         let mut x = 0.0;
         for root in &roots {
             self.settle(root, x);
@@ -166,6 +164,8 @@ impl<'s, 'a> Tree<'s, 'a> {
         }
         self.width = (x - 2.0 * metrics.gap).max(0.0);
         self.narrow_cpus();
+        let cpus: Vec<DeviceId> = roots.iter().filter_map(|root| root.device).collect();
+        self.height = y + self.room_for_bows(&cpus);
         self.roots = roots;
     }
 
@@ -272,14 +272,28 @@ impl<'s, 'a> Tree<'s, 'a> {
         if apart < 2 { 0.0 } else { self.metrics.row_gap * 0.3 * apart as f64 }
     }
 
-    /// How many places apart the two CPUs are that are joined over the most others.
-    fn farthest_cpus(&self, cpus: &[DeviceId]) -> usize {
-        let pairs = (0..cpus.len()).flat_map(|i| (i + 1..cpus.len()).map(move |j| (i, j)));
-        pairs
-            .filter(|&(i, j)| self.scene.between(cpus[i], cpus[j]).next().is_some())
-            .map(|(i, j)| j - i)
-            .max()
-            .unwrap_or(0)
+    /// Room below for the deepest bow between CPUs.
+    fn room_for_bows(&self, cpus: &[DeviceId]) -> f64 {
+        let rect =
+            |cpu: DeviceId| self.placed.iter().find(|block| block.members == [cpu]).map(|block| block.rect);
+        let mut deepest = 0.0_f64;
+        for (i, &a) in cpus.iter().enumerate() {
+            for (j, &b) in cpus.iter().enumerate().skip(i + 1) {
+                if let (Some(_), Some(from), Some(to)) = (self.scene.between(a, b).next(), rect(a), rect(b)) {
+                    deepest = deepest.max(self.bow(self.places_apart(from, to, j - i)));
+                }
+            }
+        }
+        deepest * 0.75
+    }
+
+    /// How many places apart two CPUs count as: neighbours with a NIC between them are not next to each other.
+    pub(super) fn places_apart(&self, from: Rect, to: Rect, places: usize) -> usize {
+        let between = |block: &Block| {
+            let level = block.rect.y < from.bottom() && from.y < block.rect.bottom();
+            level && block.rect.x >= from.right() && block.rect.right() <= to.x
+        };
+        if self.placed.iter().any(between) { places.max(2) } else { places }
     }
 
     fn is_cabled(&self, nics: &[DeviceId]) -> bool {

@@ -154,19 +154,20 @@ impl Tree<'_, '_> {
         }
     }
 
-    /// Links between sockets: straight to the neighbour, a bow below to any other.
+    /// Links between sockets: straight to the neighbour, or a bow below where anything stands in between.
     fn join_cpus(&self, rects: &BTreeMap<DeviceId, Rect>, picture: &mut Picture) {
         let cpus: Vec<DeviceId> = self.roots.iter().filter_map(|root| root.device).collect();
         for (i, &a) in cpus.iter().enumerate() {
             for (j, &b) in cpus.iter().enumerate().skip(i + 1) {
+                let (from, to) = (rects[&a], rects[&b]);
                 for edge in self.scene.between(a, b) {
-                    let (from, to) = (rects[&a], rects[&b]);
                     let (tone, width) = (edge.tone(), edge.width());
-                    picture.wires.push(if j == i + 1 {
+                    let apart = self.places_apart(from, to, j - i);
+                    picture.wires.push(if apart == 1 {
                         Wire::straight((from.right(), from.cy()), (to.x, to.cy()), tone, width)
                     } else {
-                        let drop = -self.bow(j - i);
-                        Wire::arch((from.cx(), from.bottom()), (to.cx(), to.bottom()), drop, tone, width)
+                        let ends = ((from.cx(), from.bottom()), (to.cx(), to.bottom()));
+                        Wire::arch(ends.0, ends.1, -self.bow(apart), tone, width)
                     });
                 }
             }

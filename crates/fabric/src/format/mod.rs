@@ -4,6 +4,7 @@
 //! its input: every reader has limits, and whatever is wrong is a [`ReadError`] with a line and a reason.
 
 pub mod document;
+pub mod dot;
 pub mod smi;
 pub mod svg;
 pub mod xml;

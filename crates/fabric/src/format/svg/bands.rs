@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::canvas::{Block, Look, Panel, Picture, Rect, Tag, Wire};
 use super::host::{Metrics, block};
-use super::paint::{Tone, stroke_width};
+use super::palette::{Tone, stroke_width};
 use super::scene::{Scene, times};
 use crate::device::DeviceId;
 use crate::rate::{OneWay, Pair, Rate};
@@ -49,7 +49,7 @@ struct Band {
     rect: Rect,
 }
 
-/// Draws a host's own NVSwitches above its GPUs, at negative heights; `picture.h` becomes the height taken.
+/// Draws a host's own NVSwitches above its GPUs, at negative heights; `picture` grows to the width and height taken.
 pub(super) fn above(
     scene: &Scene,
     chips: &[DeviceId],
@@ -66,10 +66,14 @@ pub(super) fn above(
     // Switches that join only switches come last: they stand above the others.
     let upper = by_gpus.remove(&Vec::new());
     let mut bands: Vec<Band> = Vec::new();
-    let everything = extent(gpus.values());
+    let everything = match extent(gpus.values()) {
+        (left, right) if left < right => (left, right),
+        _ => (0.0, metrics.chip.0 * chips.len().min(8) as f64 * 1.2),
+    };
     for (joined, chips) in by_gpus.into_iter().chain(upper.map(|chips| (Vec::new(), chips))) {
         let (left, right) =
             if joined.is_empty() { everything } else { extent(joined.iter().map(|id| &gpus[id])) };
+        let right = right.max(left + metrics.chip.0 + 2.0 * metrics.gap);
         let size = (right - left, band_height(chips.len(), right - left, metrics));
         let base = bands
             .iter()
@@ -98,6 +102,7 @@ pub(super) fn above(
         }
     }
     picture.h = bands.iter().map(|band| -band.rect.y).fold(picture.h, f64::max);
+    picture.w = bands.iter().map(|band| band.rect.right()).fold(picture.w, f64::max);
     if picture.tags.iter().any(|tag| tag.at.1 < -picture.h) {
         picture.h += metrics.row_gap;
     }
@@ -145,6 +150,7 @@ pub(super) fn draw_band(
         tone: Some(Tone::NvLink),
         title: String::new(),
         detail: String::new(),
+        foot: false,
         font: metrics.font,
     });
     let columns = chips_per_row(chips.len(), rect.w, metrics);

@@ -1,7 +1,7 @@
 //! What a drawing is made of before it becomes text: panels, wires, blocks, tags and labels with coordinates, that
 //! can be moved, mirrored and put together. Nothing here knows about fabrics.
 
-use super::paint::Tone;
+use super::palette::Tone;
 use crate::device::DeviceId;
 
 /// `(x, y)`; y grows downwards.
@@ -139,6 +139,8 @@ pub(super) struct Panel {
     pub(super) tone: Option<Tone>,
     pub(super) title: String,
     pub(super) detail: String,
+    /// The title stands at the lower edge, where wires arrive from above.
+    pub(super) foot: bool,
     pub(super) font: f64,
 }
 

@@ -34,8 +34,10 @@ pub(super) struct Groups {
 pub(super) enum Slot {
     /// The one with this index.
     One(usize),
-    /// Others like the one with this index, so many in all.
-    More { like: usize, total: usize },
+    /// Others like those beside it, so many in all.
+    Alike(usize),
+    /// Others that are like none shown.
+    Others(usize),
 }
 
 impl Groups {
@@ -56,26 +58,29 @@ impl Groups {
         let index: BTreeMap<Option<HostId>, usize> =
             hosts.iter().enumerate().map(|(index, &host)| (host, index)).collect();
         let mut sets = Sets((0..hosts.len()).collect());
-        let home = |id: DeviceId| index[&scene.fabric.device(id).host];
+        let home = |id: DeviceId| index.get(&scene.fabric.device(id).host).copied();
         for edge in scene.edges().iter().filter(|edge| edge.kind.is_gpu_fabric()) {
-            if scene.look(edge.a) == Look::Gpu && !(shared_chip(scene, edge.b)) {
-                sets.join(home(edge.a), home(edge.b));
+            let ends = [edge.a, edge.b];
+            let apart = ends.iter().all(|&id| !shared_chip(scene, id));
+            if let (true, true, Some(a), Some(b)) =
+                (apart, ends.iter().any(|&id| scene.look(id) == Look::Gpu), home(edge.a), home(edge.b))
+            {
+                sets.join(a, b);
             }
         }
         let (near, upper_chips): (Vec<DeviceId>, Vec<DeviceId>) =
             of_look(Look::NvSwitch).partition(|&chip| gpus_of(scene, chip).next().is_some());
         for &chip in &near {
-            let mut homes = gpus_of(scene, chip).map(home);
-            let first = homes.next().unwrap_or(0);
-            homes.for_each(|home| sets.join(first, home));
+            let homes: Vec<usize> = gpus_of(scene, chip).filter_map(home).collect();
+            homes.windows(2).for_each(|pair| sets.join(pair[0], pair[1]));
         }
         let mut units: BTreeMap<usize, Unit> = BTreeMap::new();
         for (index, &host) in hosts.iter().enumerate() {
             units.entry(sets.root(index)).or_default().hosts.push(host);
         }
         for &chip in &near {
-            if let Some(gpu) = gpus_of(scene, chip).next() {
-                units.entry(sets.root(home(gpu))).or_default().chips.push(chip);
+            if let Some(home) = gpus_of(scene, chip).find_map(home) {
+                units.entry(sets.root(home)).or_default().chips.push(chip);
             }
         }
         let tier = |wanted: Tier| {
@@ -132,17 +137,14 @@ pub(super) fn collapse<T: Ord>(items: &[T]) -> Vec<Slot> {
     let hidden = classes.split_off(classes.len().min(CLASSES_SHOWN));
     for class in classes {
         match class[..] {
-            [first, second, .., last] if class.len() > ALIKE_SHOWN => slots.extend([
-                Slot::One(first),
-                Slot::One(second),
-                Slot::More { like: first, total: class.len() },
-                Slot::One(last),
-            ]),
+            [first, second, .., last] if class.len() > ALIKE_SHOWN => {
+                slots.extend([Slot::One(first), Slot::One(second), Slot::Alike(class.len()), Slot::One(last)])
+            }
             _ => slots.extend(class.iter().map(|&index| Slot::One(index))),
         }
     }
-    if let Some(first) = hidden.first().and_then(|class| class.first()) {
-        slots.push(Slot::More { like: *first, total: hidden.iter().map(Vec::len).sum() });
+    if !hidden.is_empty() {
+        slots.push(Slot::Others(hidden.iter().map(Vec::len).sum()));
     }
     slots
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::canvas::{Align, Label, Look, Picture, Wire};
-use super::paint::{Tone, stroke_width, text_width};
+use super::paint::text_width;
+use super::palette::{Tone, stroke_width};
 use super::scene::Scene;
 use super::words;
 use crate::device::{DeviceId, DeviceKind, HostId};
@@ -34,7 +35,7 @@ pub(super) fn legend(scene: &Scene, drawn: &Picture, width: f64) -> Picture {
     }
     y += 2.4 * LINE;
     for note in notes(scene, drawn) {
-        for line in wrapped(&note, width) {
+        for line in wrapped(&capitalised(&note), width, FONT) {
             picture.labels.push(label((0.0, y), &line, false));
             y += LINE * 0.95;
         }
@@ -116,7 +117,9 @@ fn ports(scene: &Scene) -> Vec<Entry> {
     let mut listed: BTreeMap<(String, String), f64> = BTreeMap::new();
     for nic in scene.fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_))) {
         let cabled = scene.edges_of(nic).any(|edge| matches!(edge.kind, LinkKind::Network { .. }));
-        let DeviceKind::Nic(ports) = scene.kind(nic) else { continue };
+        let DeviceKind::Nic(ports) = scene.kind(nic) else {
+            continue;
+        };
         for port in ports.iter().filter(|port| !cabled && port.rate > Rate::ZERO) {
             let gbit = (port.rate.bytes_per_second() / 125_000_000) as u32;
             let name = match port.network {
@@ -139,7 +142,7 @@ fn notes(scene: &Scene, drawn: &Picture) -> Vec<String> {
         let devices = scene.devices(host).iter().copied();
         let gpus: Vec<DeviceId> = devices.filter(|&id| scene.look(id) == Look::Gpu).collect();
         if let Some((word, reason)) = words::no_fabric(scene, &gpus) {
-            let note = format!("{}: {reason}.", capitalised(&word));
+            let note = format!("{word}: {reason}.");
             if !notes.contains(&note) {
                 notes.push(note);
             }
@@ -163,11 +166,11 @@ fn capitalised(text: &str) -> String {
 }
 
 /// Lines that fit a width, broken at spaces.
-pub(super) fn wrapped(text: &str, width: f64) -> Vec<String> {
+pub(super) fn wrapped(text: &str, width: f64, font: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
+    for word in text.split(' ') {
         match lines.last_mut() {
-            Some(line) if text_width(line, FONT) + text_width(word, FONT) + FONT < width => {
+            Some(line) if text_width(line, font) + text_width(word, font) + font < width => {
                 line.push(' ');
                 line.push_str(word);
             }

@@ -108,16 +108,12 @@ fn squares(
     let halves = halves(&row, edges);
     let rise = metrics.gpu.1 + metrics.row_gap * 2.0;
     let mut sideways = BTreeMap::new();
-    // Each two neighbours of a half become a column, the first on top.
-    for half in &halves {
-        for (column, pair) in half.chunks(2).enumerate() {
-            let middle = pair.iter().map(|id| gpus[id].cx()).sum::<f64>() / pair.len() as f64;
-            for (index, &id) in pair.iter().rev().enumerate() {
-                let y = -rise * index as f64;
-                gpus.insert(id, Rect::new(middle - metrics.gpu.0 / 2.0, y, metrics.gpu));
-                if index > 0 {
-                    sideways.insert(id, if column == 0 { -1.0 } else { 1.0 });
-                }
+    for (column, pair, middle) in columns(&halves, gpus, metrics) {
+        for (index, &id) in pair.iter().rev().enumerate() {
+            let y = -rise * index as f64;
+            gpus.insert(id, Rect::new(middle - metrics.gpu.0 / 2.0, y, metrics.gpu));
+            if index > 0 {
+                sideways.insert(id, if column == 0 { -1.0 } else { 1.0 });
             }
         }
     }
@@ -128,7 +124,8 @@ fn squares(
         // Boxes cover the middle part of a straight wire's ends; a bow leaves from the outer edge.
         let (mut wire, at) = if apart && level {
             let upper = a.y < 0.0;
-            let bow = metrics.row_gap * if upper { 1.15 } else { -0.95 };
+            let span = columns_between(a, b, gpus);
+            let bow = metrics.row_gap * if upper { 0.75 + 0.2 * span } else { -0.55 - 0.2 * span };
             // PCIe leaves from the middle of the lower edge: the bow starts nearer to the other end.
             let aside = (b.cx() - a.cx()).signum() * a.w * 0.25;
             let ends = if upper {
@@ -152,8 +149,42 @@ fn squares(
         picture.wires.push(wire);
         picture.tags.push(tag(edge, at, metrics));
     }
-    picture.h = picture.h.max(rise + metrics.row_gap * 1.15);
+    let bows = edges.iter().any(|edge| halves[0].contains(&edge.a) != halves[0].contains(&edge.b));
+    picture.h = picture.h.max(rise + if bows { metrics.row_gap * 1.15 } else { 0.0 });
     sideways
+}
+
+/// How many columns two GPUs stand apart: longer bows are higher, so that none lies on another.
+fn columns_between(a: Rect, b: Rect, gpus: &BTreeMap<DeviceId, Rect>) -> f64 {
+    let (left, right) = (a.x.min(b.x), a.x.max(b.x));
+    let row = gpus.values().filter(|rect| rect.y == a.y);
+    row.filter(|rect| left < rect.x && rect.x <= right).count() as f64
+}
+
+/// Each two neighbours of a half become a column, the first on top: its number in its square, its GPUs, its middle.
+fn columns<'h>(
+    halves: &'h [Vec<DeviceId>],
+    gpus: &BTreeMap<DeviceId, Rect>,
+    metrics: &Metrics,
+) -> Vec<(usize, &'h [DeviceId], f64)> {
+    let mut columns: Vec<(usize, &[DeviceId], f64)> = Vec::new();
+    for half in halves {
+        for (column, pair) in half.chunks(2).enumerate() {
+            let middle = pair.iter().map(|id| gpus[id].cx()).sum::<f64>() / pair.len() as f64;
+            columns.push((column, pair, middle));
+        }
+    }
+    // Halves that lie between each other on PCIe would share columns: then PCIe does not decide where they stand.
+    let pitch = metrics.gpu.0 + metrics.gap;
+    if columns.windows(2).any(|pair| pair[1].2 - pair[0].2 < pitch) {
+        let left = gpus.values().map(|rect| rect.x).fold(f64::MAX, f64::min);
+        let right = gpus.values().map(|rect| rect.right()).fold(f64::MIN, f64::max);
+        let share = (right - left) / columns.len() as f64;
+        for (index, column) in columns.iter_mut().enumerate() {
+            column.2 = left + share * (index as f64 + 0.5);
+        }
+    }
+    columns
 }
 
 /// The GPUs in two halves (one where they are four), in order, with the fewest links between them; the first such split wins.

@@ -10,16 +10,20 @@
 
 mod bands;
 mod canvas;
+mod dots;
 mod group;
 mod host;
 mod legend;
 mod mesh;
 mod network;
 mod paint;
+mod palette;
 mod rack;
 mod scene;
 #[cfg(test)]
 mod tests;
+mod tree;
+mod wiring;
 mod words;
 
 use canvas::{Align, Label, Picture};
@@ -57,20 +61,20 @@ const DETAILS: [Detail; 4] = [
         nics_shown: 2,
     }),
     Detail::Blocks(&Metrics {
-        gpu: (38.0, 30.0),
-        small: (34.0, 24.0),
-        switch: (50.0, 24.0),
+        gpu: (38.0, 26.0),
+        small: (32.0, 24.0),
+        switch: (44.0, 24.0),
         cpu: (56.0, 26.0),
         chip: (66.0, 30.0),
         gap: 4.0,
         row_gap: 28.0,
-        font: 10.0,
+        font: 9.9,
         beside: false,
         nics_shown: 2,
     }),
     Detail::Dots,
 ];
-const WIDEST: f64 = 1780.0;
+const WIDEST: f64 = 1900.0;
 const NARROWEST: f64 = 820.0;
 const MARGIN: f64 = 36.0;
 
@@ -103,7 +107,7 @@ fn with_words(scene: &Scene, body: Picture) -> Picture {
     let mut y = MARGIN + 24.0;
     page.labels.push(line(y, scene.fabric.name().to_owned(), 28.0, true));
     y += 6.0;
-    for text in legend::wrapped(&words::inventory(scene), inner) {
+    for text in legend::wrapped(&words::inventory(scene), inner, 14.0) {
         y += 20.0;
         page.labels.push(line(y, text, 14.0, false));
     }

@@ -13,7 +13,7 @@ use crate::device::{DeviceId, HostId};
 
 /// A row of switches shows this many; of more, the first two and the last.
 const SWITCHES_SHOWN: usize = 16;
-/// Past this many lines from NICs, each unit has one line to each switch instead.
+/// Past this many lines from NICs, or where switches are left out, each unit has one line to each switch instead.
 const LINES_SHOWN: usize = 64;
 const UNIT_GAP: f64 = 28.0;
 /// Between rows of the network: lines need room to part.
@@ -34,10 +34,7 @@ pub(super) fn arrange(scene: &Scene, groups: &Groups, detail: Detail) -> Picture
         .iter()
         .map(|slot| match *slot {
             Slot::One(index) => (Some(index), unit(scene, &groups.units[index], detail, drives)),
-            Slot::More { like, total } => {
-                let racks = groups.units[like].hosts.len() > 1;
-                (None, ellipsis(total, if racks { "racks" } else { "hosts" }, 13.0))
-            }
+            left_out => (None, ellipsis(left_out, 13.0)),
         })
         .collect();
     let natural: f64 = cells.iter().map(|(_, cell)| cell.w + UNIT_GAP).sum::<f64>() - UNIT_GAP;
@@ -102,7 +99,8 @@ fn tier(scene: &Scene, switches: &[DeviceId], width: f64, y: f64) -> Vec<Block> 
         _ => switches.chunks(1).collect(),
     };
     let pitch = width / groups.len().max(1) as f64;
-    let size = ((pitch - 14.0).min(if groups.len() == 1 { 320.0 } else { 150.0 }), SWITCH_HEIGHT);
+    let widest = if groups.len() == 1 { (width * 0.5).max(320.0) } else { 150.0 };
+    let size = ((pitch - 14.0).min(widest), SWITCH_HEIGHT);
     let place = |(index, members): (usize, &&[DeviceId])| {
         let middle = pitch * (index as f64 + 0.5);
         let mut block = block(scene, members, Rect::new(middle - size.0 / 2.0, y, size), 12.0);
@@ -128,7 +126,9 @@ fn join_units(scene: &Scene, standing: &[Standing], row: &[Block], upward: bool,
         }
     }
     let solitary = standing.iter().all(|place| place.unit.hosts.len() == 1);
-    let lines = if solitary && !upward && from_nics.len() <= LINES_SHOWN {
+    let dots = picture.blocks.iter().any(|block| block.font == 0.0);
+    let whole = row.iter().all(|block| block.members.len() == 1);
+    let lines = if solitary && whole && !dots && !upward && from_nics.len() <= LINES_SHOWN {
         from_nics
     } else {
         let mut lines = Vec::new();
@@ -181,7 +181,9 @@ fn join_tiers(scene: &Scene, upper: &[Block], lower: &[Block], picture: &mut Pic
             let from = above.rect.port_below(index, lower.len());
             let to = below.rect.port_above(order, lines.len());
             picture.wires.push(Wire::sway(from, to, bundle.tone, bundle.width()));
-            picture.tags.push(bundle.tag((from.0, from.1 + 16.0), 10.0));
+            if bundle.count > 1 {
+                picture.tags.push(bundle.tag(toward(from, to, 0.18), 10.0));
+            }
         }
     }
 }
@@ -197,7 +199,9 @@ fn join_nics(scene: &Scene, standing: &[Standing], bottom: f64, picture: &mut Pi
     let mut height = 0.0;
     for (&id, &(rect, number)) in &rects {
         for edge in scene.edges_of(id).filter(|edge| edge.a == id) {
-            let Some(&(other, far)) = rects.get(&edge.b) else { continue };
+            let Some(&(other, far)) = rects.get(&edge.b) else {
+                continue;
+            };
             if number == far {
                 continue;
             }
@@ -236,8 +240,6 @@ fn inside(inner: Rect, outer: Rect) -> bool {
 /// A point on the curve of [`sway`].
 fn toward(from: Point, to: Point, t: f64) -> Point {
     let ease = t * t * (3.0 - 2.0 * t);
-    (
-        from.0 + (to.0 - from.0) * ease,
-        from.1 + (to.1 - from.1) * (1.5 * t * (1.0 - t) * (1.0 - t) + 1.5 * t * t * (1.0 - t) + t * t * t),
-    )
+    let fall = 1.5 * t * (1.0 - t) + t * t * t;
+    (from.0 + (to.0 - from.0) * ease, from.1 + (to.1 - from.1) * fall)
 }

@@ -5,82 +5,9 @@
 use std::fmt::Write;
 
 use super::canvas::{Align, Block, Label, Look, Panel, Picture, Rect, Step, Tag, Wire};
-use crate::link::LinkKind;
-use crate::rate::{OneWay, Rate};
+use super::palette::{INK, LOOKS, PANEL, PAPER, SOFT_INK, style};
 
 const FONTS: &str = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
-const INK: &str = "#1d2733";
-const SOFT_INK: &str = "#5b6673";
-const PAPER: &str = "#ffffff";
-const PANEL: &str = "#f8f9fb";
-
-/// A technology's colour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Tone {
-    NvLink,
-    Xgmi,
-    XeLink,
-    C2c,
-    Pcie,
-    Network,
-    Socket,
-}
-
-impl Tone {
-    pub(super) fn of(kind: LinkKind) -> Self {
-        match kind {
-            LinkKind::NvLink { .. } => Self::NvLink,
-            LinkKind::Xgmi { .. } => Self::Xgmi,
-            LinkKind::XeLink => Self::XeLink,
-            LinkKind::C2c => Self::C2c,
-            LinkKind::Pcie { .. } => Self::Pcie,
-            LinkKind::Network { .. } => Self::Network,
-            LinkKind::Socket(_) => Self::Socket,
-        }
-    }
-
-    fn stroke(self) -> &'static str {
-        match self {
-            Self::NvLink => "#76b900",
-            Self::Xgmi => "#d64550",
-            Self::XeLink => "#7a5cd6",
-            Self::C2c => "#0fa3a3",
-            Self::Pcie => "#3b82d6",
-            Self::Network => "#f0882a",
-            Self::Socket => "#8b95a1",
-        }
-    }
-
-    /// Dark enough for letters on white.
-    fn ink(self) -> &'static str {
-        match self {
-            Self::NvLink => "#467000",
-            Self::Xgmi => "#a3242f",
-            Self::XeLink => "#553aa8",
-            Self::C2c => "#08696a",
-            Self::Pcie => "#1f5aa3",
-            Self::Network => "#a8550a",
-            Self::Socket => "#56616d",
-        }
-    }
-
-    fn tint(self) -> &'static str {
-        match self {
-            Self::NvLink => "#f3f9e7",
-            Self::Xgmi => "#fdf0f1",
-            Self::XeLink => "#f3f0fc",
-            Self::C2c => "#e8f6f6",
-            Self::Pcie => "#eaf2fc",
-            Self::Network => "#fef4e8",
-            Self::Socket => "#f3f5f7",
-        }
-    }
-}
-
-/// Stroke width in proportion to the logarithm of the bandwidth; a hairline where nobody says how fast it is.
-pub(super) fn stroke_width<S>(rate: Rate<S, OneWay>) -> f64 {
-    (0.6 * (1.0 + rate.gb()).log2()).clamp(0.8, 9.0)
-}
 
 /// Room for a text in the widest of the fonts that may be used.
 pub(super) fn text_width(text: &str, font: f64) -> f64 {
@@ -114,31 +41,6 @@ pub(super) fn page(picture: &Picture, title: &str) -> String {
     picture.labels.iter().for_each(|item| label(&mut out, item));
     out.push_str("</svg>\n");
     out
-}
-
-const LOOKS: [Look; 8] = [
-    Look::NetSwitch,
-    Look::NvSwitch,
-    Look::PcieSwitch,
-    Look::Cpu,
-    Look::Drive,
-    Look::Other,
-    Look::Nic,
-    Look::Gpu,
-];
-
-/// Class, fill, stroke, ink and softer ink.
-fn style(look: Look) -> (&'static str, &'static str, &'static str, &'static str, &'static str) {
-    match look {
-        Look::Gpu => ("gpu", "#26323f", "#26323f", "#ffffff", "#c3ccd6"),
-        Look::NvSwitch => ("nvswitch", "#dff0bd", "#76b900", "#2f4a00", "#467000"),
-        Look::PcieSwitch => ("pcie", "#dcebfb", "#3b82d6", "#173f73", "#1f5aa3"),
-        Look::Cpu => ("cpu", "#e6eaee", "#8b95a1", INK, SOFT_INK),
-        Look::Nic => ("nic", "#fde6cd", "#f0882a", "#6e3600", "#a8550a"),
-        Look::Drive => ("drive", "#f3f5f7", "#b9c1ca", SOFT_INK, SOFT_INK),
-        Look::NetSwitch => ("netswitch", "#fbd3a8", "#f0882a", "#5c2d00", "#8a4508"),
-        Look::Other => ("other", PAPER, "#b9c1ca", SOFT_INK, SOFT_INK),
-    }
 }
 
 fn blocks(out: &mut String, look: Look, all: &[Block]) {
@@ -199,8 +101,9 @@ fn panel(out: &mut String, panel: &Panel) {
     let room = panel.rect.w - 24.0;
     let both = format!("{}  {}", panel.title, panel.detail);
     let font = fitted(&both, room, panel.font);
-    let at = (panel.rect.x + 12.0, panel.rect.y + panel.font * 1.35);
-    let (x, y) = (coordinate(at.0), coordinate(at.1));
+    let baseline =
+        if panel.foot { panel.rect.bottom() - panel.font * 0.6 } else { panel.rect.y + panel.font * 1.35 };
+    let (x, y) = (coordinate(panel.rect.x + 12.0), coordinate(baseline));
     let _ = writeln!(
         out,
         "<text x=\"{x}\" y=\"{y}\" font-size=\"{}\" fill=\"{ink}\"><tspan font-weight=\"600\">{}</tspan>\

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::canvas::Look;
-use super::paint::{Tone, stroke_width};
+use super::palette::{Tone, stroke_width};
+use super::words::thousands;
 use crate::device::{DeviceId, DeviceKind, HostId};
 use crate::fabric::Fabric;
 use crate::link::{LinkKind, LinkSpec, Measure, SpecId};
@@ -45,7 +46,7 @@ impl Edge {
 
 /// `x18`, with the sign that looks right in print.
 pub(super) fn times(count: usize) -> String {
-    format!("\u{d7}{count}")
+    format!("\u{d7}{}", thousands(count))
 }
 
 /// A fabric, seen for drawing.

@@ -98,7 +98,9 @@ pub(super) fn inventory(scene: &Scene) -> String {
             _ => parts.push(format!("{} {many}", thousands(number))),
         }
     }
-    parts.join(" \u{b7} ")
+    // A line may break after a dot, not inside an item.
+    let parts: Vec<String> = parts.iter().map(|part| part.replace(' ', "\u{a0}")).collect();
+    parts.join("\u{a0}\u{b7} ")
 }
 
 /// Why GPUs that could be thought to share a GPU fabric do not: a short word, and the reason where the catalog has it.

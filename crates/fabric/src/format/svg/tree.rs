@@ -1,0 +1,348 @@
+//! Where the devices of a host stand: the PCIe tree from GPUs above down to CPUs below.
+//!
+//! NICs stand on the side away from their CPU's middle, so that a line can leave the host downwards past the CPU.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::canvas::{Block, Look, Rect};
+use super::host::{Metrics, block};
+use super::scene::{Edge, Scene};
+use super::words;
+use crate::device::DeviceId;
+use crate::link::LinkKind;
+
+/// Half the way left free between NICs below a switch, where the line to its CPU passes.
+const TRUNK_HALF: f64 = 5.0;
+
+/// A device of the PCIe tree and what hangs from it.
+#[derive(Debug)]
+pub(super) struct Branch {
+    /// Absent for the root of what hangs from no CPU.
+    pub(super) device: Option<DeviceId>,
+    /// 0 for a CPU.
+    depth: usize,
+    /// Switches and GPUs, in order.
+    limbs: Vec<Limb>,
+    /// NICs, drives and the like on either side, those alike together.
+    left: Vec<Vec<DeviceId>>,
+    right: Vec<Vec<DeviceId>>,
+}
+
+#[derive(Debug)]
+pub(super) enum Limb {
+    Gpu(DeviceId),
+    Branch(Branch),
+}
+
+pub(super) struct Tree<'s, 'a> {
+    pub(super) scene: &'s Scene<'a>,
+    pub(super) metrics: &'s Metrics,
+    pub(super) roots: Vec<Branch>,
+    pub(super) gpus: BTreeMap<DeviceId, Rect>,
+    pub(super) placed: Vec<Block>,
+    /// Top of the row of each depth.
+    rows: Vec<f64>,
+    pub(super) width: f64,
+    pub(super) height: f64,
+}
+
+impl<'s, 'a> Tree<'s, 'a> {
+    pub(super) fn new(scene: &'s Scene<'a>, devices: &[DeviceId], metrics: &'s Metrics) -> Self {
+        let within: BTreeSet<DeviceId> = devices.iter().copied().collect();
+        let mut children: BTreeMap<Option<DeviceId>, Vec<DeviceId>> = BTreeMap::new();
+        for &id in devices.iter().filter(|&&id| scene.look(id) != Look::NvSwitch) {
+            let parent = scene.parent(id).filter(|parent| within.contains(parent));
+            children.entry(parent).or_default().push(id);
+        }
+        let tops = children.remove(&None).unwrap_or_default();
+        let (cpus, loose): (Vec<DeviceId>, Vec<DeviceId>) =
+            tops.into_iter().partition(|&id| scene.look(id) == Look::Cpu);
+        let mut tree = Self {
+            scene,
+            metrics,
+            roots: Vec::new(),
+            gpus: BTreeMap::new(),
+            placed: Vec::new(),
+            rows: Vec::new(),
+            width: 0.0,
+            height: 0.0,
+        };
+        let mut roots: Vec<Branch> =
+            cpus.iter().map(|&cpu| tree.grow(Some(cpu), 0, &mut children, true)).collect();
+        if !loose.is_empty() {
+            children.insert(None, loose);
+            roots.push(tree.grow(None, 0, &mut children, true));
+        }
+        tree.roots = roots;
+        tree
+    }
+
+    /// `leftward`: which side of its CPU's middle it stands on, and so which side its NICs go to.
+    fn grow(
+        &self,
+        device: Option<DeviceId>,
+        depth: usize,
+        children: &mut BTreeMap<Option<DeviceId>, Vec<DeviceId>>,
+        leftward: bool,
+    ) -> Branch {
+        let kids = children.remove(&device).unwrap_or_default();
+        let (limbs, sides): (Vec<DeviceId>, Vec<DeviceId>) =
+            kids.into_iter().partition(|&id| matches!(self.scene.look(id), Look::Gpu | Look::PcieSwitch));
+        let half = limbs.len().div_ceil(2);
+        let limbs = limbs
+            .into_iter()
+            .enumerate()
+            .map(|(index, id)| match self.scene.look(id) {
+                Look::Gpu => Limb::Gpu(id),
+                _ => {
+                    let leftward = if depth == 0 { index < half } else { leftward };
+                    Limb::Branch(self.grow(Some(id), depth + 1, children, leftward))
+                }
+            })
+            .collect();
+        let mut left = self.bundled(&sides);
+        let mut right = left.split_off(left.len().div_ceil(2));
+        let nics = sides.iter().filter(|&&id| self.scene.look(id) == Look::Nic).count();
+        if !leftward && nics > 0 && nics < sides.len() {
+            std::mem::swap(&mut left, &mut right);
+        }
+        Branch { device, depth, limbs, left, right }
+    }
+
+    /// NICs first; those alike as one where they are many, drives always.
+    fn bundled(&self, sides: &[DeviceId]) -> Vec<Vec<DeviceId>> {
+        let mut kinds: BTreeMap<(Look, String), Vec<DeviceId>> = BTreeMap::new();
+        for &id in sides {
+            let (_, detail) = words::caption(self.scene, id);
+            kinds.entry((self.scene.look(id), detail)).or_default().push(id);
+        }
+        let mut bundles = Vec::new();
+        for ((look, _), members) in kinds {
+            if look == Look::Nic && members.len() <= self.metrics.nics_shown {
+                bundles.extend(members.into_iter().map(|id| vec![id]));
+            } else {
+                bundles.push(members);
+            }
+        }
+        bundles
+    }
+
+    pub(super) fn place(&mut self) {
+        let roots = std::mem::take(&mut self.roots);
+        let metrics = self.metrics;
+        let deepest = roots.iter().map(Branch::deepest).max().unwrap_or(0);
+        self.rows = vec![0.0; deepest + 1];
+        let has_gpus = roots.iter().any(Branch::has_gpus);
+        let mut y = if has_gpus { metrics.gpu.1 } else { 0.0 };
+        for depth in (0..=deepest).rev() {
+            let shown = depth > 0 || roots.iter().any(|root| root.device.is_some());
+            if shown && y > 0.0 {
+                y += metrics.row_gap;
+            }
+            self.rows[depth] = y;
+            let row = match depth {
+                _ if !shown => 0.0,
+                0 => metrics.cpu.1,
+                _ => metrics.switch.1,
+            };
+            let with_sides = |box_height: f64| box_height + self.side_drop() + metrics.small.1;
+            let mut height = row;
+            // What hangs from no CPU hangs from a box of no height.
+            if depth == 0 && roots.iter().any(|root| root.device.is_none() && root.has_sides(0)) {
+                height = height.max(with_sides(0.0));
+            }
+            let boxed = |root: &&Branch| depth > 0 || root.device.is_some();
+            if !metrics.beside && roots.iter().filter(boxed).any(|root| root.has_sides(depth)) {
+                height = with_sides(row);
+            }
+            y += height;
+        }
+        let mut x = 0.0;
+        for root in &roots {
+            self.settle(root, x);
+            x += self.span(root) + 2.0 * metrics.gap;
+        }
+        self.width = (x - 2.0 * metrics.gap).max(0.0);
+        self.narrow_cpus();
+        let cpus: Vec<DeviceId> = roots.iter().filter_map(|root| root.device).collect();
+        self.height = y + self.room_for_bows(&cpus);
+        self.roots = roots;
+    }
+
+    /// From a switch down to the row of its NICs, where they stand below it.
+    fn side_drop(&self) -> f64 {
+        self.metrics.row_gap * 0.5
+    }
+
+    fn box_size(&self, branch: &Branch) -> (f64, f64) {
+        match (branch.device, branch.depth) {
+            (None, _) => (0.0, 0.0),
+            (_, 0) => self.metrics.cpu,
+            _ => self.metrics.switch,
+        }
+    }
+
+    fn span(&self, branch: &Branch) -> f64 {
+        let (left, right) = self.reach(branch);
+        left + right
+    }
+
+    /// How far a branch reaches to the left and to the right of its own box's middle.
+    fn reach(&self, branch: &Branch) -> (f64, f64) {
+        let pitch = self.metrics.small.0 + self.side_gap();
+        let half = self.limbs_span(branch).max(0.0) / 2.0;
+        let own = self.box_size(branch).0 / 2.0;
+        let side = |sides: &[Vec<DeviceId>]| match sides.len() as f64 * pitch {
+            0.0 => half.max(own),
+            row if self.is_beside(branch) => half.max(own + row),
+            row => half.max(own).max(row + TRUNK_HALF - self.side_gap()),
+        };
+        (side(&branch.left), side(&branch.right))
+    }
+
+    fn limbs_span(&self, branch: &Branch) -> f64 {
+        branch.limbs.iter().map(|limb| self.limb_span(limb)).sum::<f64>() - self.metrics.gap
+    }
+
+    fn side_gap(&self) -> f64 {
+        self.metrics.gap * 0.6
+    }
+
+    fn is_beside(&self, branch: &Branch) -> bool {
+        self.metrics.beside && branch.device.is_some()
+    }
+
+    fn settle(&mut self, branch: &Branch, x: f64) {
+        let metrics = self.metrics;
+        let reach = self.reach(branch);
+        let middle = x + reach.0;
+        let size = self.box_size(branch);
+        let rect = Rect::new(middle - size.0 / 2.0, self.rows[branch.depth], size);
+        if let Some(id) = branch.device {
+            self.placed.push(block(self.scene, &[id], rect, metrics.font));
+        }
+        let (near, y) = if self.is_beside(branch) {
+            (rect.w / 2.0 + self.side_gap(), rect.cy() - metrics.small.1 / 2.0)
+        } else {
+            (TRUNK_HALF, rect.bottom() + self.side_drop())
+        };
+        let pitch = metrics.small.0 + self.side_gap();
+        for (index, members) in branch.left.iter().rev().enumerate() {
+            let x = middle - near - metrics.small.0 - pitch * index as f64;
+            self.put_side(members, Rect::new(x, y, metrics.small));
+        }
+        for (index, members) in branch.right.iter().enumerate() {
+            let x = middle + near + pitch * index as f64;
+            self.put_side(members, Rect::new(x, y, metrics.small));
+        }
+        let inner = self.limbs_span(branch);
+        // Room to spare goes between GPUs, up to half a GPU each.
+        let gaps = (branch.limbs.len().max(1) - 1) as f64;
+        let only_gpus = branch.limbs.iter().all(|limb| matches!(limb, Limb::Gpu(_)));
+        let spare = (2.0 * reach.0.min(reach.1) - inner) / gaps.max(1.0);
+        let spread = if only_gpus { spare.clamp(0.0, metrics.gpu.0 * 0.5) } else { 0.0 };
+        let mut at = middle - inner / 2.0 - spread * gaps / 2.0;
+        for limb in &branch.limbs {
+            match limb {
+                Limb::Gpu(id) => {
+                    self.gpus.insert(*id, Rect::new(at, 0.0, metrics.gpu));
+                }
+                Limb::Branch(branch) => {
+                    self.settle(branch, at);
+                }
+            }
+            at += self.limb_span(limb) + spread;
+        }
+    }
+
+    fn limb_span(&self, limb: &Limb) -> f64 {
+        match limb {
+            Limb::Gpu(_) => self.metrics.gpu.0 + self.metrics.gap,
+            Limb::Branch(branch) => self.span(branch) + 1.5 * self.metrics.gap,
+        }
+    }
+
+    fn put_side(&mut self, members: &[DeviceId], rect: Rect) {
+        let block = block(self.scene, members, rect, self.metrics.font * 0.88);
+        self.placed.push(block);
+    }
+
+    /// How deep the bow between two CPUs hangs that stand so many places apart.
+    pub(super) fn bow(&self, apart: usize) -> f64 {
+        if apart < 2 { 0.0 } else { self.metrics.row_gap * 0.3 * apart as f64 }
+    }
+
+    /// Room below for the deepest bow between CPUs.
+    fn room_for_bows(&self, cpus: &[DeviceId]) -> f64 {
+        let rect =
+            |cpu: DeviceId| self.placed.iter().find(|block| block.members == [cpu]).map(|block| block.rect);
+        let mut deepest = 0.0_f64;
+        for (i, &a) in cpus.iter().enumerate() {
+            for (j, &b) in cpus.iter().enumerate().skip(i + 1) {
+                if let (Some(_), Some(from), Some(to)) = (self.scene.between(a, b).next(), rect(a), rect(b)) {
+                    deepest = deepest.max(self.bow(self.places_apart(from, to, j - i)));
+                }
+            }
+        }
+        deepest * 0.75
+    }
+
+    /// How many places apart two CPUs count as: neighbours with a NIC between them are not next to each other.
+    pub(super) fn places_apart(&self, from: Rect, to: Rect, places: usize) -> usize {
+        let between = |block: &Block| {
+            let level = block.rect.y < from.bottom() && from.y < block.rect.bottom();
+            level && block.rect.x >= from.right() && block.rect.right() <= to.x
+        };
+        if self.placed.iter().any(between) { places.max(2) } else { places }
+    }
+
+    fn is_cabled(&self, nics: &[DeviceId]) -> bool {
+        let network = |edge: &Edge| matches!(edge.kind, LinkKind::Network { .. });
+        nics.iter().any(|&nic| self.scene.edges_of(nic).any(network))
+    }
+
+    /// A CPU lets the lines of NICs above it pass on both sides.
+    fn narrow_cpus(&mut self) {
+        let nics: Vec<Rect> = self
+            .placed
+            .iter()
+            .filter(|block| block.look == Look::Nic && self.is_cabled(&block.members))
+            .map(|block| block.rect)
+            .collect();
+        for cpu in self.placed.iter_mut().filter(|block| block.look == Look::Cpu) {
+            let middle = cpu.rect.cx();
+            let free = nics
+                .iter()
+                .filter(|nic| nic.bottom() <= cpu.rect.y)
+                .map(|nic| ((nic.cx() - middle).abs() - 5.0) * 2.0)
+                .fold(cpu.rect.w, f64::min)
+                .max(cpu.rect.w * 0.5);
+            cpu.rect = Rect::new(middle - free / 2.0, cpu.rect.y, (free, cpu.rect.h));
+        }
+    }
+}
+
+impl Branch {
+    fn branches(&self) -> impl Iterator<Item = &Branch> {
+        self.limbs.iter().filter_map(|limb| match limb {
+            Limb::Branch(branch) => Some(branch),
+            Limb::Gpu(_) => None,
+        })
+    }
+
+    fn deepest(&self) -> usize {
+        self.branches().map(Self::deepest).max().unwrap_or(self.depth)
+    }
+
+    fn has_gpus(&self) -> bool {
+        self.limbs.iter().any(|limb| match limb {
+            Limb::Gpu(_) => true,
+            Limb::Branch(branch) => branch.has_gpus(),
+        })
+    }
+
+    fn has_sides(&self, depth: usize) -> bool {
+        let own = self.depth == depth && !(self.left.is_empty() && self.right.is_empty());
+        own || self.branches().any(|branch| branch.has_sides(depth))
+    }
+}

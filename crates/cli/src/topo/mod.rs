@@ -16,7 +16,7 @@ use std::path::{Path as FilePath, PathBuf};
 use anyhow::anyhow;
 use clap::ValueEnum;
 use weftlink_fabric::bytes::Bytes;
-use weftlink_fabric::format::{document, svg, xml};
+use weftlink_fabric::format::{document, dot, svg, xml};
 use weftlink_fabric::summary::Summary;
 use weftlink_fabric::{Fabric, HostId, Paths};
 use weftlink_probe::{Folder, Nvml, record};
@@ -63,6 +63,9 @@ pub(crate) struct Args {
     /// Write a drawing (`-` for standard output, as for the other files)
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Write Graphviz
+    #[arg(long, value_name = "FILE")]
+    dot: Option<PathBuf>,
     /// Write NCCL's topology XML (of the first host and those that share its NVLink domain)
     #[arg(long, value_name = "FILE")]
     xml: Option<PathBuf>,
@@ -137,9 +140,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Writes the files that were asked for; true if there were any.
 fn write_files(args: &Args, fabric: &Fabric) -> Result<bool, Failure> {
-    let files = [&args.svg, &args.xml, &args.toml];
+    let files = [&args.svg, &args.dot, &args.xml, &args.toml];
     if let Some(file) = &args.svg {
         write(file, &svg::svg(fabric))?;
+    }
+    if let Some(file) = &args.dot {
+        write(file, &dot::dot(fabric))?;
     }
     if let Some(file) = &args.xml {
         write(file, &topology_xml(fabric)?)?;

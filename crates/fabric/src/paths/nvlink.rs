@@ -43,7 +43,8 @@ struct Group {
     switches: usize,
     /// Links between its switches.
     trunks: Vec<(u32, u32, Width)>,
-    flows: RefCell<FxHashMap<(Ports, Ports), Width>>,
+    /// Widths and hops between ports, once computed.
+    known: RefCell<FxHashMap<(Ports, Ports), (Width, u32)>>,
 }
 
 impl GpuFabric {
@@ -79,7 +80,7 @@ impl GpuFabric {
                 Some((group_of[&link.source].1, target, Width::of(fabric.spec(link), link.count)))
             };
             let trunks = found.iter().flat_map(|id| fabric_links(*id)).filter_map(trunk).collect();
-            groups.push(Group { switches: found.len(), trunks, flows: RefCell::default() });
+            groups.push(Group { switches: found.len(), trunks, known: RefCell::default() });
         }
         let numbers: FxHashMap<DeviceId, u32> =
             gpus.iter().enumerate().map(|(i, id)| (*id, i as u32)).collect();
@@ -112,9 +113,8 @@ impl GpuFabric {
             let Some((_, from)) = self.gpus[b].from.iter().find(|(other, _)| other == group) else {
                 continue;
             };
-            let group = &self.groups[*group as usize];
-            let shared = into.iter().any(|(switch, _)| from.iter().any(|(other, _)| other == switch));
-            found(group.flow(into, from), if shared { 2 } else { 2 + group.distance(into, from) });
+            let (width, hops) = self.groups[*group as usize].between(into, from);
+            found(width, hops);
         }
         total
     }
@@ -133,13 +133,21 @@ impl GpuFabric {
 }
 
 impl Group {
-    fn flow(&self, into: &Ports, from: &Ports) -> Width {
+    /// What flows from one GPU's ports to another's, and over how many links one after the other.
+    fn between(&self, into: &Ports, from: &Ports) -> (Width, u32) {
         if self.switches == 1 {
-            return into[0].1.then(from[0].1);
+            return (into[0].1.then(from[0].1), 2);
         }
-        if let Some(known) = self.flows.borrow().get(&(into.clone(), from.clone())) {
+        let key = (into.clone(), from.clone());
+        if let Some(known) = self.known.borrow().get(&key) {
             return *known;
         }
+        let found = (self.flow(into, from), 2 + self.distance(into, from));
+        self.known.borrow_mut().insert(key, found);
+        found
+    }
+
+    fn flow(&self, into: &Ports, from: &Ports) -> Width {
         let capacity = |of: fn(&Width) -> u64| {
             let (source, sink) = (self.switches, self.switches + 1);
             let mut graph = FlowGraph::new(self.switches + 2);
@@ -154,13 +162,11 @@ impl Group {
             }
             graph.max_flow(source, sink)
         };
-        let width = Width {
+        Width {
             links: capacity(|width| width.links.into()) as u32,
             nominal: Rate::from_bytes(capacity(|width| width.nominal.bytes_per_second())),
             effective: Rate::from_bytes(capacity(|width| width.effective.bytes_per_second())),
-        };
-        self.flows.borrow_mut().insert((into.clone(), from.clone()), width);
-        width
+        }
     }
 
     /// Fewest links between a switch of `into` and one of `from`.

@@ -23,7 +23,9 @@ pub struct Level {
 /// The levels of a fabric that its description knows, steepest first: memory, GPU fabric, CPU, PCIe, network.
 pub fn cliff(paths: &Paths<'_>) -> Vec<Level> {
     let fabric = paths.fabric();
-    let levels = [memory(fabric), gpu_fabric(paths), c2c(fabric), pcie(fabric), network(fabric)];
+    // Behind C2C, PCIe is a side entrance that carries no data to speak of.
+    let to_cpu = c2c(fabric).or_else(|| pcie(fabric));
+    let levels = [memory(fabric), gpu_fabric(paths), to_cpu, network(fabric)];
     levels.into_iter().flatten().filter(|level| level.nominal > Rate::ZERO).collect()
 }
 

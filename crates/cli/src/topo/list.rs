@@ -1,10 +1,10 @@
 //! `weft topo --list`: what the catalog holds.
 
-use std::io;
+use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
-use weftlink_fabric::catalog::gpus::{self, GpuLinks, GpuModel, Price};
-use weftlink_fabric::catalog::{links, systems};
+use weftlink_fabric::catalog::gpus::{GPUS, GpuLinks, GpuModel, Price};
+use weftlink_fabric::catalog::{links as catalog_links, systems as catalog_systems};
 use weftlink_fabric::cliff;
 use weftlink_fabric::figure::Figure;
 use weftlink_fabric::rate::Rate;
@@ -15,21 +15,33 @@ use super::json::gb;
 use crate::table::Table;
 
 pub(super) fn print(what: List, as_json: bool) -> io::Result<()> {
-    match (what, as_json) {
-        (List::Systems, false) => print_systems(),
-        (List::Links, false) => print_links(),
-        (List::Gpus, false) => print_gpus(),
-        (List::Systems, true) => return super::json::print(&json!({ "systems": systems_json() })),
-        (List::Links, true) => return super::json::print(&json!({ "links": links_json() })),
-        (List::Gpus, true) => return super::json::print(&json!({ "gpus": gpus_json() })),
+    if as_json {
+        let value = match what {
+            List::Systems => json!({ "systems": systems_json() }),
+            List::Links => json!({ "links": links_json() }),
+            List::Gpus => json!({ "gpus": gpus_json() }),
+        };
+        return super::json::print(&value);
     }
-    Ok(())
+    let (table, note) = match what {
+        List::Systems => (systems(), SYSTEMS_NOTE),
+        List::Links => (links(), LINKS_NOTE),
+        List::Gpus => (gpus(), GPUS_NOTE),
+    };
+    writeln!(io::stdout(), "{table}\n{note}")
 }
 
-fn print_systems() {
+const SYSTEMS_NOTE: &str = "NIC rates are each way per port. A cluster: `weft topo \"2x hgx-h100 + 8x ndr\"`; \
+                            links and GPUs: `--list links`, `--list gpus`.";
+const LINKS_NOTE: &str = "Rates are each way per link (a PCIe slot of that width, a network port). \
+                          `--json` gives the source of every figure.";
+const GPUS_NOTE: &str = "The link rate is each way per GPU over all its links. \
+                         No list price: sold in systems, or not published.";
+
+fn systems() -> Table {
     let mut table =
         Table::new(["system", "hosts", "GPUs", "GPU", "links of a GPU", "NVSwitches", "NICs", "what it is"]);
-    for system in systems::all() {
+    for system in catalog_systems::all() {
         let fabric = system.fabric();
         let model = first_model(&fabric);
         let nics = cliff::nics(&fabric).map_or_else(
@@ -47,10 +59,7 @@ fn print_systems() {
             system.summary.to_owned(),
         ]);
     }
-    print!("{table}");
-    println!(
-        "\nNIC rates are each way per port. A cluster: `weft topo \"2x hgx-h100 + 8x ndr\"`; links and GPUs: `--list links`, `--list gpus`."
-    );
+    table
 }
 
 fn links_in_use(fabric: &Fabric, model: &GpuModel) -> String {
@@ -64,7 +73,7 @@ fn links_in_use(fabric: &Fabric, model: &GpuModel) -> String {
     }
 }
 
-fn print_links() {
+fn links() -> Table {
     let mut table =
         Table::new(["link", "name", "nominal", "effective", "latency", "source of the nominal rate"]);
     let amount = |figure: &Option<weftlink_fabric::figure::LinkRate>| {
@@ -83,13 +92,10 @@ fn print_links() {
                 .map_or_else(String::new, |figure| figure.source.to_string()),
         ]);
     }
-    print!("{table}");
-    println!(
-        "\nRates are each way per link (a PCIe slot of that width, a network port). `--json` gives the source of every figure."
-    );
+    table
 }
 
-fn print_gpus() {
+fn gpus() -> Table {
     let mut table = Table::new([
         "GPU",
         "year",
@@ -101,7 +107,7 @@ fn print_gpus() {
         "list price",
         "name",
     ]);
-    for model in gpus::GPUS.iter() {
+    for model in GPUS.iter() {
         let (links, rate) = match (model.gpu_links(), model.link_rate()) {
             (Some((link, count)), Some(rate)) => {
                 (format!("{count} x {}", link.kind), rate.value.amount().to_string())
@@ -123,16 +129,13 @@ fn print_gpus() {
             model.name.to_owned(),
         ]);
     }
-    print!("{table}");
-    println!(
-        "\nThe link rate is each way per GPU over all its links. No list price: sold in systems, or not published."
-    );
+    table
 }
 
 /// The catalog's links under names that tell apart what has the same kind and other rates.
 fn named_links() -> Vec<(String, LinkSpec)> {
     let mut named: Vec<(String, LinkSpec)> = Vec::new();
-    for spec in links::all() {
+    for spec in catalog_links::all() {
         let mut id = spec.kind.id();
         if named.iter().any(|(other, _)| *other == id) {
             id = match spec.kind {
@@ -163,7 +166,7 @@ fn links_json() -> Value {
         });
         if let LinkKind::Pcie { generation, width } = spec.kind {
             value["lanes"] = json!(width);
-            value["per_lane_gb_per_s_each_way"] = json!(gb(links::pcie_lane(generation)));
+            value["per_lane_gb_per_s_each_way"] = json!(gb(catalog_links::pcie_lane(generation)));
         }
         if let LinkKind::Network { gbit, .. } = spec.kind {
             value["gbit_per_s"] = json!(gbit);
@@ -201,11 +204,11 @@ fn gpus_json() -> Value {
         });
         (model.id.to_owned(), value)
     };
-    Value::Object(gpus::GPUS.iter().map(entry).collect())
+    Value::Object(GPUS.iter().map(entry).collect())
 }
 
 fn systems_json() -> Value {
-    let entry = |system: &'static systems::System| {
+    let entry = |system: &'static catalog_systems::System| {
         let fabric = system.fabric();
         let nics = cliff::nics(&fabric);
         let value = json!({
@@ -220,7 +223,7 @@ fn systems_json() -> Value {
         });
         (system.name.to_owned(), value)
     };
-    Value::Object(systems::all().map(entry).collect())
+    Value::Object(catalog_systems::all().map(entry).collect())
 }
 
 fn first_model(fabric: &Fabric) -> Option<&'static GpuModel> {

@@ -8,7 +8,7 @@ use weftlink_fabric::bytes::Bytes;
 use weftlink_fabric::figure::Nanoseconds;
 use weftlink_fabric::paths::Route;
 use weftlink_fabric::rate::{OneWay, Pair, Rate};
-use weftlink_fabric::{DeviceId, Fabric, PathType, Paths};
+use weftlink_fabric::{DeviceId, Fabric, LinkSpec, PathType, Paths};
 
 use crate::Failure;
 
@@ -45,12 +45,13 @@ pub(super) fn print(
         writeln!(out, "    {}", hop(fabric, &pair[0], &pair[1]))?;
         writeln!(out, "  {}", station(fabric, &pair[1]))?;
     }
-    writeln!(
-        out,
-        "{} nominal, {} effective, each way",
-        amount(path.width.nominal),
-        amount(path.width.effective)
-    )?;
+    let effective = amount(path.width.effective);
+    match nominal_is_known(fabric, route) {
+        true => writeln!(out, "{} nominal, {effective} effective, each way", amount(path.width.nominal))?,
+        false => {
+            writeln!(out, "{effective} effective, each way; no nominal rate is known for all of its links")?
+        }
+    }
     if let Some(latency) = paths.latency(route) {
         writeln!(out, "{latency} for the links alone, without software")?;
     }
@@ -84,6 +85,20 @@ pub(super) fn json(paths: &Paths<'_>, route: &Route, bytes: Option<Bytes>) -> Va
     value
 }
 
+/// Whether every link of a route says what it signals.
+fn nominal_is_known(fabric: &Fabric, route: &Route) -> bool {
+    route
+        .stations
+        .windows(2)
+        .all(|pair| fastest(fabric, &pair[0], &pair[1]).is_some_and(|spec| spec.nominal.is_some()))
+}
+
+/// The kind of link between two stations; where PCIe and a faster link join the same two, the path takes the faster.
+fn fastest<'a>(fabric: &'a Fabric, from: &[DeviceId], to: &[DeviceId]) -> Option<&'a LinkSpec> {
+    let links = from.iter().flat_map(|id| fabric.links_from(*id)).filter(|link| to.contains(&link.target));
+    links.map(|link| fabric.spec(link)).max_by_key(|spec| spec.best().map(|figure| figure.value))
+}
+
 /// Bytes over bandwidth: no transfer is faster.
 fn duration(bytes: Bytes, rate: Rate<Pair, OneWay>) -> Option<Nanoseconds> {
     let rate = rate.bytes_per_second();
@@ -107,10 +122,7 @@ fn station(fabric: &Fabric, devices: &[DeviceId]) -> String {
 /// The links between two stations.
 fn hop(fabric: &Fabric, from: &[DeviceId], to: &[DeviceId]) -> String {
     let links = from.iter().flat_map(|id| fabric.links_from(*id)).filter(|link| to.contains(&link.target));
-    // Where PCIe and a faster link join the same two devices, the path takes the faster one.
-    let fastest =
-        links.clone().map(|link| fabric.spec(link)).max_by_key(|spec| spec.best().map(|figure| figure.value));
-    let Some(spec) = fastest else { return "?".to_owned() };
+    let Some(spec) = fastest(fabric, from, to) else { return "?".to_owned() };
     let count: u32 = links.filter(|link| fabric.spec(link).kind == spec.kind).map(|link| link.count).sum();
     let figure = |figure: &Option<weftlink_fabric::figure::LinkRate>| {
         figure.as_ref().map(|figure| {

@@ -224,11 +224,14 @@ impl<'a> Paths<'a> {
             return Vec::new();
         };
         let host = self.fabric.device(device).host;
+        let is_nic = matches!(self.fabric.device(device).kind, DeviceKind::Nic(_));
         let members = &self.islands.all()[place.island as usize].members;
         let mut exits = Vec::new();
         for &nic in members {
             let candidate = self.fabric.device(nic);
-            if !matches!(candidate.kind, DeviceKind::Nic(_)) || candidate.host != host {
+            // A NIC is its own way out and needs no other.
+            let other_nic = is_nic && nic != device;
+            if !matches!(candidate.kind, DeviceKind::Nic(_)) || candidate.host != host || other_nic {
                 continue;
             }
             let (from, to) = if bound == Bound::Out { (device, nic) } else { (nic, device) };

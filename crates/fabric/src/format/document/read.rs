@@ -51,9 +51,25 @@ pub fn read_toml(bytes: &[u8]) -> Result<Fabric, ReadError> {
     })
 }
 
-/// Reads a fabric from a JSON document.
+/// Reads a fabric from a JSON document, or from the document under `fabric` in what `weft topo --json` prints.
 pub fn read_json(bytes: &[u8]) -> Result<Fabric, ReadError> {
-    let text = JSON.check(text(bytes)?)?;
+    let whole = JSON.check(text(bytes)?)?;
+    let text = serde_json::from_str::<Report<'_>>(whole).map_or(whole, |report| report.fabric.get());
+    let lines_before = line_at(whole, text.as_ptr() as usize - whole.as_ptr() as usize) - 1;
+    read_json_document(text).map_err(|error| match error {
+        ReadError::At { line, reason } => ReadError::At { line: line + lines_before, reason },
+        other => other,
+    })
+}
+
+/// What `weft topo --json` prints around a document.
+#[derive(serde::Deserialize)]
+struct Report<'a> {
+    #[serde(borrow)]
+    fabric: &'a RawValue,
+}
+
+fn read_json_document(text: &str) -> Result<Fabric, ReadError> {
     let document = serde_json::from_str::<Document>(text).map_err(|error| {
         let version = serde_json::from_str::<Version>(text).ok();
         let message = error.to_string();

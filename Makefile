@@ -18,6 +18,7 @@ test: tools ## everything: fmt, clippy, tests, doctests, the commands in README 
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo nextest run --workspace --locked
 	cargo test --workspace --doc --locked
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 	fuzz/run 30
 
 .PHONY: tools

@@ -180,20 +180,29 @@ pub const fn socket(socket: Socket) -> LinkSpec {
 
 /// The technology between the sockets of a CPU, told apart as NCCL tells them.
 pub fn socket_of(cpu: &Cpu) -> Socket {
-    match (cpu.arch.as_deref(), cpu.vendor.as_deref()) {
-        (Some("ppc64"), _) => Socket::Power9,
-        (Some("arm64"), Some("NVIDIA")) => Socket::Grace,
-        (_, Some("GenuineIntel")) => match (cpu.family, cpu.model) {
-            (Some(6), Some(0xad..=0xaf | 0xcf..)) => Socket::IntelEmeraldRapids,
-            (Some(6), Some(0x8f..)) => Socket::IntelSapphireRapids,
-            (Some(6), Some(0x55..)) => Socket::IntelSkylake,
-            _ => Socket::IntelBroadwell,
-        },
-        (_, Some("AuthenticAMD")) => match cpu.family {
-            Some(26..) => Socket::AmdZen5,
-            Some(25) => Socket::AmdZen4,
-            _ => Socket::AmdZen2,
-        },
+    let (arch, vendor) = (cpu.arch.as_deref().unwrap_or_default(), cpu.vendor.as_deref().unwrap_or_default());
+    let family = cpu.family.unwrap_or_default();
+    let is_x86 = arch.is_empty() || arch.starts_with("x86_64");
+    match vendor {
+        _ if arch.starts_with("ppc64") => Socket::Power9,
+        "NVIDIA" if arch.starts_with("arm64") => Socket::Grace,
+        _ if is_x86 && vendor.starts_with("GenuineIntel") && family == 6 => {
+            match cpu.model.unwrap_or_default() {
+                0xad..=0xaf | 0xcf.. => Socket::IntelEmeraldRapids,
+                0x8f.. => Socket::IntelSapphireRapids,
+                0x55.. => Socket::IntelSkylake,
+                _ => Socket::IntelBroadwell,
+            }
+        }
+        _ if is_x86 && vendor.starts_with("GenuineIntel") => Socket::IntelBroadwell,
+        // RCCL's files have the base family in the low digit and the extension above it: 0x8f is 15 + 8.
+        _ if is_x86 && vendor.starts_with("AuthenticAMD") => {
+            match if family > 0x7f && family & 0xf == 0xf { 15 + (family >> 4) } else { family } {
+                26.. => Socket::AmdZen5,
+                25 => Socket::AmdZen4,
+                _ => Socket::AmdZen2,
+            }
+        }
         _ => Socket::Other,
     }
 }
@@ -287,6 +296,8 @@ mod tests {
             ("x86_64", "GenuineIntel", 6, 0xcf, Socket::IntelEmeraldRapids),
             ("x86_64", "AuthenticAMD", 23, 49, Socket::AmdZen2),
             ("x86_64", "AuthenticAMD", 25, 17, Socket::AmdZen4),
+            ("x86_64", "AuthenticAMD", 143, 49, Socket::AmdZen2),
+            ("x86_64", "AuthenticAMD", 175, 1, Socket::AmdZen4),
             ("x86_64", "AuthenticAMD", 26, 2, Socket::AmdZen5),
             ("x86_64", "CentaurHauls", 7, 91, Socket::Other),
             ("arm64", "NVIDIA", 0, 0, Socket::Grace),

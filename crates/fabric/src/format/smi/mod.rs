@@ -1,8 +1,8 @@
 //! The text of `nvidia-smi topo -m`: a matrix of how each GPU and NIC reaches each other.
 //!
 //! The matrix says which GPUs share NVLinks and how many, and for every other pair how far up PCIe the path goes. From
-//! that the tree is rebuilt: [`table`] reads the text, [`groups`] finds what shares a switch, a root complex and a NUMA
-//! node, [`build`] wires it up. `PHB` and `NODE` both lead through the NUMA node, as NCCL has no path in between.
+//! that the tree is rebuilt: `table` reads the text, `groups` finds what shares a switch, a root complex and a NUMA
+//! node, `build` wires it up. `PHB` and `NODE` both lead through the NUMA node, as NCCL has no path in between.
 //!
 //! What the text does not say is deliberately absent: which GPU it is, how fast anything is, what PCIe lies between two
 //! GPUs that NVLink joins. A caller who knows the GPU gives its model; the rest is in the notes.

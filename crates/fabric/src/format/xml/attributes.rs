@@ -5,7 +5,7 @@ use super::assumed_pcie;
 use super::elements::Element;
 use crate::catalog::links;
 use crate::device::{Attributes, PciClass};
-use crate::link::{LinkKind, LinkSpec, Socket};
+use crate::link::{LinkKind, LinkSpec};
 
 impl<'a> Element<'a> {
     /// The text of an attribute.
@@ -132,42 +132,9 @@ fn generation(speed: &str) -> Option<u8> {
     }
 }
 
-/// Which inter-socket link a CPU has, told as NCCL tells it.
-pub(super) fn socket(cpu: &crate::device::Cpu) -> Socket {
-    let arch = cpu.arch.as_deref().unwrap_or_default();
-    let vendor = cpu.vendor.as_deref().unwrap_or_default();
-    let family = cpu.family.unwrap_or_default();
-    let model = cpu.model.unwrap_or_default();
-    if arch.starts_with("ppc64") {
-        return Socket::Power9;
-    }
-    if arch.starts_with("arm64") && vendor == "NVIDIA" {
-        return Socket::Grace;
-    }
-    if arch.starts_with("x86_64") && vendor.starts_with("GenuineIntel") && family == 6 {
-        return match model {
-            0xcf.. | 0xad..=0xaf => Socket::IntelEmeraldRapids,
-            0x8f.. => Socket::IntelSapphireRapids,
-            0x55.. => Socket::IntelSkylake,
-            _ => Socket::IntelBroadwell,
-        };
-    }
-    if arch.starts_with("x86_64") && vendor.starts_with("AuthenticAMD") {
-        // RCCL's files have the base family in the low digit and the extension above it: 0x8f is 15 + 8.
-        let family = if family > 0x7f && family & 0xf == 0xf { 15 + (family >> 4) } else { family };
-        return match family {
-            26.. => Socket::AmdZen5,
-            25 => Socket::AmdZen4,
-            _ => Socket::AmdZen2,
-        };
-    }
-    Socket::Other
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Cpu;
 
     #[test]
     fn numbers_read_as_in_c() {
@@ -215,34 +182,6 @@ mod tests {
         assert_eq!(class("0x03"), Some(PciClass(0x03_00_00)));
         for text in ["", "0x", "030200", "0x0302000", "0xzz"] {
             assert_eq!(class(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn sockets_are_told_as_nccl_tells_them() {
-        let cpu = |arch: &str, vendor: &str, family, model| Cpu {
-            arch: Some(arch.into()),
-            vendor: Some(vendor.into()),
-            family: Some(family),
-            model: Some(model),
-        };
-        for (cpu, expected) in [
-            (cpu("x86_64", "GenuineIntel", 6, 79), Socket::IntelBroadwell),
-            (cpu("x86_64", "GenuineIntel", 6, 85), Socket::IntelSkylake),
-            (cpu("x86_64", "GenuineIntel", 6, 143), Socket::IntelSapphireRapids),
-            (cpu("x86_64", "GenuineIntel", 6, 0xad), Socket::IntelEmeraldRapids),
-            (cpu("x86_64", "GenuineIntel", 6, 207), Socket::IntelEmeraldRapids),
-            (cpu("x86_64", "AuthenticAMD", 23, 49), Socket::AmdZen2),
-            (cpu("x86_64", "AuthenticAMD", 143, 49), Socket::AmdZen2),
-            (cpu("x86_64", "AuthenticAMD", 25, 17), Socket::AmdZen4),
-            (cpu("x86_64", "AuthenticAMD", 175, 1), Socket::AmdZen4),
-            (cpu("x86_64", "AuthenticAMD", 26, 2), Socket::AmdZen5),
-            (cpu("ppc64", "", 0, 0), Socket::Power9),
-            (cpu("arm64", "NVIDIA", 0, 0), Socket::Grace),
-            (cpu("arm64", "", 0, 0), Socket::Other),
-            (Cpu::default(), Socket::Other),
-        ] {
-            assert_eq!(socket(&cpu), expected, "{cpu:?}");
         }
     }
 }

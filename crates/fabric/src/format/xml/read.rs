@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::attributes::{class, hash, link_says, pci_link, socket};
+use super::attributes::{class, hash, link_says, pci_link};
 use super::elements::{Document, Element, Tag, parse};
 use super::identify::{Contents, kind_of, network_of};
 use super::{class_of, gpu_links, local_link};
@@ -140,7 +140,7 @@ impl TreeReader<'_, '_> {
             "familyid" | "modelid" => count(name).is_some(),
             _ => false,
         };
-        let away = self.builder.spec(links::socket(socket(&cpu)));
+        let away = self.builder.spec(links::socket(links::socket_of(&cpu)));
         let node = self.builder.add(
             Some(host),
             DeviceKind::Numa(Numa { id: element.small_number("numaid").unwrap_or(-1), cpu }),
@@ -151,7 +151,7 @@ impl TreeReader<'_, '_> {
             let DeviceKind::Numa(numa) = &self.builder.device(other).kind else {
                 continue;
             };
-            let back = links::socket(socket(&numa.cpu));
+            let back = links::socket(links::socket_of(&numa.cpu));
             let back = self.builder.spec(back);
             self.builder.link(other, node, 1, back);
             self.builder.link(node, other, 1, away);

@@ -47,11 +47,11 @@ pub(super) fn read(tree: &mut TreeReader<'_, '_>) -> Result<(), ReadError> {
 }
 
 /// One element's share of a link.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Listed {
     source: DeviceId,
     target: DeviceId,
-    spec: SpecId,
+    spec: LinkSpec,
     /// The `<gpu>` it is in.
     rank: usize,
     count: u32,
@@ -118,11 +118,10 @@ impl LinkReader<'_, '_, '_> {
             }
         };
         let both_ways = !matches!(self.tree.builder.device(target).kind, DeviceKind::Gpu(_));
-        let spec = self.tree.builder.spec(link);
         self.listed.push(Listed {
             source,
             target,
-            spec,
+            spec: link,
             rank: element.parent,
             count,
             line: element.line,
@@ -244,7 +243,6 @@ impl LinkReader<'_, '_, '_> {
                 ..links::C2C.clone()
             }
         };
-        let spec = self.tree.builder.spec(spec);
         self.listed.push(Listed {
             source: gpu,
             target: numa,
@@ -264,11 +262,10 @@ impl LinkReader<'_, '_, '_> {
         let target = self.at_bus(source, bus);
         match target.filter(|&target| target != source && switch(source) && switch(target)) {
             Some(target) => {
-                let spec = self.tree.builder.spec(local_link());
                 self.listed.push(Listed {
                     source,
                     target,
-                    spec,
+                    spec: local_link(),
                     rank: 0,
                     count: 1,
                     line: element.line,
@@ -284,21 +281,25 @@ impl LinkReader<'_, '_, '_> {
 
     /// Adds up what the elements listed: over one `<gpu>` counts add, over several they repeat.
     fn finish(mut self) -> Result<(), ReadError> {
-        self.listed.sort_by_key(|l| (l.source, l.target, l.spec, l.rank, l.seen_again));
-        for link in self.listed.chunk_by(|a, b| (a.source, a.target, a.spec) == (b.source, b.target, b.spec))
-        {
+        // Link kinds are made known in an order of their own, not the file's: files that say the same are equal.
+        self.listed.sort_by_key(|l| order(&l.spec));
+        let ids: Vec<SpecId> = self.listed.iter().map(|l| self.tree.builder.spec(l.spec.clone())).collect();
+        let mut listed: Vec<(SpecId, Listed)> =
+            ids.into_iter().zip(std::mem::take(&mut self.listed)).collect();
+        listed.sort_by_key(|(spec, l)| (l.source, l.target, *spec, l.rank));
+        for link in listed.chunk_by(|(x, a), (y, b)| (a.source, a.target, x) == (b.source, b.target, y)) {
             let count = link
-                .chunk_by(|a, b| a.rank == b.rank)
+                .chunk_by(|(_, a), (_, b)| a.rank == b.rank)
                 .map(|rank| {
-                    let adding = rank.iter().filter(|l| !l.seen_again).map(|l| l.count);
-                    let seen_again = rank.iter().filter(|l| l.seen_again).map(|l| l.count).max();
+                    let adding = rank.iter().filter(|(_, l)| !l.seen_again).map(|(_, l)| l.count);
+                    let seen_again = rank.iter().filter(|(_, l)| l.seen_again).map(|(_, l)| l.count).max();
                     adding.fold(seen_again.unwrap_or(0), u32::saturating_add)
                 })
                 .max()
                 .unwrap_or(0);
-            let first = link[0];
+            let (spec, first) = &link[0];
             if count > MAX_COUNT {
-                let line = link.iter().map(|l| l.line).max().unwrap_or(first.line);
+                let line = link.iter().map(|(_, l)| l.line).max().unwrap_or(first.line);
                 return Err(ReadError::at(
                     line,
                     format!("{count} links between two devices; no GPU has more than {MAX_COUNT}"),
@@ -306,9 +307,9 @@ impl LinkReader<'_, '_, '_> {
             }
             let builder = &mut self.tree.builder;
             if first.both_ways {
-                builder.connect(first.source, first.target, count, first.spec);
+                builder.connect(first.source, first.target, count, *spec);
             } else {
-                builder.link(first.source, first.target, count, first.spec);
+                builder.link(first.source, first.target, count, *spec);
             }
         }
         self.notes();
@@ -340,6 +341,11 @@ impl LinkReader<'_, '_, '_> {
             ));
         }
     }
+}
+
+/// An order of link kinds that does not depend on where they are met.
+pub(super) fn order(spec: &LinkSpec) -> (LinkKind, u64) {
+    (spec.kind, spec.best().map_or(0, |figure| figure.value.bytes_per_second()))
 }
 
 /// How many links an element stands for; none where it says zero.

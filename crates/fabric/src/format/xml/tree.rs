@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{HIDDEN_DOMAIN, HIDDEN_SWITCH, local_link};
 use crate::device::{BusId, DeviceId, DeviceKind, HostId};
@@ -24,6 +24,10 @@ pub(super) struct Tree {
     link_above: Vec<Option<LinkSpec>>,
     bus: Vec<Option<BusId>>,
     placed: Vec<bool>,
+    /// Where each device comes in the file; what has no element of its own comes last.
+    position: Vec<usize>,
+    /// The rank of each GPU that is written.
+    ranks: FxHashMap<DeviceId, i32>,
 }
 
 impl Tree {
@@ -36,6 +40,8 @@ impl Tree {
             link_above: vec![None; count],
             bus: fabric.devices().iter().map(|device| device.bus).collect(),
             placed: vec![false; count],
+            position: (count..2 * count).collect(),
+            ranks: FxHashMap::default(),
         };
         let mut chosen = vec![false; fabric.hosts().len()];
         for host in hosts {
@@ -53,12 +59,25 @@ impl Tree {
             tree.place_orphan(fabric, id);
         }
         tree.name_devices(fabric, &chosen);
+        tree.number_devices();
+        let gpus = fabric.gpus().iter().filter(|gpu| tree.holds(**gpu));
+        tree.ranks = gpus.copied().zip(0..).collect();
         tree
     }
 
     /// True for a device that is written.
     pub(super) fn holds(&self, id: DeviceId) -> bool {
         self.placed[id.index()]
+    }
+
+    /// Where a device comes in the file.
+    pub(super) fn position(&self, id: DeviceId) -> usize {
+        self.position[id.index()]
+    }
+
+    /// The rank for a GPU that has none: its number among those that are written.
+    pub(super) fn rank(&self, id: DeviceId) -> Option<i32> {
+        self.ranks.get(&id).copied()
     }
 
     /// What stands directly below a device, in the order of their ids.
@@ -114,6 +133,19 @@ impl Tree {
         while let Some(device) = stack.pop() {
             self.children[device.index()].sort_unstable();
             stack.extend(&self.children[device.index()]);
+        }
+    }
+
+    fn number_devices(&mut self) {
+        let mut next = 0;
+        for root in &self.roots {
+            let mut stack: Vec<DeviceId> = root.children.iter().rev().copied().collect();
+            stack.extend(root.numa);
+            while let Some(device) = stack.pop() {
+                self.position[device.index()] = next;
+                next += 1;
+                stack.extend(self.children[device.index()].iter().rev());
+            }
         }
     }
 

@@ -22,7 +22,6 @@ pub fn write(fabric: &Fabric, hosts: &[HostId]) -> String {
         hash_hosts: needs_hashes(fabric, &tree),
         tree: &tree,
         markup: Markup::default(),
-        gpus: 0,
         nets: 0,
         dialect,
     };
@@ -35,8 +34,7 @@ pub(super) struct Writer<'f> {
     pub(super) fabric: &'f Fabric,
     pub(super) tree: &'f Tree,
     pub(super) markup: Markup,
-    /// GPUs and network ports written so far: the ranks and numbers of those that have none.
-    pub(super) gpus: usize,
+    /// Network ports written so far: the numbers of those that have none.
     nets: usize,
     dialect: Dialect,
     hash_hosts: bool,
@@ -104,10 +102,11 @@ impl Writer<'_> {
     fn pci(&mut self, id: DeviceId) {
         let device = self.fabric.device(id);
         let mut attributes = vec![("busid", self.tree.bus(id).to_string())];
-        if find(&device.extra, "class").is_none() {
-            let class = device.class.or_else(|| class_with_network(&device.kind));
-            attributes.extend(class.map(|class| ("class", class.to_string())));
-        }
+        let class = match find(&device.extra, "class") {
+            Some(_) => None,
+            None => device.class.or_else(|| class_with_network(&device.kind)),
+        };
+        attributes.extend(class.map(|class| ("class", class.to_string())));
         if let (None, Some(model)) = (find(&device.extra, "device"), device.kind.gpu_model())
             && let Some(pci_device) = model.pci_devices.first()
         {
@@ -125,7 +124,10 @@ impl Writer<'_> {
         }
         match &device.kind {
             DeviceKind::Gpu(gpu) => self.gpu(id, gpu),
-            DeviceKind::Nic(ports) if !ports.is_empty() => self.nic(id),
+            // A NIC without ports is told by its class, if that is a NIC's.
+            DeviceKind::Nic(ports) if !ports.is_empty() || class.is_none_or(|class| class.base() != 0x02) => {
+                self.nic(id);
+            }
             _ => {}
         }
     }

@@ -1,6 +1,7 @@
 //! The `<gpu>` elements of a PCI function and the links in them.
 
 use super::HIDDEN_SWITCH;
+use super::gpu_links::order;
 use super::write::{Writer, find};
 use crate::catalog::gpus::Vendor;
 use crate::device::{DeviceId, DeviceKind, Gpu, GpuRank, PciClass};
@@ -10,13 +11,10 @@ impl Writer<'_> {
     pub(super) fn gpu(&mut self, id: DeviceId, gpu: &Gpu) {
         let mut links: Vec<Link> = self.fabric.links_from(id).to_vec();
         links.retain(|link| self.is_written(link));
-        // Kinds before targets: reading back then meets the kinds in the same order.
-        links.sort_by_key(|link| (link.spec, link.target));
-        let rank = self.gpus;
-        self.gpus += 1;
+        links.sort_by_key(|link| (self.tree.position(link.target), order(self.fabric.spec(link))));
         let invented = GpuRank {
             dev: Some(self.fabric.device(id).ordinal as i32),
-            rank: Some(rank as i32),
+            rank: self.tree.rank(id),
             extra: invented_extra(gpu),
         };
         // A GPU that a file described by its PCI function alone stays so.
@@ -58,7 +56,10 @@ impl Writer<'_> {
         let target = self.fabric.device(link.target);
         let fits = match (self.fabric.spec(link).kind, &target.kind) {
             (LinkKind::C2c, DeviceKind::Numa(_)) => true,
-            (LinkKind::NvLink { .. }, DeviceKind::Numa(_) | DeviceKind::NvSwitch { .. }) => true,
+            (
+                LinkKind::NvLink { .. } | LinkKind::Xgmi { .. },
+                DeviceKind::Numa(_) | DeviceKind::NvSwitch { .. },
+            ) => true,
             // The format finds a GPU by its bus id, on the host that names it.
             (LinkKind::NvLink { .. } | LinkKind::Xgmi { .. }, DeviceKind::Gpu(_)) => {
                 target.host == self.fabric.device(link.source).host

@@ -5,6 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use weftlink_fabric::Fabric;
 use weftlink_fabric::format::ReadError;
 use weftlink_fabric::format::document::{read_json, read_toml, write_json, write_toml};
+use weftlink_fuzz::ask;
 
 fuzz_target!(|bytes: &[u8]| {
     // A base of thousands of systems is a fair request, and would take up all the fuzzer's time.
@@ -19,6 +20,7 @@ fn check(read: Result<Fabric, ReadError>) {
     match read {
         // What a document cannot hold is refused, and then there is nothing to read back.
         Ok(fabric) => {
+            ask(&fabric);
             if let Ok(toml) = write_toml(&fabric) {
                 assert!(read_toml(toml.as_bytes()).expect("what was written reads") == fabric);
             }

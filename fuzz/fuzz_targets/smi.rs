@@ -5,13 +5,18 @@
 use libfuzzer_sys::fuzz_target;
 use weftlink_fabric::format::{self, Format, smi, xml};
 use weftlink_fabric::{DeviceKind, HostId};
+use weftlink_fuzz::ask;
 
 /// NUMA nodes that the XML reader takes for one host.
 const MAX_NUMA_NODES: usize = 128;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(fabric) = smi::read(bytes, "fuzz", None) else { return };
-    if bytes.len() < 65_536 && !bytes.trim_ascii_start().starts_with(b"<") && !bytes.trim_ascii_start().starts_with(b"{") {
+    ask(&fabric);
+    if bytes.len() < 65_536
+        && !bytes.trim_ascii_start().starts_with(b"<")
+        && !bytes.trim_ascii_start().starts_with(b"{")
+    {
         assert_eq!(format::detect(bytes), Some(Format::Smi));
     }
     if fabric.devices_where(|kind| matches!(kind, DeviceKind::Numa(_))).count() > MAX_NUMA_NODES {

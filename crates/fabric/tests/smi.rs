@@ -124,6 +124,14 @@ fn numa_nodes_come_from_the_cells_then_from_the_columns() {
 }
 
 #[test]
+fn a_gpu_keeps_its_name_where_the_numbers_have_a_gap() {
+    let fabric = smi::read(b" GPU0 GPU5\nGPU0 X PHB\nGPU5 PHB X\n", "gap", None).unwrap();
+    let labels = fabric.gpus().iter().map(|gpu| fabric.device(*gpu).label.as_deref());
+    assert_eq!(labels.collect::<Vec<_>>(), [None, Some("GPU5")]);
+    assert_eq!(fabric.find("GPU5"), Some(fabric.gpus()[1]));
+}
+
+#[test]
 fn every_table_is_written_as_xml_that_reads_back() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/smi");
     let mut files = 0;

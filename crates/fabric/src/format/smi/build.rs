@@ -101,9 +101,14 @@ impl Wiring<'_> {
                 kind,
                 bus: None,
                 class: None,
-                label: Some(row.name.as_str().into()),
+                label: None,
                 extra: Vec::new(),
             });
+            let number = self.fabric.device(id).ordinal;
+            // A table that leaves a GPU out has other numbers than ours.
+            if row.is_gpu() && row.name != format!("GPU{number}") {
+                self.fabric.device_mut(id).label = Some(row.name.as_str().into());
+            }
             self.devices.push(id);
         }
     }

@@ -1,6 +1,8 @@
 //! Text to matrix. The text has been through terminals, web pages and chat windows: colours, lost tabs, indentation and
 //! a `#` before each line are all fine, as long as every row is there.
 
+use std::borrow::Cow;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::format::{ReadError, excerpt};
@@ -342,16 +344,17 @@ fn first_number(list: &str) -> Option<u32> {
 }
 
 /// A line without colours, and without what a shell script puts before a comment.
-fn plain(line: &str) -> String {
-    let mut plain = String::with_capacity(line.len());
-    let mut rest = line;
-    while let Some(escape) = rest.find("\u{1b}[") {
-        plain.push_str(&rest[..escape]);
-        rest = &rest[escape + 2..];
-        let end = rest.find(|c: char| c.is_ascii_alphabetic()).map_or(rest.len(), |at| at + 1);
-        rest = &rest[end..];
+fn plain(line: &str) -> Cow<'_, str> {
+    fn content(line: &str) -> &str {
+        line.trim_start().trim_start_matches('#').trim_start_matches(' ').trim_end()
     }
-    plain.push_str(rest);
-    let content = plain.trim_start().trim_start_matches('#');
-    content.trim_start_matches(' ').trim_end().to_owned()
+    let Some(first) = line.find("\u{1b}[") else {
+        return Cow::Borrowed(content(line));
+    };
+    let mut plain = line[..first].to_owned();
+    for coloured in line[first..].split("\u{1b}[").skip(1) {
+        let end = coloured.find(|c: char| c.is_ascii_alphabetic()).map_or(coloured.len(), |at| at + 1);
+        plain.push_str(&coloured[end..]);
+    }
+    Cow::Owned(content(&plain).to_owned())
 }

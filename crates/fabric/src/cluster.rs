@@ -105,9 +105,7 @@ pub fn leaf_ports(network: Network, gbit: u32) -> (u32, &'static str) {
         (Network::InfiniBand, _) => (144, "NVIDIA Q3400-RA: 144 XDR ports"),
         (Network::Roce | Network::Ethernet, _) => (64, "NVIDIA SN5600: 64 Ethernet ports"),
         (Network::Slingshot, _) => (64, "HPE Slingshot switch: 64 ports"),
-        (Network::Efa | Network::TcpX | Network::TcpXo, _) => {
-            (64, "assumed: the provider does not publish it")
-        }
+        _ => (64, "assumed: the provider does not publish it"),
     }
 }
 

@@ -17,8 +17,16 @@ pub enum Network {
     InfiniBand,
     /// RDMA over converged Ethernet, version 2.
     Roce,
-    /// The Elastic Fabric Adapter of AWS.
+    /// The Elastic Fabric Adapter of AWS, of a generation the description does not name.
     Efa,
+    /// EFA of p3dn and p4d.
+    EfaV1,
+    /// EFA of p5.
+    EfaV2,
+    /// EFA of p5en.
+    EfaV3,
+    /// EFA of p6.
+    EfaV4,
     /// HPE Slingshot 11.
     Slingshot,
     /// GPUDirect-TCPX of Google Cloud's A3 High.
@@ -125,6 +133,10 @@ impl fmt::Display for LinkKind {
                 (Network::InfiniBand, _) => format!("InfiniBand {gbit}G"),
                 (Network::Roce, _) => format!("RoCE {gbit}G"),
                 (Network::Efa, _) => format!("EFA {gbit}G"),
+                (Network::EfaV1, _) => format!("EFA v1 {gbit}G"),
+                (Network::EfaV2, _) => format!("EFA v2 {gbit}G"),
+                (Network::EfaV3, _) => format!("EFA v3 {gbit}G"),
+                (Network::EfaV4, _) => format!("EFA v4 {gbit}G"),
                 (Network::Slingshot, _) => "Slingshot-11".to_owned(),
                 (Network::TcpX, _) => format!("GPUDirect-TCPX {gbit}G"),
                 (Network::TcpXo, _) => format!("GPUDirect-TCPXO {gbit}G"),
@@ -159,13 +171,31 @@ const NETWORK_IDS: [(Network, &str); 6] = [
 ];
 
 /// Network ids that are a word of their own.
-const NETWORK_WORDS: [(Network, u32, &str); 5] = [
+const NETWORK_WORDS: [(Network, u32, &str); 9] = [
     (Network::InfiniBand, 100, "edr"),
     (Network::InfiniBand, 200, "hdr"),
     (Network::InfiniBand, 400, "ndr"),
     (Network::InfiniBand, 800, "xdr"),
     (Network::Slingshot, 200, "slingshot"),
+    (Network::EfaV1, 100, "efa-v1"),
+    (Network::EfaV2, 100, "efa-v2"),
+    (Network::EfaV3, 200, "efa-v3"),
+    (Network::EfaV4, 400, "efa-v4"),
 ];
+
+impl Network {
+    /// The EFA with a PCI device id of Amazon's (vendor `1d0f`).
+    pub fn efa_by_pci_device(device: u16) -> Option<Self> {
+        match device {
+            0xefa0 => Some(Self::EfaV1),
+            0xefa1 => Some(Self::EfaV2),
+            0xefa2 => Some(Self::EfaV3),
+            0xefa3 => Some(Self::EfaV4),
+            0xefa4..=0xefaf => Some(Self::Efa),
+            _ => None,
+        }
+    }
+}
 
 impl LinkKind {
     /// The kind as files and specs spell it: `nvlink4`, `pcie5x16`, `ndr`, `eth100`.
@@ -335,6 +365,7 @@ mod tests {
             LinkKind::Pcie { generation: 0, width: 0 },
             LinkKind::Network { network: Network::Slingshot, gbit: 200 },
         ];
+        kinds.extend(NETWORK_WORDS.map(|(network, gbit, _)| LinkKind::Network { network, gbit }));
         kinds.extend((1..=5).map(|g| LinkKind::NvLink { generation: Some(g) }));
         kinds.extend((2..=4).map(|generation| LinkKind::Xgmi { generation }));
         kinds.extend((1..=6).map(|generation| LinkKind::Pcie { generation, width: 8 }));

@@ -241,8 +241,17 @@ impl fmt::Display for Amount {
             1_000_000_000..1_000_000_000_000 => (self.0 as f64 / 1e9, "GB/s"),
             _ => (self.0 as f64 / 1e12, "TB/s"),
         };
-        let text = if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.1}") };
-        f.pad(&format!("{} {unit}", text.trim_end_matches(".0")))
+        // Three digits tell 3.35 from 3.4 and are no more than the sources give.
+        let decimals = if value >= 99.95 {
+            0
+        } else if value >= 9.995 {
+            1
+        } else {
+            2
+        };
+        let text = format!("{value:.decimals$}");
+        let text = if decimals > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+        f.pad(&format!("{text} {unit}"))
     }
 }
 
@@ -263,7 +272,9 @@ mod tests {
     fn printing_says_scope_and_direction() {
         let rate: Rate<Link, OneWay> = Rate::from_mb(15_754);
         assert_eq!(rate.to_string(), "15.8 GB/s each way per link");
-        assert_eq!(rate.per_device(1).per_domain(72).amount().to_string(), "1.1 TB/s");
+        assert_eq!(rate.per_device(1).per_domain(72).amount().to_string(), "1.13 TB/s");
+        assert_eq!(Rate::<Link, OneWay>::from_gb(100).amount().to_string(), "100 GB/s");
+        assert_eq!(Rate::<Link, OneWay>::ZERO.amount().to_string(), "0 MB/s");
         assert_eq!(Rate::<Link, OneWay>::from_gbit(400).amount().to_string(), "50 GB/s");
         assert_eq!(Rate::<Domain, BothWays>::from_gb(129_600).amount().to_string(), "130 TB/s");
     }

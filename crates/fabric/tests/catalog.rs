@@ -1,6 +1,7 @@
 //! The tables of the public guides on GPU interconnects, recomputed from the catalog: links x rate x direction.
 //! The expected value of a row is written once, as the guide prints it.
 
+use weftlink_fabric::catalog::switches::NVSWITCHES;
 use weftlink_fabric::catalog::{gpus, links, systems};
 use weftlink_fabric::device::DeviceKind;
 use weftlink_fabric::link::{LinkSpec, Measure, Network};
@@ -129,7 +130,7 @@ fn nvl72_rack() {
     assert_eq!(switches.len(), 9 * 2);
     let tray = gpu_fabric_rate(&fabric, switches[0]).plus(gpu_fabric_rate(&fabric, switches[1]));
     assert_eq!(tray.both_ways(), Rate::from_gb(14_400));
-    assert_eq!(2 * links::NVSWITCH_PORTS[3], 144);
+    assert_eq!(2 * NVSWITCHES[3].ports, 144);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use weftlink_fabric::catalog::gpus::GpuLinks;
-use weftlink_fabric::catalog::{links, systems};
+use weftlink_fabric::catalog::switches::NVSWITCHES;
+use weftlink_fabric::catalog::systems;
 use weftlink_fabric::device::DeviceKind;
 use weftlink_fabric::link::{Link, LinkKind};
 use weftlink_fabric::{DeviceId, Fabric};
@@ -53,7 +54,7 @@ fn no_nvswitch_has_more_links_than_ports() {
         let fabric = system.fabric();
         for switch in fabric.devices_where(|kind| matches!(kind, DeviceKind::NvSwitch { .. })) {
             let DeviceKind::NvSwitch { generation } = fabric.device(switch).kind else { unreachable!() };
-            let chip = links::NVSWITCH_PORTS[usize::from(generation.unwrap()) - 1];
+            let chip = NVSWITCHES[usize::from(generation.unwrap()) - 1].ports;
             // A tray of the DGX GH200 is one device of two chips.
             let ports = if system.name == "dgx-gh200" { 2 * chip } else { chip };
             let used = gpu_fabric_ports(&fabric, switch);

@@ -94,8 +94,8 @@ impl Interfaces {
         let mut adapter = Adapter::default();
         let mut labels = Vec::new();
         for function in functions {
-            let fixed =
-                (function.vendor == AMAZON && function.device & 0xfff0 == 0xefa0).then_some(Network::Efa);
+            let is_amazon = function.vendor == AMAZON;
+            let fixed = is_amazon.then(|| Network::efa_by_pci_device(function.device)).flatten();
             let nets = self.net.get(&function.bus).map_or(&[][..], Vec::as_slice);
             match self.rdma.get(&function.bus) {
                 Some(ports) => {

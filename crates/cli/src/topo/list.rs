@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 use weftlink_fabric::catalog::gpus::{GPUS, GpuLinks, GpuModel, Price};
+use weftlink_fabric::catalog::switches::{NVSWITCHES, NvSwitch};
 use weftlink_fabric::catalog::{links as catalog_links, systems as catalog_systems};
 use weftlink_fabric::cliff;
 use weftlink_fabric::figure::Figure;
@@ -20,6 +21,7 @@ pub(super) fn print(what: List, as_json: bool) -> io::Result<()> {
             List::Systems => json!({ "systems": systems_json() }),
             List::Links => json!({ "links": links_json() }),
             List::Gpus => json!({ "gpus": gpus_json() }),
+            List::Switches => json!({ "switches": switches_json() }),
         };
         return super::json::print(&value);
     }
@@ -27,14 +29,16 @@ pub(super) fn print(what: List, as_json: bool) -> io::Result<()> {
         List::Systems => (systems(), SYSTEMS_NOTE),
         List::Links => (links(), LINKS_NOTE),
         List::Gpus => (gpus(), GPUS_NOTE),
+        List::Switches => (switches(), SWITCHES_NOTE),
     };
     writeln!(io::stdout(), "{table}\n{note}")
 }
 
 const SYSTEMS_NOTE: &str = "NIC rates are each way per port. A cluster: `weft topo \"2x hgx-h100 + 8x ndr\"`; \
-                            links and GPUs: `--list links`, `--list gpus`.";
+                            parts: `--list links`, `--list gpus`, `--list switches`.";
 const LINKS_NOTE: &str = "Rates are each way per link (a PCIe slot of that width, a network port). \
                           `--json` gives the source of every figure.";
+const SWITCHES_NOTE: &str = "The rate is each way over all ports of one chip.";
 const GPUS_NOTE: &str = "The link rate is each way per GPU over all its links. \
                          No list price: sold in systems, or not published.";
 
@@ -130,6 +134,38 @@ fn gpus() -> Table {
         ]);
     }
     table
+}
+
+fn switches() -> Table {
+    let mut table = Table::new(["switch", "ports", "each port", "each way", "found in", "source"]);
+    for switch in &NVSWITCHES {
+        table.row([
+            format!("nvswitch{}", switch.generation),
+            switch.ports.to_string(),
+            switch.link.kind.to_string(),
+            switch.rate().map_or_else(|| "-".to_owned(), |rate| rate.value.amount().to_string()),
+            switch.found_in.to_owned(),
+            switch.source.to_owned(),
+        ]);
+    }
+    table
+}
+
+fn switches_json() -> Value {
+    let entry = |switch: &NvSwitch| {
+        let rate = switch.rate().map(|figure| figure.value);
+        let value = json!({
+            "generation": switch.generation,
+            "ports": switch.ports,
+            "link": switch.link.kind.id(),
+            "chip_gb_per_s_each_way": rate.map(gb),
+            "chip_gb_per_s_both_ways": rate.map(Rate::both_ways).map(gb),
+            "found_in": switch.found_in,
+            "source": switch.source,
+        });
+        (format!("nvswitch{}", switch.generation), value)
+    };
+    Value::Object(NVSWITCHES.iter().map(entry).collect())
 }
 
 /// The catalog's links under names that tell apart what has the same kind and other rates.

@@ -39,7 +39,7 @@ Path types, best first: LOC NVL NVB C2C PIX PXB P2C PXN PHB SYS NET DIS, as NCCL
 pub(crate) struct Args {
     /// A system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`), a file, or `-` for standard input; this machine if left out
     target: Option<String>,
-    /// Print systems, links or GPUs of the catalog
+    /// Print systems, links, GPUs or switches of the catalog
     #[arg(long, value_name = "WHAT", num_args = 0..=1, default_missing_value = "systems", conflicts_with = "target")]
     list: Option<List>,
     /// Print the path between every two GPUs and NICs
@@ -85,6 +85,7 @@ enum List {
     Systems,
     Links,
     Gpus,
+    Switches,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {

@@ -41,9 +41,6 @@ pub static NVLINK3_GEFORCE: LinkSpec = LinkSpec {
     latency: NVLINK_LATENCY,
 };
 
-/// NVLink ports of one NVSwitch chip, generations 1 to 4: DGX-2, HGX A100, HGX H100, HGX B200 and NVL72.
-pub const NVSWITCH_PORTS: [u32; 4] = [18, 36, 64, 72];
-
 /// An NVLink of a generation the description does not name.
 pub static NVLINK_UNKNOWN: LinkSpec = LinkSpec {
     kind: LinkKind::NvLink { generation: None },
@@ -261,7 +258,11 @@ pub fn all() -> Vec<LinkSpec> {
     }
     specs.extend([200, 400, 800].map(|gbit| network(Network::InfiniBand, gbit)));
     specs.extend([100, 200, 400, 800].map(|gbit| network(Network::Roce, gbit)));
-    specs.extend([100, 200, 400].map(|gbit| network(Network::Efa, gbit)));
+    for (generation, gbit) in
+        [(Network::EfaV1, 100), (Network::EfaV2, 100), (Network::EfaV3, 200), (Network::EfaV4, 400)]
+    {
+        specs.push(network(generation, gbit));
+    }
     specs.push(network(Network::Slingshot, 200));
     specs.extend([network(Network::TcpX, 200), network(Network::TcpXo, 200)]);
     specs.extend([10, 25, 40, 50, 100, 200, 400, 800].map(|gbit| network(Network::Ethernet, gbit)));

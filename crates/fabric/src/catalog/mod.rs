@@ -2,4 +2,5 @@
 
 pub mod gpus;
 pub mod links;
+pub mod switches;
 pub mod systems;

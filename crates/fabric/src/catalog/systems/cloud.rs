@@ -19,51 +19,51 @@ const GCP_TYPES: &str = "Google Cloud accelerator-optimized machine family";
 pub(super) static SYSTEMS: &[System] = &[
     System {
         name: "p3dn",
-        summary: "AWS p3dn.24xlarge: 8x V100, 1x EFA 100G",
+        summary: "AWS p3dn.24xlarge: 8x V100, 1x EFA v1 100G",
         source: AWS_TYPES,
         build: p3dn,
     },
     System {
         name: "p4d",
-        summary: "AWS p4d.24xlarge: 8x A100 40GB, 4x EFA 100G",
+        summary: "AWS p4d.24xlarge: 8x A100 40GB, 4x EFA v1 100G",
         source: "aws-ofi-nccl topology/p4d-24xl-topo.xml",
         build: |system| P4D.build(system),
     },
     System {
         name: "p4de",
-        summary: "AWS p4de.24xlarge: 8x A100 80GB, 4x EFA 100G",
+        summary: "AWS p4de.24xlarge: 8x A100 80GB, 4x EFA v1 100G",
         source: "aws-ofi-nccl topology/p4de-24xl-topo.xml",
         build: |system| Server { gpu: "a100", ..P4D }.build(system),
     },
     System {
         name: "p5",
-        summary: "AWS p5.48xlarge: 8x H100, 32x EFA 100G",
+        summary: "AWS p5.48xlarge: 8x H100, 32x EFA v2 100G",
         source: AWS_TYPES,
         build: |system| {
-            let nics = nics(4, Network::Efa, 100, (4, 8));
+            let nics = nics(4, Network::EfaV2, 100, (4, 8));
             GPU_PER_SWITCH.with(MILAN, "h100", nics).build(system)
         },
     },
     System {
         name: "p5en",
-        summary: "AWS p5en.48xlarge: 8x H200, 16x EFA 200G",
+        summary: "AWS p5en.48xlarge: 8x H200, 16x EFA v3 200G",
         source: AWS_TYPES,
         build: |system| {
-            let nics = nics(2, Network::Efa, 200, (5, 8));
+            let nics = nics(2, Network::EfaV3, 200, (5, 8));
             GPU_PER_SWITCH.with(SAPPHIRE_RAPIDS, "h200", nics).build(system)
         },
     },
     System {
         name: "p6-b200",
-        summary: "AWS p6-b200.48xlarge: 8x B200, 8x EFA 400G",
+        summary: "AWS p6-b200.48xlarge: 8x B200, 8x EFA v4 400G",
         source: AWS_TYPES,
-        build: |system| blackwell("b200", nics(1, Network::Efa, 400, (5, 16))).build(system),
+        build: |system| blackwell("b200", nics(1, Network::EfaV4, 400, (5, 16))).build(system),
     },
     System {
         name: "p6-b300",
-        summary: "AWS p6-b300.48xlarge: 8x B300, 16x EFA 400G",
+        summary: "AWS p6-b300.48xlarge: 8x B300, 16x EFA v4 400G",
         source: AWS_TYPES,
-        build: |system| blackwell("b300", nics(2, Network::Efa, 400, (5, 16))).build(system),
+        build: |system| blackwell("b300", nics(2, Network::EfaV4, 400, (5, 16))).build(system),
     },
     System {
         name: "nd-a100-v4",
@@ -124,7 +124,7 @@ const P4D: Server = Server {
     pcie: 3,
     gpus_per_switch: 2,
     drives: false,
-    nics: nics(1, Network::Efa, 100, (3, 16)),
+    nics: nics(1, Network::EfaV1, 100, (3, 16)),
     wiring: AMPERE_BOARD,
 };
 
@@ -159,7 +159,7 @@ fn p3dn(system: &'static System) -> Fabric {
     let mut chassis = Chassis::new(system);
     let numa =
         Server { gpu: "v100", nics: None, wiring: Wiring::Pairs(&V100_PAIRS), ..P4D }.assemble(&mut chassis);
-    let efa = LinkKind::Network { network: Network::Efa, gbit: 100 };
+    let efa = LinkKind::Network { network: Network::EfaV1, gbit: 100 };
     chassis.nic(numa[0], efa, 3, 16);
     chassis.finish()
 }

@@ -57,10 +57,8 @@ pub(super) fn network_of(nic: &Device, port: Option<&str>) -> Option<Network> {
     };
     match nic.class? {
         PciClass::INFINIBAND => Some(Network::InfiniBand),
-        PciClass::ETHERNET
-            if id("vendor") == Some(0x1d0f) && id("device").is_some_and(|d| d >> 8 == 0xef) =>
-        {
-            Some(Network::Efa)
+        PciClass::ETHERNET if id("vendor") == Some(0x1d0f) => {
+            Network::efa_by_pci_device(u16::try_from(id("device")?).ok()?)
         }
         PciClass::ETHERNET if port.is_some_and(|name| name.starts_with("rdmap")) => Some(Network::Efa),
         // An Ethernet port that NCCL knows by its RDMA name does RoCE.

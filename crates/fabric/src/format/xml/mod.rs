@@ -1,7 +1,7 @@
 //! NCCL topology XML (version 1) and RCCL's dialect of it (version 2), in and out.
 //!
 //! A file that NCCL accepts is accepted, with NCCL's defaults for what it leaves out: `elements` turns bytes into
-//! a flat list of known elements, [`mod@read`] and `gpu_links` turn that into a fabric, [`mod@write`] goes back.
+//! a flat list of known elements, `read` and `gpu_links` turn that into a fabric, `write` goes back.
 //!
 //! What NCCL does to a file at run time is deliberately absent: nothing is filled in from the machine, nothing is
 //! trimmed, and two-level Broadcom switches stay two switches.

@@ -1,0 +1,158 @@
+//! `weft topo` from the outside: what it must show, whatever it is asked of, and what it refuses.
+
+mod common;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use common::{Outcome, scratch, shell};
+
+fn weft(folder: &Path, arguments: &str) -> Outcome {
+    shell(folder, &format!("weft topo {arguments}"))
+}
+
+/// The output of a call that must go well.
+fn shown(name: &str, arguments: &str) -> String {
+    let done = weft(&scratch(name), arguments);
+    assert_eq!(done.code, Some(0), "weft topo {arguments}\n{}", done.errors);
+    done.output
+}
+
+#[test]
+fn a_pair_of_hgx_has_all_links_inside_and_the_network_across() {
+    let matrix = shown("pair", "\"2x hgx-h100 + 8x ndr\" --matrix");
+    let row: Vec<&str> = matrix.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row[..2], ["0", "host0/gpu0"]);
+    assert_eq!(row[2], "X");
+    assert!(row[3..10].iter().all(|cell| *cell == "NV18"), "{row:?}");
+    assert!(row[10..18].iter().all(|cell| *cell == "NET"), "{row:?}");
+}
+
+#[test]
+fn a_rack_is_one_domain_of_130_terabytes_a_second() {
+    let view = shown("rack", "gb200-nvl72");
+    assert!(
+        view.contains(
+            "72 GPUs in one NVLink domain, 900 GB/s each way per GPU (130 TB/s both ways over all 72)"
+        ),
+        "{view}"
+    );
+    assert!(view.contains("(18 hosts like this)"), "{view}");
+}
+
+#[test]
+fn the_cube_mesh_shows_single_and_double_pairs() {
+    let view = shown("cube", "dgx-1-v100");
+    assert!(view.contains("gpu0  X     NV1   NV1   NV2   NV2   NVB   NVB   NVB"), "{view}");
+}
+
+#[test]
+fn consumer_cards_have_no_nvlink_and_say_why() {
+    let view = shown("cards", "2x-rtx4090");
+    assert!(view.contains("no NVLink between them (Ada cards have no NVLink connector"), "{view}");
+}
+
+#[test]
+fn every_system_shows_every_view() {
+    let systems = shown("names", "--list");
+    let names: Vec<&str> = systems
+        .lines()
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .map(|line| line.split_once(' ').unwrap().0)
+        .collect();
+    assert!(names.len() > 30);
+    for name in names {
+        let view = shown(
+            "views",
+            &format!("{name} --tree --cliff --svg a.svg --dot a.dot --xml a.xml --toml a.toml"),
+        );
+        assert!(view.contains("numa0"), "{name}");
+        assert!(shown("views", name).ends_with(".\n"), "{name}");
+    }
+}
+
+#[test]
+fn what_it_writes_it_reads() {
+    let folder = scratch("written");
+    let run = |arguments: &str| {
+        let done = weft(&folder, arguments);
+        assert_eq!(done.code, Some(0), "{arguments}: {}", done.errors);
+        done.output
+    };
+    run("hgx-a100 --xml a.xml --toml a.toml --svg a.svg --dot a.dot");
+    std::fs::write(folder.join("a.json"), run("hgx-a100 --json")).unwrap();
+    let matrix = run("hgx-a100 --matrix");
+    for file in ["a.xml", "a.toml", "a.json"] {
+        assert_eq!(run(&format!("{file} --matrix")), matrix, "{file}");
+    }
+    let recorded = run("--record here.txt");
+    assert!(recorded.is_empty());
+    assert_eq!(run("here.txt --matrix"), run("--matrix"));
+}
+
+#[test]
+fn misuse_is_told_from_bad_input() {
+    let folder = scratch("misuse");
+    std::fs::write(folder.join("bad.xml"), "<system version=\"1\">\n<cpu numaid=\"0\">\n").unwrap();
+    for (arguments, code, told) in [
+        ("bad.xml", 1, "line 2: the file ends inside <cpu> of line 2"),
+        ("nothere.xml", 2, "cannot read nothere.xml"),
+        (".", 1, "cannot read"),
+        ("hgx-h10", 2, "Did you mean `hgx-h100`"),
+        ("\"2x hgx-h100 + 8x ndx\"", 2, "no network is called `ndx`"),
+        ("hgx-h100 --gpu h100", 2, "--gpu is for the text of `nvidia-smi topo -m`"),
+        ("hgx-h100 --path gpu0 gpu9", 2, "no device `gpu9`"),
+        ("hgx-h100 --bytes 1GB", 2, "--path"),
+        ("hgx-h100 --svg /nowhere/a.svg", 1, "cannot write /nowhere/a.svg"),
+        ("--list planets", 2, "invalid value 'planets'"),
+    ] {
+        let done = weft(&folder, arguments);
+        assert_eq!(done.code, Some(code), "{arguments}: {}", done.errors);
+        assert!(done.errors.contains(told), "{arguments}: {}", done.errors);
+        assert!(done.output.is_empty(), "{arguments}: {}", done.output);
+    }
+}
+
+/// Files of up to 100 MB that are made to be costly. The shell limits the address space, so that a reader that
+/// takes more than 256 MB is killed.
+#[test]
+fn hostile_files_are_refused_within_256_megabytes() {
+    let folder = scratch("hostile");
+    for (file, head, repeated, megabytes) in [
+        ("nested.xml", "<system version=\"1\">\n", "<cpu numaid=\"0\">\n", 100),
+        ("nested-60.xml", "<system version=\"1\">\n", "<pci busid=\"0\">\n", 60),
+        ("flat.xml", "<system version=\"1\">\n", "<cpu numaid=\"0\"/>\n", 60),
+        ("comment.xml", "<!--", "- -", 60),
+        ("nested.json", "{\"weft\": 1, \"host\": ", "[", 60),
+        ("flat.json", "{\"weft\": 1, \"host\": [", "{},", 60),
+        ("nested.toml", "weft = 1\nhost = ", "[", 60),
+        ("flat.toml", "weft = 1\n", "[[host]]\n", 60),
+        ("matrix.txt", "\tGPU0\tGPU1\n", "GPU0\tX\tNV4\n", 60),
+        ("recording.txt", "# weft recording 1\n", "a = b\n", 60),
+        ("zeros", "", "\0\0\0\0\0\0\0\0", 100),
+    ] {
+        let mut out = File::create(folder.join(file)).unwrap();
+        out.write_all(head.as_bytes()).unwrap();
+        let megabyte = repeated.repeat(1_000_000 / repeated.len());
+        for _ in 0..megabytes {
+            out.write_all(megabyte.as_bytes()).unwrap();
+        }
+        let done = shell(&folder, &format!("ulimit -v 262144; exec weft topo {file}"));
+        assert_eq!(done.code, Some(1), "{file}: {}", done.errors);
+        assert!(done.errors.starts_with(&format!("weft: {file}: ")), "{file}: {}", done.errors);
+        assert!(done.errors.len() < 400, "{file}: {}", done.errors);
+        std::fs::remove_file(folder.join(file)).unwrap();
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_failure() {
+    let done = shell(
+        &scratch("pipe"),
+        "weft topo \"4x hgx-h100 + 8x ndr\" --matrix | head -1; weft topo --list | head -1",
+    );
+    assert_eq!(done.code, Some(0));
+    assert!(done.errors.is_empty(), "{}", done.errors);
+}

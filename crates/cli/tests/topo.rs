@@ -1,5 +1,8 @@
 //! `weft topo` from the outside: what it must show, whatever it is asked of, and what it refuses.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "other tests use the rest")]
 mod common;
 
 use std::fs::File;

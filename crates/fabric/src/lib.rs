@@ -10,6 +10,7 @@ pub mod bytes;
 pub mod catalog;
 pub mod cliff;
 pub mod cluster;
+mod components;
 pub mod device;
 pub mod domains;
 pub mod fabric;

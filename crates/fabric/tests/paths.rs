@@ -216,3 +216,27 @@ fn switches_in_a_row_and_shared_c2c() {
     assert_eq!(paths.path(c, d).kind, PathType::C2c);
     assert_eq!(paths.path(a, c).kind, PathType::P2c);
 }
+
+#[test]
+fn links_that_point_one_way_still_join() {
+    let one_way = |pairs: &[(usize, usize)]| {
+        let mut builder = FabricBuilder::new("one way");
+        let host = builder.host("host0", None);
+        let gpus = [(); 4].map(|()| builder.add(Some(host), DeviceKind::Gpu(Gpu::default())));
+        let nvlink = builder.spec(links::NVLINK[1].clone());
+        for (a, b) in pairs {
+            builder.link(gpus[*a], gpus[*b], 2, nvlink);
+        }
+        builder.finish().unwrap()
+    };
+    let fabric = one_way(&[(0, 2), (1, 2), (2, 3), (3, 0)]);
+    let paths = Paths::of(&fabric);
+    assert_eq!(paths.islands().all().len(), 1);
+    assert_eq!(paths.classes().iter().map(|class| class.pairs).sum::<u64>(), 6);
+    assert_eq!(paths.path(fabric.gpus()[0], fabric.gpus()[2]).kind, PathType::Nvl);
+    assert_eq!(paths.path(fabric.gpus()[2], fabric.gpus()[0]).kind, PathType::Nvb);
+    assert_eq!(paths.path(fabric.gpus()[2], fabric.gpus()[1]).kind, PathType::Dis);
+    // Islands whose GPUs alternate in number.
+    let fabric = one_way(&[(0, 2), (2, 0), (1, 3), (3, 1)]);
+    assert_eq!(Paths::of(&fabric).classes().iter().map(|class| class.pairs).sum::<u64>(), 6);
+}

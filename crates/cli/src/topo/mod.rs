@@ -1,6 +1,5 @@
 //! `weft topo`: describe a machine or cluster and draw its wiring.
 
-mod canvas;
 mod cliff;
 mod json;
 mod list;

@@ -1,6 +1,7 @@
 //! How many GPU pairs have which path: a fabric's matrix in a few lines, whatever its size.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
@@ -23,8 +24,8 @@ type Ways = (Vec<Exit>, Vec<Exit>);
 struct Leavers {
     ways: Ways,
     gpus: u64,
-    /// How many of them are on each island, islands in order.
-    by_island: Vec<(u32, u64)>,
+    /// How many of them are on each island.
+    by_island: BTreeMap<u32, u64>,
 }
 
 impl Paths<'_> {
@@ -71,7 +72,7 @@ impl Paths<'_> {
             let nameless = |exit: &Exit| Exit { nic: exit.nic.map(|_| DeviceId(0)), ..*exit };
             let exits = |bound| self.exits(gpu, bound).iter().map(nameless).collect();
             let group = *index.entry((exits(Bound::Out), exits(Bound::In))).or_insert_with_key(|ways| {
-                all.push(Leavers { ways: ways.clone(), gpus: 0, by_island: Vec::new() });
+                all.push(Leavers { ways: ways.clone(), gpus: 0, by_island: BTreeMap::new() });
                 all.len() - 1
             });
             let Some(place) = self.islands.place(gpu) else {
@@ -79,10 +80,7 @@ impl Paths<'_> {
             };
             let leavers = &mut all[group];
             leavers.gpus += 1;
-            match leavers.by_island.last_mut() {
-                Some((island, count)) if *island == place.island => *count += 1,
-                _ => leavers.by_island.push((place.island, 1)),
-            }
+            *leavers.by_island.entry(place.island).or_default() += 1;
         }
         all
     }
@@ -91,20 +89,16 @@ impl Paths<'_> {
 impl Leavers {
     /// Pairs of two of these on different islands.
     fn pairs_within(&self) -> u64 {
-        let same: u64 = self.by_island.iter().map(|(_, count)| count * (count - 1) / 2).sum();
+        let same: u64 = self.by_island.values().map(|count| count * (count - 1) / 2).sum();
         self.gpus * (self.gpus - 1) / 2 - same
     }
 
     /// Pairs of one of these and one of the others on different islands.
     fn pairs_with(&self, other: &Self) -> u64 {
-        let mut same = 0;
-        let mut theirs = other.by_island.iter().peekable();
-        for (island, count) in &self.by_island {
-            while theirs.next_if(|(other, _)| other < island).is_some() {}
-            if let Some((_, others)) = theirs.next_if(|(other, _)| other == island) {
-                same += count * others;
-            }
-        }
-        self.gpus * other.gpus - same
+        let (few, many) =
+            if self.by_island.len() < other.by_island.len() { (self, other) } else { (other, self) };
+        let same =
+            |(island, count): (&u32, &u64)| many.by_island.get(island).map_or(0, |others| count * others);
+        self.gpus * other.gpus - few.by_island.iter().map(same).sum::<u64>()
     }
 }

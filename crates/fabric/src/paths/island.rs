@@ -8,6 +8,7 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::{FxHashMap, FxHasher};
 
+use crate::components::components;
 use crate::device::{DeviceId, DeviceKind, HostId};
 use crate::fabric::Fabric;
 use crate::link::LinkKind;
@@ -44,25 +45,10 @@ impl Islands {
     pub fn of(fabric: &Fabric) -> Self {
         let mut places: Vec<Option<Place>> = vec![None; fabric.devices().len()];
         let mut islands = Vec::new();
-        let mut seen = vec![false; fabric.devices().len()];
-        let mut pending = Vec::new();
-        for start in fabric.device_ids() {
-            if seen[start.index()] || is_network_switch(fabric, start) {
+        for members in components(fabric, |link| !is_network(fabric.spec(link).kind)) {
+            if is_network_switch(fabric, members[0]) {
                 continue;
             }
-            seen[start.index()] = true;
-            pending.push(start);
-            let mut members = Vec::new();
-            while let Some(device) = pending.pop() {
-                members.push(device);
-                for link in fabric.links_from(device) {
-                    if !is_network(fabric.spec(link).kind) && !seen[link.target.index()] {
-                        seen[link.target.index()] = true;
-                        pending.push(link.target);
-                    }
-                }
-            }
-            members.sort_unstable();
             for (local, member) in members.iter().enumerate() {
                 places[member.index()] = Some(Place { island: islands.len() as u32, local: local as u32 });
             }

@@ -259,3 +259,17 @@ fn what_few_files_have_is_read_too() {
         assert!(notes.contains(words), "{words}: {notes}");
     }
 }
+
+#[test]
+fn an_island_may_lie_around_another() {
+    let host = |hash: &str, links: &str| {
+        format!("<cpu host_hash='{hash}'><pci busid='1:0.0'><gpu rank='0' sm='90'>{links}</gpu></pci></cpu>")
+    };
+    let switch = "<nvlink target='fffffff:ff:ff.0' count='18' tclass='0x068000'/>";
+    let text =
+        format!("<system version='1'>{}{}{}</system>", host("1", switch), host("2", ""), host("3", switch));
+    let fabric = xml::read(text.as_bytes(), "around").unwrap();
+    let classes = weftlink_fabric::Paths::of(&fabric).classes();
+    let pairs: Vec<(String, u64)> = classes.iter().map(|class| (class.path.cell(), class.pairs)).collect();
+    assert_eq!(pairs, [("NV18".to_owned(), 1), ("DIS".to_owned(), 2)]);
+}

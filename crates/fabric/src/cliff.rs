@@ -1,11 +1,14 @@
 //! The bandwidth cliff: what a GPU can move at each distance from it, and how steep the steps are.
 
-use crate::device::{DeviceId, DeviceKind};
+use std::cmp::Reverse;
+
+use crate::catalog::links;
+use crate::device::{DeviceId, DeviceKind, Port, Tier};
 use crate::fabric::Fabric;
 use crate::figure::Basis;
-use crate::link::{Link, LinkKind, Measure};
+use crate::link::{LinkKind, Measure, Network};
 use crate::paths::Paths;
-use crate::rate::{Device, OneWay, Rate};
+use crate::rate::{Device, Link, OneWay, Rate};
 
 /// One ledge of the cliff.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,14 +23,19 @@ pub struct Level {
     pub effective: Option<Rate<Device, OneWay>>,
 }
 
-/// The levels of a fabric that its description knows, steepest first: memory, GPU fabric, CPU, PCIe, network.
+/// The levels of a fabric that its description knows, steepest first: memory, GPU fabric, CPU or PCIe, network, spine.
 pub fn cliff(paths: &Paths<'_>) -> Vec<Level> {
     let fabric = paths.fabric();
     // Behind C2C, PCIe is a side entrance that carries no data to speak of.
-    let to_cpu = c2c(fabric).or_else(|| pcie(fabric));
-    let levels = [memory(fabric), gpu_fabric(paths), to_cpu, network(fabric)];
+    let slot = c2c(fabric).or_else(|| pcie(fabric)).filter(|level| level.nominal > Rate::ZERO);
+    let network = network(fabric, slot.as_ref());
+    let spine = network.as_ref().and_then(|network| spine(fabric, network));
+    let levels = [memory(fabric), gpu_fabric(paths), slot, network, spine];
     levels.into_iter().flatten().filter(|level| level.nominal > Rate::ZERO).collect()
 }
+
+/// The name of the level past the leaf switches.
+pub const PAST_THE_LEAF: &str = "past the leaf";
 
 /// How many times wider each level is than the one below it; none for the last.
 pub fn steps(levels: &[Level]) -> Vec<Option<f64>> {
@@ -49,7 +57,9 @@ fn memory(fabric: &Fabric) -> Option<Level> {
 
 fn gpu_fabric(paths: &Paths<'_>) -> Option<Level> {
     let fabric = paths.fabric();
-    let slowest = fabric.gpus().iter().min_by_key(|gpu| paths.gpu_fabric_out(**gpu).nominal)?;
+    // A GPU that has no such links at all says nothing about those that do.
+    let linked = fabric.gpus().iter().filter(|gpu| paths.gpu_fabric_out(**gpu).links > 0);
+    let slowest = linked.min_by_key(|gpu| paths.gpu_fabric_out(**gpu).nominal)?;
     let width = paths.gpu_fabric_out(*slowest);
     let link = fabric.links_from(*slowest).iter().find(|link| fabric.spec(link).kind.is_gpu_fabric())?;
     let switched = matches!(fabric.device(link.target).kind, DeviceKind::NvSwitch { .. });
@@ -67,15 +77,17 @@ fn c2c(fabric: &Fabric) -> Option<Level> {
 }
 
 fn pcie(fabric: &Fabric) -> Option<Level> {
-    from_links(
-        fabric,
-        |kind| matches!(kind, LinkKind::Pcie { .. }),
-        "the GPU's slot, shared with what is behind its switch",
-    )
+    let behind_switch = |gpu: &DeviceId| {
+        let above = fabric.links_from(*gpu).iter().map(|link| &fabric.device(link.target).kind);
+        above.into_iter().any(|kind| matches!(kind, DeviceKind::PcieSwitch))
+    };
+    let shared = fabric.gpus().iter().any(behind_switch);
+    let detail = if shared { "the GPU's slot, below a PCIe switch" } else { "the GPU's slot" };
+    from_links(fabric, |kind| matches!(kind, LinkKind::Pcie { .. }), detail)
 }
 
 fn from_links(fabric: &Fabric, wanted: impl Fn(LinkKind) -> bool, detail: &str) -> Option<Level> {
-    let of_gpu = |gpu: &DeviceId| -> Option<&Link> {
+    let of_gpu = |gpu: &DeviceId| -> Option<&crate::Link> {
         fabric.links_from(*gpu).iter().find(|link| wanted(fabric.spec(link).kind))
     };
     let links = fabric.gpus().iter().map(of_gpu).collect::<Option<Vec<_>>>()?;
@@ -89,59 +101,122 @@ fn from_links(fabric: &Fabric, wanted: impl Fn(LinkKind) -> bool, detail: &str) 
     })
 }
 
-/// The NICs of a fabric, counted per host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The network ports of a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nics {
-    /// Ports on a host.
-    pub per_host: u64,
+    /// How many ports of which line rate, fastest first.
+    pub ports: Vec<(u64, Rate<Link, OneWay>)>,
     /// GPUs on that host.
-    pub gpus_per_host: u64,
-    /// Line rate of all its ports.
-    pub total: Rate<Device, OneWay>,
+    pub gpus: u64,
+    /// The technology, where all ports have the same.
+    network: Option<Network>,
+}
+
+impl Nics {
+    /// How many ports there are.
+    pub fn count(&self) -> u64 {
+        self.ports.iter().map(|(count, _)| count).sum()
+    }
+
+    /// What all ports signal together.
+    pub fn total(&self) -> Rate<Device, OneWay> {
+        self.ports.iter().map(|(count, rate)| rate.per_device(*count)).fold(Rate::ZERO, Rate::plus)
+    }
+
+    /// What each GPU gets of it.
+    pub fn per_gpu(&self) -> Rate<Device, OneWay> {
+        self.total().shared_by(self.gpus)
+    }
+
+    /// `8 x 50 GB/s`, for `hosts` such hosts.
+    pub fn describe(&self, hosts: u64) -> String {
+        let group =
+            |(count, rate): &(u64, Rate<Link, OneWay>)| format!("{} x {}", count * hosts, rate.amount());
+        self.ports.iter().map(group).collect::<Vec<_>>().join(" + ")
+    }
+
+    fn add(&mut self, port: &Port) {
+        if port.rate == Rate::ZERO {
+            return;
+        }
+        self.network = if self.ports.is_empty() {
+            port.network
+        } else {
+            self.network.filter(|n| Some(*n) == port.network)
+        };
+        match self.ports.iter_mut().find(|(_, rate)| *rate == port.rate) {
+            Some((count, _)) => *count += 1,
+            None => self.ports.push((1, port.rate)),
+        }
+    }
 }
 
 /// The NICs of the host that gives its GPUs the least, if every host with GPUs has some.
 pub fn nics(fabric: &Fabric) -> Option<Nics> {
-    let mut hosts = vec![Nics { per_host: 0, gpus_per_host: 0, total: Rate::ZERO }; fabric.hosts().len()];
-    for id in fabric.device_ids() {
-        let device = fabric.device(id);
-        let Some(host) = device.host.map(|host| &mut hosts[host.index()]) else {
-            continue;
-        };
+    let mut hosts = vec![Nics { ports: Vec::new(), gpus: 0, network: None }; fabric.hosts().len()];
+    for device in fabric.devices() {
+        let Some(host) = device.host.map(|host| &mut hosts[host.index()]) else { continue };
         match &device.kind {
-            DeviceKind::Gpu(_) => host.gpus_per_host += 1,
-            DeviceKind::Nic(ports) => {
-                host.per_host += ports.len() as u64;
-                let line = ports.iter().map(|port| port.rate.per_device(1)).fold(Rate::ZERO, Rate::plus);
-                host.total = host.total.plus(line);
-            }
+            DeviceKind::Gpu(_) => host.gpus += 1,
+            DeviceKind::Nic(ports) => ports.iter().for_each(|port| host.add(port)),
             _ => {}
         }
     }
-    let with_gpus = hosts.into_iter().filter(|host| host.gpus_per_host > 0);
-    let poorest = with_gpus.min_by_key(|host| host.total.shared_by(host.gpus_per_host))?;
-    (poorest.total > Rate::ZERO).then_some(poorest)
+    let mut poorest = hosts.into_iter().filter(|host| host.gpus > 0).min_by_key(Nics::per_gpu)?;
+    poorest.ports.sort_by_key(|(_, rate)| Reverse(*rate));
+    (poorest.total() > Rate::ZERO).then_some(poorest)
 }
 
-fn network(fabric: &Fabric) -> Option<Level> {
+/// What a GPU gets of its host's NICs, or what its own slot lets through, if that is less.
+fn network(fabric: &Fabric, slot: Option<&Level>) -> Option<Level> {
     let nics = nics(fabric)?;
-    let kind =
-        fabric.specs().iter().map(|spec| spec.kind).find(|kind| matches!(kind, LinkKind::Network { .. }));
-    let effective = fabric.specs().iter().find(|spec| Some(spec.kind) == kind).and_then(|spec| {
-        let (effective, nominal) = (spec.effective.as_ref()?.value, spec.nominal.as_ref()?.value);
-        let share = nics.total.shared_by(nics.gpus_per_host);
-        Some(Rate::from_bytes((share.bytes_per_second() as f64 * effective.ratio(nominal)) as u64))
+    let share = nics.per_gpu();
+    let passes = slot.map_or(share, |slot| slot.nominal.min(share));
+    let mut detail = format!("{} for the {} GPUs of a host", nics.describe(1), nics.gpus);
+    if passes < share {
+        detail += &format!(", of which a GPU's slot passes {}", passes.amount());
+    }
+    // What is known of one port's efficiency holds for all of them.
+    let spec = nics.network.zip(nics.ports.first()).map(|(network, (_, rate))| {
+        links::network(network, (rate.bytes_per_second() / 125_000_000).min(u64::from(u32::MAX)) as u32)
     });
-    let port = nics.total.shared_by(nics.per_host.max(1));
-    Some(Level {
-        name: kind.map_or_else(|| "network".to_owned(), |kind| kind.to_string()),
-        detail: format!(
-            "{} x {} for the {} GPUs of a host",
-            nics.per_host,
-            port.amount(),
-            nics.gpus_per_host
-        ),
-        nominal: nics.total.shared_by(nics.gpus_per_host),
-        effective,
+    let efficiency = spec.as_ref().and_then(|spec| {
+        Some(spec.effective.as_ref()?.value.ratio(spec.nominal.as_ref()?.value))
+            .filter(|ratio| ratio.is_finite())
+    });
+    let through_slot = slot.and_then(|slot| slot.effective);
+    let effective = efficiency.map(|efficiency| {
+        let network = Rate::from_bytes((share.bytes_per_second() as f64 * efficiency) as u64);
+        through_slot.map_or(network, |slot| slot.min(network))
+    });
+    let name = spec.map_or_else(|| "network".to_owned(), |spec| spec.kind.to_string());
+    Some(Level { name, detail, nominal: passes, effective })
+}
+
+/// What is left of that past the leaf switches, where they have less bandwidth up than down.
+fn spine(fabric: &Fabric, network: &Level) -> Option<Level> {
+    let leaves = fabric.devices_where(|kind| *kind == DeviceKind::NetSwitch(Tier::Leaf));
+    let mut tightest = 1.0_f64;
+    for leaf in leaves {
+        let (mut up, mut down) = (0_u64, 0_u64);
+        for link in fabric.links_from(leaf) {
+            let rate = fabric.rate(link, Measure::Nominal).bytes_per_second();
+            match fabric.device(link.target).kind {
+                DeviceKind::NetSwitch(_) => up += rate,
+                _ => down += rate,
+            }
+        }
+        // A leaf that leads nowhere is the whole network.
+        if up > 0 && down > 0 {
+            tightest = tightest.min(up as f64 / down as f64);
+        }
+    }
+    let scaled =
+        |rate: Rate<Device, OneWay>| Rate::from_bytes((rate.bytes_per_second() as f64 * tightest) as u64);
+    (tightest < 1.0).then(|| Level {
+        name: PAST_THE_LEAF.to_owned(),
+        detail: format!("leaf switches with {:.2} times as much down as up", 1.0 / tightest),
+        nominal: scaled(network.nominal),
+        effective: network.effective.map(scaled),
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::bisection::{Bisection, bisection};
 use crate::catalog::gpus::GpuLinks;
-use crate::cliff::{Level, Nics, cliff, nics};
+use crate::cliff::{Level, Nics, PAST_THE_LEAF, cliff, nics};
 use crate::device::DeviceKind;
 use crate::domains::gpu_domains;
 use crate::link::{LinkKind, Measure};
@@ -34,26 +34,50 @@ pub struct Summary {
     pub cliff: Vec<Level>,
     /// The classes of GPU pairs.
     pub classes: Vec<PairClass>,
-    /// Why GPUs that could be expected to have links of their own have none.
-    pub no_links: Option<&'static str>,
+    /// Why no GPU has links of its own to others.
+    pub no_links: Option<NoLinks>,
     /// NICs in all, whether or not their speed is known.
     pub nic_count: usize,
+}
+
+/// Why GPUs have no links of their own to other GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoLinks {
+    /// The model has none, and why.
+    None(&'static str),
+    /// The cards have connectors for a bridge, and none is fitted.
+    NoBridge,
+    /// They may have some; the description leaves them out.
+    NotDescribed,
+}
+
+impl NoLinks {
+    /// As a clause.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::None(reason) => reason,
+            Self::NoBridge => "the cards have bridge connectors, but no bridge is fitted",
+            Self::NotDescribed => "the description leaves out whether there are any",
+        }
+    }
 }
 
 impl Summary {
     /// Works a fabric out.
     pub fn of(paths: &Paths<'_>) -> Self {
         let fabric = paths.fabric();
-        let mut domains: Vec<usize> = gpu_domains(fabric).iter().map(Vec::len).collect();
-        domains.sort_unstable_by(|a, b| b.cmp(a));
-        let outs = fabric.gpus().iter().map(|gpu| paths.gpu_fabric_out(*gpu).nominal.into_device());
+        let mut members = gpu_domains(fabric);
+        members.sort_by_key(|gpus| std::cmp::Reverse(gpus.len()));
+        let joined = members.iter().filter(|gpus| gpus.len() > 1 || fabric.gpus().len() == 1).flatten();
+        let outs = joined.map(|gpu| paths.gpu_fabric_out(*gpu).nominal.into_device());
         let gpu_rate = outs.min().filter(|rate| *rate > Rate::ZERO);
+        let domains: Vec<usize> = members.iter().map(Vec::len).collect();
         let kinds = fabric.specs().iter().map(|spec| spec.kind);
         let models = fabric.gpus().iter().filter_map(|gpu| fabric.device(*gpu).kind.gpu_model());
         let mut reasons = models.map(|model| match model.links {
-            GpuLinks::Absent(reason) => reason,
-            GpuLinks::Bridge { .. } => "these cards have a bridge connector, but no bridge is fitted",
-            GpuLinks::Wired(..) => "these GPUs have links, but the description leaves them out",
+            GpuLinks::Absent(reason) => NoLinks::None(reason),
+            GpuLinks::Bridge { .. } => NoLinks::NoBridge,
+            GpuLinks::Wired(..) => NoLinks::NotDescribed,
         });
         Self {
             hosts: fabric.hosts().len(),
@@ -69,16 +93,17 @@ impl Summary {
             bisection: bisection(paths, Measure::Nominal),
             cliff: cliff(paths),
             classes: paths.classes(),
-            no_links: reasons.next().filter(|_| gpu_rate.is_none()),
+            no_links: gpu_rate.is_none().then(|| reasons.next().unwrap_or(NoLinks::NotDescribed)),
             nic_count: fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_))).count(),
         }
     }
 
-    /// The step from the GPU fabric (or PCIe, without one) down to the network, per GPU.
+    /// The step from the GPU fabric (or the GPU's slot, without one) down to the network, per GPU.
     pub fn network_step(&self) -> Option<f64> {
-        let nics = self.nics?;
-        let above = self.gpu_rate.or_else(|| self.cliff.iter().rev().nth(1).map(|level| level.nominal))?;
-        Some(above.ratio(nics.total.shared_by(nics.gpus_per_host)))
+        let nics = self.nics.as_ref()?;
+        let network = self.cliff.iter().position(|level| level.detail.starts_with(&nics.describe(1)))?;
+        let above = self.gpu_rate.or_else(|| Some(self.cliff.get(network.checked_sub(1)?)?.nominal))?;
+        Some(above.ratio(self.cliff[network].nominal))
     }
 
     /// One sentence that a person can act on.
@@ -109,12 +134,20 @@ impl Summary {
         let Some(rate) = self.gpu_rate.filter(|_| largest > 1) else {
             return self.inside_without_links(link, largest);
         };
-        let groups = if self.domains.len() == 1 {
-            format!("one {link} domain")
-        } else if self.domains.iter().all(|size| *size == largest) {
-            format!("{} {link} domains of {largest}", self.domains.len())
+        let alone = self.domains.iter().filter(|size| **size == 1).count();
+        let joined = self.domains.len() - alone;
+        let groups = if joined == 1 && alone == 0 {
+            format!("in one {link} domain")
+        } else if joined == 1 {
+            format!("in all, {largest} of them in one {link} domain")
+        } else if self.domains.iter().all(|size| *size == largest || *size == 1) {
+            format!("in {joined} {link} domains of {largest}")
         } else {
-            format!("{} {link} domains of up to {largest}", self.domains.len())
+            format!("in {joined} {link} domains of up to {largest}")
+        };
+        let without = match alone {
+            0 => String::new(),
+            count => format!(", {count} without {link}"),
         };
         let all = match self.domain_rate {
             Some(all) if largest > 16 => format!(" ({} both ways over all {largest})", all.amount()),
@@ -122,7 +155,7 @@ impl Summary {
         };
         let relayed = self.classes.iter().any(|class| class.path.kind == PathType::Nvb);
         let relayed = if relayed { ", some pairs only through another GPU" } else { "" };
-        format!("{count} GPUs in {groups}, {rate}{all}{relayed}")
+        format!("{count} GPUs {groups}, {rate}{all}{relayed}{without}")
     }
 
     fn inside_without_links(&self, link: &str, largest: usize) -> String {
@@ -130,41 +163,46 @@ impl Summary {
         if largest > 1 {
             return format!("{count} GPUs joined by {link} of unknown speed");
         }
-        let why = self.no_links.map_or_else(String::new, |reason| format!(" ({reason})"));
-        let worst =
-            self.classes.iter().rev().find(|class| !matches!(class.path.kind, PathType::Net | PathType::Dis));
-        let reach = match worst {
-            Some(class) if class.path.width.nominal > Rate::ZERO => format!(
-                ", they reach each other at {} each way at most, through {}",
-                class.path.width.nominal.amount(),
+        let none = match self.no_links {
+            Some(NoLinks::None(reason)) => format!("no NVLink between them ({reason})"),
+            Some(NoLinks::NoBridge) => format!("no NVLink between them ({})", NoLinks::NoBridge.reason()),
+            _ => "no NVLink described between them".to_owned(),
+        };
+        let local = |class: &&PairClass| !matches!(class.path.kind, PathType::Net | PathType::Dis);
+        let reach = match self.classes.iter().rev().find(local) {
+            Some(class) if class.path.width.effective > Rate::ZERO => format!(
+                ", they reach each other at {} each way at worst (effective), through {}",
+                class.path.width.effective.amount(),
                 class.path.kind.meaning()
             ),
             Some(class) => format!(", they reach each other through {}", class.path.kind.meaning()),
             None => String::new(),
         };
-        format!("{count} GPUs, no NVLink between them{why}{reach}")
+        format!("{count} GPUs, {none}{reach}")
     }
 
     fn past_the_node(&self) -> String {
-        let Some(nics) = self.nics else {
+        let Some(nics) = &self.nics else {
             return match self.nic_count {
                 0 => "; no NIC is described, so nothing is known past the node".to_owned(),
                 1 => "; past the node one NIC of unknown speed".to_owned(),
                 count => format!("; past the node {count} NICs of unknown speed"),
             };
         };
-        let port = nics.total.shared_by(nics.per_host.max(1));
         // A domain that spans hosts, such as a rack, leaves through the NICs of all of them.
         let largest = self.domains.first().copied().unwrap_or(0) as u64;
-        let (past, ports) = match largest / nics.gpus_per_host {
-            0 | 1 => ("node", nics.per_host),
-            hosts => ("domain", nics.per_host * hosts),
+        let (past, hosts) = match largest / nics.gpus {
+            0 | 1 => ("node", 1),
+            hosts => ("domain", hosts),
         };
-        let reach = format!("; past the {past} {ports} x {} each way", port.amount());
-        match self.network_step() {
-            Some(step) if step >= 1.5 => format!("{reach}: {} cliff", times(step)),
-            _ => reach,
+        let mut reach = format!("; past the {past} {} each way", nics.describe(hosts));
+        if let Some(step) = self.network_step().filter(|step| *step >= 1.5) {
+            reach += &format!(": {} cliff", times(step));
         }
+        if let Some(spine) = self.cliff.iter().find(|level| level.name == PAST_THE_LEAF) {
+            reach += &format!(", and past the leaf switches {} each way per GPU", spine.nominal.amount());
+        }
+        reach
     }
 }
 

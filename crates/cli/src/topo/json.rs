@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
-use weftlink_fabric::cliff;
+use weftlink_fabric::cliff::{self, Nics};
 use weftlink_fabric::format::document;
-use weftlink_fabric::rate::Rate;
-use weftlink_fabric::summary::Summary;
-use weftlink_fabric::{Path, Paths};
+use weftlink_fabric::rate::{OneWay, Pair, Rate};
+use weftlink_fabric::summary::{NoLinks, Summary};
+use weftlink_fabric::{Path, PathType, Paths};
 
 /// Prints a value, indented.
 pub(super) fn print(value: &Value) -> io::Result<()> {
@@ -36,10 +36,10 @@ pub(super) fn fabric(paths: &Paths<'_>, summary: &Summary) -> anyhow::Result<Val
             "gpu_gb_per_s_each_way": summary.gpu_rate.map(gb),
             "gpu_gb_per_s_both_ways": summary.gpu_rate.map(|rate| gb(rate.both_ways())),
             "domain_gb_per_s_both_ways": summary.domain_rate.map(gb),
-            "nics_per_host": summary.nics.map(|nics| nics.per_host),
-            "nics_per_gpu": summary.nics.map(|nics| nics.per_host as f64 / nics.gpus_per_host as f64),
-            "network_gb_per_s_each_way_per_gpu": summary.nics.map(|nics| gb(nics.total.shared_by(nics.gpus_per_host))),
-            "network_gb_per_s_each_way_per_host": summary.nics.map(|nics| gb(nics.total)),
+            "nics_per_host": summary.nics.as_ref().map(Nics::count),
+            "nics_per_gpu": summary.nics.as_ref().map(|nics| nics.count() as f64 / nics.gpus as f64),
+            "network_gb_per_s_each_way_per_gpu": summary.nics.as_ref().map(|nics| gb(nics.per_gpu())),
+            "network_gb_per_s_each_way_per_host": summary.nics.as_ref().map(|nics| gb(nics.total())),
             "network_step": summary.network_step(),
             "bisection_gb_per_s_each_way": summary.bisection.filter(|b| b.is_exact()).map(|b| gb(b.upper)),
             "bisection_at_least_gb_per_s_each_way": summary.bisection.map(|b| gb(b.lower)),
@@ -50,7 +50,7 @@ pub(super) fn fabric(paths: &Paths<'_>, summary: &Summary) -> anyhow::Result<Val
                 value["pairs"] = json!(class.pairs);
                 value
             }).collect::<Vec<_>>(),
-            "no_links_because": summary.no_links,
+            "no_links_because": summary.no_links.map(NoLinks::reason),
             "sentence": summary.sentence(),
             "notes": fabric.notes(),
         }
@@ -59,13 +59,16 @@ pub(super) fn fabric(paths: &Paths<'_>, summary: &Summary) -> anyhow::Result<Val
 
 /// What a path amounts to.
 pub(super) fn path(path: &Path) -> Value {
+    // A device's way to itself has no width, and zero stands for a rate that nobody named.
+    let is_between = !matches!(path.kind, PathType::Loc | PathType::Dis);
+    let known = |rate: Rate<Pair, OneWay>| (is_between && rate > Rate::ZERO).then(|| gb(rate));
     json!({
         "type": path.kind.name(),
         "cell": path.cell(),
         "hops": path.hops,
-        "links": path.width.links,
-        "nominal_gb_per_s_each_way": gb(path.width.nominal),
-        "effective_gb_per_s_each_way": gb(path.width.effective),
+        "links": is_between.then_some(path.width.links),
+        "nominal_gb_per_s_each_way": known(path.width.nominal),
+        "effective_gb_per_s_each_way": known(path.width.effective),
     })
 }
 

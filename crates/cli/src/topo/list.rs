@@ -48,10 +48,7 @@ fn systems() -> Table {
     for system in catalog_systems::all() {
         let fabric = system.fabric();
         let model = first_model(&fabric);
-        let nics = cliff::nics(&fabric).map_or_else(
-            || "-".to_owned(),
-            |nics| format!("{} x {}", nics.per_host, nics.total.shared_by(nics.per_host.max(1)).amount()),
-        );
+        let nics = cliff::nics(&fabric).map_or_else(|| "-".to_owned(), |nics| nics.describe(1));
         table.row([
             system.name.to_owned(),
             fabric.hosts().len().to_string(),
@@ -255,7 +252,7 @@ fn systems_json() -> Value {
             "gpu": first_model(&fabric).map(|model| model.id),
             "nvswitches": nvswitches(&fabric),
             "nics": fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_))).count(),
-            "network_gbit_per_s_per_host": nics.map(|nics| nics.total.bytes_per_second() as f64 / 125e6),
+            "network_gbit_per_s_per_host": nics.map(|nics| nics.total().bytes_per_second() as f64 / 125e6),
         });
         (system.name.to_owned(), value)
     };

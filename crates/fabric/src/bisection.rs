@@ -6,7 +6,8 @@
 //!   the other by way of the hub. Several hubs add up as long as their flows fit side by side.
 //!
 //! Often the two meet, and the answer is exact without trying anything. GPUs joined by a GPU fabric are measured over
-//! it alone: nobody adds the PCIe slots to it. All rates are what the wires signal or what transfers get, as asked.
+//! it alone: nobody adds the PCIe slots to it. What counts are the wires: any device but a GPU passes on whatever it can.
+//! All rates are what the wires signal or what transfers get, as asked.
 
 use crate::device::{DeviceId, DeviceKind, Tier};
 use crate::fabric::Fabric;
@@ -35,28 +36,38 @@ impl Bisection {
     }
 }
 
-/// The bisection bandwidth of all GPUs of a fabric; none for fewer than two GPUs.
+/// The bisection bandwidth of all GPUs of a fabric; none for fewer than two GPUs, or for more wires than it is worth.
 pub fn bisection(paths: &Paths<'_>, measure: Measure) -> Option<Bisection> {
+    let (mut network, bounds) = bounded(paths, measure)?;
+    if bounds.is_exact() || paths.fabric().gpus().len() > EXACT_GPUS_MAX {
+        return Some(bounds);
+    }
+    let exact = halvings(paths.fabric().gpus().len()).map(|half| network.flow(&half)).min()?;
+    Some(Bisection { lower: Rate::from_bytes(exact), upper: Rate::from_bytes(exact) })
+}
+
+/// Bounds on the bisection bandwidth without trying every halving.
+pub fn bounds(paths: &Paths<'_>, measure: Measure) -> Option<Bisection> {
+    bounded(paths, measure).map(|(_, bounds)| bounds)
+}
+
+fn bounded(paths: &Paths<'_>, measure: Measure) -> Option<(Halves, Bisection)> {
     let fabric = paths.fabric();
-    let gpus = fabric.gpus();
-    if gpus.len() < 2 {
+    if fabric.gpus().len() < 2 || fabric.links().len() > LINKS_MAX {
         return None;
     }
-    let domains = crate::domains::gpu_domains(fabric);
-    let over_gpu_fabric = domains.len() == 1;
+    let over_gpu_fabric = crate::domains::gpu_domains(fabric).len() == 1;
     let wanted = |link: &Link| !over_gpu_fabric || fabric.spec(link).kind.is_gpu_fabric();
     let mut network = Halves::of(fabric, measure, wanted);
     let upper = natural_cuts(paths).into_iter().map(|half| network.flow(&half)).min()?;
-    let lower = network.hub_bound(&hubs(fabric, over_gpu_fabric));
-    if lower >= upper {
-        return Some(Bisection { lower: Rate::from_bytes(upper), upper: Rate::from_bytes(upper) });
-    }
-    if gpus.len() <= EXACT_GPUS_MAX {
-        let exact = halvings(gpus.len()).map(|half| network.flow(&half)).min()?;
-        return Some(Bisection { lower: Rate::from_bytes(exact), upper: Rate::from_bytes(exact) });
-    }
-    Some(Bisection { lower: Rate::from_bytes(lower), upper: Rate::from_bytes(upper) })
+    let lower = if upper > 0 { network.hub_bound(&hubs(fabric, over_gpu_fabric)) } else { 0 };
+    Some((network, Bisection { lower: Rate::from_bytes(lower), upper: Rate::from_bytes(upper) }))
 }
+
+/// Past this many links the flows take longer than anybody waits for a picture.
+const LINKS_MAX: usize = 3_000_000;
+/// Past this many hubs their flows take too long, and one more says little.
+const HUBS_MAX: usize = 64;
 
 /// Halves worth trying first; `true` marks the sending half.
 fn natural_cuts(paths: &Paths<'_>) -> Vec<Vec<bool>> {
@@ -90,8 +101,8 @@ struct Halves {
     to_sink: Vec<usize>,
     source: usize,
     sink: usize,
-    /// Every link has an equal one in the other direction.
-    symmetric: bool,
+    /// For each link the equal one in the other direction, if every link has one.
+    reverse: Option<Vec<usize>>,
 }
 
 /// More than any rate, with room to add.
@@ -107,24 +118,30 @@ impl Halves {
             arrival[gpu.index()] = devices + 2 + number;
         }
         let mut graph = FlowGraph::new(devices + 2 + fabric.gpus().len());
-        let mut links = Vec::new();
-        let mut symmetric = true;
-        for link in fabric.links().iter().filter(|link| wanted(link)) {
+        let wires: Vec<&Link> = fabric.links().iter().filter(|link| wanted(link)).collect();
+        let edge = |link: &&Link| {
             let rate = fabric.rate(link, measure).bytes_per_second().min(OPEN);
-            links.push(graph.edge(link.source.index(), arrival[link.target.index()], rate));
-            let back = Link { source: link.target, target: link.source, ..*link };
-            symmetric &= fabric.links_from(link.target).contains(&back);
-        }
+            graph.edge(link.source.index(), arrival[link.target.index()], rate)
+        };
+        let links = wires.iter().map(edge).collect();
+        // Links are sorted, so that the way back is found by halving.
+        let back = |link: &&Link| {
+            let wanted = (link.target, link.source, link.spec);
+            let found =
+                wires.binary_search_by_key(&wanted, |other| (other.source, other.target, other.spec)).ok()?;
+            (wires[found].count == link.count).then_some(found)
+        };
+        let reverse: Option<Vec<usize>> = wires.iter().map(back).collect();
         let mut edge_for_gpu =
             |gpu: &DeviceId| (graph.edge(source, gpu.index(), 0), graph.edge(arrival[gpu.index()], sink, 0));
         let (from_source, to_sink) = fabric.gpus().iter().map(&mut edge_for_gpu).unzip();
-        Self { graph, links, from_source, to_sink, source, sink, symmetric }
+        Self { graph, links, reverse, from_source, to_sink, source, sink }
     }
 
     /// What the marked GPUs can send the others at once; the worse direction where they differ.
     fn flow(&mut self, half: &[bool]) -> u64 {
         let there = self.flow_from(|gpu| half[gpu]);
-        if self.symmetric { there } else { there.min(self.flow_from(|gpu| !half[gpu])) }
+        if self.reverse.is_some() { there } else { there.min(self.flow_from(|gpu| !half[gpu])) }
     }
 
     fn flow_from(&mut self, sends: impl Fn(usize) -> bool) -> u64 {
@@ -138,21 +155,24 @@ impl Halves {
 
     /// The bound from below: half the GPUs times what each of them can send to the hubs while all do.
     fn hub_bound(&mut self, hubs: &[DeviceId]) -> u64 {
-        if !self.symmetric {
-            return 0;
-        }
+        let Some(reverse) = self.reverse.take() else { return 0 };
         let mut load = vec![0_u64; self.links.len()];
         let mut per_gpu = 0_u64;
-        for hub in hubs {
-            per_gpu += self.share_at(*hub);
-            for (load, link) in load.iter_mut().zip(&self.links) {
-                *load += self.graph.flow(*link);
+        for hub in hubs.iter().take(HUBS_MAX) {
+            per_gpu = per_gpu.saturating_add(self.share_at(*hub));
+            for (link, back) in reverse.iter().enumerate() {
+                let (there, here) = (self.graph.flow(self.links[link]), self.graph.flow(self.links[*back]));
+                // Opposite flows cancel. What is left goes up over the link, and comes down over its reverse.
+                let net = there.saturating_sub(here);
+                load[link] = load[link].saturating_add(net);
+                load[*back] = load[*back].saturating_add(net);
             }
         }
+        self.reverse = Some(reverse);
         // Where the hubs' flows overload a link together, all of them shrink until they fit.
         let fit = |(load, link): (&u64, &usize)| self.graph.capacity(*link) as f64 / (*load).max(1) as f64;
         let scale = load.iter().zip(&self.links).map(fit).fold(1.0, f64::min);
-        (per_gpu as f64 * scale) as u64 * (self.from_source.len() as u64 / 2)
+        ((per_gpu as f64 * scale) as u64).saturating_mul(self.from_source.len() as u64 / 2)
     }
 
     /// The most that every GPU can send to one device while all do; leaves that flow in the graph.
@@ -163,6 +183,11 @@ impl Halves {
             self.from_source.iter().for_each(|edge| self.graph.set_capacity(*edge, share));
             self.graph.max_flow(self.source, hub.index())
         };
+        if flow_at(1) < count {
+            // The flow that is left behind must not count.
+            flow_at(0);
+            return 0;
+        }
         // No more can arrive than this; where the wiring is regular, exactly this can.
         let (mut low, mut high) = (0, flow_at(OPEN / count) / count);
         if flow_at(high) == high * count {

@@ -7,12 +7,29 @@ use crate::link::Link;
 /// The components over the links that `wanted` picks, each with its devices in order; components in the order of
 /// their first devices. A device without such links is a component of its own.
 pub(crate) fn components(fabric: &Fabric, wanted: impl Fn(&Link) -> bool) -> Vec<Vec<DeviceId>> {
-    let count = fabric.devices().len();
+    let all: Vec<DeviceId> = fabric.device_ids().collect();
+    components_of(fabric, &all, wanted)
+}
+
+/// The components among some devices, given in order.
+pub(crate) fn components_of(
+    fabric: &Fabric,
+    members: &[DeviceId],
+    wanted: impl Fn(&Link) -> bool,
+) -> Vec<Vec<DeviceId>> {
+    let count = members.len();
+    let number = |id: DeviceId| match members.get(id.index()) {
+        Some(at) if *at == id => Some(id.0),
+        _ => members.binary_search(&id).ok().map(|index| index as u32),
+    };
     let mut parent: Vec<u32> = (0..count as u32).collect();
-    for link in fabric.links().iter().filter(|link| wanted(link)) {
-        let (a, b) = (root(&mut parent, link.source.0), root(&mut parent, link.target.0));
-        // The lower number is the root, so that a component's root is its first device.
-        parent[a.max(b) as usize] = a.min(b);
+    for (source, member) in members.iter().enumerate() {
+        for link in fabric.links_from(*member).iter().filter(|link| wanted(link)) {
+            let Some(target) = number(link.target) else { continue };
+            let (a, b) = (root(&mut parent, source as u32), root(&mut parent, target));
+            // The lower number is the root, so that a component's root is its first device.
+            parent[a.max(b) as usize] = a.min(b);
+        }
     }
     let mut number_of_root: Vec<u32> = vec![u32::MAX; count];
     let mut found: Vec<Vec<DeviceId>> = Vec::new();
@@ -22,7 +39,7 @@ pub(crate) fn components(fabric: &Fabric, wanted: impl Fn(&Link) -> bool) -> Vec
             number_of_root[root] = found.len() as u32;
             found.push(Vec::new());
         }
-        found[number_of_root[root] as usize].push(DeviceId(device));
+        found[number_of_root[root] as usize].push(members[device as usize]);
     }
     found
 }

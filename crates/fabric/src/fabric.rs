@@ -89,7 +89,7 @@ impl Fabric {
         &self.links[self.starts[id.index()] as usize..self.starts[id.index() + 1] as usize]
     }
 
-    /// The kinds of link in use.
+    /// The kinds of link that are described, whether or not any link is one.
     pub fn specs(&self) -> &[LinkSpec] {
         &self.specs
     }
@@ -116,7 +116,11 @@ impl Fabric {
 
     /// Finds a device by its name, its PCI address, or (a GPU) its number across all hosts.
     pub fn find(&self, name: &str) -> Option<DeviceId> {
-        let by_name = |id: &DeviceId| self.device_name(*id).eq_ignore_ascii_case(name);
+        // A lone host's devices need not name it, and may.
+        let lone = self.hosts.first().filter(|_| self.hosts.len() == 1);
+        let short =
+            lone.and_then(|host| name.strip_prefix(host.name.as_str())?.strip_prefix('/')).unwrap_or(name);
+        let by_name = |id: &DeviceId| self.device_name(*id).eq_ignore_ascii_case(short);
         let by_label = |id: &DeviceId| {
             let device = self.device(*id);
             let ports = match &device.kind {

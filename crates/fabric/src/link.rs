@@ -218,6 +218,8 @@ impl LinkKind {
                 match (word, NETWORK_IDS.iter().find(|(candidate, _)| *candidate == network)) {
                     (Some((_, _, word)), _) => (*word).to_owned(),
                     (None, Some((_, prefix))) => format!("{prefix}{gbit}"),
+                    // A generation of EFA at a rate that it does not have.
+                    (None, None) if network != Network::Slingshot => format!("efa{gbit}"),
                     (None, None) => format!("slingshot{gbit}"),
                 }
             }

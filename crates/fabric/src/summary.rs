@@ -12,7 +12,7 @@ use crate::rate::{BothWays, Device, Domain, OneWay, Rate};
 /// What there is to say about a fabric.
 #[derive(Debug, Clone)]
 pub struct Summary {
-    /// Hosts that have GPUs, or all if none has.
+    /// Hosts.
     pub hosts: usize,
     /// GPUs.
     pub gpus: usize,
@@ -20,7 +20,9 @@ pub struct Summary {
     pub nvswitches: usize,
     /// Sizes of the GPU domains, largest first.
     pub domains: Vec<usize>,
-    /// What a GPU can send other GPUs over its own links; the least of all GPUs.
+    /// Hosts that the largest domain spans.
+    pub domain_hosts: usize,
+    /// What a GPU can send other GPUs over its own links; the least of all GPUs that have some.
     pub gpu_rate: Option<Rate<Device, OneWay>>,
     /// What the links of the GPU fabric are.
     pub gpu_link: Option<LinkKind>,
@@ -72,7 +74,11 @@ impl Summary {
         let outs = joined.map(|gpu| paths.gpu_fabric_out(*gpu).nominal.into_device());
         let gpu_rate = outs.min().filter(|rate| *rate > Rate::ZERO);
         let domains: Vec<usize> = members.iter().map(Vec::len).collect();
-        let kinds = fabric.specs().iter().map(|spec| spec.kind);
+        let largest = members.first().map_or(&[][..], Vec::as_slice);
+        let mut hosts: Vec<_> = largest.iter().filter_map(|gpu| fabric.device(*gpu).host).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        let mut kinds = fabric.links().iter().map(|link| fabric.spec(link).kind);
         let models = fabric.gpus().iter().filter_map(|gpu| fabric.device(*gpu).kind.gpu_model());
         let mut reasons = models.map(|model| match model.links {
             GpuLinks::Absent(reason) => NoLinks::None(reason),
@@ -87,8 +93,9 @@ impl Summary {
                 .zip(domains.first())
                 .map(|(rate, size)| rate.per_domain(*size as u64).both_ways()),
             domains,
+            domain_hosts: hosts.len(),
             gpu_rate,
-            gpu_link: kinds.clone().find(|kind| kind.is_gpu_fabric()),
+            gpu_link: kinds.find(|kind| kind.is_gpu_fabric()),
             nics: nics(fabric),
             bisection: bisection(paths, Measure::Nominal),
             cliff: cliff(paths),
@@ -190,10 +197,9 @@ impl Summary {
             };
         };
         // A domain that spans hosts, such as a rack, leaves through the NICs of all of them.
-        let largest = self.domains.first().copied().unwrap_or(0) as u64;
-        let (past, hosts) = match largest / nics.gpus {
+        let (past, hosts) = match self.domain_hosts {
             0 | 1 => ("node", 1),
-            hosts => ("domain", hosts),
+            hosts => ("domain", hosts as u64),
         };
         let mut reach = format!("; past the {past} {} each way", nics.describe(hosts));
         if let Some(step) = self.network_step().filter(|step| *step >= 1.5) {

@@ -14,7 +14,6 @@ use crate::device::{DeviceId, DeviceKind};
 use crate::fabric::Fabric;
 use crate::link::LinkKind;
 
-use super::island::is_network;
 use super::kind::PathType;
 use super::width::Width;
 
@@ -23,11 +22,11 @@ use super::width::Width;
 pub(super) struct Reach {
     pub(super) kind: PathType,
     pub(super) width: Width,
-    /// The devices passed, source and target included, by their numbers on the island.
+    /// The devices passed, source and target included, by their numbers in the graph.
     pub(super) devices: Vec<u32>,
 }
 
-/// An island without its GPU fabric and network links.
+/// Devices that hang together over PCIe, C2C and sockets.
 #[derive(Debug)]
 pub(super) struct LocalGraph {
     roles: Vec<Role>,
@@ -71,15 +70,7 @@ impl LocalGraph {
             let links = fabric.links_from(*id).iter();
             links.filter_map(|link| {
                 let spec = fabric.spec(link);
-                let wire = match spec.kind {
-                    LinkKind::Pcie { .. } => Wire::Pcie,
-                    LinkKind::C2c => Wire::C2c,
-                    LinkKind::Socket(_) => Wire::Socket,
-                    kind => {
-                        debug_assert!(kind.is_gpu_fabric() || is_network(kind));
-                        return None;
-                    }
-                };
+                let wire = Self::wire(spec.kind)?;
                 Some(Edge { target: number(link.target)?, wire, width: Width::of(spec, link.count) })
             })
         };
@@ -89,7 +80,21 @@ impl LocalGraph {
         }
     }
 
-    /// How every device of the island is reached from one of them.
+    /// True for the links that these paths take.
+    pub(super) fn takes(kind: LinkKind) -> bool {
+        Self::wire(kind).is_some()
+    }
+
+    fn wire(kind: LinkKind) -> Option<Wire> {
+        match kind {
+            LinkKind::Pcie { .. } => Some(Wire::Pcie),
+            LinkKind::C2c => Some(Wire::C2c),
+            LinkKind::Socket(_) => Some(Wire::Socket),
+            _ => None,
+        }
+    }
+
+    /// How every device is reached from one of them.
     pub(super) fn reach_from(&self, source: u32) -> Vec<Option<Reach>> {
         let mut reached: Vec<Option<Reach>> = vec![None; self.roles.len()];
         for level in LEVELS {

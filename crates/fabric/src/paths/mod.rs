@@ -116,13 +116,7 @@ impl<'a> Paths<'a> {
 
     /// The best path from one device to another.
     pub fn path(&self, source: DeviceId, target: DeviceId) -> Path {
-        if source == target {
-            return Path::LOCAL;
-        }
-        if let (Some(a), Some(b)) = (self.islands.place(source), self.islands.place(target))
-            && a.island == b.island
-            && let Some(path) = self.shape(a).path(a.local, b.local)
-        {
+        if let Some(path) = self.local_path(source, target) {
             return path;
         }
         let (out, back) = (self.exits(source, Bound::Out), self.exits(target, Bound::In));
@@ -173,16 +167,24 @@ impl<'a> Paths<'a> {
         Route { path, stations }
     }
 
-    /// The sum of the latencies of a route's links, where all of them are known.
+    /// What a route's wires add to the time of a first byte, where that is known for all of them. The figures for NVLink and
+    /// PCIe are for a whole stretch from device to device, whatever switches it passes; those for the network are
+    /// for each switch port.
     pub fn latency(&self, route: &Route) -> Option<Nanoseconds> {
-        let hop = |pair: &[Vec<DeviceId>]| {
+        let mut total = 0_u64;
+        let mut before = None;
+        for pair in route.stations.windows(2) {
             let links = pair[0].iter().flat_map(|from| self.fabric.links_from(*from));
-            links
-                .filter(|link| pair[1].contains(&link.target))
-                .filter_map(|link| Some(self.fabric.spec(link).latency.as_ref()?.value.0))
-                .min()
-        };
-        route.stations.windows(2).map(hop).sum::<Option<u64>>().map(Nanoseconds)
+            let specs =
+                links.filter(|link| pair[1].contains(&link.target)).map(|link| self.fabric.spec(link));
+            let spec = specs.max_by_key(|spec| spec.best().map(|figure| figure.value))?;
+            let stretch = std::mem::discriminant(&spec.kind);
+            if before != Some(stretch) || island::is_network(spec.kind) {
+                total = total.saturating_add(spec.latency.as_ref()?.value.0);
+            }
+            before = Some(stretch);
+        }
+        Some(Nanoseconds(total))
     }
 
     fn shape(&self, place: Place) -> &Shape {
@@ -206,18 +208,19 @@ impl<'a> Paths<'a> {
             return;
         };
         let members = &self.islands.all()[place.island as usize].members;
-        let local = self.shape(place).stations(self.fabric, place.local, target.local);
+        let local = self.shape(place).stations(place.local, target.local);
         stations
             .extend(local.into_iter().map(|station| station.iter().map(|i| members[*i as usize]).collect()));
     }
 
     /// The ways a device has to the network: the NICs of its own host.
     fn exits(&self, device: DeviceId, bound: Bound) -> Vec<Exit> {
-        if let Some(switch) = self.network.number(device) {
+        if self.islands.place(device).is_none() {
+            let Some(switch) = self.network.number(device) else { return Vec::new() };
             return vec![Exit {
                 nic: None,
                 path: Path::LOCAL,
-                plug: Plug { switch, width: Width::UNLIMITED },
+                plug: Plug { switch, width: Width::UNLIMITED, cables: 0 },
             }];
         }
         let Some(place) = self.islands.place(device) else {
@@ -250,10 +253,9 @@ impl<'a> Paths<'a> {
         let ways = out.iter().flat_map(|exit| back.iter().map(move |entry| (exit, entry)));
         let way = |(exit, entry): (&'e Exit, &'e Exit)| {
             let between = self.network.between(exit.plug.switch, entry.plug.switch)?;
-            let plugs = u32::from(exit.nic.is_some()) + u32::from(entry.nic.is_some());
             let network = Path {
                 kind: PathType::Net,
-                hops: between.switches.len() as u32 - 1 + plugs,
+                hops: between.switches.len() as u32 - 1 + exit.plug.cables + entry.plug.cables,
                 width: exit.plug.width.then(between.width).then(entry.plug.width),
             };
             Some((exit.path.then(network).then(entry.path), network.hops, exit, entry))

@@ -35,17 +35,28 @@ pub(super) struct Between {
 pub(super) struct Plug {
     pub(super) switch: u32,
     pub(super) width: Width,
+    /// Cables to it: none where the NIC itself stands for the switch.
+    pub(super) cables: u32,
 }
 
 impl SwitchGraph {
     pub(super) fn of(fabric: &Fabric) -> Self {
-        let switches: Vec<DeviceId> =
-            fabric.devices_where(|kind| matches!(kind, DeviceKind::NetSwitch(_))).collect();
+        // Two NICs may be cabled back to back; each is then a switch of its own with one cable.
+        let is_nic = |id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::Nic(_));
+        let back_to_back = |id: DeviceId| {
+            let links = fabric.links_from(id).iter();
+            is_nic(id)
+                && links.into_iter().any(|link| is_network(fabric.spec(link).kind) && is_nic(link.target))
+        };
+        let is_switch =
+            |id: &DeviceId| matches!(fabric.device(*id).kind, DeviceKind::NetSwitch(_)) || back_to_back(*id);
+        let switches: Vec<DeviceId> = fabric.device_ids().filter(is_switch).collect();
         let numbers: FxHashMap<DeviceId, u32> =
             switches.iter().enumerate().map(|(index, id)| (*id, index as u32)).collect();
         let edges_of = |id: &DeviceId| {
             let links = fabric.links_from(*id).iter();
             links
+                .filter(|link| is_network(fabric.spec(link).kind))
                 .filter_map(|link| {
                     Some((*numbers.get(&link.target)?, Width::of(fabric.spec(link), link.count)))
                 })
@@ -66,10 +77,13 @@ impl SwitchGraph {
 
     /// The switches a NIC is plugged into.
     pub(super) fn plugs<'a>(&'a self, fabric: &'a Fabric, nic: DeviceId) -> impl Iterator<Item = Plug> + 'a {
-        fabric.links_from(nic).iter().filter(|link| is_network(fabric.spec(link).kind)).filter_map(|link| {
+        let itself = self.number(nic).map(|switch| Plug { switch, width: Width::UNLIMITED, cables: 0 });
+        let cabled = fabric.links_from(nic).iter().filter(|link| is_network(fabric.spec(link).kind));
+        let cabled = cabled.filter_map(|link| {
             let switch = self.number(link.target)?;
-            Some(Plug { switch, width: Width::of(fabric.spec(link), link.count) })
-        })
+            Some(Plug { switch, width: Width::of(fabric.spec(link), link.count), cables: 1 })
+        });
+        itself.into_iter().chain(cabled.filter(move |_| itself.is_none()))
     }
 
     /// The widest way between two switches, and of those the shortest.

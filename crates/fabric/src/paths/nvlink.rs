@@ -9,9 +9,10 @@ use std::cell::RefCell;
 
 use rustc_hash::FxHashMap;
 
+use crate::components::components_of;
 use crate::device::{DeviceId, DeviceKind};
 use crate::fabric::Fabric;
-use crate::link::Link;
+use crate::link::{Link, LinkKind};
 use crate::maxflow::FlowGraph;
 use crate::rate::Rate;
 
@@ -29,11 +30,16 @@ pub(super) struct GpuFabric {
 struct GpuPorts {
     /// Other GPUs and the links to each.
     direct: Vec<(u32, Width)>,
+    /// Those of them that a path may pass through, or come to after passing through another.
+    passes_on: Vec<u32>,
     /// For each group this GPU has links into, in order of groups.
     into: Vec<(u32, Ports)>,
     /// For each group this GPU has links out of.
     from: Vec<(u32, Ports)>,
 }
+
+/// Width and hops between two GPUs, if anything flows.
+type Found = Option<(Width, u32)>;
 
 /// Links between a GPU and the switches of a group.
 type Ports = Vec<(u32, Width)>;
@@ -44,7 +50,7 @@ struct Group {
     /// Links between its switches.
     trunks: Vec<(u32, u32, Width)>,
     /// Widths and hops between ports, once computed.
-    known: RefCell<FxHashMap<(Ports, Ports), (Width, u32)>>,
+    known: RefCell<FxHashMap<(Ports, Ports), Found>>,
 }
 
 impl GpuFabric {
@@ -58,29 +64,22 @@ impl GpuFabric {
             |id: DeviceId| fabric.links_from(id).iter().filter(|link| fabric.spec(link).kind.is_gpu_fabric());
         let mut group_of: FxHashMap<DeviceId, (u32, u32)> = FxHashMap::default();
         let mut groups: Vec<Group> = Vec::new();
-        for &start in members {
-            if !is_switch(start) || group_of.contains_key(&start) || fabric_links(start).next().is_none() {
+        let is_trunk = |link: &Link| {
+            fabric.spec(link).kind.is_gpu_fabric() && is_switch(link.source) && is_switch(link.target)
+        };
+        for switches in components_of(fabric, members, is_trunk) {
+            if !is_switch(switches[0]) || switches.iter().all(|id| fabric_links(*id).next().is_none()) {
                 continue;
             }
-            let group = groups.len() as u32;
-            let mut found = vec![start];
-            group_of.insert(start, (group, 0));
-            let mut next = 0;
-            while next < found.len() {
-                for link in fabric_links(found[next]) {
-                    if is_switch(link.target) && !group_of.contains_key(&link.target) {
-                        group_of.insert(link.target, (group, found.len() as u32));
-                        found.push(link.target);
-                    }
-                }
-                next += 1;
+            for (index, switch) in switches.iter().enumerate() {
+                group_of.insert(*switch, (groups.len() as u32, index as u32));
             }
             let trunk = |link: &Link| {
-                let (_, target) = *group_of.get(&link.target)?;
-                Some((group_of[&link.source].1, target, Width::of(fabric.spec(link), link.count)))
+                let width = Width::of(fabric.spec(link), link.count);
+                Some((group_of[&link.source].1, group_of.get(&link.target)?.1, width))
             };
-            let trunks = found.iter().flat_map(|id| fabric_links(*id)).filter_map(trunk).collect();
-            groups.push(Group { switches: found.len(), trunks, known: RefCell::default() });
+            let trunks = switches.iter().flat_map(|id| fabric_links(*id)).filter_map(trunk).collect();
+            groups.push(Group { switches: switches.len(), trunks, known: RefCell::default() });
         }
         let numbers: FxHashMap<DeviceId, u32> =
             gpus.iter().enumerate().map(|(i, id)| (*id, i as u32)).collect();
@@ -88,7 +87,13 @@ impl GpuFabric {
         for link in members.iter().flat_map(|id| fabric_links(*id)) {
             let width = Width::of(fabric.spec(link), link.count);
             match (numbers.get(&link.source), numbers.get(&link.target)) {
-                (Some(&a), Some(&b)) => add(&mut ports[a as usize].direct, b, width),
+                (Some(&a), Some(&b)) => {
+                    add(&mut ports[a as usize].direct, b, width);
+                    // Only NVIDIA's libraries pass data on through a GPU.
+                    if matches!(fabric.spec(link).kind, LinkKind::NvLink { .. }) {
+                        ports[a as usize].passes_on.push(b);
+                    }
+                }
                 (Some(&a), None) => add_port(&mut ports[a as usize].into, group_of.get(&link.target), width),
                 (None, Some(&b)) => add_port(&mut ports[b as usize].from, group_of.get(&link.source), width),
                 (None, None) => {}
@@ -113,8 +118,9 @@ impl GpuFabric {
             let Some((_, from)) = self.gpus[b].from.iter().find(|(other, _)| other == group) else {
                 continue;
             };
-            let (width, hops) = self.groups[*group as usize].between(into, from);
-            found(width, hops);
+            if let Some((width, hops)) = self.groups[*group as usize].between(into, from) {
+                found(width, hops);
+            }
         }
         total
     }
@@ -126,23 +132,23 @@ impl GpuFabric {
         ports.direct.iter().chain(switched).fold(Width::NONE, |sum, (_, width)| sum.plus(*width))
     }
 
-    /// The GPUs that a GPU has links to with no switch between them.
+    /// The GPUs that a GPU has NVLinks to with no switch between them.
     pub(super) fn neighbours(&self, gpu: usize) -> impl Iterator<Item = usize> + '_ {
-        self.gpus[gpu].direct.iter().map(|(peer, _)| *peer as usize)
+        self.gpus[gpu].passes_on.iter().map(|peer| *peer as usize)
     }
 }
 
 impl Group {
-    /// What flows from one GPU's ports to another's, and over how many links one after the other.
-    fn between(&self, into: &Ports, from: &Ports) -> (Width, u32) {
+    /// What flows from one GPU's ports to another's, and over how many links one after the other; none if nothing does.
+    fn between(&self, into: &Ports, from: &Ports) -> Found {
         if self.switches == 1 {
-            return (into[0].1.then(from[0].1), 2);
+            return Some((into[0].1.then(from[0].1), 2));
         }
         let key = (into.clone(), from.clone());
         if let Some(known) = self.known.borrow().get(&key) {
             return *known;
         }
-        let found = (self.flow(into, from), 2 + self.distance(into, from));
+        let found = self.distance(into, from).map(|distance| (self.flow(into, from), 2 + distance));
         self.known.borrow_mut().insert(key, found);
         found
     }
@@ -169,8 +175,8 @@ impl Group {
         }
     }
 
-    /// Fewest links between a switch of `into` and one of `from`.
-    fn distance(&self, into: &Ports, from: &Ports) -> u32 {
+    /// Fewest links between a switch of `into` and one of `from`; none if no way leads there.
+    fn distance(&self, into: &Ports, from: &Ports) -> Option<u32> {
         let mut distances = vec![u32::MAX; self.switches];
         let mut queue: Vec<u32> = into.iter().map(|(switch, _)| *switch).collect();
         queue.iter().for_each(|switch| distances[*switch as usize] = 0);
@@ -185,7 +191,7 @@ impl Group {
             }
             next += 1;
         }
-        from.iter().map(|(switch, _)| distances[*switch as usize]).min().unwrap_or(0)
+        from.iter().map(|(switch, _)| distances[*switch as usize]).min().filter(|least| *least < u32::MAX)
     }
 }
 

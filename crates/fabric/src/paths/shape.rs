@@ -3,8 +3,10 @@
 use std::cell::OnceCell;
 use std::cmp::Reverse;
 
+use crate::components::components_of;
 use crate::device::{DeviceId, DeviceKind, HostId};
 use crate::fabric::Fabric;
+use crate::link::Link;
 
 use super::local::{LocalGraph, Reach};
 use super::nvlink::GpuFabric;
@@ -20,9 +22,22 @@ pub(super) struct Shape {
     /// The GPUs among its devices.
     pub(super) gpus: Vec<u32>,
     roles: Vec<Role>,
-    graph: LocalGraph,
+    /// What hangs together over PCIe, C2C and sockets, mostly a host each.
+    parts: Vec<Part>,
+    /// Part of each device, and its number in it.
+    places: Vec<(u32, u32)>,
     gpu_fabric: GpuFabric,
+    /// The GPU fabric's links out of each device.
+    gpu_links: Vec<Vec<(u32, Width)>>,
+    /// For each device, once asked: how it reaches the others of its part.
     reach: Vec<OnceCell<Vec<Option<Reach>>>>,
+}
+
+/// Devices of the island that hang together without the GPU fabric.
+#[derive(Debug)]
+struct Part {
+    devices: Vec<u32>,
+    graph: LocalGraph,
 }
 
 /// What matters of a device here.
@@ -50,13 +65,30 @@ impl Shape {
                 gpus.push(local as u32);
             }
         }
+        let gpu_links = |id: &DeviceId| {
+            let links = fabric.links_from(*id).iter().filter(|link| fabric.spec(link).kind.is_gpu_fabric());
+            let target = |link: &Link| Some(members.binary_search(&link.target).ok()? as u32);
+            links.filter_map(|link| Some((target(link)?, Width::of(fabric.spec(link), link.count)))).collect()
+        };
+        let mut places = vec![(0, 0); members.len()];
+        let mut parts = Vec::new();
+        for devices in components_of(fabric, members, |link| LocalGraph::takes(fabric.spec(link).kind)) {
+            let numbers: Vec<u32> =
+                devices.iter().filter_map(|id| Some(members.binary_search(id).ok()? as u32)).collect();
+            for (number, local) in numbers.iter().enumerate() {
+                places[*local as usize] = (parts.len() as u32, number as u32);
+            }
+            parts.push(Part { graph: LocalGraph::of(fabric, &devices), devices: numbers });
+        }
         let gpu_ids: Vec<DeviceId> = gpus.iter().map(|local| members[*local as usize]).collect();
         Self {
             members: members.to_vec(),
             count: 1,
             gpus,
             roles,
-            graph: LocalGraph::of(fabric, members),
+            parts,
+            places,
+            gpu_links: members.iter().map(gpu_links).collect(),
             gpu_fabric: GpuFabric::of(fabric, members, &gpu_ids),
             reach: members.iter().map(|_| OnceCell::new()).collect(),
         }
@@ -66,9 +98,32 @@ impl Shape {
     pub(super) fn path(&self, source: u32, target: u32) -> Option<Path> {
         match (self.gpu(source), self.gpu(target)) {
             (Some(a), Some(b)) => self.gpu_path(a, b).or_else(|| self.plain_path(source, target)),
-            (Some(_), None) => self.path_from_gpu(source, target),
-            (None, _) => self.plain_path(source, target),
+            (Some(_), None) if !self.takes_gpu_links(target) => self.path_from_gpu(source, target),
+            (None, _) if !self.takes_gpu_links(source) => self.plain_path(source, target),
+            _ => self.path_with_switch(source, target).or_else(|| self.plain_path(source, target)),
         }
+    }
+
+    /// True for NVSwitches and for CPUs that GPUs have NVLinks to.
+    fn takes_gpu_links(&self, device: u32) -> bool {
+        self.gpu(device).is_none() && !self.gpu_links[device as usize].is_empty()
+    }
+
+    /// Over the GPU fabric where one end is a switch: the shortest way, as wide as its narrowest link.
+    fn path_with_switch(&self, source: u32, target: u32) -> Option<Path> {
+        let distances = self.switch_distances(target);
+        let hops = distances[source as usize];
+        if hops == u32::MAX {
+            return None;
+        }
+        let (mut at, mut width) = (source, Width::UNLIMITED);
+        while at != target {
+            let closer = |(next, _): &&(u32, Width)| distances[*next as usize] < distances[at as usize];
+            let (next, link) =
+                self.gpu_links[at as usize].iter().filter(closer).max_by_key(|(_, link)| link.effective)?;
+            (at, width) = (*next, width.then(*link));
+        }
+        Some(Path { kind: PathType::Nvl, hops, width })
     }
 
     /// All that a GPU can send into the GPU fabric.
@@ -77,22 +132,19 @@ impl Shape {
     }
 
     /// The stations after `source` on its best path to `target`.
-    pub(super) fn stations(&self, fabric: &Fabric, source: u32, target: u32) -> Vec<Vec<u32>> {
+    pub(super) fn stations(&self, source: u32, target: u32) -> Vec<Vec<u32>> {
         let Some(path) = self.path(source, target) else {
             return Vec::new();
         };
         match path.kind {
-            PathType::Nvl => self.gpu_stations(fabric, source, target),
+            PathType::Nvl => self.gpu_stations(source, target),
             PathType::Nvb => {
                 let relay = self.gpu(source).zip(self.gpu(target)).and_then(|(a, b)| self.relay(a, b));
                 let relay = relay.map(|(gpu, _)| vec![self.gpus[gpu]]);
                 relay.into_iter().chain([vec![target]]).collect()
             }
-            PathType::Pxn => self.stations_by_helper(fabric, source, target),
-            _ => {
-                let reach = self.reach_from(source)[target as usize].as_ref();
-                reach.iter().flat_map(|reach| &reach.devices[1..]).map(|device| vec![*device]).collect()
-            }
+            PathType::Pxn => self.stations_by_helper(source, target),
+            _ => self.plain_stations(source, target).collect(),
         }
     }
 
@@ -100,13 +152,23 @@ impl Shape {
         self.roles[device as usize].gpu.map(|gpu| gpu as usize)
     }
 
-    fn reach_from(&self, source: u32) -> &[Option<Reach>] {
-        self.reach[source as usize].get_or_init(|| self.graph.reach_from(source))
+    fn reach(&self, source: u32, target: u32) -> Option<&Reach> {
+        let ((part, from), (other, to)) = (self.places[source as usize], self.places[target as usize]);
+        let reached =
+            self.reach[source as usize].get_or_init(|| self.parts[part as usize].graph.reach_from(from));
+        reached[to as usize].as_ref().filter(|_| part == other)
+    }
+
+    /// The stations after `source` on the way to a target over PCIe, C2C and sockets.
+    fn plain_stations(&self, source: u32, target: u32) -> impl Iterator<Item = Vec<u32>> + '_ {
+        let devices = &self.parts[self.places[source as usize].0 as usize].devices;
+        let reach = self.reach(source, target).into_iter();
+        reach.flat_map(|reach| &reach.devices[1..]).map(|device| vec![devices[*device as usize]])
     }
 
     /// Over PCIe, C2C and sockets only.
     fn plain_path(&self, source: u32, target: u32) -> Option<Path> {
-        let reach = self.reach_from(source)[target as usize].as_ref()?;
+        let reach = self.reach(source, target)?;
         Some(Path { kind: reach.kind, hops: reach.devices.len() as u32 - 1, width: reach.width })
     }
 
@@ -164,21 +226,23 @@ impl Shape {
         ways.max_by_key(|(peer, path)| (path.width.effective, Reverse(path.hops), Reverse(*peer)))
     }
 
-    fn stations_by_helper(&self, fabric: &Fabric, gpu: u32, nic: u32) -> Vec<Vec<u32>> {
+    fn stations_by_helper(&self, gpu: u32, nic: u32) -> Vec<Vec<u32>> {
         let Some((peer, _)) = self.helper(gpu, nic, self.plain_path(gpu, nic)) else {
             return Vec::new();
         };
-        let mut stations = self.gpu_stations(fabric, gpu, peer);
-        let beside = self.reach_from(peer)[nic as usize].as_ref();
-        stations.extend(beside.iter().flat_map(|reach| &reach.devices[1..]).map(|device| vec![*device]));
+        let mut stations = self.gpu_stations(gpu, peer);
+        stations.extend(self.plain_stations(peer, nic));
         stations
     }
 
     /// The switches between two GPUs that lie on a shortest way, by their distance from the first.
-    fn gpu_stations(&self, fabric: &Fabric, source: u32, target: u32) -> Vec<Vec<u32>> {
-        let from_source = self.switch_distances(fabric, source);
-        let from_target = self.switch_distances(fabric, target);
+    fn gpu_stations(&self, source: u32, target: u32) -> Vec<Vec<u32>> {
+        let from_source = self.switch_distances(source);
+        let from_target = self.switch_distances(target);
         let total = from_source[target as usize];
+        if total == u32::MAX {
+            return vec![vec![target]];
+        }
         let mut stations: Vec<Vec<u32>> = vec![Vec::new(); total.saturating_sub(1) as usize];
         for device in (0..self.members.len() as u32).filter(|device| *device != source && *device != target) {
             let (near, far) = (from_source[device as usize], from_target[device as usize]);
@@ -191,7 +255,7 @@ impl Shape {
     }
 
     /// Distances over the GPU fabric that pass through no other GPU.
-    fn switch_distances(&self, fabric: &Fabric, source: u32) -> Vec<u32> {
+    fn switch_distances(&self, source: u32) -> Vec<u32> {
         let mut distances = vec![u32::MAX; self.members.len()];
         distances[source as usize] = 0;
         let mut queue = vec![source];
@@ -202,13 +266,10 @@ impl Shape {
             if at != source && self.gpu(at).is_some() {
                 continue;
             }
-            for link in fabric.links_from(self.members[at as usize]) {
-                if let Ok(target) = self.members.binary_search(&link.target)
-                    && fabric.spec(link).kind.is_gpu_fabric()
-                    && distances[target] == u32::MAX
-                {
-                    distances[target] = distances[at as usize] + 1;
-                    queue.push(target as u32);
+            for (target, _) in &self.gpu_links[at as usize] {
+                if distances[*target as usize] == u32::MAX {
+                    distances[*target as usize] = distances[at as usize] + 1;
+                    queue.push(*target);
                 }
             }
         }

@@ -124,7 +124,7 @@ impl<'a> HostPicture<'a> {
                 if let Some((_, other)) = gpus.iter().find(|(other, _)| *other == link.target && other > gpu)
                     && kind.is_gpu_fabric()
                 {
-                    arcs.push((*x, *other, link.count, kind));
+                    arcs.push(((*x).min(*other), (*x).max(*other), link.count, kind));
                 }
             }
         }

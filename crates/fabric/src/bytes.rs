@@ -37,6 +37,10 @@ impl FromStr for Bytes {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bad = || BadSize(text.chars().take(40).collect());
+        // `Gb` is a gigabit to those who write `GB` for a gigabyte.
+        if text.trim().ends_with('b') && text.contains(['K', 'M', 'G', 'T']) {
+            return Err(bad());
+        }
         let lower = text.trim().to_ascii_lowercase();
         let split = lower.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(lower.len());
         let (number, unit) = lower.split_at(split);
@@ -78,7 +82,7 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(Bytes(bytes)));
         }
-        for text in ["", "GB", "1.2.3", "1 parsec", "99999999999999999999", "9999999999 TB", "-1"] {
+        for text in ["", "GB", "1Gb", "1.2.3", "1 parsec", "99999999999999999999", "9999999999 TB", "-1"] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
         }
         assert_eq!(Bytes::from_gb(80).to_string(), "80 GB");

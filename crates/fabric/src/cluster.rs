@@ -221,6 +221,7 @@ fn with_nics(system: &'static System, bare: &Fabric, nics: Nics) -> Result<Fabri
         let id = HostId(index as u32);
         let gpus: Vec<DeviceId> =
             (bare.gpus().iter().copied()).filter(|gpu| bare.device(*gpu).host == Some(id)).collect();
+        let hosts_pcie = newest_pcie(bare, id);
         for nic in 0..nics.per_host as usize {
             let neighbour = gpus.get(nic * gpus.len() / nics.per_host as usize);
             let place = neighbour
@@ -228,7 +229,7 @@ fn with_nics(system: &'static System, bare: &Fabric, nics: Nics) -> Result<Fabri
                 .or_else(|| first_numa(bare, id))
                 .ok_or_else(|| ClusterError::NoPlace { system: system.name, host: host.name.clone() })?;
             let kind = DeviceKind::Nic(vec![port_of(nics.link_kind())]);
-            slot(&mut builder, place, kind, links::pcie(generation, width));
+            slot(&mut builder, place, kind, links::pcie(generation.min(hosts_pcie), width));
         }
     }
     Ok(builder.finish()?)
@@ -252,6 +253,16 @@ fn slot_beside(fabric: &Fabric, gpu: DeviceId) -> Option<DeviceId> {
         at = above.find(|id| matches!(fabric.device(*id).kind, DeviceKind::RootPort))?;
     }
     None
+}
+
+/// The newest PCIe that a host has: a card in it runs no faster.
+fn newest_pcie(fabric: &Fabric, host: HostId) -> u8 {
+    let of_host = |link: &&crate::Link| fabric.device(link.source).host == Some(host);
+    let generation = |link: &crate::Link| match fabric.spec(link).kind {
+        LinkKind::Pcie { generation, .. } => Some(generation),
+        _ => None,
+    };
+    fabric.links().iter().filter(of_host).filter_map(generation).max().unwrap_or(6)
 }
 
 fn first_numa(fabric: &Fabric, host: HostId) -> Option<DeviceId> {

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::device::{Device, DeviceId, DeviceKind, Host, HostId};
-use crate::link::{Link, LinkSpec, Measure, SpecId};
+use crate::link::{Link, LinkKind, LinkSpec, Measure, SpecId};
 use crate::rate::{OneWay, Pair, Rate};
 
 /// A machine or a cluster: what is there and how it is wired.
@@ -147,6 +147,9 @@ pub enum FabricError {
     /// A link that joins a device to itself.
     #[error("{0} is linked to itself")]
     SelfLink(String),
+    /// PCIe devices in a longer row than any machine has.
+    #[error("{0} is more than {DEPTH_MAX} PCIe links away from a CPU: no machine is built like that")]
+    TooDeep(String),
     /// Larger than anything Weft plans for.
     #[error("the fabric would have {found} {what}; the limit is {limit}")]
     TooLarge {
@@ -163,6 +166,9 @@ pub enum FabricError {
 pub const MAX_DEVICES: usize = 2_000_000;
 /// See [`MAX_DEVICES`].
 pub const MAX_LINKS: usize = 16_000_000;
+
+/// PCIe links that may lie between a device and the nearest CPU (or, without one, the first device it hangs together with).
+pub const DEPTH_MAX: u32 = 256;
 
 /// Puts a fabric together.
 #[derive(Debug, Default)]
@@ -307,6 +313,9 @@ impl FabricBuilder {
         for index in 1..starts.len() {
             starts[index] += starts[index - 1];
         }
+        if let Some(deep) = too_deep(&self.devices, &self.links, &self.specs, &starts) {
+            return Err(FabricError::TooDeep(deep));
+        }
         let gpus = self
             .devices
             .iter()
@@ -325,4 +334,36 @@ impl FabricBuilder {
             notes: self.notes,
         })
     }
+}
+
+/// A device that is too many PCIe links away from where its tree starts, if there is one.
+fn too_deep(devices: &[Device], links: &[Link], specs: &[LinkSpec], starts: &[u32]) -> Option<String> {
+    let mut depth = vec![u32::MAX; devices.len()];
+    let is_root = |index: &usize| matches!(devices[*index].kind, DeviceKind::Numa(_));
+    let mut queue: Vec<usize> = (0..devices.len()).filter(is_root).collect();
+    queue.iter().for_each(|root| depth[*root] = 0);
+    let mut next = 0;
+    for start in 0..=devices.len() {
+        while next < queue.len() {
+            let at = queue[next];
+            next += 1;
+            for link in &links[starts[at] as usize..starts[at + 1] as usize] {
+                let target = link.target.index();
+                let is_pcie = matches!(specs[link.spec.0 as usize].kind, LinkKind::Pcie { .. });
+                if is_pcie && depth[target] == u32::MAX {
+                    depth[target] = depth[at] + 1;
+                    if depth[target] > DEPTH_MAX {
+                        return Some(format!("{}{}", devices[target].kind.stem(), devices[target].ordinal));
+                    }
+                    queue.push(target);
+                }
+            }
+        }
+        // What no CPU reaches hangs on whatever comes first.
+        if start < devices.len() && depth[start] == u32::MAX {
+            depth[start] = 0;
+            queue.push(start);
+        }
+    }
+    None
 }

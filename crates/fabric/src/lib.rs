@@ -18,7 +18,7 @@ pub mod figure;
 pub mod format;
 pub mod link;
 mod maxflow;
-mod nearest;
+pub mod nearest;
 pub mod paths;
 pub mod rate;
 pub mod spec;

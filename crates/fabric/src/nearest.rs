@@ -1,7 +1,7 @@
 //! The names a person may have meant.
 
 /// Up to three of `names` within a few edits of `typed`, nearest first; ties keep the order of `names`.
-pub(crate) fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+pub fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     // A typo changes a letter or two; past a third of the word it is another word. Names are short, so a long text
     // is no typo of any of them, and not worth the table.
     const TYPED_MAX: usize = 64;
@@ -10,14 +10,18 @@ pub(crate) fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> 
         return Vec::new();
     }
     let allowed = (typed.len() / 3).clamp(1, 4);
+    // What is a piece of a name, or has a name as its beginning, is as near as a typo.
+    let text: String = typed.iter().collect::<String>().to_ascii_lowercase();
+    let is_piece = |name: &str| text.len() > 1 && (name.contains(&text) || text.starts_with(name));
+    let distance = |name: &str| if is_piece(name) { 0 } else { edits(&typed, name) };
     let mut close: Vec<(usize, &str)> =
-        names.map(|name| (edits(&typed, name), name)).filter(|(edits, _)| *edits <= allowed).collect();
+        names.map(|name| (distance(name), name)).filter(|(edits, _)| *edits <= allowed).collect();
     close.sort_by_key(|(edits, _)| *edits);
     close.into_iter().take(3).map(|(_, name)| name).collect()
 }
 
 /// ` Did you mean a, b or c?`, or nothing where nothing is near.
-pub(crate) fn did_you_mean<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> String {
+pub fn did_you_mean<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = nearest(typed, names).iter().map(|name| format!("`{name}`")).collect();
     match quoted.as_slice() {
         [] => String::new(),
@@ -60,6 +64,8 @@ mod tests {
     fn near_names_come_nearest_first() {
         assert_eq!(nearest("hgx-h10", NAMES.into_iter())[0], "hgx-h100");
         assert_eq!(nearest("DGX2", NAMES.into_iter()), ["dgx-2"]);
+        assert_eq!(nearest("h200", NAMES.into_iter()), ["hgx-h200"]);
+        assert_eq!(nearest("dgx-2.large", NAMES.into_iter()), ["dgx-2"]);
         assert!(nearest("toaster", NAMES.into_iter()).is_empty());
         assert!(nearest(&"hgx-h100".repeat(10_000), NAMES.into_iter()).is_empty());
     }

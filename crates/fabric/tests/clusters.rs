@@ -87,19 +87,22 @@ fn nics_stand_beside_their_gpus() {
 }
 
 #[test]
-fn the_slot_feeds_the_port() {
-    for (network, slot) in [
-        ("eth25", "pcie3x8"),
-        ("edr", "pcie3x16"),
-        ("hdr", "pcie4x16"),
-        ("ndr", "pcie5x16"),
-        ("xdr", "pcie6x16"),
+fn the_slot_feeds_the_port_as_far_as_the_host_can() {
+    for (system, nic, network, slot) in [
+        ("hgx-h100", "nic0", "eth25", "pcie3x8"),
+        ("hgx-h100", "nic0", "edr", "pcie3x16"),
+        ("hgx-h100", "nic0", "hdr", "pcie4x16"),
+        ("hgx-h100", "nic0", "ndr", "pcie5x16"),
+        ("gb300-nvl72", "rack0-host0/nic0", "xdr", "pcie6x16"),
+        // A card runs no faster than what it is plugged into.
+        ("hgx-h100", "nic0", "xdr", "pcie5x16"),
+        ("dgx-1-v100", "nic0", "ndr", "pcie3x16"),
     ] {
-        let fabric = cluster(&format!("1x hgx-h100 + 1x {network}"));
-        let nic = fabric.find("nic0").unwrap();
+        let fabric = cluster(&format!("1x {system} + 1x {network}"));
+        let nic = fabric.find(nic).unwrap();
         let kinds: Vec<String> =
             (fabric.links_from(nic).iter()).map(|link| fabric.spec(link).kind.id()).collect();
-        assert_eq!(kinds, [slot, network]);
+        assert_eq!(kinds, [slot, network], "{system}");
     }
 }
 

@@ -37,7 +37,8 @@ pub(super) fn print(what: List, as_json: bool) -> io::Result<()> {
 const SYSTEMS_NOTE: &str = "NIC rates are each way per port. A cluster: `weft topo \"2x hgx-h100 + 8x ndr\"`; \
                             parts: `--list links`, `--list gpus`, `--list switches`.";
 const LINKS_NOTE: &str = "Rates are each way per link (a PCIe slot of that width, a network port). \
-                          `--json` gives the source of every figure.";
+                          Effective is what large GPU transfers get: NCCL's planning figures inside a host, fits to \
+                          published runs between hosts; plain TCP passes some 3.3 GB/s per NIC. `--json` has every source.";
 const SWITCHES_NOTE: &str = "The rate is each way over all ports of one chip.";
 const GPUS_NOTE: &str = "The link rate is each way per GPU over all its links. \
                          No list price: sold in systems, or not published.";

@@ -2,23 +2,55 @@
 
 use std::io::{self, Write};
 
+use anyhow::anyhow;
+use serde_json::{Value, json};
+use weftlink_fabric::rate::{OneWay, Pair, Rate};
 use weftlink_fabric::summary::Summary;
 use weftlink_fabric::{DeviceId, DeviceKind, Path, PathType, Paths};
 
+use crate::Failure;
 use crate::table::Table;
 
 /// Up to this many GPUs the default view shows every pair; beyond, the classes of pairs.
 const SHORT_GPUS_MAX: usize = 16;
 
+/// Up to this many devices a matrix can be asked for: nobody reads a million cells.
+const DEVICES_MAX: usize = 2_048;
+
 /// GPUs and NICs against each other.
-pub(super) fn print(out: &mut impl Write, paths: &Paths<'_>) -> io::Result<()> {
+pub(super) fn print(out: &mut impl Write, paths: &Paths<'_>) -> Result<(), Failure> {
+    let devices = devices(paths)?;
+    if devices.is_empty() {
+        return Ok(writeln!(out, "No GPU and no NIC here.")?);
+    }
+    Ok(print_matrix(out, paths, &devices)?)
+}
+
+/// The same as JSON: the names, and a row of paths for each.
+pub(super) fn json(paths: &Paths<'_>) -> Result<Value, Failure> {
+    let devices = devices(paths)?;
+    let names: Vec<String> = devices.iter().map(|id| paths.fabric().device_name(*id)).collect();
+    let rows = paths.matrix(&devices);
+    let rows: Vec<Vec<Value>> = rows.iter().map(|row| row.iter().map(super::json::path).collect()).collect();
+    Ok(json!({ "devices": names, "paths": rows }))
+}
+
+fn devices(paths: &Paths<'_>) -> Result<Vec<DeviceId>, Failure> {
     let fabric = paths.fabric();
     let nics = fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_)));
     let devices: Vec<DeviceId> = fabric.gpus().iter().copied().chain(nics).collect();
-    if devices.is_empty() {
-        return writeln!(out, "No GPU and no NIC here.");
+    match devices.len() {
+        0..=DEVICES_MAX => Ok(devices),
+        count => Err(Failure::misuse(anyhow!(
+            "a matrix of {count} GPUs and NICs is more than anybody reads ({DEVICES_MAX} at most); \
+             without --matrix, pairs are counted by their paths"
+        ))),
     }
-    print_matrix(out, paths, &devices)
+}
+
+/// A rate, or that nobody named it.
+fn amount(rate: Rate<Pair, OneWay>) -> String {
+    if rate == Rate::ZERO { "unknown".to_owned() } else { rate.amount().to_string() }
 }
 
 /// GPUs against each other where they are few, classes of pairs where they are many.
@@ -74,8 +106,8 @@ fn print_classes(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
             class.pairs.to_string(),
             class.path.cell(),
             class.path.hops.to_string(),
-            class.path.width.nominal.amount().to_string(),
-            class.path.width.effective.amount().to_string(),
+            amount(class.path.width.nominal),
+            amount(class.path.width.effective),
             class.path.kind.meaning().to_owned(),
         ]);
     }

@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long)]
     cliff: bool,
     /// Print the way from one device to another
-    #[arg(long, num_args = 2, value_names = ["FROM", "TO"])]
+    #[arg(long, num_args = 2, value_names = ["FROM", "TO"], conflicts_with_all = ["matrix", "tree", "cliff"])]
     path: Option<Vec<String>>,
     /// With --path: how long this much data takes at least
     #[arg(long, value_name = "SIZE", requires = "path")]
@@ -72,10 +72,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     toml: Option<PathBuf>,
     /// Write what the probe sees of this machine, to look at elsewhere: `weft topo FILE`
-    #[arg(long, value_name = "FILE", conflicts_with = "target")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["target", "matrix", "tree", "cliff", "path", "svg", "dot", "xml", "toml", "json"])]
     record: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
+    /// Print JSON: the fabric and its summary (the cliff is in it), with --matrix every path too
+    #[arg(long, conflicts_with = "tree")]
     json: bool,
 }
 
@@ -96,6 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Ok(write(file, &recording.to_string())?);
     }
     let fabric = target::resolve(args.target.as_deref(), args.gpu.as_deref())?;
+    check_standard_output(args)?;
     let wrote_files = write_files(args, &fabric)?;
     let paths = Paths::of(&fabric);
     let mut out = io::stdout().lock();
@@ -109,7 +110,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     if args.json {
-        let value = json::fabric(&paths, &Summary::of(&paths)).map_err(Failure::finding)?;
+        let mut value = json::fabric(&paths, &Summary::of(&paths)).map_err(Failure::finding)?;
+        if args.matrix {
+            value["matrix"] = matrix::json(&paths)?;
+        }
         return Ok(json::print(&value)?);
     }
     if !asked && wrote_files {
@@ -154,6 +158,19 @@ fn write_files(args: &Args, fabric: &Fabric) -> Result<bool, Failure> {
         write(file, &document::write_toml(fabric).map_err(Failure::finding)?)?;
     }
     Ok(files.iter().any(|file| file.is_some()))
+}
+
+/// Only one thing can go to standard output.
+fn check_standard_output(args: &Args) -> Result<(), Failure> {
+    let files = [&args.svg, &args.dot, &args.xml, &args.toml].into_iter().flatten();
+    let to_output = files.filter(|file| file.as_path() == FilePath::new("-")).count();
+    let views = args.json || args.matrix || args.tree || args.cliff || args.path.is_some();
+    match to_output + usize::from(views) {
+        2.. if to_output > 0 => {
+            Err(Failure::misuse(anyhow!("only one thing can go to standard output; give the files names")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// NCCL's files hold one host, or those that share an NVLink domain: the first such island is written.

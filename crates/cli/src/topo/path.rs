@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use anyhow::anyhow;
 use serde_json::{Value, json};
 use weftlink_fabric::bytes::Bytes;
-use weftlink_fabric::figure::Nanoseconds;
+use weftlink_fabric::figure::{LinkRate, Nanoseconds};
 use weftlink_fabric::paths::Route;
 use weftlink_fabric::rate::{OneWay, Pair, Rate};
 use weftlink_fabric::{DeviceId, Fabric, LinkSpec, PathType, Paths};
@@ -47,6 +47,7 @@ pub(super) fn print(
     }
     let effective = amount(path.width.effective);
     match nominal_is_known(fabric, route) {
+        _ if path.width.effective == Rate::ZERO => writeln!(out, "how fast is not known")?,
         true => writeln!(out, "{} nominal, {effective} effective, each way", amount(path.width.nominal))?,
         false => {
             writeln!(out, "{effective} effective, each way; no nominal rate is known for all of its links")?
@@ -102,7 +103,8 @@ fn fastest<'a>(fabric: &'a Fabric, from: &[DeviceId], to: &[DeviceId]) -> Option
 /// Bytes over bandwidth: no transfer is faster.
 fn duration(bytes: Bytes, rate: Rate<Pair, OneWay>) -> Option<Nanoseconds> {
     let rate = rate.bytes_per_second();
-    (rate > 0).then(|| Nanoseconds((u128::from(bytes.0) * 1_000_000_000 / u128::from(rate)) as u64))
+    let nanoseconds = || (u128::from(bytes.0) * 1_000_000_000).div_ceil(u128::from(rate));
+    (rate > 0).then(|| Nanoseconds(nanoseconds().min(u128::from(u64::MAX)) as u64))
 }
 
 fn amount(rate: Rate<Pair, OneWay>) -> String {
@@ -121,16 +123,31 @@ fn station(fabric: &Fabric, devices: &[DeviceId]) -> String {
 
 /// The links between two stations.
 fn hop(fabric: &Fabric, from: &[DeviceId], to: &[DeviceId]) -> String {
+    let Some(taken) = fastest(fabric, from, to).map(|spec| spec.kind) else { return "?".to_owned() };
     let links = from.iter().flat_map(|id| fabric.links_from(*id)).filter(|link| to.contains(&link.target));
-    let Some(spec) = fastest(fabric, from, to) else { return "?".to_owned() };
-    let count: u32 = links.filter(|link| fabric.spec(link).kind == spec.kind).map(|link| link.count).sum();
-    let figure = |figure: &Option<weftlink_fabric::figure::LinkRate>| {
-        figure.as_ref().map(|figure| {
-            format!("{} {} ({})", figure.value.per_pair(count.into()).amount(), figure.basis, figure.source)
-        })
+    // Links of one kind may differ where some were measured.
+    let mut groups: Vec<(&LinkSpec, u32)> = Vec::new();
+    for link in links.filter(|link| fabric.spec(link).kind == taken) {
+        let spec = fabric.spec(link);
+        match groups.iter_mut().find(|(other, _)| *other == spec) {
+            Some((_, count)) => *count = count.saturating_add(link.count),
+            None => groups.push((spec, link.count)),
+        }
+    }
+    let text = |(spec, count): &(&LinkSpec, u32)| {
+        let figure = |figure: &LinkRate| {
+            format!(
+                "{} {} ({})",
+                figure.value.per_pair((*count).into()).amount(),
+                figure.basis,
+                figure.source
+            )
+        };
+        let figures: Vec<String> =
+            [&spec.nominal, &spec.effective].into_iter().flatten().map(figure).collect();
+        let figures = if figures.is_empty() { "unknown speed".to_owned() } else { figures.join(", ") };
+        let count = if *count == 1 { String::new() } else { format!("{count} x ") };
+        format!("{count}{}: {figures}", spec.kind)
     };
-    let figures: Vec<String> =
-        [figure(&spec.nominal), figure(&spec.effective)].into_iter().flatten().collect();
-    let count = if count == 1 { String::new() } else { format!("{count} x ") };
-    format!("│ {count}{}: {}", spec.kind, figures.join(", "))
+    format!("│ {}", groups.iter().map(text).collect::<Vec<_>>().join(" + "))
 }

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use anyhow::{Context, anyhow};
 use weftlink_fabric::catalog::gpus::{self, GpuModel};
 use weftlink_fabric::catalog::systems;
+use weftlink_fabric::nearest::did_you_mean;
 use weftlink_fabric::{Fabric, format};
 use weftlink_probe::{BadRecording, Recording, probe, this_machine};
 
@@ -23,7 +24,8 @@ pub(super) fn resolve(target: Option<&str>, gpu: Option<&str>) -> Result<Fabric,
         match File::open(target) {
             Ok(file) => return read(file, target, gpu),
             Err(error) if looks_like_file(target) => {
-                return Err(Failure::misuse(anyhow!("cannot read {target}: {error}")));
+                let hint = did_you_mean(target, systems::all().map(|system| system.name));
+                return Err(Failure::misuse(anyhow!("cannot read {target}: {error}.{hint}")));
             }
             Err(_) => {}
         }

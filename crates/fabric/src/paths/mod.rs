@@ -182,7 +182,9 @@ impl<'a> Paths<'a> {
             if before != Some(stretch) || island::is_network(spec.kind) {
                 total = total.saturating_add(spec.latency.as_ref()?.value.0);
             }
-            before = Some(stretch);
+            // A GPU that passes data on ends one stretch and starts the next.
+            let at_gpu = matches!(self.fabric.device(pair[1][0]).kind, DeviceKind::Gpu(_));
+            before = Some(stretch).filter(|_| !at_gpu);
         }
         Some(Nanoseconds(total))
     }

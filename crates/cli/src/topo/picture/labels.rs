@@ -91,6 +91,7 @@ impl HostPicture<'_> {
 
     pub(super) fn link_rate(&self, kind: LinkKind, count: u32) -> String {
         let spec = self.fabric.specs().iter().find(|spec| spec.kind == kind);
-        spec.map_or_else(String::new, |spec| spec.rate(Measure::Nominal, count).amount().to_string())
+        let rate = spec.map_or(Rate::ZERO, |spec| spec.rate(Measure::Nominal, count));
+        if rate == Rate::ZERO { "unknown speed".to_owned() } else { rate.amount().to_string() }
     }
 }

@@ -8,10 +8,12 @@ mod slots;
 use std::io::{self, Write};
 
 use weftlink_fabric::device::Tier;
-use weftlink_fabric::{DeviceId, DeviceKind, Fabric, HostId, Link};
+use weftlink_fabric::{DeviceId, DeviceKind, Fabric, HostId, Link, LinkKind};
 
 use host::HostPicture;
 
+/// GPUs of a host that are drawn.
+const GPUS_MAX: usize = 64;
 /// Hosts of different makes that are drawn before the rest is only counted.
 const MAKES_MAX: usize = 3;
 
@@ -24,7 +26,11 @@ pub(super) fn print(out: &mut impl Write, fabric: &Fabric) -> io::Result<()> {
             1 => writeln!(out, "{name} {system}")?,
             alike => writeln!(out, "{name} {system} ({alike} hosts like this)")?,
         }
-        write!(out, "{}", HostPicture::of(fabric, *host).draw())?;
+        let gpus = fabric.gpus().iter().filter(|gpu| fabric.device(**gpu).host == Some(*host)).count();
+        match gpus {
+            0..=GPUS_MAX => write!(out, "{}", HostPicture::of(fabric, *host).draw())?,
+            _ => writeln!(out, "{gpus} GPUs: too many for a drawing in a terminal")?,
+        }
         writeln!(out)?;
     }
     if makes.len() > MAKES_MAX {
@@ -64,22 +70,33 @@ fn makes(fabric: &Fabric) -> Vec<(HostId, usize)> {
     found.into_iter().map(|(host, _, alike)| (host, alike)).collect()
 }
 
+/// Cables of a leaf switch: down, up, and of which kind down.
+type Cables = (u32, u32, Option<LinkKind>);
+
 fn print_network(out: &mut impl Write, fabric: &Fabric) -> io::Result<()> {
-    let tier = |wanted: Tier| {
-        fabric.devices_where(move |kind| *kind == DeviceKind::NetSwitch(wanted)).collect::<Vec<_>>()
-    };
-    let (leaves, spines) = (tier(Tier::Leaf), tier(Tier::Spine));
-    let Some(leaf) = leaves.first() else { return Ok(()) };
-    let links = fabric.links_from(*leaf);
-    let to_nics = links.iter().filter(|link| matches!(fabric.device(link.target).kind, DeviceKind::Nic(_)));
-    let (down, kind) =
-        to_nics.fold((0, None), |(count, _), link| (count + link.count, Some(fabric.spec(link).kind)));
-    let up: u32 = links.iter().filter(|link| spines.contains(&link.target)).map(|link| link.count).sum();
-    let kind = kind.map_or_else(|| "network".to_owned(), |kind| kind.to_string());
-    let plural = if leaves.len() == 1 { "" } else { "es" };
-    write!(out, "{} leaf switch{plural}, {down} x {kind} down", leaves.len())?;
-    match spines.len() {
-        0 => writeln!(out, "; no spine\n"),
-        _ => writeln!(out, ", {up} up to the spine, each\n"),
+    // Leaves with as many cables down and up are told together.
+    let mut alike: Vec<(Cables, usize)> = Vec::new();
+    for leaf in fabric.devices_where(|kind| *kind == DeviceKind::NetSwitch(Tier::Leaf)) {
+        let (mut down, mut up, mut kind) = (0, 0, None);
+        for link in fabric.links_from(leaf) {
+            match fabric.device(link.target).kind {
+                DeviceKind::NetSwitch(_) => up += link.count,
+                _ => (down, kind) = (down + link.count, Some(fabric.spec(link).kind)),
+            }
+        }
+        match alike.iter_mut().find(|(cables, _)| *cables == (down, up, kind)) {
+            Some((_, count)) => *count += 1,
+            None => alike.push(((down, up, kind), 1)),
+        }
     }
+    for ((down, up, kind), count) in alike {
+        let kind = kind.map_or_else(|| "network".to_owned(), |kind| kind.to_string());
+        let (plural, each) = if count == 1 { ("", "") } else { ("es", " each") };
+        let above = if up > 0 { format!(", {up} up to the spine") } else { ", no spine".to_owned() };
+        writeln!(out, "{count} leaf switch{plural} with {down} x {kind} down{above}{each}")?;
+    }
+    if fabric.devices_where(|kind| *kind == DeviceKind::NetSwitch(Tier::Leaf)).next().is_some() {
+        writeln!(out)?;
+    }
+    Ok(())
 }

@@ -292,10 +292,12 @@ fn switches_that_only_meet_through_switches_are_one() {
         assert_reads_back(name, &again);
     }
     // Two of them in one file stay two.
-    let pods = cluster::resolve("2x dgx-gh200").unwrap();
-    let text = xml::write(&pods, &all_hosts(&pods));
-    let again = xml::read(text.as_bytes(), "pods").unwrap();
-    assert_eq!(gpu_domains(&again).iter().map(Vec::len).collect::<Vec<_>>(), [256, 256]);
+    for (spec, gpus) in [("2x dgx-2", 16), ("2x dgx-gh200", 256)] {
+        let pair = cluster::resolve(spec).unwrap();
+        let text = xml::write(&pair, &all_hosts(&pair));
+        let again = xml::read(text.as_bytes(), spec).unwrap();
+        assert_eq!(gpu_domains(&again).iter().map(Vec::len).collect::<Vec<_>>(), [gpus; 2], "{spec}");
+    }
 }
 
 #[test]

@@ -60,13 +60,9 @@ impl Dialect {
             let names_gcn = |rank: &GpuRank| rank.extra.iter().any(|(name, _)| &**name == "gcn");
             gpu.ranks.iter().any(names_gcn) || gpu.model.is_some_and(|model| model.vendor == Vendor::Amd)
         };
-        if has(|kind| matches!(kind, LinkKind::Xgmi { .. })) {
-            Self::Rccl
-        } else if !has(|kind| matches!(kind, LinkKind::NvLink { .. })) && gpus().any(is_amd) {
-            Self::Rccl
-        } else {
-            Self::Nccl
-        }
+        let has_xgmi = has(|kind| matches!(kind, LinkKind::Xgmi { .. }));
+        let has_nvlink = has(|kind| matches!(kind, LinkKind::NvLink { .. }));
+        if has_xgmi || (!has_nvlink && gpus().any(is_amd)) { Self::Rccl } else { Self::Nccl }
     }
 }
 

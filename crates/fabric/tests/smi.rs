@@ -194,3 +194,22 @@ fn bad_tables_are_refused_with_line_and_reason() {
     let error = smi::read(wide.as_bytes(), "wide", None).unwrap_err();
     assert_eq!(error.to_string(), "line 1: more than 1024 columns; no host has so many");
 }
+
+#[test]
+fn long_lines_are_refused_and_words_after_the_table_are_not_rows() {
+    let table = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tSYS\t0-7\t1\nGPU1\tSYS\t X \t8-15\t0";
+    let plain = smi::read(table.as_bytes(), "x", None).unwrap();
+    let tabs = format!("{table}{}\n", "\t".repeat(1 << 20));
+    let error = smi::read(tabs.as_bytes(), "x", None).unwrap_err();
+    assert_eq!(error.to_string(), "line 3: this line has more than 65536 bytes; no table is so wide");
+    // A shorter tail of tabs and words changes nothing.
+    let tail = format!("{table}{}\n", "\t".repeat(1_000) + "a b c d e f g h i j");
+    assert_eq!(smi::read(tail.as_bytes(), "x", None).unwrap().devices(), plain.devices());
+    let spoken = format!("{table}\n\nGPU0 is the one that fails\nNIC7: mlx5_7\n");
+    assert_eq!(smi::read(spoken.as_bytes(), "x", None).unwrap(), plain);
+    let twice = format!("{table}\nGPU0\t X \tSYS\n");
+    assert_eq!(
+        smi::read(twice.as_bytes(), "x", None).unwrap_err().to_string(),
+        "line 4: GPU0 has a row already"
+    );
+}

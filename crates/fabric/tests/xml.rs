@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use weftlink_fabric::catalog::{gpus, links, systems};
 use weftlink_fabric::device::{DeviceId, DeviceKind, HostId};
+use weftlink_fabric::domains::gpu_domains;
 use weftlink_fabric::format::{self, xml};
 use weftlink_fabric::link::{LinkKind, Network, Socket};
-use weftlink_fabric::{Fabric, LinkSpec};
+use weftlink_fabric::{Fabric, LinkSpec, cluster};
 
 fn testdata() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/topology")
@@ -272,4 +273,85 @@ fn an_island_may_lie_around_another() {
     let classes = weftlink_fabric::Paths::of(&fabric).classes();
     let pairs: Vec<(String, u64)> = classes.iter().map(|class| (class.path.cell(), class.pairs)).collect();
     assert_eq!(pairs, [("NV18".to_owned(), 1), ("DIS".to_owned(), 2)]);
+}
+
+#[test]
+fn switches_that_only_meet_through_switches_are_one() {
+    for (name, gpus) in [("dgx-2", 16), ("dgx-gh200", 256)] {
+        let fabric = systems::by_name(name).unwrap().fabric();
+        let text = xml::write(&fabric, &all_hosts(&fabric));
+        let again = xml::read(text.as_bytes(), name).unwrap();
+        let sizes: Vec<usize> = gpu_domains(&again).iter().map(Vec::len).collect();
+        assert_eq!((sizes, switches(&again).len()), (vec![gpus], 1), "{name}");
+        let links = |fabric: &Fabric| {
+            let to_gpu_fabric = fabric.links_from(fabric.gpus()[0]).iter();
+            let to_gpu_fabric = to_gpu_fabric.filter(|link| fabric.spec(link).kind.is_gpu_fabric());
+            to_gpu_fabric.map(|link| link.count).sum::<u32>()
+        };
+        assert_eq!(links(&again), links(&fabric), "{name}");
+        assert_reads_back(name, &again);
+    }
+    // Two of them in one file stay two.
+    for (spec, gpus) in [("2x dgx-2", 16), ("2x dgx-gh200", 256)] {
+        let pair = cluster::resolve(spec).unwrap();
+        let text = xml::write(&pair, &all_hosts(&pair));
+        let again = xml::read(text.as_bytes(), spec).unwrap();
+        assert_eq!(gpu_domains(&again).iter().map(Vec::len).collect::<Vec<_>>(), [gpus; 2], "{spec}");
+    }
+}
+
+#[test]
+fn a_host_s_switches_are_one_where_gpus_share_none() {
+    let gpu = |bus: u32, links: &str| {
+        format!("<pci busid='0000:{bus:02x}:00.0' class='0x030200'><gpu dev='0' sm='70'>{links}</gpu></pci>")
+    };
+    let link = |bus: u32| format!("<nvlink target='0000:{bus:02x}:00.0' count='3' tclass='0x068000'/>");
+    let file =
+        |gpus: &[String]| format!("<system version='1'><cpu numaid='0'>{}</cpu></system>", gpus.concat());
+    let split = file(&[gpu(1, &(link(0x10) + &link(0x11))), gpu(2, &(link(0x12) + &link(0x13)))]);
+    let fabric = xml::read(split.as_bytes(), "split").unwrap();
+    let [switch] = switches(&fabric)[..] else { panic!("{:?}", switches(&fabric)) };
+    assert!(fabric.gpus().iter().all(|gpu| between(&fabric, *gpu, switch) == [(6, &links::NVLINK[1])]));
+    assert!(fabric.notes().iter().any(|note| note.contains("4 NVSwitches are counted as 1")));
+    assert_reads_back("split", &fabric);
+    // Each pair meets somewhere: nothing to mend.
+    let whole = file(&[
+        gpu(1, &(link(0x10) + &link(0x11))),
+        gpu(2, &link(0x11)),
+        gpu(3, &(link(0x11) + &link(0x10))),
+    ]);
+    let fabric = xml::read(whole.as_bytes(), "whole").unwrap();
+    assert_eq!(switches(&fabric).len(), 2);
+    assert_reads_back("whole", &fabric);
+    // A switch needs no address.
+    let nameless = "<nvlink count='6' tclass='0x068000'/>";
+    let fabric = xml::read(file(&[gpu(1, nameless), gpu(2, nameless)]).as_bytes(), "nameless").unwrap();
+    assert_eq!(gpu_domains(&fabric).len(), 1);
+    assert_reads_back("nameless", &fabric);
+}
+
+#[test]
+fn each_dialect_has_its_own_word_for_links_between_gpus() {
+    let file = |version: &str, tag: &str, about: &str| {
+        let gpu = |bus: &str, peer: &str| {
+            format!(
+                "<pci busid='{bus}' class='0x030200'><gpu dev='0' {about}>\
+                 <{tag} target='{peer}' count='1' tclass='0x030200'/></gpu></pci>"
+            )
+        };
+        let [a, b] = ["0000:01:00.0", "0000:02:00.0"];
+        format!("<system version='{version}'><cpu numaid='0'>{}{}</cpu></system>", gpu(a, b), gpu(b, a))
+    };
+    for (version, tag, about, domains) in [
+        ("1", "nvlink", "sm='90'", 1),
+        ("2", "nvlink", "sm='90'", 2),
+        ("1", "xgmi", "gcn='942'", 2),
+        ("2", "xgmi", "gcn='942'", 1),
+        ("1", "nvlink", "gcn='942'", 1),
+    ] {
+        let fabric = xml::read(file(version, tag, about).as_bytes(), "x").unwrap();
+        assert_eq!(gpu_domains(&fabric).len(), domains, "{version} {tag}");
+        assert_eq!(fabric.notes().iter().any(|note| note.contains("Passed over")), domains == 2);
+        assert_reads_back(tag, &fabric);
+    }
 }

@@ -59,12 +59,19 @@ impl Sockets {
 
     /// The node with cores that a device belongs to; a device that does not know (-1) belongs to the first.
     pub(crate) fn home(&self, numa_node: i32) -> i32 {
-        let near = self.nearest.iter().find(|(bare, _)| *bare == numa_node);
-        match near {
-            _ if self.nodes.contains(&numa_node) => numa_node,
-            Some((_, node)) => *node,
-            None => self.nodes[0],
+        self.known_home(numa_node).unwrap_or(self.nodes[0])
+    }
+
+    /// True where `home` is more than a guess.
+    pub(crate) fn knows(&self, numa_node: i32) -> bool {
+        self.known_home(numa_node).is_some()
+    }
+
+    fn known_home(&self, numa_node: i32) -> Option<i32> {
+        if self.nodes.contains(&numa_node) {
+            return Some(numa_node);
         }
+        self.nearest.iter().find(|(bare, _)| *bare == numa_node).map(|(_, node)| *node)
     }
 }
 
@@ -152,5 +159,6 @@ sys/devices/system/node/node9/distance = 80 20 10
         let sockets = Sockets::read(&recording).unwrap();
         assert_eq!(sockets.nodes, [0, 1]);
         assert_eq!([9, 1, -1, 77].map(|node| sockets.home(node)), [1, 1, 0, 0]);
+        assert_eq!([9, 1, -1, 77].map(|node| sockets.knows(node)), [true, true, false, false]);
     }
 }

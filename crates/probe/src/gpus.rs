@@ -17,8 +17,12 @@ impl<'a> Wiring<'a> {
     pub(crate) fn gpus(&mut self) -> BTreeMap<BusId, WiredGpu<'a>> {
         let machine = self.machine;
         let mut gpus = BTreeMap::new();
+        let mut reports: BTreeMap<BusId, &GpuReport> = BTreeMap::new();
+        for report in &machine.reports.gpus {
+            reports.entry(report.bus).or_insert(report);
+        }
         for function in machine.all(Role::Gpu) {
-            let report = machine.report(function.bus);
+            let report = reports.get(&function.bus).copied();
             let model = model_of(Some(function), report);
             let label = report.and_then(|report| report.name.as_deref());
             let device = self.add(function, DeviceKind::Gpu(gpu_kind(model, report)), label);

@@ -63,8 +63,11 @@ impl Interfaces {
             let Some(owner) = owner(tree, NET, &name) else {
                 continue;
             };
-            // Radio does not join GPUs.
-            if tree.read(&format!("{NET}/{name}/phy80211/index")).is_some() {
+            // Radio does not join GPUs, and a representor is the switch's side of a port of somebody else.
+            let read = |file: &str| tree.read(&format!("{NET}/{name}/{file}"));
+            if read("phy80211/index").is_some()
+                || read("phys_port_name").is_some_and(|port| is_representor(&port))
+            {
                 continue;
             }
             let megabits =
@@ -89,10 +92,12 @@ impl Interfaces {
     }
 
     /// The NIC that some functions of one slot are. RDMA ports are its ports where it has them, for they are what
-    /// GPU traffic uses; the interfaces beside them then name it.
+    /// GPU traffic uses; the interfaces beside them then name it, also those of functions whose RDMA is bonded into
+    /// another function's.
     pub(crate) fn adapter(&self, functions: &[&Function]) -> Adapter {
         let mut adapter = Adapter::default();
         let mut labels = Vec::new();
+        let has_rdma = functions.iter().any(|function| self.rdma.contains_key(&function.bus));
         for function in functions {
             let is_amazon = function.vendor == AMAZON;
             let fixed = is_amazon.then(|| Network::efa_by_pci_device(function.device)).flatten();
@@ -105,9 +110,12 @@ impl Interfaces {
                     }
                 }
                 None if nets.is_empty() => {
-                    adapter.troubles.push("has no driver: its ports are not known".to_owned());
+                    adapter
+                        .troubles
+                        .push("shows no interface here (no driver, or another network namespace)".to_owned());
                     adapter.add(None, fixed, Rate::ZERO);
                 }
+                None if has_rdma => labels.extend(nets.iter().map(|net| net.name.as_str())),
                 None => {
                     for net in nets {
                         if net.rate == Rate::ZERO {
@@ -148,9 +156,19 @@ impl Adapter {
     }
 }
 
-/// The innermost PCI function that a class entry's link leads through.
+/// The innermost PCI function that a class entry's link leads through. A subfunction is a slice of a function that has
+/// its own interface, and owns nothing here.
 fn owner(tree: &dyn Tree, class: &str, name: &str) -> Option<BusId> {
-    pci_addresses(&tree.link(&format!("{class}/{name}"))?).pop()
+    let path = tree.link(&format!("{class}/{name}"))?;
+    let is_slice = path.split('/').any(|part| part.contains(".sf."));
+    pci_addresses(&path).pop().filter(|_| !is_slice)
+}
+
+/// `pf0vf3`, `pf0sf88` or `c1pf0` behind a controller's number; the card's own port is `p0`.
+fn is_representor(port: &str) -> bool {
+    let own =
+        port.strip_prefix('c').map_or(port, |rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()));
+    own.strip_prefix("pf").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 fn rdma_ports(tree: &dyn Tree, name: &str) -> Result<Vec<RdmaPort>, ProbeError> {
@@ -187,6 +205,49 @@ fn gigabits(text: &str) -> Rate<Link, OneWay> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bonded_card_has_one_port_and_slices_have_none() {
+        use crate::{Recording, probe};
+
+        let mut text = "# weft recording 1\n".to_owned();
+        for function in 0..2 {
+            let bus = format!("0000:08:00.{function}");
+            text += &format!("sys/bus/pci/devices/{bus} -> ../../../devices/pci0000:00/{bus}\n");
+            for line in ["class = 0x020000", "vendor = 0x15b3", "device = 0x101d"] {
+                text += &format!("sys/bus/pci/devices/{bus}/{line}\n");
+            }
+        }
+        let first = "../../devices/pci0000:00/0000:08:00.0";
+        for (name, path) in [
+            ("net/ens1f0", format!("{first}/net/ens1f0")),
+            ("net/ens1f1", "../../devices/pci0000:00/0000:08:00.1/net/ens1f1".to_owned()),
+            ("net/ens1f0r3", format!("{first}/net/ens1f0r3")),
+            ("net/ens1f0s88", format!("{first}/mlx5_core.sf.2/net/ens1f0s88")),
+            ("infiniband/mlx5_2", format!("{first}/mlx5_core.sf.2/infiniband/mlx5_2")),
+            ("infiniband/mlx5_bond_0", format!("{first}/infiniband/mlx5_bond_0")),
+        ] {
+            text += &format!("sys/class/{name} -> {path}\n");
+        }
+        for (interface, port) in [("ens1f0", "p0"), ("ens1f1", "p1"), ("ens1f0r3", "pf0vf3")] {
+            text += &format!("{NET}/{interface}/phys_port_name = {port}\n{NET}/{interface}/speed = 100000\n");
+        }
+        for device in ["mlx5_2", "mlx5_bond_0"] {
+            text += &format!(
+                "{RDMA}/{device}/ports/1/state = 4: ACTIVE\n{RDMA}/{device}/ports/1/rate = 100 Gb/sec\n"
+            );
+        }
+        let recording: Recording = text.parse().unwrap();
+        let fabric = probe(&recording, &recording).unwrap();
+        let nic = fabric.device(fabric.find("nic0").unwrap());
+        let weftlink_fabric::device::DeviceKind::Nic(ports) = &nic.kind else { panic!("{nic:?}") };
+        let names: Vec<_> = ports.iter().filter_map(|port| port.name.as_deref()).collect();
+        assert_eq!((names, nic.label.as_deref()), (vec!["mlx5_bond_0"], Some("ens1f0 ens1f1")));
+        assert_eq!(
+            ["p0", "pf0vf3", "c1pf0", "c1pf0sf8", "", "core"].map(is_representor),
+            [false, true, true, true, false, false]
+        );
+    }
 
     #[test]
     fn rates_read_as_the_kernel_writes_them() {

@@ -10,11 +10,13 @@ const VARIANTS: [&str; 4] = ["pcie", "nvl", "super", "ti"];
 
 /// The catalog's model: by PCI id, else by the driver's name for it.
 pub(crate) fn model_of(function: Option<&Function>, report: Option<&GpuReport>) -> Option<&'static GpuModel> {
-    let by_id = function.and_then(|function| {
-        let model = gpus::by_pci_device(function.device)?;
-        (pci_vendor(model.vendor) == function.vendor).then_some(model)
-    });
+    let by_id = function.and_then(|function| by_pci_id(function.vendor, function.device));
     by_id.or_else(|| by_name(report?))
+}
+
+/// The catalog's model with a PCI vendor and device id.
+pub(crate) fn by_pci_id(vendor: u16, device: u16) -> Option<&'static GpuModel> {
+    gpus::by_pci_device(device).filter(|model| pci_vendor(model.vendor) == vendor)
 }
 
 /// NVIDIA's only, for NVML is all that names GPUs: the one with the longest id among those that fit.

@@ -112,19 +112,11 @@ fn spec_of(gpu: &WiredGpu<'_>, up: NvLinkUp) -> &'static LinkSpec {
     if let Some((spec, _)) = gpu.model.and_then(GpuModel::gpu_links) {
         return spec;
     }
-    let generation = match gpu.report.and_then(|report| report.sm) {
-        Some(60..70) => Some(1),
-        Some(70..80) => Some(2),
-        Some(86) => return &links::NVLINK3_GEFORCE,
-        Some(80..90) => Some(3),
-        Some(90..100) => Some(4),
-        Some(100..110) => Some(5),
-        _ => up.generation,
-    };
-    match generation {
+    let by_sm = gpu.report.and_then(|report| report.sm).and_then(links::nvlink_of_sm);
+    by_sm.unwrap_or(match up.generation {
         Some(generation @ 1..=5) => &links::NVLINK[usize::from(generation) - 1],
         _ => &links::NVLINK_UNKNOWN,
-    }
+    })
 }
 
 /// NVLinks counted up before they are laid. A pair of GPUs stands here once, the lower first.

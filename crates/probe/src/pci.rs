@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weftlink_fabric::device::{BusId, PciClass};
 
 use crate::ProbeError;
+use crate::models::by_pci_id;
 use crate::tree::{Tree, hexadecimal, names, pci_address, pci_addresses};
 
 pub(crate) const DEVICES: &str = "sys/bus/pci/devices";
@@ -145,6 +146,8 @@ fn id(tree: &dyn Tree, name: &str, file: &str) -> u16 {
 
 fn role(tree: &dyn Tree, place: &Place) -> Option<Role> {
     let role = match (place.class.base(), place.class.0 >> 8) {
+        // Wi-Fi.
+        (_, 0x0280) => return None,
         (0x02, _) => Role::Nic,
         (_, 0x0108) => Role::Nvme,
         (_, 0x0680) => Role::NvSwitch,
@@ -169,7 +172,8 @@ fn is_computing_gpu(tree: &dyn Tree, place: &Place) -> bool {
     let has_display = place.class.0 >> 8 == 0x0300;
     match id(tree, &place.name, "vendor") {
         NVIDIA => true,
-        INTEL => !place.above.is_empty() || place.class.0 >> 8 == 0x0380,
+        // Passed through to a virtual machine, a card sits on the root bus too; its id tells.
+        INTEL => !place.above.is_empty() || by_pci_id(INTEL, id(tree, &place.name, "device")).is_some(),
         AMD_GPUS => {
             let beside = |function: u8| id(tree, &format!("{}.{function}", place.slot()), "vendor");
             !(has_display && (1..8).any(|function| beside(function) == AMD))
@@ -237,6 +241,8 @@ mod tests {
         let found = functions(&[
             ("0000:00:02.0", "", "0x030000", "0x8086"), // inside an Intel CPU
             ("0000:00:0b.0", "", "0x120000", "0x8086"), // its NPU
+            ("0000:00:12.0", "", "0x038000", "0x8086"), // graphics without a screen
+            ("0000:00:14.3", "", "0x028000", "0x8086"), // Wi-Fi
             ("0000:00:03.0", "", "0x030200", "0x10de"), // passed through to a VM
             ("0000:00:04.0", "", "0x030000", "0x1234"), // QEMU's display
             ("0000:00:08.1", "", "0x060400", "0x1022"),

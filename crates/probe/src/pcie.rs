@@ -5,7 +5,7 @@ use weftlink_fabric::catalog::links;
 use weftlink_fabric::figure::Source;
 use weftlink_fabric::link::LinkSpec;
 
-use crate::pci::{Function, Lanes, Role};
+use crate::pci::{Function, Lanes};
 
 const ASSUMED: Source = Source::named(
     "assumed: the machine does not show this link; the GPU's own, or PCIe 3.0 x16 as NCCL takes it",
@@ -23,32 +23,35 @@ pub(crate) struct Slot {
 
 impl Slot {
     /// The link between `function` and the port `above` it; a GPU's model helps where the machine is silent.
-    pub(crate) fn of(function: &Function, above: Option<&Function>, model: Option<&GpuModel>) -> Self {
+    ///
+    /// An idle GPU slows its link down to save power and speeds it up when asked to move data, and so does a switch
+    /// that has only GPUs below it (`slows_when_idle`): the speed such a link can do is what counts. Its width stays,
+    /// and everything else runs at what it shows.
+    pub(crate) fn of(
+        function: &Function,
+        above: Option<&Function>,
+        model: Option<&GpuModel>,
+        slows_when_idle: bool,
+    ) -> Self {
         let port = above.filter(|port| !port.is_virtual_port()).map_or(Lanes::default(), |port| port.max);
         let best = Lanes {
             generation: smaller(function.max.generation, port.generation),
             width: smaller(function.max.width, port.width),
         };
-        // An idle GPU slows its link down to save power and speeds it up when asked to move data: what it can do
-        // is what counts. Everything else runs at what it shows.
-        let lanes = match function.role {
-            Role::Gpu => best,
-            _ => Lanes {
-                generation: function.now.generation.or(best.generation),
-                width: function.now.width.or(best.width),
-            },
-        };
+        let speed_now = function.now.generation.filter(|_| !slows_when_idle);
+        let lanes =
+            Lanes { generation: speed_now.or(best.generation), width: function.now.width.or(best.width) };
         let (spec, is_assumed) = match lanes {
             Lanes { generation: Some(generation), width: Some(width) } => {
                 (links::pcie(generation, width), false)
             }
             _ => (assumed(lanes, model), true),
         };
-        Self { spec, is_assumed, troubles: troubles(function, best) }
+        Self { spec, is_assumed, troubles: troubles(function, best, slows_when_idle) }
     }
 }
 
-fn troubles(function: &Function, best: Lanes) -> Vec<String> {
+fn troubles(function: &Function, best: Lanes, slows_when_idle: bool) -> Vec<String> {
     let mut troubles = Vec::new();
     let width = smaller(function.now.width, best.width);
     if let (Some(now), Some(max)) = (width, function.max.width)
@@ -56,10 +59,10 @@ fn troubles(function: &Function, best: Lanes) -> Vec<String> {
     {
         troubles.push(format!("runs at x{now} of x{max}"));
     }
-    // A GPU's present speed says nothing, as above; a slower port than the card is no fault.
+    // A slower port than the card is no fault.
     if let (Some(now), Some(best)) = (function.now.generation, best.generation)
         && now < best
-        && function.role != Role::Gpu
+        && !slows_when_idle
     {
         troubles.push(format!("runs at PCIe {now}.0 where both ends can do {best}.0"));
     }
@@ -91,6 +94,11 @@ mod tests {
     use weftlink_fabric::device::{BusId, PciClass};
 
     use super::*;
+    use crate::pci::Role;
+
+    fn slot_of(function: &Function, above: Option<&Function>, model: Option<&GpuModel>) -> Slot {
+        Slot::of(function, above, model, function.role == Role::Gpu)
+    }
 
     fn function(role: Role, now: (u8, u8), max: (u8, u8)) -> Function {
         let lanes = |(generation, width): (u8, u8)| Lanes {
@@ -114,7 +122,7 @@ mod tests {
     #[test]
     fn an_idle_gpu_counts_for_what_it_can_do() {
         let port = function(Role::Bridge, (1, 16), (4, 16));
-        let slot = Slot::of(&function(Role::Gpu, (1, 16), (5, 16)), Some(&port), None);
+        let slot = slot_of(&function(Role::Gpu, (1, 16), (5, 16)), Some(&port), None);
         assert_eq!(slot.spec, links::pcie(4, 16));
         assert!(slot.troubles.is_empty() && !slot.is_assumed);
     }
@@ -122,21 +130,33 @@ mod tests {
     #[test]
     fn a_narrow_link_is_told() {
         let port = function(Role::Bridge, (4, 8), (5, 8));
-        let slot = Slot::of(&function(Role::Gpu, (1, 8), (5, 16)), Some(&port), None);
+        let slot = slot_of(&function(Role::Gpu, (1, 8), (5, 16)), Some(&port), None);
         assert_eq!(slot.spec, links::pcie(5, 8));
         assert_eq!(slot.troubles, ["runs at x8 of x16"]);
-        let nic = Slot::of(&function(Role::Nic, (3, 8), (5, 16)), Some(&port), None);
+        let nic = slot_of(&function(Role::Nic, (3, 8), (5, 16)), Some(&port), None);
         assert_eq!(nic.spec, links::pcie(3, 8));
         assert_eq!(nic.troubles, ["runs at x8 of x16", "runs at PCIe 3.0 where both ends can do 5.0"]);
     }
 
     #[test]
+    fn a_gpu_is_as_wide_as_it_shows_and_a_bridge_above_gpus_as_fast_as_it_can_be() {
+        let port = function(Role::Bridge, (5, 16), (5, 16));
+        let gpu = slot_of(&function(Role::Gpu, (1, 8), (5, 16)), Some(&port), None);
+        assert_eq!(gpu.spec, links::pcie(5, 8));
+        assert_eq!(gpu.troubles, ["runs at x8 of x16"]);
+        let switch = function(Role::Bridge, (1, 16), (5, 16));
+        let [gpus_only, mixed] = [true, false].map(|idles| Slot::of(&switch, Some(&port), None, idles));
+        assert_eq!((gpus_only.spec, gpus_only.troubles.len()), (links::pcie(5, 16), 0));
+        assert_eq!((mixed.spec, mixed.troubles.len()), (links::pcie(1, 16), 1));
+    }
+
+    #[test]
     fn a_silent_link_is_assumed_and_says_so() {
         let silent = function(Role::Gpu, (0, 0), (0, 0));
-        let slot = Slot::of(&silent, None, None);
+        let slot = slot_of(&silent, None, None);
         assert!(slot.is_assumed);
         assert_eq!((slot.spec.kind, slot.spec.nominal), (links::pcie(3, 16).kind, None));
-        let model = Slot::of(&silent, None, gpus::by_id("h100"));
+        let model = slot_of(&silent, None, gpus::by_id("h100"));
         assert_eq!(model.spec.kind, links::pcie(5, 16).kind);
         assert!(model.is_assumed);
     }
@@ -145,7 +165,7 @@ mod tests {
     fn a_virtual_port_caps_nothing() {
         let mut port = function(Role::Bridge, (1, 1), (1, 1));
         port.vendor = 0x1b36;
-        let slot = Slot::of(&function(Role::Gpu, (5, 16), (5, 16)), Some(&port), None);
+        let slot = slot_of(&function(Role::Gpu, (5, 16), (5, 16)), Some(&port), None);
         assert_eq!(slot.spec, links::pcie(5, 16));
     }
 }

@@ -3,7 +3,7 @@
 //! Device numbers follow PCI addresses, as the driver's and `nvidia-smi`'s do. A PCIe switch is several functions
 //! to the kernel (an upstream port with downstream ports below it) and one device here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weftlink_fabric::catalog::gpus::GpuModel;
 use weftlink_fabric::catalog::links;
@@ -12,7 +12,7 @@ use weftlink_fabric::link::{LinkSpec, Measure};
 use weftlink_fabric::{Fabric, FabricBuilder, FabricError};
 
 use crate::cpu::Sockets;
-use crate::gpu_source::{GpuReport, GpuReports};
+use crate::gpu_source::GpuReports;
 use crate::interfaces::Interfaces;
 use crate::nvlinks::{self, Ends};
 use crate::pci::{Function, Functions, Role};
@@ -42,6 +42,7 @@ impl Machine {
             ports: BTreeMap::new(),
             root_ports: BTreeMap::new(),
             assumed: Vec::new(),
+            homeless: Vec::new(),
         };
         wiring.sockets();
         wiring.bridges();
@@ -58,10 +59,6 @@ impl Machine {
 
     pub(crate) fn all(&self, role: Role) -> impl Iterator<Item = &Function> {
         self.functions.by_bus.values().filter(move |function| function.role == role)
-    }
-
-    pub(crate) fn report(&self, bus: BusId) -> Option<&GpuReport> {
-        self.reports.gpus.iter().find(|report| report.bus == bus)
     }
 }
 
@@ -90,6 +87,8 @@ pub(crate) struct Wiring<'a> {
     root_ports: BTreeMap<DeviceId, RootPort>,
     /// Devices whose link the machine does not show.
     assumed: Vec<String>,
+    /// Devices whose NUMA node the machine does not name.
+    homeless: Vec<String>,
 }
 
 impl<'a> Wiring<'a> {
@@ -110,6 +109,12 @@ impl<'a> Wiring<'a> {
     fn bridges(&mut self) {
         let mut bridges: Vec<&Function> = self.machine.all(Role::Bridge).collect();
         bridges.sort_by_key(|bridge| (bridge.above.len(), bridge.bus));
+        // An NVSwitch is never the reason that a bridge is drawn.
+        let keeps_awake =
+            |function: &&Function| !matches!(function.role, Role::Bridge | Role::Gpu | Role::NvSwitch);
+        let all = self.machine.functions.by_bus.values();
+        let awake: BTreeSet<BusId> =
+            all.filter(keeps_awake).flat_map(|function| &function.above).copied().collect();
         for bridge in bridges {
             let port = match self.nearest_port(bridge) {
                 None => {
@@ -121,7 +126,8 @@ impl<'a> Wiring<'a> {
                 Some((_, Port::Upstream, switch)) => (Port::Downstream, switch),
                 Some((above, _, parent)) => {
                     let device = self.add(bridge, DeviceKind::PcieSwitch, None);
-                    self.plug(bridge, device, Some((above, parent)), Slot::of(bridge, Some(above), None));
+                    let slot = Slot::of(bridge, Some(above), None, !awake.contains(&bridge.bus));
+                    self.plug(bridge, device, Some((above, parent)), slot);
                     (Port::Upstream, device)
                 }
             };
@@ -164,10 +170,18 @@ impl<'a> Wiring<'a> {
     fn root_ports(&mut self) {
         for (device, root) in std::mem::take(&mut self.root_ports) {
             if let Some(widest) = root.widest {
-                let numa = self.home(root.numa_node);
+                let bus = self.builder.device(device).bus;
+                let numa = self.settle(root.numa_node, device, bus);
                 let spec = self.builder.spec(widest);
                 self.builder.connect(numa, device, 1, spec);
             }
+        }
+        if !self.homeless.is_empty() {
+            self.builder.note(format!(
+                "the NUMA node is not told, and the first of {} was taken, for {}",
+                self.machine.sockets.nodes.len(),
+                self.homeless.join(", ")
+            ));
         }
         if !self.assumed.is_empty() {
             self.builder.note(format!(
@@ -192,7 +206,7 @@ impl<'a> Wiring<'a> {
     /// Joins an endpoint to the port above it.
     pub(crate) fn place(&mut self, function: &Function, device: DeviceId, model: Option<&GpuModel>) {
         let above = self.nearest_port(function).map(|(port, _, device)| (port, device));
-        let slot = Slot::of(function, above.map(|(port, _)| port), model);
+        let slot = Slot::of(function, above.map(|(port, _)| port), model, function.role == Role::Gpu);
         self.plug(function, device, above, slot);
     }
 
@@ -205,7 +219,7 @@ impl<'a> Wiring<'a> {
     ) {
         let parent = match above {
             Some((_, parent)) => parent,
-            None => self.home(function.numa_node),
+            None => self.settle(function.numa_node, device, Some(function.bus)),
         };
         let spec = self.builder.spec(slot.spec.clone());
         self.builder.connect(parent, device, 1, spec);
@@ -236,6 +250,15 @@ impl<'a> Wiring<'a> {
         let bus = function.above.iter().rev().find(|bus| self.ports.contains_key(bus))?;
         let (port, device) = self.ports[bus];
         Some((&self.machine.functions.by_bus[bus], port, device))
+    }
+
+    /// The NUMA node a device hangs on, keeping in mind those that do not name one of several.
+    fn settle(&mut self, numa_node: i32, device: DeviceId, bus: Option<BusId>) -> DeviceId {
+        let sockets = &self.machine.sockets;
+        if let (false, true, Some(bus)) = (sockets.knows(numa_node), sockets.nodes.len() > 1, bus) {
+            self.homeless.push(nvlinks::name(&self.builder, device, bus));
+        }
+        self.home(numa_node)
     }
 
     pub(crate) fn home(&self, numa_node: i32) -> DeviceId {

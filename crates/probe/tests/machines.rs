@@ -178,3 +178,34 @@ nvml/1/name = NVIDIA Mystery
         assert!(fabric.notes().iter().any(|note| note.contains(told)), "{told}: {:?}", fabric.notes());
     }
 }
+
+#[test]
+fn a_device_that_names_no_numa_node_of_several_is_told() {
+    let text = text("hgx-h100.txt");
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let mut changed = 0;
+    for line in lines.iter_mut().filter(|line| line.contains("/numa_node = ")) {
+        *line = line.replace("/numa_node = 1", "/numa_node = -1");
+        changed += usize::from(line.ends_with("-1"));
+    }
+    assert!(changed > 0);
+    let recording: Recording = lines.join("\n").parse().unwrap();
+    let fabric = probe(&recording, &recording).unwrap();
+    let note = fabric.notes().iter().find(|note| note.contains("NUMA node is not told")).unwrap();
+    assert!(note.contains("the first of 2") && note.contains("port3"), "{note}");
+}
+
+#[test]
+fn very_many_gpus_take_no_time_to_match() {
+    let mut text = "# weft recording 1\n".to_owned();
+    for number in 0..20_000_u32 {
+        let bus = format!("{:04x}:{:02x}:00.0", number >> 8, number & 0xff);
+        let path = format!("sys/bus/pci/devices/{bus}");
+        text += &format!("{path} -> ../../../devices/pci0000:00/{bus}\n{path}/class = 0x030200\n");
+        text += &format!("{path}/vendor = 0x10de\nnvml/{number}/bus = {bus}\n");
+    }
+    let recording: Recording = text.parse().unwrap();
+    let start = std::time::Instant::now();
+    assert_eq!(count(&probe(&recording, &recording).unwrap(), "gpu"), 20_000);
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+}

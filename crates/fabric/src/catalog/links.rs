@@ -49,6 +49,20 @@ pub static NVLINK_UNKNOWN: LinkSpec = LinkSpec {
     latency: NVLINK_LATENCY,
 };
 
+/// The NVLink of GPUs of a compute capability (times ten), told as NCCL tells it; none for those that have no NVLink:
+/// Orin, Ada, Thor and the Blackwell of workstations.
+pub fn nvlink_of_sm(sm: u32) -> Option<&'static LinkSpec> {
+    match sm {
+        60..70 => Some(&NVLINK[0]),
+        70..80 => Some(&NVLINK[1]),
+        86 => Some(&NVLINK3_GEFORCE),
+        80..86 => Some(&NVLINK[2]),
+        90..100 => Some(&NVLINK[3]),
+        100..110 => Some(&NVLINK[4]),
+        _ => None,
+    }
+}
+
 /// NVLink-C2C between Grace and its GPU, 45 GB/s each way per link: a GH200 has 10, a GB200's GPU 5.
 pub static C2C: LinkSpec = LinkSpec {
     kind: LinkKind::C2c,
@@ -286,6 +300,19 @@ pub fn all() -> Vec<LinkSpec> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nvlinks_follow_the_compute_capability() {
+        use crate::catalog::gpus::{GPUS, Vendor};
+
+        for model in GPUS.iter().filter(|model| model.vendor == Vendor::Nvidia) {
+            if let Some((spec, _)) = model.gpu_links() {
+                let of_sm = nvlink_of_sm(model.architecture).map(|spec| spec.kind);
+                assert_eq!(of_sm, Some(spec.kind), "{model}");
+            }
+        }
+        assert_eq!([52, 87, 89, 110, 120, 121].map(nvlink_of_sm), [None; 6]);
+    }
 
     #[test]
     fn sockets_follow_the_cpu() {

@@ -9,6 +9,10 @@ use crate::format::{ReadError, excerpt};
 
 /// Devices of one table. Hosts with many virtual NICs have some dozens.
 const MAX_DEVICES: usize = 1_024;
+/// Bytes of one line. The widest table that is taken has lines of some kilobytes.
+const MAX_LINE_BYTES: usize = 64 << 10;
+/// Words or fields looked at after a row's cells. There are three columns, and drivers put two tabs before the last.
+const MAX_AFFINITY_FIELDS: usize = 8;
 /// NVLinks between two GPUs.
 const MAX_NVLINKS: u32 = 1_000;
 
@@ -86,6 +90,12 @@ pub fn looks_like(bytes: &[u8]) -> bool {
 
 /// Reads the table.
 pub(super) fn parse(text: &str) -> Result<Table, ReadError> {
+    if let Some((_, number)) = text.lines().zip(1..).find(|(line, _)| line.len() > MAX_LINE_BYTES) {
+        return Err(ReadError::at(
+            number,
+            format!("this line has more than {MAX_LINE_BYTES} bytes; no table is so wide"),
+        ));
+    }
     let mut lines = text.lines().zip(1..);
     let mut header = None;
     for (line, number) in lines.by_ref() {
@@ -117,19 +127,20 @@ pub(super) fn parse(text: &str) -> Result<Table, ReadError> {
         if let Some((nic, name)) = line.split_once(':')
             && nic.trim().starts_with("NIC")
         {
-            if is_plain(name.trim()) {
+            // A name that is no column's names nothing, and there may be any number of them.
+            if known.contains(nic.trim()) && is_plain(name.trim()) {
                 legend.insert(nic.trim().to_owned(), name.trim().to_owned());
             }
         } else if header.columns.get(rows.len()).is_some_and(|column| column == first) {
             rows.push(header.row(&line, number)?);
         } else if known.contains(first) {
-            return Err(ReadError::at(
-                number,
-                match header.columns.get(rows.len()) {
-                    Some(due) => format!("this is the row of {}, and {due} is due here", excerpt(first)),
-                    None => format!("{} has a row already", excerpt(first)),
-                },
-            ));
+            let reason = match header.columns.get(rows.len()) {
+                Some(due) => format!("this is the row of {}, and {due} is due here", excerpt(first)),
+                None if has_cell_second(&line) => format!("{} has a row already", excerpt(first)),
+                // Whoever pasted the table may go on to write about a device.
+                None => continue,
+            };
+            return Err(ReadError::at(number, reason));
         }
     }
     if let Some(missing) = header.columns.get(rows.len()) {
@@ -249,7 +260,7 @@ impl Header {
             let cell = cell(word).ok_or_else(|| ReadError::at(number, bad_cell(&name, column, word)))?;
             cells.push(cell);
         }
-        let (cpus, numa) = self.affinity(line, &words.collect::<Vec<_>>());
+        let (cpus, numa) = self.affinity(line, &words.take(MAX_AFFINITY_FIELDS).collect::<Vec<_>>());
         Ok(Row {
             name,
             line: number,
@@ -263,8 +274,8 @@ impl Header {
     /// The CPU and NUMA columns. Either may be empty, which only tabs show; failing them, the count of words tells.
     fn affinity<'l>(&self, line: &'l str, words: &[&'l str]) -> (Option<&'l str>, Option<&'l str>) {
         let known = |text: &&str| !text.is_empty() && *text != "N/A";
-        let fields: Vec<&str> = line.split('\t').map(str::trim).collect();
-        let tail = fields.get(1 + self.columns.len()..).unwrap_or_default();
+        let after_cells = line.split('\t').skip(1 + self.columns.len());
+        let tail: Vec<&str> = after_cells.map(str::trim).take(MAX_AFFINITY_FIELDS).collect();
         let by_tabs = tail.iter().filter(|field| !field.is_empty()).eq(words.iter());
         let (cpus, numa) = if by_tabs {
             (tail.first().copied(), tail.get(1).copied())
@@ -332,9 +343,11 @@ fn is_gpu(name: &str) -> bool {
 }
 
 fn is_row(line: &str) -> bool {
-    let mut words = line.split_whitespace();
-    words.next().is_some_and(is_gpu)
-        && words.next().is_some_and(|word| cell(word).is_some() || is_peer_word(word))
+    line.split_whitespace().next().is_some_and(is_gpu) && has_cell_second(line)
+}
+
+fn has_cell_second(line: &str) -> bool {
+    line.split_whitespace().nth(1).is_some_and(|word| cell(word).is_some() || is_peer_word(word))
 }
 
 /// `0,3-9` begins with 0.

@@ -359,3 +359,27 @@ fn any_wiring_at_all_is_drawn() {
         check(&format!("round {round}"), &builder.finish().unwrap());
     }
 }
+
+#[test]
+fn nodes_without_a_number_are_counted() {
+    let text = "\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n";
+    let drawn = read(&svg(&crate::format::smi::read(text.as_bytes(), "x", None).unwrap()));
+    assert_eq!((drawn.named("CPU"), drawn.says("CPU -1")), (2, false));
+}
+
+#[test]
+fn many_cpus_with_many_devices_are_drawn_in_time() {
+    let mut file = "<system version='1'>".to_owned();
+    for cpu in 0..128 {
+        file += &format!("<cpu numaid='{cpu}'>");
+        for pci in 0..250 {
+            file += &format!("<pci busid='{cpu:04x}:{pci:02x}:00.0' class='0x060400'/>");
+        }
+        file += "</cpu>";
+    }
+    file += "</system>";
+    let fabric = crate::format::xml::read(file.as_bytes(), "x").unwrap();
+    let start = std::time::Instant::now();
+    assert!(svg(&fabric).len() > 1_000);
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+}

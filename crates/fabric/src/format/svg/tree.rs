@@ -40,6 +40,10 @@ pub(super) struct Tree<'s, 'a> {
     pub(super) roots: Vec<Branch>,
     pub(super) gpus: BTreeMap<DeviceId, Rect>,
     pub(super) placed: Vec<Block>,
+    /// How far down reaches what hangs below a device.
+    pub(super) lowest: BTreeMap<DeviceId, f64>,
+    /// The blocks level with CPUs, by where they begin, each with the first end among itself and those after it.
+    beside_cpus: Vec<(f64, f64)>,
     /// Top of the row of each depth.
     rows: Vec<f64>,
     pub(super) width: f64,
@@ -63,6 +67,8 @@ impl<'s, 'a> Tree<'s, 'a> {
             roots: Vec::new(),
             gpus: BTreeMap::new(),
             placed: Vec::new(),
+            lowest: BTreeMap::new(),
+            beside_cpus: Vec::new(),
             rows: Vec::new(),
             width: 0.0,
             height: 0.0,
@@ -164,8 +170,10 @@ impl<'s, 'a> Tree<'s, 'a> {
         }
         self.width = (x - 2.0 * metrics.gap).max(0.0);
         self.narrow_cpus();
+        let rects = self.rects();
         let cpus: Vec<DeviceId> = roots.iter().filter_map(|root| root.device).collect();
-        self.height = y + self.room_for_bows(&cpus);
+        self.index(&rects, cpus.first().and_then(|cpu| rects.get(cpu)));
+        self.height = y + self.room_for_bows(&cpus, &rects);
         self.roots = roots;
     }
 
@@ -272,14 +280,42 @@ impl<'s, 'a> Tree<'s, 'a> {
         if apart < 2 { 0.0 } else { self.metrics.row_gap * 0.3 * apart as f64 }
     }
 
+    /// Where every placed device stands.
+    pub(super) fn rects(&self) -> BTreeMap<DeviceId, Rect> {
+        let blocks = self.placed.iter();
+        blocks.flat_map(|block| block.members.iter().map(|&id| (id, block.rect))).collect()
+    }
+
+    /// Makes blocks quick to find: of `lowest` and `beside_cpus` is asked once for each line.
+    fn index(&mut self, rects: &BTreeMap<DeviceId, Rect>, cpu: Option<&Rect>) {
+        for block in &self.placed {
+            for parent in block.members.iter().filter_map(|&id| self.scene.parent(id)) {
+                if rects.get(&parent).is_some_and(|above| block.rect.y >= above.bottom()) {
+                    let lowest = self.lowest.entry(parent).or_insert(block.rect.bottom());
+                    *lowest = lowest.max(block.rect.bottom());
+                }
+            }
+        }
+        // CPUs stand in one row and are of one height.
+        let level = |rect: &Rect| cpu.is_some_and(|cpu| rect.y < cpu.bottom() && cpu.y < rect.bottom());
+        let beside = self.placed.iter().map(|block| block.rect).filter(level);
+        self.beside_cpus = beside.map(|rect| (rect.x, rect.right())).collect();
+        self.beside_cpus.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut first_end = f64::MAX;
+        for (_, end) in self.beside_cpus.iter_mut().rev() {
+            first_end = first_end.min(*end);
+            *end = first_end;
+        }
+    }
+
     /// Room below for the deepest bow between CPUs.
-    fn room_for_bows(&self, cpus: &[DeviceId]) -> f64 {
-        let rect =
-            |cpu: DeviceId| self.placed.iter().find(|block| block.members == [cpu]).map(|block| block.rect);
+    fn room_for_bows(&self, cpus: &[DeviceId], rects: &BTreeMap<DeviceId, Rect>) -> f64 {
         let mut deepest = 0.0_f64;
-        for (i, &a) in cpus.iter().enumerate() {
-            for (j, &b) in cpus.iter().enumerate().skip(i + 1) {
-                if let (Some(_), Some(from), Some(to)) = (self.scene.between(a, b).next(), rect(a), rect(b)) {
+        for (i, a) in cpus.iter().enumerate() {
+            for (j, b) in cpus.iter().enumerate().skip(i + 1) {
+                if let (Some(_), Some(&from), Some(&to)) =
+                    (self.scene.between(*a, *b).next(), rects.get(a), rects.get(b))
+                {
                     deepest = deepest.max(self.bow(self.places_apart(from, to, j - i)));
                 }
             }
@@ -289,11 +325,9 @@ impl<'s, 'a> Tree<'s, 'a> {
 
     /// How many places apart two CPUs count as: neighbours with a NIC between them are not next to each other.
     pub(super) fn places_apart(&self, from: Rect, to: Rect, places: usize) -> usize {
-        let between = |block: &Block| {
-            let level = block.rect.y < from.bottom() && from.y < block.rect.bottom();
-            level && block.rect.x >= from.right() && block.rect.right() <= to.x
-        };
-        if self.placed.iter().any(between) { places.max(2) } else { places }
+        let after = self.beside_cpus.partition_point(|(x, _)| *x < from.right());
+        let something_between = self.beside_cpus.get(after).is_some_and(|(_, first_end)| *first_end <= to.x);
+        if something_between { places.max(2) } else { places }
     }
 
     fn is_cabled(&self, nics: &[DeviceId]) -> bool {

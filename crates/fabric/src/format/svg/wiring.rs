@@ -16,9 +16,7 @@ impl Tree<'_, '_> {
         picture: &mut Picture,
     ) {
         let mut rects: BTreeMap<DeviceId, Rect> = gpus.clone();
-        for block in &self.placed {
-            rects.extend(block.members.iter().map(|&id| (id, block.rect)));
-        }
+        rects.extend(self.rects());
         let mut fans: BTreeMap<DeviceId, Vec<&[DeviceId]>> = BTreeMap::new();
         let singles: Vec<[DeviceId; 1]> = gpus.keys().map(|&id| [id]).collect();
         let members = singles.iter().map(|single| &single[..]);
@@ -59,11 +57,7 @@ impl Tree<'_, '_> {
         picture: &mut Picture,
     ) {
         // What hangs below the child is passed before the line may turn.
-        let below = self.placed.iter().filter(|block| block.rect.y >= rect.bottom());
-        let clear = below
-            .filter(|block| block.members.iter().any(|&id| self.scene.parent(id) == Some(child)))
-            .map(|block| block.rect.bottom())
-            .fold(rect.bottom(), f64::max);
+        let clear = self.lowest.get(&child).map_or(rect.bottom(), |lowest| lowest.max(rect.bottom()));
         let edges: Vec<&Edge> = self.scene.between(parent, child).collect();
         for (index, edge) in edges.iter().enumerate() {
             let offset = (index as f64 - (edges.len() - 1) as f64 / 2.0) * (edge.width() + 3.0).max(6.0);

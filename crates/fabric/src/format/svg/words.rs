@@ -19,7 +19,9 @@ pub(super) fn caption(scene: &Scene, id: DeviceId) -> (String, String) {
                 Some(other) => other,
                 None => "",
             };
-            (format!("CPU {}", numa.id), vendor.to_owned())
+            // A description that does not number its nodes says -1.
+            let number = u32::try_from(numa.id).unwrap_or(ordinal);
+            (format!("CPU {number}"), vendor.to_owned())
         }
         DeviceKind::RootPort => (format!("Port {ordinal}"), String::new()),
         DeviceKind::PcieSwitch => (format!("PCIe {ordinal}"), String::new()),

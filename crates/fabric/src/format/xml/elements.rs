@@ -75,6 +75,18 @@ pub(super) struct Document<'a> {
     pub(super) ignored_count: usize,
 }
 
+impl Document<'_> {
+    /// GPU links have a name of their own in each dialect: RCCL's (version 2) knows no nvlink, and NCCL's no xgmi.
+    fn dialect_has(&self, tag: Tag) -> bool {
+        let is_rccl = self.elements.first().is_some_and(|root| root.number("version") == Some(2));
+        match tag {
+            Tag::NvLink => !is_rccl,
+            Tag::Xgmi => is_rccl,
+            _ => true,
+        }
+    }
+}
+
 /// Reads the elements of a file.
 pub(super) fn parse(text: &str) -> Result<Document<'_>, ReadError> {
     let mut parser = Parser {
@@ -151,6 +163,7 @@ impl<'a> Parser<'a> {
         }
         let second_root = parent.is_none() && !self.document.elements.is_empty();
         let tag = Tag::known(parent.map(|at| self.document.elements[at].tag), name);
+        let tag = tag.filter(|tag| self.document.dialect_has(*tag));
         let (Some(tag), false) = (tag, second_root) else {
             self.document.ignored_count += 1;
             if self.document.ignored.len() < 3 {

@@ -3,15 +3,16 @@
 //! A `<nvlink>` is one direction of a link between GPUs (each lists the other), but both directions of one to a switch
 //! or a CPU. Several `<gpu>` in one PCI function are ranks on one GPU, each of which lists all its links.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::attributes::class;
 use super::elements::{Element, Tag};
 use super::read::{TreeReader, bus_id};
+use super::switches::{Attachment, SwitchKey, merged};
 use super::{HIDDEN_DOMAIN, HIDDEN_SWITCH, local_link};
 use crate::catalog::gpus::Vendor;
 use crate::catalog::links;
-use crate::device::{BusId, Device, DeviceId, DeviceKind, HostId, PciClass};
+use crate::device::{BusId, Device, DeviceId, DeviceKind, PciClass};
 use crate::figure::{Basis, Figure, Source};
 use crate::format::ReadError;
 use crate::link::{LinkKind, LinkSpec, SpecId};
@@ -20,10 +21,14 @@ use crate::rate::Rate;
 /// Links between two devices. Today's largest GPU has 36.
 const MAX_COUNT: u32 = 1_000;
 
+/// What a POWER CPU reports where NVLinks end in it.
+const CPU_BRIDGE: PciClass = PciClass(0x06_80_01);
+
 /// Reads every link element; all devices are there.
 pub(super) fn read(tree: &mut TreeReader<'_, '_>) -> Result<(), ReadError> {
     let mut reader = LinkReader {
         switches: FxHashMap::default(),
+        one_switch: FxHashMap::default(),
         listed: Vec::new(),
         dropped_pcilinks: 0,
         self_links: 0,
@@ -32,6 +37,7 @@ pub(super) fn read(tree: &mut TreeReader<'_, '_>) -> Result<(), ReadError> {
         tree,
     };
     let document = reader.tree.document;
+    reader.find_split_switches();
     for (at, element) in document.elements.iter().enumerate() {
         let Some(device) = reader.tree.devices[at] else {
             continue;
@@ -64,7 +70,9 @@ struct Listed {
 struct LinkReader<'t, 'd, 'a> {
     tree: &'t mut TreeReader<'d, 'a>,
     /// Switches by host (none: shared by hosts) and bus id.
-    switches: FxHashMap<(Option<HostId>, BusId), DeviceId>,
+    switches: FxHashMap<SwitchKey, DeviceId>,
+    /// The switch that stands for others, by each of those.
+    one_switch: FxHashMap<SwitchKey, SwitchKey>,
     listed: Vec<Listed>,
     dropped_pcilinks: usize,
     self_links: usize,
@@ -96,14 +104,13 @@ impl LinkReader<'_, '_, '_> {
                 }
                 target => target,
             },
-            Some(Some(PciClass(0x06_80_01))) => match self.numa_above(element) {
+            Some(Some(CPU_BRIDGE)) => match self.numa_above(element) {
                 Some(numa) => numa,
                 None => return Ok(()),
             },
             Some(_) => {
-                let target = bus_id(element, "target")?;
-                seen_again = self.is_gpu(source, target);
-                let target = if seen_again { HIDDEN_SWITCH } else { target };
+                let target;
+                (target, seen_again) = self.switch_bus(element, source)?;
                 self.gpus_as_switches |= seen_again;
                 self.switch(source, target, generation)
             }
@@ -161,18 +168,66 @@ impl LinkReader<'_, '_, '_> {
             .is_some_and(|id| matches!(self.tree.builder.device(id).kind, DeviceKind::Gpu(_)))
     }
 
+    /// Where the switch is that a link leads to, and whether the link names a GPU in its place. NCCL knows a switch by
+    /// its class alone, so a link may leave the rest out.
+    fn switch_bus(&self, element: &Element<'_>, source: DeviceId) -> Result<(BusId, bool), ReadError> {
+        if element.text("target").is_none() {
+            return Ok((HIDDEN_SWITCH, false));
+        }
+        let target = bus_id(element, "target")?;
+        let names_gpu = self.is_gpu(source, target);
+        Ok((if names_gpu { HIDDEN_SWITCH } else { target }, names_gpu))
+    }
+
+    /// Looks ahead for switches that have to be one.
+    fn find_split_switches(&mut self) {
+        let document = self.tree.document;
+        let mut attachments = Vec::new();
+        for (at, element) in document.elements.iter().enumerate() {
+            let (Tag::NvLink | Tag::Xgmi, Some(gpu)) = (element.tag, self.tree.devices[at]) else {
+                continue;
+            };
+            let to_switch = match element.text("tclass").map(class) {
+                Some(Some(class)) => !class.is_gpu() && class != CPU_BRIDGE,
+                Some(None) => true,
+                None => false,
+            };
+            // What is wrong with an element is told when its turn comes.
+            let (Ok(Some(_)), Ok((bus, _)), true, Some(host)) = (
+                count(element),
+                self.switch_bus(element, gpu),
+                to_switch,
+                self.tree.builder.device(gpu).host,
+            ) else {
+                continue;
+            };
+            attachments.push(Attachment { gpu, host, switch: self.switch_key(gpu, bus) });
+        }
+        self.one_switch = merged(&attachments);
+    }
+
+    fn switch_key(&self, near: DeviceId, bus: BusId) -> SwitchKey {
+        let host = self.tree.builder.device(near).host;
+        // A hidden switch is the rack's where the file has several hosts.
+        let shared = bus.domain() >= u64::from(HIDDEN_DOMAIN)
+            && self.tree.builder.host_count() > 1
+            && self.switch_in_file((host, bus)).is_none();
+        (if shared { None } else { host }, bus)
+    }
+
+    fn switch_in_file(&self, (host, bus): SwitchKey) -> Option<DeviceId> {
+        let device = *self.tree.by_bus.get(&(host?, bus))?;
+        matches!(self.tree.builder.device(device).kind, DeviceKind::NvSwitch { .. }).then_some(device)
+    }
+
     /// The switch at a bus id, as a PCI function of the file or as a device that only links name.
     fn switch(&mut self, near: DeviceId, bus: BusId, nvlink: Option<u8>) -> DeviceId {
-        let host = self.tree.builder.device(near).host;
-        let hidden = bus.domain() >= u64::from(HIDDEN_DOMAIN);
-        // A hidden switch is the rack's where the file has several hosts.
-        let owner = if hidden && self.tree.builder.host_count() > 1 { None } else { host };
-        let in_file = self
-            .at_bus(near, bus)
-            .filter(|id| matches!(self.tree.builder.device(*id).kind, DeviceKind::NvSwitch { .. }));
-        let switch = match in_file {
+        let key = self.switch_key(near, bus);
+        let key = *self.one_switch.get(&key).unwrap_or(&key);
+        let switch = match self.switch_in_file(key) {
             Some(switch) => switch,
-            None => *self.switches.entry((owner, bus)).or_insert_with(|| {
+            None => *self.switches.entry(key).or_insert_with(|| {
+                let (owner, bus) = key;
                 self.tree.builder.add_device(Device {
                     host: owner,
                     ordinal: 0,
@@ -318,6 +373,15 @@ impl LinkReader<'_, '_, '_> {
 
     fn notes(self) {
         let builder = &mut self.tree.builder;
+        if !self.one_switch.is_empty() {
+            let stand_ins: FxHashSet<&SwitchKey> = self.one_switch.values().collect();
+            builder.note(format!(
+                "Some GPUs share no NVSwitch, as where switches are linked to each other, which a file cannot say; as \
+                 NCCL does, {} NVSwitches are counted as {}.",
+                self.one_switch.len() + stand_ins.len(),
+                stand_ins.len()
+            ));
+        }
         if self.gpus_as_switches {
             builder.note(
                 "NVLinks name GPUs but call them switches, as sandboxes do; they are taken to meet in one NVSwitch.",
@@ -365,19 +429,12 @@ fn name_of(element: &Element<'_>) -> &'static str {
     }
 }
 
-/// The NVLinks of a GPU, told by its compute capability as NCCL tells them.
+/// The NVLinks of a GPU, told by its compute capability.
 fn nvlink(gpu: &Device) -> LinkSpec {
     let DeviceKind::Gpu(gpu) = &gpu.kind else {
         return links::NVLINK_UNKNOWN.clone();
     };
     let model = gpu.model.filter(|model| model.vendor == Vendor::Nvidia);
-    match gpu.sm.or(model.map(|model| model.architecture)) {
-        Some(86) => links::NVLINK3_GEFORCE.clone(),
-        Some(60..70) => links::NVLINK[0].clone(),
-        Some(70..80) => links::NVLINK[1].clone(),
-        Some(80..90) => links::NVLINK[2].clone(),
-        Some(90..100) => links::NVLINK[3].clone(),
-        Some(100..) => links::NVLINK[4].clone(),
-        _ => links::NVLINK_UNKNOWN.clone(),
-    }
+    let sm = gpu.sm.or(model.map(|model| model.architecture));
+    sm.and_then(links::nvlink_of_sm).unwrap_or(&links::NVLINK_UNKNOWN).clone()
 }

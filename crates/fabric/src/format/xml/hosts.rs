@@ -8,7 +8,7 @@ use super::write::find;
 use crate::catalog::gpus::Vendor;
 use crate::device::{DeviceId, DeviceKind, GpuRank, HostId};
 use crate::fabric::Fabric;
-use crate::link::{Link, LinkKind};
+use crate::link::LinkKind;
 
 /// The hosts that share an NVLink domain with `host`, itself among them: what one file has to describe together.
 pub fn island(fabric: &Fabric, host: HostId) -> Vec<HostId> {
@@ -47,18 +47,22 @@ pub(super) enum Dialect {
 }
 
 impl Dialect {
+    /// Links decide, for each dialect has a word for its own alone; without any, the GPUs do.
     pub(super) fn of(fabric: &Fabric, tree: &Tree) -> Self {
-        let amd = |id: DeviceId| {
+        let gpus = || fabric.gpus().iter().copied().filter(|gpu| tree.holds(*gpu));
+        let has = |wanted: fn(LinkKind) -> bool| {
+            gpus().flat_map(|gpu| fabric.links_from(gpu)).any(|link| wanted(fabric.spec(link).kind))
+        };
+        let is_amd = |id: DeviceId| {
             let DeviceKind::Gpu(gpu) = &fabric.device(id).kind else {
                 return false;
             };
             let names_gcn = |rank: &GpuRank| rank.extra.iter().any(|(name, _)| &**name == "gcn");
-            let xgmi = |link: &Link| matches!(fabric.spec(link).kind, LinkKind::Xgmi { .. });
-            gpu.ranks.iter().any(names_gcn)
-                || gpu.model.is_some_and(|model| model.vendor == Vendor::Amd)
-                || fabric.links_from(id).iter().any(xgmi)
+            gpu.ranks.iter().any(names_gcn) || gpu.model.is_some_and(|model| model.vendor == Vendor::Amd)
         };
-        if fabric.gpus().iter().any(|gpu| tree.holds(*gpu) && amd(*gpu)) { Self::Rccl } else { Self::Nccl }
+        let has_xgmi = has(|kind| matches!(kind, LinkKind::Xgmi { .. }));
+        let has_nvlink = has(|kind| matches!(kind, LinkKind::NvLink { .. }));
+        if has_xgmi || (!has_nvlink && gpus().any(is_amd)) { Self::Rccl } else { Self::Nccl }
     }
 }
 

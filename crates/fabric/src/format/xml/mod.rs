@@ -14,6 +14,7 @@ mod identify;
 mod markup;
 mod notes;
 mod read;
+mod switches;
 mod tree;
 mod write;
 mod write_gpu;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::switches::stand_ins;
 use super::{HIDDEN_DOMAIN, HIDDEN_SWITCH, local_link};
 use crate::device::{BusId, DeviceId, DeviceKind, HostId};
 use crate::fabric::Fabric;
@@ -26,6 +27,8 @@ pub(super) struct Tree {
     placed: Vec<bool>,
     /// Where each device comes in the file; what has no element of its own comes last.
     position: Vec<usize>,
+    /// The NVSwitch that stands for others, by each of those.
+    one_switch: FxHashMap<DeviceId, DeviceId>,
     /// The rank of each GPU that is written.
     ranks: FxHashMap<DeviceId, i32>,
 }
@@ -41,6 +44,7 @@ impl Tree {
             bus: fabric.devices().iter().map(|device| device.bus).collect(),
             placed: vec![false; count],
             position: (count..2 * count).collect(),
+            one_switch: stand_ins(fabric),
             ranks: FxHashMap::default(),
         };
         let mut chosen = vec![false; fabric.hosts().len()];
@@ -78,6 +82,11 @@ impl Tree {
     /// The rank for a GPU that has none: its number among those that are written.
     pub(super) fn rank(&self, id: DeviceId) -> Option<i32> {
         self.ranks.get(&id).copied()
+    }
+
+    /// The device that a link to a device names.
+    pub(super) fn named_for(&self, id: DeviceId) -> DeviceId {
+        self.one_switch.get(&id).copied().unwrap_or(id)
     }
 
     /// What stands directly below a device, in the order of their ids.

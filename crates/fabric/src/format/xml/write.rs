@@ -36,7 +36,7 @@ pub(super) struct Writer<'f> {
     pub(super) markup: Markup,
     /// Network ports written so far: the numbers of those that have none.
     nets: usize,
-    dialect: Dialect,
+    pub(super) dialect: Dialect,
     hash_hosts: bool,
 }
 

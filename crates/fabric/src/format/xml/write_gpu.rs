@@ -2,6 +2,7 @@
 
 use super::HIDDEN_SWITCH;
 use super::gpu_links::order;
+use super::hosts::Dialect;
 use super::write::{Writer, find};
 use crate::catalog::gpus::Vendor;
 use crate::device::{DeviceId, DeviceKind, Gpu, GpuRank, PciClass};
@@ -11,7 +12,16 @@ impl Writer<'_> {
     pub(super) fn gpu(&mut self, id: DeviceId, gpu: &Gpu) {
         let mut links: Vec<Link> = self.fabric.links_from(id).to_vec();
         links.retain(|link| self.is_written(link));
+        for link in &mut links {
+            link.target = self.tree.named_for(link.target);
+        }
         links.sort_by_key(|link| (self.tree.position(link.target), order(self.fabric.spec(link))));
+        // Only links to switches that are written as one can be next to their like.
+        links.dedup_by(|next, kept| {
+            let same = (next.target, next.spec) == (kept.target, kept.spec);
+            kept.count = if same { kept.count.saturating_add(next.count) } else { kept.count };
+            same
+        });
         let invented = GpuRank {
             dev: Some(self.fabric.device(id).ordinal as i32),
             rank: self.tree.rank(id),
@@ -66,7 +76,12 @@ impl Writer<'_> {
             }
             _ => false,
         };
-        fits && link.count > 0
+        let has_word = match self.fabric.spec(link).kind {
+            LinkKind::NvLink { .. } => self.dialect == Dialect::Nccl,
+            LinkKind::Xgmi { .. } => self.dialect == Dialect::Rccl,
+            _ => true,
+        };
+        fits && has_word && link.count > 0
     }
 
     fn gpu_link(&mut self, link: &Link) {

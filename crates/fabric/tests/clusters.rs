@@ -1,7 +1,5 @@
 //! Clusters, as specs compose them.
 
-use std::time::{Duration, Instant};
-
 use weftlink_fabric::device::Tier;
 use weftlink_fabric::link::Network;
 use weftlink_fabric::{DeviceId, DeviceKind, Fabric, LinkKind, resolve};
@@ -198,13 +196,10 @@ fn a_text_that_names_nothing_is_told_what_would() {
     }
 }
 
-/// Far above what it takes, even unoptimised on a busy machine: it is there to catch quadratic growth.
+/// How long it takes is for the benchmark `scale` to tell.
 #[test]
-fn nine_thousand_gpus_are_built_quickly() {
-    let start = Instant::now();
+fn nine_thousand_gpus_are_built() {
     let fabric = cluster("128x gb200-nvl72 + 4x ndr");
-    let took = start.elapsed();
     assert_eq!(fabric.gpus().len(), 9_216);
     assert!(fabric.links().len() > 350_000);
-    assert!(took < Duration::from_secs(5), "{took:?}");
 }

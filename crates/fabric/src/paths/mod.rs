@@ -16,7 +16,7 @@ use crate::device::{DeviceId, DeviceKind};
 use crate::fabric::Fabric;
 use crate::figure::Nanoseconds;
 
-pub use classes::PairClass;
+pub use classes::{PairClass, worse};
 use island::{Islands, Place};
 pub use kind::PathType;
 use network::{Plug, SwitchGraph};

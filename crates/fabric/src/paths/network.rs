@@ -86,6 +86,13 @@ impl SwitchGraph {
         itself.into_iter().chain(cabled.filter(move |_| itself.is_none()))
     }
 
+    /// For each switch the first one that is cabled to the same switches in the same way. Paths do not change when two such
+    /// switches that are not their ends change places.
+    pub(super) fn twins(&self) -> Vec<u32> {
+        let mut first: FxHashMap<Vec<(u32, Width)>, u32> = FxHashMap::default();
+        (0..).zip(&self.edges).map(|(switch, edges)| *first.entry(edges.clone()).or_insert(switch)).collect()
+    }
+
     /// The widest way between two switches, and of those the shortest.
     pub(super) fn between(&self, a: u32, b: u32) -> Option<&Between> {
         self.reach[a as usize].get_or_init(|| self.reach_from(a))[b as usize].as_ref()

@@ -154,9 +154,12 @@ impl Shape {
 
     fn reach(&self, source: u32, target: u32) -> Option<&Reach> {
         let ((part, from), (other, to)) = (self.places[source as usize], self.places[target as usize]);
+        if part != other {
+            return None;
+        }
         let reached =
             self.reach[source as usize].get_or_init(|| self.parts[part as usize].graph.reach_from(from));
-        reached[to as usize].as_ref().filter(|_| part == other)
+        reached[to as usize].as_ref()
     }
 
     /// The stations after `source` on the way to a target over PCIe, C2C and sockets.

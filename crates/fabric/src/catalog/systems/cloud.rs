@@ -63,7 +63,11 @@ pub(super) static SYSTEMS: &[System] = &[
         name: "p6-b300",
         summary: "AWS p6-b300.48xlarge: 8x B300, 16x EFA v4 400G",
         source: AWS_TYPES,
-        build: |system| blackwell("b300", nics(2, Network::EfaV4, 400, (5, 16))).build(system),
+        build: |system| {
+            // Gen6 switches are inferred: a Gen5 slot would pass 63 of the 100 GB/s that each GPU's two NICs bring.
+            let nics = nics(2, Network::EfaV4, 400, (5, 16));
+            Server { pcie: 6, ..blackwell("b300", nics) }.build(system)
+        },
     },
     System {
         name: "nd-a100-v4",

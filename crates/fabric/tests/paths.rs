@@ -259,3 +259,16 @@ fn a_gpu_without_a_slot_is_reached_by_its_links_alone() {
     assert_eq!(paths.path(b, cpu).kind, PathType::Dis);
     assert_eq!(paths.path(cpu, b).kind, PathType::Dis);
 }
+
+#[test]
+fn a_route_names_the_switches_it_passes() {
+    let fabric = cluster("70x hgx-h100 + 8x ndr");
+    let id = |name: &str| fabric.find(name).unwrap();
+    let route = Paths::of(&fabric).route(id("host1/gpu2"), id("host69/gpu2"));
+    let names: Vec<String> = route.stations.iter().map(|station| fabric.device_name(station[0])).collect();
+    // Units of 32 hosts, eight leaves each: the third unit's leaf for rail 2 is leaf 18.
+    assert_eq!(names[3..6], ["leaf2", "spine0", "leaf18"], "{names:?}");
+    assert_eq!(route.path.hops as usize, names.len() - 1);
+    let wired = |pair: &[Vec<_>]| fabric.links_from(pair[0][0]).iter().any(|link| link.target == pair[1][0]);
+    assert!(route.stations.windows(2).all(wired), "{names:?}");
+}

@@ -149,9 +149,8 @@ impl<'a> Paths<'a> {
                 let (ways_out, ways_in) = (self.exits(source, Bound::Out), self.exits(target, Bound::In));
                 if let Some((_, out, back)) = self.best_exits(&ways_out, &ways_in) {
                     self.local_stations(source, out.nic, &mut stations);
-                    let between = self.network.between(out.plug.switch, back.plug.switch);
-                    let switches = between.iter().flat_map(|between| &between.switches);
-                    stations.extend(switches.map(|switch| vec![self.network.device(*switch)]));
+                    let switches = self.network.route(out.plug.switch, back.plug.switch);
+                    stations.extend(switches.iter().map(|switch| vec![self.network.device(*switch)]));
                     if let Some(nic) = back.nic {
                         stations.push(vec![nic]);
                         self.local_stations(nic, Some(target), &mut stations);

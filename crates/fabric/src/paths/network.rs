@@ -18,6 +18,9 @@ pub(super) struct SwitchGraph {
     numbers: FxHashMap<DeviceId, u32>,
     switches: Vec<DeviceId>,
     edges: Vec<Vec<(u32, Width)>>,
+    /// For each switch the first that is cabled alike, and for each first the second.
+    twins: Vec<u32>,
+    second_twins: Vec<u32>,
     /// For each switch, once asked: how every switch is reached from it.
     reach: Vec<OnceCell<Vec<Option<Between>>>>,
 }
@@ -63,8 +66,19 @@ impl SwitchGraph {
                 .collect()
         };
         let edges = switches.iter().map(edges_of).collect();
+        let edges: Vec<Vec<(u32, Width)>> = edges;
+        let mut first: FxHashMap<&[(u32, Width)], u32> = FxHashMap::default();
+        let mut second_twins: Vec<u32> = (0..switches.len() as u32).collect();
+        let mut twins = Vec::with_capacity(switches.len());
+        for (switch, edges) in (0..).zip(&edges) {
+            let twin = *first.entry(edges).or_insert(switch);
+            if twin != switch && second_twins[twin as usize] == twin {
+                second_twins[twin as usize] = switch;
+            }
+            twins.push(twin);
+        }
         let reach = switches.iter().map(|_| OnceCell::new()).collect();
-        Self { numbers, switches, edges, reach }
+        Self { numbers, switches, edges, twins, second_twins, reach }
     }
 
     pub(super) fn number(&self, device: DeviceId) -> Option<u32> {
@@ -86,16 +100,31 @@ impl SwitchGraph {
         itself.into_iter().chain(cabled.filter(move |_| itself.is_none()))
     }
 
-    /// For each switch the first one that is cabled to the same switches in the same way. Paths do not change when two such
-    /// switches that are not their ends change places.
-    pub(super) fn twins(&self) -> Vec<u32> {
-        let mut first: FxHashMap<Vec<(u32, Width)>, u32> = FxHashMap::default();
-        (0..).zip(&self.edges).map(|(switch, edges)| *first.entry(edges.clone()).or_insert(switch)).collect()
+    /// For each switch the first one that is cabled to the same switches in the same way.
+    pub(super) fn twins(&self) -> &[u32] {
+        &self.twins
     }
 
-    /// The widest way between two switches, and of those the shortest.
+    /// The widest way between two switches, and of those the shortest. Twins can change places without changing any path, so
+    /// the first of each kind answer for all of them: the width and the number of switches are right, their names
+    /// are for [`Self::route`] to tell.
     pub(super) fn between(&self, a: u32, b: u32) -> Option<&Between> {
-        self.reach[a as usize].get_or_init(|| self.reach_from(a))[b as usize].as_ref()
+        let (first, mut last) = (self.twins[a as usize], self.twins[b as usize]);
+        if first == last && a != b {
+            last = self.second_twins[first as usize];
+        }
+        self.reach[first as usize].get_or_init(|| self.reach_from(first))[last as usize].as_ref()
+    }
+
+    /// The switches on that way, both ends included.
+    pub(super) fn route(&self, a: u32, b: u32) -> Vec<u32> {
+        let mut switches = self.between(a, b).map_or_else(Vec::new, |between| between.switches.clone());
+        match switches.as_mut_slice() {
+            [start, .., end] => (*start, *end) = (a, b),
+            [only] => *only = a,
+            [] => {}
+        }
+        switches
     }
 
     fn reach_from(&self, source: u32) -> Vec<Option<Between>> {

@@ -1,4 +1,4 @@
-//! Recordings of machines: no text panics, and what a recording shows is what a recording of it shows.
+//! Recordings of machines: no text panics, and a recording of a recording shows as many devices and GPUs.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

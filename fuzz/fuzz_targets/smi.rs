@@ -1,5 +1,4 @@
-//! The text of `nvidia-smi topo -m`: no input panics, every cell of the matrix is in the fabric, and the fabric can be
-//! written as XML.
+//! The text of `nvidia-smi topo -m`: no input panics, and what was read is written as XML and reads back with as many GPUs.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -16,11 +16,6 @@ pub(super) fn print(value: &Value) -> io::Result<()> {
     writeln!(out)
 }
 
-/// GB/s of a rate.
-pub(super) fn gb<S, D>(rate: Rate<S, D>) -> f64 {
-    rate.gb()
-}
-
 /// A fabric and what there is to say about it.
 pub(super) fn fabric(paths: &Paths<'_>, summary: &Summary) -> anyhow::Result<Value> {
     let fabric = paths.fabric();
@@ -33,17 +28,17 @@ pub(super) fn fabric(paths: &Paths<'_>, summary: &Summary) -> anyhow::Result<Val
             "nvswitches": summary.nvswitches,
             "nvlink_domains": summary.domains,
             "gpu_link": summary.gpu_link.map(|kind| kind.to_string()),
-            "gpu_gb_per_s_each_way": summary.gpu_rate.map(gb),
-            "gpu_gb_per_s_both_ways": summary.gpu_rate.map(|rate| gb(rate.both_ways())),
-            "domain_gb_per_s_both_ways": summary.domain_rate.map(gb),
+            "gpu_gb_per_s_each_way": summary.gpu_rate.map(Rate::gb),
+            "gpu_gb_per_s_both_ways": summary.gpu_rate.map(|rate| rate.both_ways().gb()),
+            "domain_gb_per_s_both_ways": summary.domain_rate.map(Rate::gb),
             "nics_per_host": summary.nics.as_ref().map(Nics::count),
             "nics_per_gpu": summary.nics.as_ref().map(|nics| nics.count() as f64 / nics.gpus as f64),
-            "network_gb_per_s_each_way_per_gpu": summary.nics.as_ref().map(|nics| gb(nics.per_gpu())),
-            "network_gb_per_s_each_way_per_host": summary.nics.as_ref().map(|nics| gb(nics.total())),
+            "network_gb_per_s_each_way_per_gpu": summary.nics.as_ref().map(|nics| nics.per_gpu().gb()),
+            "network_gb_per_s_each_way_per_host": summary.nics.as_ref().map(|nics| nics.total().gb()),
             "network_step": summary.network_step(),
-            "bisection_gb_per_s_each_way": summary.bisection.filter(|b| b.is_exact()).map(|b| gb(b.upper)),
-            "bisection_at_least_gb_per_s_each_way": summary.bisection.map(|b| gb(b.lower)),
-            "bisection_at_most_gb_per_s_each_way": summary.bisection.map(|b| gb(b.upper)),
+            "bisection_gb_per_s_each_way": summary.bisection.filter(|b| b.is_exact()).map(|b| b.upper.gb()),
+            "bisection_at_least_gb_per_s_each_way": summary.bisection.map(|b| b.lower.gb()),
+            "bisection_at_most_gb_per_s_each_way": summary.bisection.map(|b| b.upper.gb()),
             "cliff": levels(summary),
             "pairs": summary.classes.iter().map(|class| {
                 let mut value = path(&class.path);
@@ -61,7 +56,7 @@ pub(super) fn fabric(paths: &Paths<'_>, summary: &Summary) -> anyhow::Result<Val
 pub(super) fn path(path: &Path) -> Value {
     // A device's way to itself has no width, and zero stands for a rate that nobody named.
     let is_between = !matches!(path.kind, PathType::Loc | PathType::Dis);
-    let known = |rate: Rate<Pair, OneWay>| (is_between && rate > Rate::ZERO).then(|| gb(rate));
+    let known = |rate: Rate<Pair, OneWay>| (is_between && rate > Rate::ZERO).then(|| rate.gb());
     json!({
         "type": path.kind.name(),
         "cell": path.cell(),
@@ -78,8 +73,8 @@ fn levels(summary: &Summary) -> Vec<Value> {
         json!({
             "level": level.name,
             "detail": level.detail,
-            "gb_per_s_each_way_per_gpu": gb(level.nominal),
-            "effective_gb_per_s_each_way_per_gpu": level.effective.map(gb),
+            "gb_per_s_each_way_per_gpu": level.nominal.gb(),
+            "effective_gb_per_s_each_way_per_gpu": level.effective.map(Rate::gb),
             "step_down": step,
         })
     };

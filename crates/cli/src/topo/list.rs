@@ -12,7 +12,6 @@ use weftlink_fabric::rate::Rate;
 use weftlink_fabric::{DeviceKind, Fabric, LinkKind, LinkSpec};
 
 use super::List;
-use super::json::gb;
 use crate::table::Table;
 
 pub(super) fn print(what: List, as_json: bool) -> io::Result<()> {
@@ -156,8 +155,8 @@ fn switches_json() -> Value {
             "generation": switch.generation,
             "ports": switch.ports,
             "link": switch.link.kind.id(),
-            "chip_gb_per_s_each_way": rate.map(gb),
-            "chip_gb_per_s_both_ways": rate.map(Rate::both_ways).map(gb),
+            "chip_gb_per_s_each_way": rate.map(Rate::gb),
+            "chip_gb_per_s_both_ways": rate.map(Rate::both_ways).map(Rate::gb),
             "found_in": switch.found_in,
             "source": switch.source,
         });
@@ -185,7 +184,7 @@ fn named_links() -> Vec<(String, LinkSpec)> {
 fn links_json() -> Value {
     let entry = |(id, spec): (String, LinkSpec)| {
         let rate = |figure: &Option<weftlink_fabric::figure::LinkRate>| {
-            figure.as_ref().map(|figure| gb(figure.value))
+            figure.as_ref().map(|figure| figure.value.gb())
         };
         let source = |figure: &Option<weftlink_fabric::figure::LinkRate>| {
             figure.as_ref().map(|figure| figure.source.to_string())
@@ -200,7 +199,7 @@ fn links_json() -> Value {
         });
         if let LinkKind::Pcie { generation, width } = spec.kind {
             value["lanes"] = json!(width);
-            value["per_lane_gb_per_s_each_way"] = json!(gb(catalog_links::pcie_lane(generation)));
+            value["per_lane_gb_per_s_each_way"] = json!(catalog_links::pcie_lane(generation).gb());
         }
         if let LinkKind::Network { gbit, .. } = spec.kind {
             value["gbit_per_s"] = json!(gbit);
@@ -223,14 +222,14 @@ fn gpus_json() -> Value {
             "name": model.name,
             "year": model.year,
             "memory_gb": model.memory.0 as f64 / 1e9,
-            "memory_gb_per_s": gb(model.memory_rate.value),
+            "memory_gb_per_s": model.memory_rate.value.gb(),
             "memory_source": model.memory_rate.source.to_string(),
             "link": links.map(|(link, _)| link.kind.id()),
             "links": links.map_or(0, |(_, count)| count),
-            "link_gb_per_s_each_way": links.and_then(|(link, _)| link.nominal.as_ref()).map(|figure| gb(figure.value)),
-            "link_gb_per_s_both_ways": links.and_then(|(link, _)| link.nominal.as_ref()).map(|figure| gb(figure.value.both_ways())),
-            "gpu_gb_per_s_each_way": rate.map(gb),
-            "gpu_gb_per_s_both_ways": rate.map(Rate::both_ways).map(gb),
+            "link_gb_per_s_each_way": links.and_then(|(link, _)| link.nominal.as_ref()).map(|figure| figure.value.gb()),
+            "link_gb_per_s_both_ways": links.and_then(|(link, _)| link.nominal.as_ref()).map(|figure| figure.value.both_ways().gb()),
+            "gpu_gb_per_s_each_way": rate.map(Rate::gb),
+            "gpu_gb_per_s_both_ways": rate.map(Rate::both_ways).map(Rate::gb),
             "bridge_slots": slots,
             "no_links_because": reason,
             "pcie": LinkKind::Pcie { generation: model.pcie.0, width: model.pcie.1 }.id(),

@@ -8,7 +8,7 @@ use super::groups::Groups;
 use super::table::{Cell, Table};
 use crate::catalog::gpus::{GpuModel, Vendor};
 use crate::catalog::links;
-use crate::device::{Cpu, Device, DeviceId, DeviceKind, Gpu, HostId, Numa, Port};
+use crate::device::{Cpu, DeviceId, DeviceKind, Gpu, HostId, Numa, Port};
 use crate::fabric::{Fabric, FabricBuilder};
 use crate::format::ReadError;
 use crate::link::{LinkKind, LinkSpec, Socket};
@@ -95,15 +95,7 @@ impl Wiring<'_> {
                     extra: Vec::new(),
                 }])
             };
-            let id = self.fabric.add_device(Device {
-                host: Some(self.host),
-                ordinal: 0,
-                kind,
-                bus: None,
-                class: None,
-                label: None,
-                extra: Vec::new(),
-            });
+            let id = self.fabric.add(Some(self.host), kind);
             let number = self.fabric.device(id).ordinal;
             // A table that leaves a GPU out has other numbers than ours.
             if row.is_gpu() && row.name != format!("GPU{number}") {

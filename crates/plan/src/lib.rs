@@ -1,0 +1,15 @@
+//! What moves when: collectives as plans that are proved before they run.
+//!
+//! A [`Plan`] says, for one collective on `n` ranks, which chunk each rank takes from where, combines how and puts
+//! where. Algorithms ([`algorithms`]) write plans, the verifier proves them, the interpreter gives them their one
+//! meaning, and executors elsewhere compile them. This crate is pure: no clock, no IO, no threads, no unsafe.
+
+mod affine;
+pub mod algorithms;
+mod builder;
+pub mod plan;
+pub mod walk;
+
+pub use affine::Affine;
+pub use algorithms::Algorithm;
+pub use plan::{Aliasing, Collective, Plan};

@@ -1,0 +1,342 @@
+//! The plan: what moves when, for one collective on `n` ranks.
+//!
+//! The user's buffers are cut into chunks; each rank runs lanes side by side; each lane runs its steps in order. A
+//! step takes inputs (local, received, peer memory), combines them, and puts the result into outputs (local, sent,
+//! peer memory). Every fused form that libraries name (recv-reduce-copy-send and so on) is a spelling of that step.
+//!
+//! Lanes meet in two ways only, both with a single writer: FIFOs between a lane here and a lane there, and counters
+//! that only grow, waited for with thresholds that are part of the plan. So neither results nor deadlock depend on
+//! who is faster, and one run of the [interpreter](crate::interpret) stands for all of them.
+//!
+//! A plan lives in chunk space: no bytes, no element type, no addresses. The executor cuts a large buffer into tiles
+//! and repeats the whole program for each.
+//!
+//! Deliberately absent: wildcard receives, conditions on data, and anything that resets a counter.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Affine;
+
+/// A collective arranged as programs for its ranks, not yet proved. [`verify`](crate::verify) turns it into a
+/// [`Verified`](crate::Verified) plan, the only kind that can be run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// What the plan is called in tables and errors.
+    pub name: String,
+    /// What it computes.
+    pub collective: Collective,
+    /// How many ranks take part.
+    pub ranks: u32,
+    /// How the buffers of each rank are cut.
+    pub chunks: Chunks,
+    /// Which ways of passing buffers the plan claims to be right for; each is proved.
+    pub aliasing: Vec<Aliasing>,
+    /// The kinds of FIFO that lanes use.
+    #[serde(default)]
+    pub channels: Vec<Channel>,
+    /// How many counters each rank has, beside the one that says it has entered the call.
+    #[serde(default)]
+    pub counters: u32,
+    /// What each rank does.
+    pub programs: Vec<Program>,
+}
+
+/// What a plan computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Collective {
+    /// Every rank ends with the reduction of all ranks' inputs, the same bits everywhere.
+    AllReduce,
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Collective::AllReduce => "all-reduce",
+        })
+    }
+}
+
+/// How many chunks each rank's buffers are cut into. A chunk has the same size in all three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Chunks {
+    /// Chunks of the buffer the user passes in.
+    pub input: u32,
+    /// Chunks of the buffer the user gets back.
+    pub output: u32,
+    /// Chunks of memory that the library provides, which peers can reach too.
+    #[serde(default)]
+    pub scratch: u32,
+}
+
+/// Whether the user's input and output are one buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Aliasing {
+    /// Input and output are the same memory.
+    InPlace,
+    /// Input and output do not overlap, and the input is left as it was.
+    OutOfPlace,
+}
+
+impl Aliasing {
+    /// Both ways of passing buffers.
+    pub const BOTH: [Aliasing; 2] = [Aliasing::OutOfPlace, Aliasing::InPlace];
+}
+
+impl fmt::Display for Aliasing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Aliasing::InPlace => "in place",
+            Aliasing::OutOfPlace => "out of place",
+        })
+    }
+}
+
+/// A kind of FIFO: there is one for each (source rank, target rank, channel) that some step uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Channel {
+    /// How messages say that they have arrived.
+    pub protocol: Protocol,
+    /// How many messages may be under way. The executor provides exactly as many: a deeper FIFO would let a sender
+    /// run further ahead than was proved.
+    pub depth: u32,
+}
+
+/// How a message says that it has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// Payload first, then a flag: full bandwidth, one more trip.
+    Simple,
+    /// Payload and flag in the same line (8 bytes on a GPU, a cache line on a CPU): the shortest latency.
+    Ll,
+    /// Payload and flag in the same 128 bytes, which NVLink keeps together.
+    Ll128,
+}
+
+/// What one rank does: lanes that run side by side.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Program {
+    /// The lanes; each is a thread block on a GPU, one of the things to interleave on a CPU.
+    pub lanes: Vec<Lane>,
+}
+
+/// Steps that run in order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lane {
+    /// Which of the plan's channels its sends and receives use.
+    #[serde(default)]
+    pub channel: u32,
+    /// The steps and loops of steps.
+    pub nodes: Vec<Node>,
+}
+
+/// A step, or a loop of steps.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Node {
+    /// One step.
+    Step(Step),
+    /// Nodes that are repeated; indices inside may depend on the iteration.
+    Loop(Loop),
+}
+
+/// Nodes that are repeated.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Loop {
+    /// How many times; zero is allowed.
+    pub times: u32,
+    /// What is repeated.
+    pub body: Vec<Node>,
+}
+
+/// The one kind of step: wait, take inputs, combine, put outputs, signal. `I` is [`Affine`] in a plan and `u32` where
+/// the loops around the step have been resolved.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, bound(deserialize = "I: Deserialize<'de>"))]
+pub struct Step<I = Affine> {
+    /// What must have happened elsewhere before anything is touched.
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<Wait<I>>,
+    /// What is combined, in this order.
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    pub inputs: Vec<Input<I>>,
+    /// How.
+    pub op: Op,
+    /// Where the result goes; all of them.
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<Output<I>>,
+    /// Which of the rank's own counters grow by one once the outputs are in place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub signals: Vec<u32>,
+}
+
+/// How a step's inputs become its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// There is nothing to move: the step only waits and signals.
+    Sync,
+    /// The single input.
+    Copy,
+    /// The inputs combined with the call's reduction, from left to right.
+    Reduce,
+}
+
+/// What a step waits for. Both kinds have one writer and only grow.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Wait<I = Affine> {
+    /// A rank has entered the call: its user's buffers are ready to be read and written. Announced by the executor
+    /// at the start of each call, so no step signals it.
+    Entered {
+        /// That rank.
+        rank: I,
+    },
+    /// A rank's counter has been signalled so many times in this tile.
+    Reached {
+        /// Whose counter.
+        rank: I,
+        /// Which one.
+        counter: u32,
+        /// How many times, at least.
+        count: I,
+    },
+}
+
+/// Where an input comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Input<I = Affine> {
+    /// The rank's own memory.
+    Local(Place<I>),
+    /// The next message from a rank on this lane's channel; its slot is given back when the step is done.
+    Received {
+        /// That rank.
+        from: I,
+    },
+    /// Another rank's memory, read from here.
+    Peer(Remote<I>),
+}
+
+/// Where an output goes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Output<I = Affine> {
+    /// The rank's own memory.
+    Local(Place<I>),
+    /// The next message to a rank on this lane's channel; waits for a free slot.
+    Sent {
+        /// That rank.
+        to: I,
+    },
+    /// Another rank's memory, written from here.
+    Peer(Remote<I>),
+}
+
+/// One chunk of one of a rank's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place<I = Affine> {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// The chunk of it.
+    pub chunk: I,
+}
+
+/// One chunk of one of another rank's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Remote<I = Affine> {
+    /// Whose.
+    pub rank: I,
+    /// The buffer.
+    pub buffer: Buffer,
+    /// The chunk of it.
+    pub chunk: I,
+}
+
+/// The three buffers of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Buffer {
+    /// What the user passes in. No step writes it.
+    Input,
+    /// What the user gets back.
+    Output,
+    /// Memory of the library that lives as long as the communicator and is reused by every tile and call.
+    Scratch,
+}
+
+impl fmt::Display for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Buffer::Input => "input",
+            Buffer::Output => "output",
+            Buffer::Scratch => "scratch",
+        })
+    }
+}
+
+impl Step {
+    /// The step in given iterations of the loops around it; nothing if some index is negative or too large there.
+    pub fn at(&self, iterations: &[u32]) -> Option<Step<u32>> {
+        let place = |place: &Place| Some(Place { buffer: place.buffer, chunk: place.chunk.at(iterations)? });
+        let remote = |remote: &Remote| {
+            let (rank, chunk) = (remote.rank.at(iterations)?, remote.chunk.at(iterations)?);
+            Some(Remote { rank, buffer: remote.buffer, chunk })
+        };
+        let wait = |wait: &Wait| {
+            Some(match wait {
+                Wait::Entered { rank } => Wait::Entered { rank: rank.at(iterations)? },
+                Wait::Reached { rank, counter, count } => {
+                    let (rank, count) = (rank.at(iterations)?, count.at(iterations)?);
+                    Wait::Reached { rank, counter: *counter, count }
+                }
+            })
+        };
+        let input = |input: &Input| {
+            Some(match input {
+                Input::Local(local) => Input::Local(place(local)?),
+                Input::Received { from } => Input::Received { from: from.at(iterations)? },
+                Input::Peer(peer) => Input::Peer(remote(peer)?),
+            })
+        };
+        let output = |output: &Output| {
+            Some(match output {
+                Output::Local(local) => Output::Local(place(local)?),
+                Output::Sent { to } => Output::Sent { to: to.at(iterations)? },
+                Output::Peer(peer) => Output::Peer(remote(peer)?),
+            })
+        };
+        Some(Step {
+            waits: self.waits.iter().map(wait).collect::<Option<_>>()?,
+            inputs: self.inputs.iter().map(input).collect::<Option<_>>()?,
+            op: self.op,
+            outputs: self.outputs.iter().map(output).collect::<Option<_>>()?,
+            signals: self.signals.clone(),
+        })
+    }
+}
+
+impl Plan {
+    /// Whether some step reaches into the user's buffers of another rank, so that these must be symmetric memory.
+    pub fn needs_windows(&self) -> bool {
+        let user = |remote: &Remote| remote.buffer != Buffer::Scratch;
+        let reaches = |step: &Step| {
+            step.inputs.iter().any(|input| matches!(input, Input::Peer(remote) if user(remote)))
+                || step.outputs.iter().any(|output| matches!(output, Output::Peer(remote) if user(remote)))
+        };
+        let lanes = self.programs.iter().flat_map(|program| &program.lanes);
+        lanes.flat_map(|lane| lane.steps()).any(reaches)
+    }
+}

@@ -1,0 +1,151 @@
+//! Walking a lane: its steps in the order they run, loops unrolled as they are met and never stored.
+//!
+//! The verifier, the oracle, the simulator and every compiler walk lanes with this one iterator, so that what a loop
+//! means is said once.
+
+use crate::plan::{Lane, Node, Step};
+
+/// A step as it is met on a walk.
+#[derive(Clone, Debug)]
+pub struct Visit<'p> {
+    /// The step as written.
+    pub step: &'p Step,
+    /// Which of the lane's written steps it is, counted from 0 in the order they stand in the file.
+    pub index: u32,
+    /// The iteration of each loop around it, outermost first.
+    pub iterations: Vec<u32>,
+}
+
+impl Lane {
+    /// The steps in the order they run.
+    pub fn walk(&self) -> Walk<'_> {
+        Walk { stack: vec![Frame { nodes: &self.nodes, next: 0, index: 0, iteration: 0, times: 1 }] }
+    }
+
+    /// The steps as written, each once.
+    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+        let mut stack: Vec<_> = self.nodes.iter().rev().collect();
+        std::iter::from_fn(move || {
+            loop {
+                match stack.pop()? {
+                    Node::Step(step) => return Some(step),
+                    Node::Loop(inner) => stack.extend(inner.body.iter().rev()),
+                }
+            }
+        })
+    }
+}
+
+/// The iterator behind [`Lane::walk`].
+#[derive(Clone, Debug)]
+pub struct Walk<'p> {
+    /// The loops that are open, innermost last; the lane itself is a loop of one iteration.
+    stack: Vec<Frame<'p>>,
+}
+
+#[derive(Clone, Debug)]
+struct Frame<'p> {
+    nodes: &'p [Node],
+    /// The position of the next node, and the number of the first written step at or after it.
+    next: usize,
+    index: u32,
+    iteration: u32,
+    times: u32,
+}
+
+impl<'p> Iterator for Walk<'p> {
+    type Item = Visit<'p>;
+
+    fn next(&mut self) -> Option<Visit<'p>> {
+        loop {
+            let frame = self.stack.last_mut()?;
+            let Some(node) = frame.nodes.get(frame.next) else {
+                let length = steps_in(frame.nodes);
+                frame.iteration += 1;
+                if frame.iteration < frame.times && length > 0 {
+                    frame.next = 0;
+                    frame.index -= length;
+                } else {
+                    let index = frame.index;
+                    self.stack.pop();
+                    if let Some(outer) = self.stack.last_mut() {
+                        outer.index = index;
+                    }
+                }
+                continue;
+            };
+            frame.next += 1;
+            match node {
+                Node::Step(step) => {
+                    let index = frame.index;
+                    frame.index += 1;
+                    let iterations = self.stack.iter().skip(1).map(|frame| frame.iteration).collect();
+                    return Some(Visit { step, index, iterations });
+                }
+                Node::Loop(inner) if inner.times == 0 => frame.index += steps_in(&inner.body),
+                Node::Loop(inner) => {
+                    let index = frame.index;
+                    self.stack.push(Frame {
+                        nodes: &inner.body,
+                        next: 0,
+                        index,
+                        iteration: 0,
+                        times: inner.times,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// How many steps are written in these nodes.
+fn steps_in(nodes: &[Node]) -> u32 {
+    nodes
+        .iter()
+        .map(|node| match node {
+            Node::Step(_) => 1,
+            Node::Loop(inner) => steps_in(&inner.body),
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Loop, Op};
+
+    fn step(counter: u32) -> Node {
+        let signals = vec![counter];
+        Node::Step(Step { waits: vec![], inputs: vec![], op: Op::Sync, outputs: vec![], signals })
+    }
+
+    fn repeat(times: u32, body: Vec<Node>) -> Node {
+        Node::Loop(Loop { times, body })
+    }
+
+    #[test]
+    fn loops_nest_and_vanish() {
+        let nodes = vec![
+            step(0),
+            repeat(0, vec![step(1)]),
+            repeat(2, vec![step(2), repeat(2, vec![step(3)]), repeat(9, vec![])]),
+            step(4),
+        ];
+        let lane = Lane { channel: 0, nodes };
+        let seen: Vec<_> = lane.walk().map(|visit| (visit.index, visit.iterations)).collect();
+        let inner = |outer, inner| (3, vec![outer, inner]);
+        let expected = [
+            (0, vec![]),
+            (2, vec![0]),
+            inner(0, 0),
+            inner(0, 1),
+            (2, vec![1]),
+            inner(1, 0),
+            inner(1, 1),
+            (4, vec![]),
+        ];
+        assert_eq!(seen, expected);
+        assert!(lane.walk().all(|visit| visit.step.signals == [visit.index]));
+        assert_eq!(lane.steps().count(), 5);
+    }
+}

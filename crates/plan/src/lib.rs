@@ -7,9 +7,21 @@
 mod affine;
 pub mod algorithms;
 mod builder;
+pub mod cut;
+pub mod domain;
+pub mod interpret;
+mod json;
 pub mod plan;
+mod refusal;
+mod verify;
 pub mod walk;
+mod well_formed;
 
 pub use affine::Affine;
 pub use algorithms::Algorithm;
+pub use cut::Cut;
+pub use json::JsonError;
 pub use plan::{Aliasing, Collective, Plan};
+pub use refusal::{Cell, Fault, Refusal, Spot, Toucher};
+pub use verify::{Verified, verify};
+pub use well_formed::WellFormed;

@@ -24,6 +24,8 @@ use crate::Affine;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
+    /// What a file of this form says it is.
+    pub weft: Format,
     /// What the plan is called in tables and errors.
     pub name: String,
     /// What it computes.
@@ -42,6 +44,15 @@ pub struct Plan {
     pub counters: u32,
     /// What each rank does.
     pub programs: Vec<Program>,
+}
+
+/// The version of the form: `"plan/1"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Format {
+    /// The first.
+    #[default]
+    #[serde(rename = "plan/1")]
+    Plan1,
 }
 
 /// What a plan computes.

@@ -12,7 +12,7 @@
 //! (as the limit of recursive doubling); "all-pairs" in MSCCL++.
 
 use crate::plan::{
-    Aliasing, Channel, Chunks, Collective, Input, Lane, Output, Place, Plan, Program, Protocol, Step,
+    Aliasing, Channel, Chunks, Collective, Format, Input, Lane, Output, Place, Plan, Program, Protocol, Step,
 };
 
 /// How many messages may be under way between two ranks. Credits are looked at once per so many calls.
@@ -27,6 +27,7 @@ pub fn exchange(ranks: u32, protocol: Protocol) -> Plan {
     assert!(ranks > 0, "an exchange needs a rank");
     let depth = if protocol == Protocol::Simple { DEPTH_SIMPLE } else { DEPTH_LL };
     Plan {
+        weft: Format::default(),
         name: if protocol == Protocol::Simple { "exchange" } else { "exchange-ll" }.to_owned(),
         collective: Collective::AllReduce,
         ranks,

@@ -10,7 +10,9 @@
 //!
 //! **Paper.** "One-shot" in NVIDIA's and PyTorch's symmetric-memory kernels; MSCCL++, Shah et al., 2025.
 
-use crate::plan::{Aliasing, Chunks, Collective, Input, Lane, Output, Place, Plan, Program, Step, Wait};
+use crate::plan::{
+    Aliasing, Chunks, Collective, Format, Input, Lane, Output, Place, Plan, Program, Step, Wait,
+};
 
 /// The counter that says a rank has read everything.
 const READ: u32 = 0;
@@ -22,6 +24,7 @@ const READ: u32 = 0;
 pub fn one_shot(ranks: u32) -> Plan {
     assert!(ranks > 0, "an all-reduce needs a rank");
     Plan {
+        weft: Format::default(),
         name: "one-shot".to_owned(),
         collective: Collective::AllReduce,
         ranks,

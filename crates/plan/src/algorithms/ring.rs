@@ -14,7 +14,8 @@
 
 use crate::Affine;
 use crate::plan::{
-    Aliasing, Channel, Chunks, Collective, Input, Lane, Node, Output, Place, Plan, Program, Protocol, Step,
+    Aliasing, Channel, Chunks, Collective, Format, Input, Lane, Node, Output, Place, Plan, Program, Protocol,
+    Step,
 };
 
 /// How many messages may be under way between two neighbours: one that is read while the next is written.
@@ -29,6 +30,7 @@ pub fn ring(ranks: u32, lanes: u32) -> Plan {
     let chunks = Chunks { input: ranks * lanes, output: ranks * lanes, scratch: 0 };
     let program = |rank| Program { lanes: (0..lanes).map(|lane| ring_lane(rank, ranks, lane)).collect() };
     Plan {
+        weft: Format::default(),
         name: "ring".to_owned(),
         collective: Collective::AllReduce,
         ranks,

@@ -12,7 +12,9 @@
 //! **Paper.** "Two-shot" in NVIDIA's and PyTorch's symmetric-memory kernels; as reduce-scatter and all-gather,
 //! Rabenseifner, 2004.
 
-use crate::plan::{Aliasing, Chunks, Collective, Input, Lane, Output, Place, Plan, Program, Step, Wait};
+use crate::plan::{
+    Aliasing, Chunks, Collective, Format, Input, Lane, Output, Place, Plan, Program, Step, Wait,
+};
 
 /// The counter that says a rank has written its share everywhere.
 const WRITTEN: u32 = 0;
@@ -24,6 +26,7 @@ const WRITTEN: u32 = 0;
 pub fn two_shot(ranks: u32) -> Plan {
     assert!(ranks > 0, "an all-reduce needs a rank");
     Plan {
+        weft: Format::default(),
         name: "two-shot".to_owned(),
         collective: Collective::AllReduce,
         ranks,

@@ -1,0 +1,246 @@
+//! Contributions and clocks: what the verifier computes with.
+//!
+//! A value is the expression that made it: a rank's input chunk, or a combination of expressions. Equal expressions
+//! have equal numbers, so comparing two ranks' results is comparing two integers. A stamp is a vector clock; two
+//! accesses of the same memory race unless one's clock has seen the other. Because plans synchronise only through
+//! single-writer FIFOs and counters, the clocks of one run are those of every run.
+
+use std::rc::Rc;
+
+use rustc_hash::FxHashMap;
+
+use crate::interpret::{Access, Domain, Shape, cell_position};
+use crate::plan::{Buffer, Collective};
+use crate::refusal::{Cell, Fault, Spot, Toucher};
+use crate::well_formed::WellFormed;
+
+/// The verifier's domain. It keeps the first fault it sees.
+pub(crate) struct Contributions<'p> {
+    plan: WellFormed<'p>,
+    shape: Shape,
+    terms: Vec<Term>,
+    numbers: FxHashMap<Term, u32>,
+    /// How many leaves each term has, counted with repetition.
+    leaves: Vec<u64>,
+    clocks: Vec<Vec<u32>>,
+    shadows: Vec<Shadow>,
+    /// The expression of the first rank that returned, by (call, tile, chunk).
+    agreed: FxHashMap<(u32, u32, u32), (u32, u32)>,
+    pub(crate) fault: Option<(Option<Spot>, Fault)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Term {
+    Fresh { call: u32, rank: u32, tile: u32, chunk: u32 },
+    Reduced(Vec<u32>),
+}
+
+/// Who touched a cell last.
+#[derive(Clone, Default)]
+struct Shadow {
+    write: Option<Touch>,
+    /// Reads since that write.
+    reads: Vec<Touch>,
+}
+
+#[derive(Clone)]
+struct Touch {
+    lane: usize,
+    clock: u32,
+    by: Toucher,
+}
+
+impl<'p> Contributions<'p> {
+    pub(crate) fn new(plan: WellFormed<'p>, shape: Shape) -> Self {
+        let lanes = plan.programs.iter().map(|program| program.lanes.len()).sum();
+        // Clocks start at 1, so that a lane that was never met is seen to be unknown.
+        let clocks =
+            (0..lanes).map(|lane| (0..lanes).map(|other| u32::from(lane == other)).collect()).collect();
+        Self {
+            plan,
+            shape,
+            terms: Vec::new(),
+            numbers: FxHashMap::default(),
+            leaves: Vec::new(),
+            clocks,
+            shadows: Vec::new(),
+            agreed: FxHashMap::default(),
+            fault: None,
+        }
+    }
+
+    fn number(&mut self, term: Term) -> u32 {
+        if let Some(&number) = self.numbers.get(&term) {
+            return number;
+        }
+        let leaves = match &term {
+            Term::Fresh { .. } => 1,
+            Term::Reduced(parts) => {
+                parts.iter().fold(0u64, |sum, &part| sum.saturating_add(self.leaves[part as usize]))
+            }
+        };
+        let number = self.terms.len() as u32;
+        self.terms.push(term.clone());
+        self.leaves.push(leaves);
+        self.numbers.insert(term, number);
+        number
+    }
+
+    /// The leaves of an expression from left to right, at most `limit` of them.
+    fn leaves_of(&self, number: u32, limit: usize) -> Vec<&Term> {
+        let mut found = Vec::new();
+        let mut stack = vec![number];
+        while let Some(number) = stack.pop()
+            && found.len() < limit
+        {
+            match &self.terms[number as usize] {
+                Term::Reduced(parts) => stack.extend(parts.iter().rev()),
+                leaf => found.push(leaf),
+            }
+        }
+        found
+    }
+
+    /// Whether an expression is each rank's chunk exactly once.
+    fn is_all_reduce(&self, number: u32, call: u32, cell: Cell) -> bool {
+        let ranks = self.plan.ranks as usize;
+        if self.leaves[number as usize] != ranks as u64 {
+            return false;
+        }
+        let mut seen = vec![false; ranks];
+        let mut fits = |leaf: &Term| match *leaf {
+            Term::Fresh { call: its_call, rank, tile, chunk } => {
+                (its_call, tile, chunk) == (call, cell.tile, cell.chunk)
+                    && !std::mem::replace(&mut seen[rank as usize], true)
+            }
+            Term::Reduced(_) => false,
+        };
+        self.leaves_of(number, ranks).into_iter().all(&mut fits)
+    }
+
+    /// An expression for people: which ranks' chunks it holds.
+    fn describe(&self, number: u32) -> String {
+        const SHOWN: usize = 12;
+        let write = |leaf: &&Term| match **leaf {
+            Term::Fresh { rank, chunk, .. } => format!("r{rank}[{chunk}]"),
+            Term::Reduced(_) => String::new(),
+        };
+        let count = self.leaves[number as usize];
+        let parts: Vec<_> = self.leaves_of(number, SHOWN).iter().map(write).collect();
+        let more =
+            if count > SHOWN as u64 { format!(" + {} more", count - SHOWN as u64) } else { String::new() };
+        format!("{}{more}", parts.join(" + "))
+    }
+
+    fn blame(&mut self, spot: Option<Spot>, fault: Fault) {
+        self.fault.get_or_insert((spot, fault));
+    }
+
+    fn seen(&self, lane: usize, touch: &Touch) -> bool {
+        self.clocks[lane][touch.lane] >= touch.clock
+    }
+}
+
+impl Domain for Contributions<'_> {
+    type Value = u32;
+    type Stamp = Rc<[u32]>;
+
+    fn fresh(&mut self, call: u32, cell: Cell) -> u32 {
+        self.number(Term::Fresh { call, rank: cell.rank, tile: cell.tile, chunk: cell.chunk })
+    }
+
+    fn reduce(&mut self, inputs: &[u32]) -> u32 {
+        self.number(Term::Reduced(inputs.to_vec()))
+    }
+
+    fn returned(&mut self, call: u32, cell: Cell, value: Option<&u32>) {
+        let aliasing = self.shape.aliasing;
+        let wrong = |found: String, expected: String| Fault::Wrong { aliasing, cell, found, expected };
+        let fault = match (cell.buffer, value) {
+            (Buffer::Input, Some(&number)) => {
+                let kept = Term::Fresh { call, rank: cell.rank, tile: cell.tile, chunk: cell.chunk };
+                (self.terms[number as usize] != kept)
+                    .then(|| wrong(self.describe(number), "left as the caller passed it".to_owned()))
+            }
+            (_, None) => Some(wrong("whatever was there".to_owned(), self.promise(cell))),
+            (_, Some(&number)) if !self.is_all_reduce(number, call, cell) => {
+                Some(wrong(self.describe(number), self.promise(cell)))
+            }
+            (_, Some(&number)) => {
+                let key = (call, cell.tile, cell.chunk);
+                let (other, theirs) = *self.agreed.entry(key).or_insert((cell.rank, number));
+                (theirs != number).then(|| Fault::Order {
+                    cell,
+                    found: self.describe(number),
+                    other,
+                    theirs: self.describe(theirs),
+                })
+            }
+        };
+        if let Some(fault) = fault {
+            self.blame(None, fault);
+        }
+    }
+
+    fn stamp(&mut self, lane: usize) -> Rc<[u32]> {
+        let stamp = self.clocks[lane].as_slice().into();
+        self.clocks[lane][lane] += 1;
+        stamp
+    }
+
+    fn meet(&mut self, lane: usize, stamp: &Rc<[u32]>) {
+        for (mine, theirs) in self.clocks[lane].iter_mut().zip(stamp.iter()) {
+            *mine = (*mine).max(*theirs);
+        }
+    }
+
+    fn touch(&mut self, lane: usize, spot: Option<&Spot>, cell: Cell, access: Access) {
+        let position = cell_position(self.plan, self.shape, cell);
+        if self.shadows.len() <= position {
+            self.shadows.resize(position + 1, Shadow::default());
+        }
+        let shadow = &self.shadows[position];
+        let write = shadow.write.iter().find(|touch| !self.seen(lane, touch)).map(|touch| (touch, "writing"));
+        let read =
+            || shadow.reads.iter().find(|touch| !self.seen(lane, touch)).map(|touch| (touch, "reading"));
+        let other = if access == Access::Write { write.or_else(read) } else { write };
+        if let Some((touch, theirs)) = other {
+            let mine = if access == Access::Write { "written" } else { "read" };
+            // Blame the step, and show the caller as the other side, whichever came second in this run.
+            let user = Toucher::User(cell.rank);
+            let (spot, mine, theirs, other) = match (spot, &touch.by) {
+                (None, Toucher::Step(step)) => {
+                    let mine = if theirs == "writing" { "written" } else { "read" };
+                    let theirs = if access == Access::Write { "writing" } else { "reading" };
+                    (Some(step.clone()), mine, theirs, user)
+                }
+                (spot, by) => (spot.cloned(), mine, theirs, by.clone()),
+            };
+            let fault = Fault::Race { aliasing: self.shape.aliasing, cell, mine, theirs, other };
+            self.blame(spot, fault);
+        }
+        let by = spot.map_or(Toucher::User(cell.rank), |spot| Toucher::Step(spot.clone()));
+        let touch = Touch { lane, clock: self.clocks[lane][lane], by };
+        let shadow = &mut self.shadows[position];
+        match access {
+            Access::Write => *shadow = Shadow { write: Some(touch), reads: Vec::new() },
+            Access::Read => {
+                // A lane's later read stands for its earlier ones.
+                shadow.reads.retain(|read| read.lane != lane);
+                shadow.reads.push(touch);
+            }
+        }
+    }
+}
+
+impl Contributions<'_> {
+    fn promise(&self, cell: Cell) -> String {
+        let (ranks, chunk) = (self.plan.ranks, cell.chunk);
+        match self.plan.collective {
+            Collective::AllReduce if ranks == 1 => format!("r0[{chunk}]"),
+            Collective::AllReduce => {
+                format!("r0[{chunk}] to r{}[{chunk}], each once", ranks - 1)
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The rules a plan can be held to without running it: indices in range, one writer for everything, sizes that can
+//! be verified. What passes can be interpreted without surprises; whether it is right is for [`verify`](crate::verify).
+
+use std::ops::Deref;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::plan::{Buffer, Collective, Input, Lane, Node, Op, Output, Plan, Step, Wait};
+use crate::refusal::{Fault, Refusal, Spot};
+use crate::walk::Visit;
+
+// Far above what plans use, and low enough that a hostile file cannot exhaust memory.
+const RANKS_MAX: u32 = 1 << 16;
+const LANES_MAX: usize = 256;
+const CHANNELS_MAX: usize = 1024;
+/// Messages under way in a FIFO.
+const DEPTH_MAX: u32 = 256;
+/// Counters of a rank.
+const COUNTERS_MAX: u32 = 1024;
+/// Chunks of a buffer.
+const CHUNKS_MAX: u32 = 1 << 20;
+/// Waits, inputs, outputs and signals that all ranks together go through in one tile.
+const WORK_MAX: u64 = 1 << 22;
+
+/// A plan that keeps the rules.
+#[derive(Clone, Copy, Debug)]
+pub struct WellFormed<'p>(&'p Plan);
+
+impl Deref for WellFormed<'_> {
+    type Target = Plan;
+
+    fn deref(&self) -> &Plan {
+        self.0
+    }
+}
+
+impl<'p> WellFormed<'p> {
+    /// Holds a plan to the rules.
+    pub fn check(plan: &'p Plan) -> Result<Self, Refusal> {
+        let refuse = |spot, fault| Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) };
+        sizes(plan).map_err(|fault| refuse(None, fault))?;
+        let per_tile: Vec<_> = (0..plan.ranks).map(|rank| WellFormed(plan).signals_per_tile(rank)).collect();
+        for (rank, program) in (0..).zip(&plan.programs) {
+            let mut writers = Writers::default();
+            for (number, lane) in (0..).zip(&program.lanes) {
+                for Visit { step, index, iterations } in lane.walk() {
+                    let rules = Rules { plan, per_tile: &per_tile, rank, number, lane };
+                    let kept = match step.at(&iterations) {
+                        Some(step) => rules.step(&step, &mut writers),
+                        None => Err("an index is negative or too large".to_owned()),
+                    };
+                    let spot = |iterations| Some(Spot { rank, lane: number, step: index, iterations });
+                    kept.map_err(|what| refuse(spot(iterations), Fault::Malformed(what)))?;
+                }
+            }
+        }
+        Ok(Self(plan))
+    }
+
+    /// The plan itself, for as long as it lives.
+    pub fn plan(self) -> &'p Plan {
+        self.0
+    }
+
+    /// A plan that is known to keep the rules since it was verified.
+    pub(crate) fn trusted(plan: &'p Plan) -> Self {
+        Self(plan)
+    }
+
+    /// How often a rank signals each of its counters in one tile.
+    pub fn signals_per_tile(&self, rank: u32) -> Vec<u32> {
+        let mut signals = vec![0; self.counters as usize];
+        for lane in &self.programs[rank as usize].lanes {
+            for visit in lane.walk() {
+                for &counter in &visit.step.signals {
+                    signals.get_mut(counter as usize).into_iter().for_each(|count| *count += 1);
+                }
+            }
+        }
+        signals
+    }
+}
+
+/// Checks everything that needs no walk, so that walking is bounded.
+fn sizes(plan: &Plan) -> Result<(), Fault> {
+    let malformed = |what: String| Err(Fault::Malformed(what));
+    let limit = |what, value: u64, limit: u64| {
+        if value <= limit { Ok(()) } else { Err(Fault::TooLarge { what, value, limit }) }
+    };
+    if plan.ranks == 0 {
+        return malformed("there are no ranks".to_owned());
+    }
+    limit("the number of ranks", plan.ranks.into(), RANKS_MAX.into())?;
+    limit("the number of channels", plan.channels.len() as u64, CHANNELS_MAX as u64)?;
+    limit("the number of counters", plan.counters.into(), COUNTERS_MAX.into())?;
+    for chunks in [plan.chunks.input, plan.chunks.output, plan.chunks.scratch] {
+        limit("the number of chunks", chunks.into(), CHUNKS_MAX.into())?;
+    }
+    if plan.programs.len() != plan.ranks as usize {
+        return malformed(format!("{} ranks, but programs for {}", plan.ranks, plan.programs.len()));
+    }
+    match plan.collective {
+        Collective::AllReduce if plan.chunks.input != plan.chunks.output || plan.chunks.input == 0 => {
+            return malformed(
+                "an all-reduce has as many output chunks as input chunks, and at least one".into(),
+            );
+        }
+        Collective::AllReduce => {}
+    }
+    let distinct: FxHashSet<_> = plan.aliasing.iter().collect();
+    if distinct.len() != plan.aliasing.len() || distinct.is_empty() {
+        return malformed("it must claim to work in place, out of place or both, each once".to_owned());
+    }
+    for (number, channel) in plan.channels.iter().enumerate() {
+        if channel.depth == 0 {
+            return malformed(format!("channel {number} has depth 0, so nothing could ever be sent"));
+        }
+        limit("the depth of a channel", channel.depth.into(), DEPTH_MAX.into())?;
+    }
+    for (rank, program) in plan.programs.iter().enumerate() {
+        limit("the number of lanes of a rank", program.lanes.len() as u64, LANES_MAX as u64)?;
+        if program.lanes.is_empty() {
+            return malformed(format!("rank {rank} has no lane"));
+        }
+    }
+    let lanes = plan.programs.iter().flat_map(|program| &program.lanes);
+    let work = lanes.fold(0u64, |sum, lane| sum.saturating_add(work_of(&lane.nodes)));
+    limit("the work of one tile", work, WORK_MAX)
+}
+
+/// What is gone through when these nodes run once.
+fn work_of(nodes: &[Node]) -> u64 {
+    let node = |node: &Node| match node {
+        Node::Step(step) => {
+            1 + (step.waits.len() + step.inputs.len() + step.outputs.len() + step.signals.len()) as u64
+        }
+        // Even an empty iteration is one to count.
+        Node::Loop(inner) => work_of(&inner.body).saturating_add(1).saturating_mul(inner.times.into()),
+    };
+    nodes.iter().fold(0, |sum, each| sum.saturating_add(node(each)))
+}
+
+/// Which lane of a rank writes each counter, sends to each peer and receives from each: only one may.
+#[derive(Default)]
+struct Writers {
+    counters: FxHashMap<u32, u32>,
+    sends: FxHashMap<(u32, u32), u32>,
+    receives: FxHashMap<(u32, u32), u32>,
+}
+
+/// What is needed to judge a step of a lane.
+struct Rules<'p> {
+    plan: &'p Plan,
+    per_tile: &'p [Vec<u32>],
+    rank: u32,
+    number: u32,
+    lane: &'p Lane,
+}
+
+impl Rules<'_> {
+    fn step(&self, step: &Step<u32>, writers: &mut Writers) -> Result<(), String> {
+        match (step.op, step.inputs.len(), step.outputs.len()) {
+            (Op::Sync, 0, 0) | (Op::Copy, 1, 1..) | (Op::Reduce, 2.., 1..) => {}
+            (Op::Sync, ..) => return Err("a sync step has neither inputs nor outputs".to_owned()),
+            (Op::Copy, 1, 0) | (Op::Reduce, 2.., 0) => return Err("its result goes nowhere".to_owned()),
+            (Op::Copy, inputs, _) => return Err(format!("a copy has one input, not {inputs}")),
+            (Op::Reduce, inputs, _) => {
+                return Err(format!("a reduction has at least 2 inputs, not {inputs}"));
+            }
+        }
+        step.waits.iter().try_for_each(|wait| self.wait(wait))?;
+        let mut seen = FxHashSet::default();
+        for input in &step.inputs {
+            match *input {
+                Input::Local(place) => self.place(place.buffer, place.chunk)?,
+                Input::Peer(remote) => {
+                    self.peer(remote.rank)?;
+                    self.place(remote.buffer, remote.chunk)?;
+                }
+                Input::Received { from } => {
+                    self.peer(from)?;
+                    if !seen.insert(from) {
+                        return Err(format!("it receives twice from rank {from}; use two steps"));
+                    }
+                    self.sole("receives from rank", from, &mut writers.receives)?;
+                }
+            }
+        }
+        let mut seen = FxHashSet::default();
+        for output in &step.outputs {
+            if !seen.insert(output) {
+                return Err("the same output stands there twice".to_owned());
+            }
+            match *output {
+                Output::Local(place) => self.target(place.buffer, place.chunk)?,
+                Output::Peer(remote) => {
+                    self.peer(remote.rank)?;
+                    self.target(remote.buffer, remote.chunk)?;
+                }
+                Output::Sent { to } => {
+                    self.peer(to)?;
+                    self.sole("sends to rank", to, &mut writers.sends)?;
+                }
+            }
+        }
+        let mut seen = FxHashSet::default();
+        for &counter in &step.signals {
+            if counter >= self.plan.counters {
+                return Err(format!("there is no counter {counter}, only {}", self.plan.counters));
+            }
+            if !seen.insert(counter) {
+                return Err(format!("it signals counter {counter} twice; use two steps"));
+            }
+            let writer = *writers.counters.entry(counter).or_insert(self.number);
+            if writer != self.number {
+                return Err(format!("lane {writer} signals counter {counter} too; a counter has one writer"));
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self, wait: &Wait<u32>) -> Result<(), String> {
+        let (Wait::Entered { rank } | Wait::Reached { rank, .. }) = *wait;
+        if rank >= self.plan.ranks {
+            return Err(format!("there is no rank {rank}, only {}", self.plan.ranks));
+        }
+        if let Wait::Reached { counter, count, .. } = *wait {
+            let Some(&signals) = self.per_tile[rank as usize].get(counter as usize) else {
+                return Err(format!("there is no counter {counter}, only {}", self.plan.counters));
+            };
+            if count == 0 || count > signals {
+                return Err(format!(
+                    "it waits until rank {rank} has signalled counter {counter} {count} times, which happens {signals} \
+                     times in a tile"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn peer(&self, rank: u32) -> Result<(), String> {
+        if rank >= self.plan.ranks {
+            return Err(format!("there is no rank {rank}, only {}", self.plan.ranks));
+        }
+        if rank == self.rank { Err("it names its own rank as a peer".to_owned()) } else { Ok(()) }
+    }
+
+    fn place(&self, buffer: Buffer, chunk: u32) -> Result<(), String> {
+        let chunks = match buffer {
+            Buffer::Input => self.plan.chunks.input,
+            Buffer::Output => self.plan.chunks.output,
+            Buffer::Scratch => self.plan.chunks.scratch,
+        };
+        if chunk < chunks {
+            Ok(())
+        } else {
+            Err(format!("there is no {buffer} chunk {chunk}, only {chunks}"))
+        }
+    }
+
+    fn target(&self, buffer: Buffer, chunk: u32) -> Result<(), String> {
+        if buffer == Buffer::Input {
+            return Err("it writes the input, which belongs to the caller".to_owned());
+        }
+        self.place(buffer, chunk)
+    }
+
+    /// Checks that the lane has a channel, and that no other lane of the rank has the same end of the same FIFO.
+    fn sole(&self, does: &str, peer: u32, lanes: &mut FxHashMap<(u32, u32), u32>) -> Result<(), String> {
+        let channel = self.lane.channel;
+        if channel as usize >= self.plan.channels.len() {
+            return Err(format!(
+                "its lane uses channel {channel}, but there are {}",
+                self.plan.channels.len()
+            ));
+        }
+        let owner = *lanes.entry((peer, channel)).or_insert(self.number);
+        if owner == self.number {
+            return Ok(());
+        }
+        Err(format!("lane {owner} {does} {peer} on channel {channel} too; a FIFO has one lane at each end"))
+    }
+}

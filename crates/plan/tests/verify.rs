@@ -1,0 +1,130 @@
+//! The built-in plans are proved, what is wrong is refused at the right place, and files are read back as written.
+
+use weftlink_plan::algorithms::{exchange, one_shot, ring, two_shot};
+use weftlink_plan::plan::{Aliasing, Input, Node, Op, Protocol};
+use weftlink_plan::{Affine, Algorithm, Cut, Fault, Plan, Refusal, domain::elements::oracle, verify};
+
+fn refused(plan: Plan) -> Refusal {
+    verify(plan).expect_err("this plan is wrong")
+}
+
+#[test]
+fn built_in_plans_are_proved_for_many_ranks() {
+    for ranks in (1..=17).chain([24, 32, 64, 72]) {
+        for algorithm in Algorithm::ALL {
+            let lanes = if ranks > 17 { vec![1] } else { vec![1, 2, 3] };
+            for lanes in lanes {
+                verify(algorithm.plan(ranks, lanes))
+                    .unwrap_or_else(|refusal| panic!("{ranks} ranks: {refusal}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_oracle_adds_and_all_ranks_hold_the_same_bits() {
+    for ranks in [1, 2, 3, 5, 8] {
+        for algorithm in Algorithm::ALL {
+            let plan = verify(algorithm.plan(ranks, 2)).unwrap();
+            for count in [0usize, 1, 15, 16, 17, 1000] {
+                let inputs: Vec<Vec<f64>> = (0..ranks)
+                    .map(|rank| (0..count).map(|i| 1.0 / (1.0 + i as f64 + f64::from(rank) * 0.37)).collect())
+                    .collect();
+                let cut = Cut::new(count, plan.chunks.input, 16, 64);
+                for &aliasing in &plan.aliasing {
+                    let (outputs, _) = oracle(&plan, cut, aliasing, &inputs, |a, b| a + b);
+                    for at in 0..count {
+                        let exact: f64 = inputs.iter().map(|input| input[at]).sum();
+                        assert!((outputs[0][at] - exact).abs() < 1e-12, "{algorithm} {ranks} {count} {at}");
+                    }
+                    assert!(outputs.iter().all(|output| output == &outputs[0]));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn plans_survive_json() {
+    for algorithm in Algorithm::ALL {
+        let plan = algorithm.plan(5, 2);
+        let read = Plan::from_json(&plan.to_json()).unwrap();
+        assert_eq!(read, plan);
+        assert_eq!(verify(read).unwrap().hash(), verify(plan).unwrap().hash());
+    }
+    let other = ring(2, 1).to_json().replace("plan/1", "plan/9");
+    let message = Plan::from_json(&other).unwrap_err().to_string();
+    assert!(message.contains("plan/9") && message.contains("plan/1"), "{message}");
+}
+
+#[test]
+fn one_shot_in_place_is_a_race_with_the_readers() {
+    let mut plan = one_shot(2);
+    plan.aliasing = vec![Aliasing::InPlace];
+    let Refusal { spot: Some(spot), fault, .. } = refused(plan) else { panic!("a step is to blame") };
+    assert!(matches!(*fault, Fault::Race { aliasing: Aliasing::InPlace, .. }), "{fault}");
+    assert_eq!(spot.step, 0);
+}
+
+#[test]
+fn leaving_early_races_with_the_caller() {
+    let mut plan = two_shot(3);
+    plan.programs[1].lanes[0].nodes.pop();
+    let message = refused(plan).to_string();
+    assert!(message.contains("the caller on rank 1, outside the call"), "{message}");
+}
+
+#[test]
+fn a_receive_that_nobody_sends_is_a_deadlock() {
+    let mut plan = exchange(2, Protocol::Simple);
+    plan.programs[0].lanes[0].nodes.remove(0);
+    let message = refused(plan).to_string();
+    assert!(message.contains("rank 1, lane 0, step 1 waits for a message from rank 0"), "{message}");
+}
+
+#[test]
+fn a_chunk_counted_twice_is_wrong() {
+    let mut plan = exchange(2, Protocol::Simple);
+    let Node::Step(step) = &mut plan.programs[0].lanes[0].nodes[1] else { panic!("a step") };
+    let own = step.inputs[0].clone();
+    step.inputs.push(own);
+    let message = refused(plan).to_string();
+    assert!(message.contains("r0[0] + r1[0] + r0[0]"), "{message}");
+}
+
+#[test]
+fn another_order_on_one_rank_is_refused() {
+    let mut plan = exchange(2, Protocol::Simple);
+    let Node::Step(step) = &mut plan.programs[0].lanes[0].nodes[1] else { panic!("a step") };
+    step.inputs.reverse();
+    assert!(matches!(*refused(plan).fault, Fault::Order { .. }));
+}
+
+#[test]
+fn what_breaks_the_rules_is_named() {
+    let with = |change: &dyn Fn(&mut Plan)| {
+        let mut plan = ring(3, 1);
+        change(&mut plan);
+        refused(plan).to_string()
+    };
+    let says = |message: String, what: &str| assert!(message.contains(what), "{message} does not say {what}");
+    says(with(&|plan| plan.programs[1].lanes[0].channel = 7), "channel 7");
+    says(with(&|plan| plan.channels[0].depth = 0), "depth 0");
+    says(with(&|plan| plan.aliasing.clear()), "in place");
+    says(with(&|plan| drop(plan.programs.pop())), "programs for 2");
+    says(with(&|plan| plan.ranks = 0), "no ranks");
+    says(with(&|plan| plan.chunks.input = 2), "as many output chunks");
+    let input = |plan: &mut Plan, input: Input| {
+        let Node::Step(step) = &mut plan.programs[0].lanes[0].nodes[0] else { panic!("a step") };
+        step.inputs[0] = input;
+    };
+    says(with(&|plan| input(plan, Input::received(0))), "its own rank");
+    says(with(&|plan| input(plan, Input::received(9))), "no rank 9");
+    let far = weftlink_plan::plan::Place::input(Affine::from(3));
+    says(with(&|plan| input(plan, Input::Local(far.clone()))), "no input chunk 3");
+    let op = |plan: &mut Plan| {
+        let Node::Step(step) = &mut plan.programs[0].lanes[0].nodes[0] else { panic!("a step") };
+        step.op = Op::Reduce;
+    };
+    says(with(&op), "at least 2 inputs");
+}

@@ -30,7 +30,7 @@ pub trait Domain {
     /// What the user of `cell.rank` has put into an input chunk before a call.
     fn fresh(&mut self, call: u32, cell: Cell) -> Self::Value;
     /// The inputs of a step combined, from left to right.
-    fn reduce(&mut self, inputs: &[Self::Value]) -> Self::Value;
+    fn reduce(&mut self, spot: &Spot, inputs: &[Self::Value]) -> Self::Value;
     /// What a rank's user finds in a chunk of input or output when a call returns.
     fn returned(&mut self, call: u32, cell: Cell, value: Option<&Self::Value>);
 
@@ -172,14 +172,18 @@ impl<'p, D: Domain> Machine<'p, D> {
     }
 
     /// Takes steps round robin until nothing can go on. Whether all is done is told by [`Machine::blocked`].
-    pub fn run(&mut self, mut observe: impl FnMut(&mut D, &Event) -> bool) -> Result<(), (Spot, Unset)> {
+    /// `observe` is told each step and its result, and stops the run by returning false.
+    pub fn run(
+        &mut self,
+        mut observe: impl FnMut(&mut D, Event, Option<D::Value>) -> bool,
+    ) -> Result<(), (Spot, Unset)> {
         let mut idle = 0;
         let mut lane = 0;
         while idle < self.lanes.len() {
             if self.ready(lane).is_ok() {
                 idle = 0;
-                let event = self.fire(lane)?;
-                if !observe(&mut self.domain, &event) {
+                let (event, result) = self.fire(lane)?;
+                if !observe(&mut self.domain, event, result) {
                     return Ok(());
                 }
             } else {
@@ -229,11 +233,11 @@ impl<'p, D: Domain> Machine<'p, D> {
         Ok(())
     }
 
-    /// Takes the next step of a lane that is [ready](Machine::ready).
+    /// Takes the next step of a lane that is [ready](Machine::ready), and tells its result if it has one.
     ///
     /// # Panics
     /// If the lane is not ready.
-    pub fn fire(&mut self, lane: usize) -> Result<Event, (Spot, Unset)> {
+    pub fn fire(&mut self, lane: usize) -> Result<(Event, Option<D::Value>), (Spot, Unset)> {
         assert_eq!(self.ready(lane), Ok(()), "only a lane that is ready can take a step");
         let state = &mut self.lanes[lane];
         let (rank, tile, channel) = (state.rank, state.tile, state.lane.channel);
@@ -282,7 +286,7 @@ impl<'p, D: Domain> Machine<'p, D> {
         let result = match step.op {
             Op::Sync => None,
             Op::Copy => values.pop(),
-            Op::Reduce => Some(self.domain.reduce(&values)),
+            Op::Reduce => Some(self.domain.reduce(&spot, &values)),
         };
         for output in &step.outputs {
             let (owner, buffer, chunk) = match *output {
@@ -295,9 +299,9 @@ impl<'p, D: Domain> Machine<'p, D> {
             let position = self.position(cell);
             self.cells[position] = result.clone();
         }
-        self.publish(lane, &step, result);
+        self.publish(lane, &step, result.as_ref());
         self.advance(lane);
-        Ok(event)
+        Ok((event, result))
     }
 
     /// The lanes that cannot go on although their calls are not done, and why. Empty after a complete run.
@@ -322,7 +326,7 @@ impl<'p, D: Domain> Machine<'p, D> {
     }
 
     /// Gives messages, slots and signals of a finished step to those who wait for them.
-    fn publish(&mut self, lane: usize, step: &Step<u32>, result: Option<D::Value>) {
+    fn publish(&mut self, lane: usize, step: &Step<u32>, result: Option<&D::Value>) {
         let (rank, channel) = (self.lanes[lane].rank, self.lanes[lane].lane.channel);
         let stamp = self.domain.stamp(lane);
         for input in &step.inputs {
@@ -333,7 +337,7 @@ impl<'p, D: Domain> Machine<'p, D> {
             }
         }
         for output in &step.outputs {
-            if let (Output::Sent { to }, Some(value)) = (output, &result) {
+            if let (Output::Sent { to }, Some(value)) = (output, result) {
                 let fifo = self.fifo((rank, *to, channel));
                 fifo.free -= 1;
                 fifo.messages.push_back((value.clone(), stamp.clone()));

@@ -134,6 +134,14 @@ pub enum Fault {
         /// What it should hold.
         expected: String,
     },
+    /// A step combines what does not belong together.
+    #[error("it combines {found}, which are different chunks ({aliasing})")]
+    Mixed {
+        /// How buffers were passed.
+        aliasing: Aliasing,
+        /// What it combines.
+        found: String,
+    },
     /// Ranks combine in different orders, so their results differ in the last bits.
     #[error(
         "{cell} is combined as {found}, but rank {other} combines it as {theirs}: results would differ in the last bits"

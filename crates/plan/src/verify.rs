@@ -7,6 +7,7 @@
 //!
 //! - every output chunk is the reduction of every rank's chunk, each exactly once, and of this call and tile;
 //! - all ranks combine in the same order, so that they hold the same bits;
+//! - no step combines different chunks, so that each has one length in elements;
 //! - nothing waits for ever, and no message is left over;
 //! - no two accesses of the same memory are unordered unless both read, the caller's own before and after included;
 //! - an out-of-place call leaves its input alone.
@@ -75,7 +76,7 @@ fn prove(plan: WellFormed<'_>, shape: Shape) -> Result<(), Refusal> {
     let mut machine = Machine::new(plan, shape, Contributions::new(plan, shape));
     let lanes = machine.lanes() as u64;
     let mut steps = 0u64;
-    let ran = machine.run(|domain, _| {
+    let ran = machine.run(|domain, _, _| {
         steps += 1;
         domain.fault.is_none() && steps * lanes <= WORK_MAX
     });

@@ -22,6 +22,8 @@ pub(crate) struct Contributions<'p> {
     numbers: FxHashMap<Term, u32>,
     /// How many leaves each term has, counted with repetition.
     leaves: Vec<u64>,
+    /// Which chunk of the inputs each term is about.
+    chunks: Vec<u32>,
     clocks: Vec<Vec<u32>>,
     shadows: Vec<Shadow>,
     /// The expression of the first rank that returned, by (call, tile, chunk).
@@ -62,6 +64,7 @@ impl<'p> Contributions<'p> {
             terms: Vec::new(),
             numbers: FxHashMap::default(),
             leaves: Vec::new(),
+            chunks: Vec::new(),
             clocks,
             shadows: Vec::new(),
             agreed: FxHashMap::default(),
@@ -73,15 +76,17 @@ impl<'p> Contributions<'p> {
         if let Some(&number) = self.numbers.get(&term) {
             return number;
         }
-        let leaves = match &term {
-            Term::Fresh { .. } => 1,
-            Term::Reduced(parts) => {
-                parts.iter().fold(0u64, |sum, &part| sum.saturating_add(self.leaves[part as usize]))
-            }
+        let (leaves, chunk) = match &term {
+            Term::Fresh { chunk, .. } => (1, *chunk),
+            Term::Reduced(parts) => (
+                parts.iter().fold(0u64, |sum, &part| sum.saturating_add(self.leaves[part as usize])),
+                parts.first().map_or(0, |&part| self.chunks[part as usize]),
+            ),
         };
         let number = self.terms.len() as u32;
         self.terms.push(term.clone());
         self.leaves.push(leaves);
+        self.chunks.push(chunk);
         self.numbers.insert(term, number);
         number
     }
@@ -149,7 +154,13 @@ impl Domain for Contributions<'_> {
         self.number(Term::Fresh { call, rank: cell.rank, tile: cell.tile, chunk: cell.chunk })
     }
 
-    fn reduce(&mut self, inputs: &[u32]) -> u32 {
+    fn reduce(&mut self, spot: &Spot, inputs: &[u32]) -> u32 {
+        let chunk = |number: u32| self.chunks[number as usize];
+        if inputs.windows(2).any(|pair| chunk(pair[0]) != chunk(pair[1])) {
+            let parts: Vec<_> = inputs.iter().map(|&number| self.describe(number)).collect();
+            let (aliasing, found) = (self.shape.aliasing, parts.join(" with "));
+            self.blame(Some(spot.clone()), Fault::Mixed { aliasing, found });
+        }
         self.number(Term::Reduced(inputs.to_vec()))
     }
 

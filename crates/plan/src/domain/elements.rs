@@ -28,8 +28,8 @@ pub fn oracle<T: Copy>(
     let domain = Elements { inputs, outputs: inputs.to_vec(), cut, combine };
     let mut machine = Machine::new(plan.well_formed(), shape, domain);
     let mut events = Vec::new();
-    let ran = machine.run(|_, event| {
-        events.push(event.clone());
+    let ran = machine.run(|_, event, _| {
+        events.push(event);
         true
     });
     assert!(ran.is_ok() && machine.blocked().is_empty(), "a verified plan runs to its end");
@@ -52,7 +52,7 @@ impl<T: Copy, F: Fn(T, T) -> T> Domain for Elements<'_, T, F> {
         self.inputs[cell.rank as usize][range].into()
     }
 
-    fn reduce(&mut self, inputs: &[Rc<[T]>]) -> Rc<[T]> {
+    fn reduce(&mut self, _spot: &Spot, inputs: &[Rc<[T]>]) -> Rc<[T]> {
         let Some((first, others)) = inputs.split_first() else { return Rc::new([]) };
         let fold = |(at, &value): (usize, &T)| {
             others.iter().fold(value, |sum, other| (self.combine)(sum, other[at]))

@@ -1,4 +1,6 @@
-//! What the interpreter can compute with: contributions for the verifier, elements for the oracle.
+//! What the interpreter can compute with: contributions for the verifier, elements for the oracle, chunk numbers for
+//! compilers.
 
+pub mod chunks;
 pub(crate) mod contributions;
 pub mod elements;

@@ -98,7 +98,12 @@ pub enum Blocked {
 
 /// A step reads a chunk that was never written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unset(pub Cell);
+pub struct Unset {
+    /// The step.
+    pub spot: Spot,
+    /// The chunk.
+    pub cell: Cell,
+}
 
 /// All ranks of a plan, somewhere in their run.
 pub struct Machine<'p, D: Domain> {
@@ -176,7 +181,7 @@ impl<'p, D: Domain> Machine<'p, D> {
     pub fn run(
         &mut self,
         mut observe: impl FnMut(&mut D, Event, Option<D::Value>) -> bool,
-    ) -> Result<(), (Spot, Unset)> {
+    ) -> Result<(), Unset> {
         let mut idle = 0;
         let mut lane = 0;
         while idle < self.lanes.len() {
@@ -237,7 +242,7 @@ impl<'p, D: Domain> Machine<'p, D> {
     ///
     /// # Panics
     /// If the lane is not ready.
-    pub fn fire(&mut self, lane: usize) -> Result<(Event, Option<D::Value>), (Spot, Unset)> {
+    pub fn fire(&mut self, lane: usize) -> Result<(Event, Option<D::Value>), Unset> {
         assert_eq!(self.ready(lane), Ok(()), "only a lane that is ready can take a step");
         let state = &mut self.lanes[lane];
         let (rank, tile, channel) = (state.rank, state.tile, state.lane.channel);
@@ -278,7 +283,7 @@ impl<'p, D: Domain> Machine<'p, D> {
                     self.domain.touch(lane, Some(&spot), cell, Access::Read);
                     match &self.cells[self.position(cell)] {
                         Some(value) => value.clone(),
-                        None => return Err((spot, Unset(cell))),
+                        None => return Err(Unset { spot, cell }),
                     }
                 }
             });

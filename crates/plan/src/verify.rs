@@ -15,7 +15,7 @@
 use std::ops::Deref;
 
 use crate::domain::contributions::Contributions;
-use crate::interpret::{Blocked, Machine, Shape};
+use crate::interpret::{Blocked, Machine, Shape, Unset};
 use crate::plan::{Plan, Wait};
 use crate::refusal::{Fault, Refusal, Spot};
 use crate::well_formed::WellFormed;
@@ -80,8 +80,8 @@ fn prove(plan: WellFormed<'_>, shape: Shape) -> Result<(), Refusal> {
         steps += 1;
         domain.fault.is_none() && steps * lanes <= WORK_MAX
     });
-    if let Err((spot, unset)) = ran {
-        return refuse(Some(spot), Fault::Unset { aliasing: shape.aliasing, cell: unset.0 });
+    if let Err(Unset { spot, cell }) = ran {
+        return refuse(Some(spot), Fault::Unset { aliasing: shape.aliasing, cell });
     }
     if steps * lanes > WORK_MAX {
         let (value, limit) = (steps * lanes, WORK_MAX);

@@ -40,6 +40,8 @@ pub trait Domain {
     fn meet(&mut self, lane: usize, stamp: &Self::Stamp);
     /// A lane (or, between calls, the user of its rank) reads or writes memory.
     fn touch(&mut self, lane: usize, spot: Option<&Spot>, cell: Cell, access: Access);
+    /// A step puts its result into memory.
+    fn stored(&mut self, spot: &Spot, cell: Cell, value: &Self::Value);
 }
 
 /// How memory is touched.
@@ -301,6 +303,9 @@ impl<'p, D: Domain> Machine<'p, D> {
             };
             let cell = self.cell(owner, buffer, tile, chunk);
             self.domain.touch(lane, Some(&spot), cell, Access::Write);
+            if let Some(value) = &result {
+                self.domain.stored(&spot, cell, value);
+            }
             let position = self.position(cell);
             self.cells[position] = result.clone();
         }

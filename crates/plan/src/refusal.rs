@@ -142,6 +142,16 @@ pub enum Fault {
         /// What it combines.
         found: String,
     },
+    /// A step puts a chunk where another belongs, which may be shorter.
+    #[error("it puts {found} into {cell} ({aliasing}); use scratch for what is on its way")]
+    Misplaced {
+        /// How buffers were passed.
+        aliasing: Aliasing,
+        /// The memory.
+        cell: Cell,
+        /// What it puts there.
+        found: String,
+    },
     /// Ranks combine in different orders, so their results differ in the last bits.
     #[error(
         "{cell} is combined as {found}, but rank {other} combines it as {theirs}: results would differ in the last bits"

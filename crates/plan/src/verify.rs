@@ -7,7 +7,7 @@
 //!
 //! - every output chunk is the reduction of every rank's chunk, each exactly once, and of this call and tile;
 //! - all ranks combine in the same order, so that they hold the same bits;
-//! - no step combines different chunks, so that each has one length in elements;
+//! - no step combines different chunks or puts one where another belongs, so that each has one length in elements;
 //! - nothing waits for ever, and no message is left over;
 //! - no two accesses of the same memory are unordered unless both read, the caller's own before and after included;
 //! - an out-of-place call leaves its input alone.

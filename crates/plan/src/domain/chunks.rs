@@ -37,4 +37,5 @@ impl Domain for Chunks {
     fn stamp(&mut self, _lane: usize) {}
     fn meet(&mut self, _lane: usize, _stamp: &()) {}
     fn touch(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
+    fn stored(&mut self, _spot: &Spot, _cell: Cell, _value: &u32) {}
 }

@@ -205,6 +205,13 @@ impl Domain for Contributions<'_> {
         }
     }
 
+    fn stored(&mut self, spot: &Spot, cell: Cell, value: &u32) {
+        if cell.buffer != Buffer::Scratch && self.chunks[*value as usize] != cell.chunk {
+            let (aliasing, found) = (self.shape.aliasing, self.describe(*value));
+            self.blame(Some(spot.clone()), Fault::Misplaced { aliasing, cell, found });
+        }
+    }
+
     fn touch(&mut self, lane: usize, spot: Option<&Spot>, cell: Cell, access: Access) {
         let position = cell_position(self.plan, self.shape, cell);
         if self.shadows.len() <= position {

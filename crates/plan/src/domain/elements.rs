@@ -70,4 +70,5 @@ impl<T: Copy, F: Fn(T, T) -> T> Domain for Elements<'_, T, F> {
     fn stamp(&mut self, _lane: usize) {}
     fn meet(&mut self, _lane: usize, _stamp: &()) {}
     fn touch(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
+    fn stored(&mut self, _spot: &Spot, _cell: Cell, _value: &Rc<[T]>) {}
 }

@@ -1,0 +1,392 @@
+//! The communicator: one rank's end of a group that runs collectives.
+
+// Hands the caller's buffers to the engine, which takes addresses.
+#![allow(unsafe_code)]
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use weftlink_plan::{Algorithm, Cut, Verified, verify};
+
+use crate::bootstrap::Bootstrap;
+use crate::choose;
+use crate::counter::Counter;
+use crate::engine::{Call, Engine, Shared, Silent, Stopped, Tracer, Waiting, WindowPlace, lines_at};
+use crate::error::Error;
+use crate::header::Header;
+use crate::kernels::Kernels;
+use crate::layout::LINE;
+use crate::memory::SharedMemory;
+use crate::wait::{AbortCode, Patience, Stop, Waiter};
+use crate::window::{Buffers, Window};
+
+/// How a communicator behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long a call waits for other ranks before it fails and names them.
+    pub deadline: Duration,
+    /// Whether ranks that wait keep their core: right when each has one of its own. Unset: when there are enough.
+    pub spin: Option<bool>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { deadline: Duration::from_secs(300), spin: None }
+    }
+}
+
+/// One rank's end of a group. All ranks make the same calls in the same order; a call that differs is an error on
+/// every rank it concerns.
+pub struct Communicator {
+    rank: usize,
+    size: usize,
+    options: Options,
+    /// Tells this communicator's windows from others'.
+    identity: u64,
+    calls: u32,
+    failed: Option<String>,
+    engines: Vec<Engine>,
+    /// The engine of each built-in algorithm, once it has been needed.
+    built_in: [Option<PlanId>; Algorithm::ALL.len()],
+    shared: Shared,
+    windows: Vec<Arc<SharedMemory>>,
+    bootstrap: Bootstrap,
+    /// Unmapped last: headers and flags point into it.
+    _control: SharedMemory,
+}
+
+/// A plan that a communicator has loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PlanId {
+    index: usize,
+    owner: u64,
+}
+
+/// A step that was taken, in the order of all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Taken {
+    /// Its place among all steps of all ranks: taken when its inputs were there, before anything was published.
+    pub ticket: u64,
+    /// The lane.
+    pub lane: u32,
+    /// The tile.
+    pub tile: u32,
+    /// How many steps the lane had taken in this tile before.
+    pub ordinal: u32,
+}
+
+impl Communicator {
+    /// A group whose ranks are threads of this process: one end each, to be moved to its thread.
+    pub fn threads(size: usize, options: Options) -> Result<Vec<Communicator>, Error> {
+        // Meeting needs all ranks at once, so each meets on a thread of its own.
+        let meet = |bootstrap| std::thread::spawn(move || Communicator::new(bootstrap, options));
+        let meeting: Vec<_> = Bootstrap::threads(size).into_iter().map(meet).collect();
+        let met = |thread: std::thread::JoinHandle<Result<Communicator, Error>>| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        meeting.into_iter().map(met).collect()
+    }
+
+    /// This rank's end of a group that has met. All ranks call it.
+    pub fn new(mut bootstrap: Bootstrap, options: Options) -> Result<Communicator, Error> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let (rank, size) = (bootstrap.rank(), bootstrap.size());
+        // Neighbouring lines are fetched in pairs, so headers are kept two lines apart.
+        let control = bootstrap.share("weft: headers", (2 + size) * 2 * LINE, options.deadline)?;
+        let line = |position: usize| &lines_at(&control, position * 2 * LINE, 1)[0];
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let spin = options.spin.unwrap_or(size <= cores);
+        let patience =
+            if spin { Patience::dedicated(options.deadline) } else { Patience::crowded(options.deadline) };
+        let shared = Shared {
+            headers: (0..size).map(|rank| Counter::new(line(2 + rank))).collect(),
+            waiter: Waiter::new(line(0), line(1), patience),
+            windows: Vec::new(),
+            kernels: Kernels::detect(),
+        };
+        Ok(Communicator {
+            rank,
+            size,
+            options,
+            identity: NEXT.fetch_add(1, Ordering::Relaxed),
+            calls: 0,
+            failed: None,
+            engines: Vec::new(),
+            built_in: [None; Algorithm::ALL.len()],
+            shared,
+            windows: Vec::new(),
+            bootstrap,
+            _control: control,
+        })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Adds up the buffers of all ranks; every rank ends with the same bits.
+    ///
+    /// ```
+    /// # use weftlink_comm::{Communicator, Options};
+    /// let ranks = Communicator::threads(2, Options::default())?;
+    /// let add = |mut comm: Communicator| {
+    ///     let mut values = [1.0, comm.rank() as f32];
+    ///     comm.all_reduce(&mut values).map(|()| values)
+    /// };
+    /// let threads: Vec<_> = ranks.into_iter().map(|comm| std::thread::spawn(move || add(comm))).collect();
+    /// for thread in threads {
+    ///     assert_eq!(thread.join().unwrap()?, [2.0, 1.0]);
+    /// }
+    /// # Ok::<(), weftlink_comm::Error>(())
+    /// ```
+    pub fn all_reduce<'a>(&mut self, buffers: impl Into<Buffers<'a>>) -> Result<(), Error> {
+        let buffers = buffers.into();
+        let algorithm = choose::all_reduce(
+            self.size,
+            buffers.output_length * size_of::<f32>(),
+            buffers.owners.iter().all(Option::is_some),
+        );
+        let plan = self.built_in(algorithm)?;
+        self.call(plan, buffers, &mut Silent)
+    }
+
+    /// The same with a plan of the caller's choice.
+    pub fn all_reduce_with<'a>(
+        &mut self,
+        plan: PlanId,
+        buffers: impl Into<Buffers<'a>>,
+    ) -> Result<(), Error> {
+        self.call(plan, buffers.into(), &mut Silent)
+    }
+
+    /// The same, recording each step this rank takes. For tests: every step takes a ticket that all ranks share.
+    pub fn all_reduce_traced<'a>(
+        &mut self,
+        plan: PlanId,
+        buffers: impl Into<Buffers<'a>>,
+        tickets: &AtomicU64,
+    ) -> Result<Vec<Taken>, Error> {
+        let mut recorder = Recorder { tickets, taken: Vec::new() };
+        self.call(plan, buffers.into(), &mut recorder)?;
+        Ok(recorder.taken)
+    }
+
+    /// The algorithm that [`Communicator::all_reduce`] takes for so many bytes.
+    pub fn choice(&self, bytes: usize, symmetric: bool) -> Algorithm {
+        choose::all_reduce(self.size, bytes, symmetric)
+    }
+
+    /// Loads a verified plan. All ranks load the same plans in the same order; loading allocates shared memory.
+    pub fn load(&mut self, plan: Verified) -> Result<PlanId, Error> {
+        self.usable()?;
+        if plan.ranks as usize != self.size {
+            let (name, ranks, size) = (&plan.name, plan.ranks, self.size);
+            let what = format!("the plan {name:?} is for {ranks} ranks, but this communicator has {size}");
+            return Err(Error::Misuse(what));
+        }
+        let purpose = format!("weft: plan {:016x}", plan.hash());
+        let memory = self.share(&purpose, Engine::bytes(&plan))?;
+        self.engines.push(Engine::new(plan, self.rank as u32, memory));
+        Ok(PlanId { index: self.engines.len() - 1, owner: self.identity })
+    }
+
+    /// The plan of a built-in algorithm for this number of ranks, loaded when it is first needed.
+    pub fn built_in(&mut self, algorithm: Algorithm) -> Result<PlanId, Error> {
+        match self.built_in[algorithm as usize] {
+            Some(plan) => Ok(plan),
+            None => self.load_built_in(algorithm),
+        }
+    }
+
+    /// Allocates symmetric memory of so many elements per rank. All ranks call it with the same length.
+    pub fn window(&mut self, length: usize) -> Result<Window, Error> {
+        const PAGE: usize = 4096;
+        self.usable()?;
+        let too_long = || Error::Misuse(format!("a window of {length} elements per rank is too large"));
+        let stride =
+            length.checked_mul(size_of::<f32>()).and_then(|bytes| bytes.checked_next_multiple_of(PAGE));
+        let total = stride.and_then(|stride| stride.checked_mul(self.size)).ok_or_else(too_long)?;
+        let stride = total / self.size;
+        let number = u16::try_from(self.windows.len())
+            .map_err(|_| Error::Misuse("a communicator has at most 65536 windows".to_owned()))?;
+        let memory = Arc::new(self.share("weft: window", total)?);
+        self.shared.windows.push(WindowPlace { base: memory.as_ptr(), stride });
+        self.windows.push(Arc::clone(&memory));
+        Ok(Window::new(memory, self.rank, stride, length, number, self.identity))
+    }
+
+    /// How a plan cuts a buffer of so many elements: what the oracle needs to know to add in the same order.
+    pub fn cut(&self, plan: PlanId, count: usize) -> Result<Cut, Error> {
+        Ok(self.engines[self.index(plan)?].cut(count))
+    }
+
+    #[cold]
+    fn load_built_in(&mut self, algorithm: Algorithm) -> Result<PlanId, Error> {
+        let plan = self.load(verify(algorithm.plan(self.size as u32, 1))?)?;
+        self.built_in[algorithm as usize] = Some(plan);
+        Ok(plan)
+    }
+
+    #[inline]
+    fn call(&mut self, plan: PlanId, buffers: Buffers<'_>, tracer: &mut impl Tracer) -> Result<(), Error> {
+        self.usable()?;
+        let index = self.index(plan)?;
+        let engine = &mut self.engines[index];
+        check(engine, &buffers, self.identity)?;
+        let header = Header::new(
+            &engine.plan,
+            buffers.output_length,
+            buffers.aliasing,
+            buffers.input_location,
+            buffers.output_location,
+        );
+        let signature = header.signature();
+        self.calls = self.calls.wrapping_add(1);
+        let number = self.calls;
+        let line = self.shared.headers[self.rank].announce(number, signature, header.pack());
+        self.shared.waiter.wake(line);
+        let call = Call { header, signature, number, input: buffers.input, output: buffers.output };
+        // SAFETY: the buffers are borrowed for the call and have `count` elements each, as checked; a pair of borrows
+        // cannot overlap, and the plan claims their aliasing, as checked.
+        match unsafe { engine.run(&self.shared, &call, tracer) } {
+            Ok(()) => Ok(()),
+            Err(stopped) => Err(self.fail(&call, &stopped)),
+        }
+    }
+
+    #[inline]
+    fn usable(&self) -> Result<(), Error> {
+        match &self.failed {
+            None => Ok(()),
+            Some(why) => Err(Error::Failed(why.clone())),
+        }
+    }
+
+    #[inline]
+    fn index(&self, plan: PlanId) -> Result<usize, Error> {
+        if plan.owner == self.identity {
+            Ok(plan.index)
+        } else {
+            Err(Error::Misuse("this plan was loaded into another communicator".to_owned()))
+        }
+    }
+
+    fn share(&mut self, purpose: &str, bytes: usize) -> Result<SharedMemory, Error> {
+        self.bootstrap.share(purpose, bytes, self.options.deadline).map_err(|error| {
+            self.failed = Some(error.to_string());
+            error.into()
+        })
+    }
+
+    /// Gives up for all ranks, and tells why.
+    #[cold]
+    fn fail(&mut self, call: &Call, stopped: &Stopped) -> Error {
+        let rank = self.rank as u32;
+        let reason = match stopped.stop {
+            Stop::Mismatch { .. } => Reason::Mismatch,
+            _ => Reason::Deadline,
+        };
+        let first = self.shared.waiter.abort(AbortCode { rank, reason: reason.code() });
+        let step = match stopped.step {
+            Some((lane, ordinal)) => format!("lane {lane}, step {ordinal}"),
+            None => "no lane could go on".to_owned(),
+        };
+        let what = match stopped.waiting {
+            Waiting::Entered { rank } => format!("rank {rank} to make the call"),
+            Waiting::Reached { rank, counter } => format!("rank {rank} to signal counter {counter}"),
+            Waiting::Message { from } => format!("a message from rank {from}"),
+            Waiting::Slot { to } => format!("rank {to} to receive"),
+            Waiting::Anything => "other ranks".to_owned(),
+        };
+        let differs = || self.shared.other_call(call);
+        let error = match stopped.stop {
+            Stop::Deadline { waited } => Error::Deadline { call: call.number, rank, what, step, waited },
+            Stop::Mismatch { .. } | Stop::Aborted { .. } => match differs() {
+                Some((other, theirs)) => Error::Mismatch {
+                    call: call.number,
+                    rank,
+                    mine: call.header.to_string(),
+                    other,
+                    theirs: theirs.to_string(),
+                },
+                None => {
+                    let reason = Reason::name(first.reason);
+                    Error::Aborted { call: call.number, rank, by: first.rank, reason }
+                }
+            },
+        };
+        self.failed = Some(error.to_string());
+        error
+    }
+}
+
+impl std::fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Communicator(rank {} of {}, {} calls)", self.rank, self.size, self.calls)
+    }
+}
+
+/// Why a rank gave up, as others read it.
+#[derive(Clone, Copy)]
+enum Reason {
+    Mismatch = 1,
+    Deadline = 2,
+}
+
+impl Reason {
+    fn code(self) -> NonZeroU32 {
+        NonZeroU32::MIN.saturating_add(self as u32 - 1)
+    }
+
+    fn name(code: NonZeroU32) -> &'static str {
+        if code == Reason::Mismatch.code() { "calls differ" } else { "a deadline passed" }
+    }
+}
+
+/// Whether a plan can be run on these buffers.
+#[inline]
+fn check(engine: &Engine, buffers: &Buffers<'_>, identity: u64) -> Result<(), Error> {
+    let claimed = engine.plan.aliasing.contains(&buffers.aliasing);
+    let owned = buffers.owners.iter().flatten().all(|&owner| owner == identity);
+    let reachable = buffers.owners.iter().all(Option::is_some) || !engine.needs_windows();
+    if buffers.input_length == buffers.output_length && claimed && owned && reachable {
+        return Ok(());
+    }
+    Err(misuse(&engine.plan, buffers, owned, reachable))
+}
+
+#[cold]
+fn misuse(plan: &Verified, buffers: &Buffers<'_>, owned: bool, reachable: bool) -> Error {
+    let name = &plan.name;
+    let (input, output) = (buffers.input_length, buffers.output_length);
+    Error::Misuse(if input != output {
+        format!("an all-reduce has as many elements out as in, not {input} in and {output} out")
+    } else if !owned {
+        "a window of another communicator cannot be used here".to_owned()
+    } else if !reachable {
+        format!("the plan {name:?} reaches into peers' buffers: pass windows (symmetric memory)")
+    } else {
+        format!("the plan {name:?} is not proved for buffers that are passed {}", buffers.aliasing)
+    })
+}
+
+struct Recorder<'a> {
+    tickets: &'a AtomicU64,
+    taken: Vec<Taken>,
+}
+
+impl Tracer for Recorder<'_> {
+    fn step(&mut self, lane: u32, tile: u32, ordinal: u32) {
+        let ticket = self.tickets.fetch_add(1, Ordering::AcqRel);
+        self.taken.push(Taken { ticket, lane, tile, ordinal });
+    }
+}

@@ -1,0 +1,65 @@
+//! What can go wrong in a call, and what to do about it.
+
+use std::time::Duration;
+
+use weftlink_plan::Refusal;
+
+use crate::bootstrap::BootstrapError;
+
+/// Why a communicator or a call failed. [`Error::Misuse`] and [`Error::Refused`] leave the communicator as it was: mend
+/// the call and go on. After the others it cannot be used again: leave it and make a new one.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// The call cannot be made like this. Mend it; nothing has been sent.
+    #[error("{0}")]
+    Misuse(String),
+    /// The plan is not right. Mend the plan.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The ranks could not meet or share memory.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    /// Ranks make different calls. Mend the program: all ranks make the same calls in the same order.
+    #[error("call #{call} differs: rank {rank} makes an {mine}, rank {other} an {theirs}")]
+    Mismatch {
+        /// The number of the call, from 1.
+        call: u32,
+        /// This rank.
+        rank: u32,
+        /// What it calls.
+        mine: String,
+        /// A rank that calls something else.
+        other: u32,
+        /// What that is.
+        theirs: String,
+    },
+    /// A rank did not do its part in time. It is stopped, stuck, dead or slow: look there.
+    #[error("call #{call}: rank {rank} waited {} s for {what} ({step})", waited.as_secs_f64())]
+    Deadline {
+        /// The number of the call.
+        call: u32,
+        /// This rank.
+        rank: u32,
+        /// What it waited for.
+        what: String,
+        /// The step of the plan.
+        step: String,
+        /// How long.
+        waited: Duration,
+    },
+    /// Another rank gave up first, and says why itself.
+    #[error("call #{call}: rank {by} gave up ({reason}), so rank {rank} does")]
+    Aborted {
+        /// The number of the call.
+        call: u32,
+        /// This rank.
+        rank: u32,
+        /// Who gave up first.
+        by: u32,
+        /// Why.
+        reason: &'static str,
+    },
+    /// An earlier call failed.
+    #[error("this communicator failed before: {0}; make a new one")]
+    Failed(String),
+}

@@ -1,0 +1,139 @@
+//! What a call announces: one line per rank, published before anything moves.
+//!
+//! The flag of the line counts the rank's calls and carries the call's signature; the payload says what the call is
+//! and where its buffers lie. Peers that wait for the rank to enter find all of it in the cache line they wait for.
+//! A wait that takes long compares headers: two ranks whose calls of the same number have different signatures will
+//! never meet, and both are shown.
+
+use std::fmt;
+
+use weftlink_plan::{Aliasing, Verified};
+
+use crate::line::PAYLOAD_WORDS;
+
+/// What one rank calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// The hash of the plan.
+    pub(crate) plan: u64,
+    /// Elements.
+    pub(crate) count: u64,
+    pub(crate) aliasing: Aliasing,
+    pub(crate) input: Location,
+    pub(crate) output: Location,
+}
+
+/// Where a buffer lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Location {
+    /// In memory of its own rank only.
+    Private,
+    /// In symmetric memory: the number of the window, and bytes from the start of the rank's part.
+    Window { number: u16, offset: u64 },
+}
+
+/// The reserved word for memory that peers cannot reach.
+const PRIVATE: u64 = u64::MAX;
+const OFFSET_BITS: u32 = 48;
+
+impl Location {
+    fn pack(self) -> u64 {
+        match self {
+            Location::Private => PRIVATE,
+            Location::Window { number, offset } => u64::from(number) << OFFSET_BITS | offset,
+        }
+    }
+
+    fn unpack(word: u64) -> Self {
+        match word {
+            PRIVATE => Location::Private,
+            _ => Location::Window {
+                number: (word >> OFFSET_BITS) as u16,
+                offset: word & ((1 << OFFSET_BITS) - 1),
+            },
+        }
+    }
+
+    fn is_symmetric(self) -> bool {
+        self != Location::Private
+    }
+}
+
+impl Header {
+    pub(crate) fn new(
+        plan: &Verified,
+        count: usize,
+        aliasing: Aliasing,
+        input: Location,
+        output: Location,
+    ) -> Self {
+        Self { plan: plan.hash(), count: count as u64, aliasing, input, output }
+    }
+
+    /// Whether peers can reach both buffers.
+    pub(crate) fn is_symmetric(&self) -> bool {
+        self.input.is_symmetric() && self.output.is_symmetric()
+    }
+
+    /// What all ranks of a call must agree on, in 32 bits. Where the buffers lie in their windows is each rank's own
+    /// affair; how they are passed is not, since plans are proved for all ranks passing them alike.
+    pub(crate) fn signature(&self) -> u32 {
+        let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        let hash = mix(mix(mix(0, self.plan), self.count), self.kind());
+        (hash ^ hash >> 32) as u32
+    }
+
+    pub(crate) fn pack(&self) -> [u64; PAYLOAD_WORDS] {
+        [self.plan, self.count, self.kind(), self.input.pack(), self.output.pack(), 0, 0]
+    }
+
+    pub(crate) fn unpack(words: [u64; PAYLOAD_WORDS]) -> Self {
+        let aliasing = if words[2] & 1 == 0 { Aliasing::OutOfPlace } else { Aliasing::InPlace };
+        let [plan, count, _, input, output, ..] = words;
+        Self { plan, count, aliasing, input: Location::unpack(input), output: Location::unpack(output) }
+    }
+
+    fn kind(&self) -> u64 {
+        u64::from(self.aliasing == Aliasing::InPlace) | u64::from(self.is_symmetric()) << 1
+    }
+}
+
+impl fmt::Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let memory = if self.is_symmetric() { "symmetric" } else { "ordinary" };
+        write!(
+            f,
+            "all-reduce of {} f32 {} in {memory} memory (plan {:016x})",
+            self.count, self.aliasing, self.plan
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_survive_packing() {
+        let window = Location::Window { number: 3, offset: 4096 };
+        let header = Header { plan: 7, count: 9, aliasing: Aliasing::InPlace, input: window, output: window };
+        assert_eq!(Header::unpack(header.pack()), header);
+        let private = Header { input: Location::Private, ..header };
+        assert_eq!(Header::unpack(private.pack()), private);
+        assert!(header.is_symmetric() && !private.is_symmetric());
+    }
+
+    #[test]
+    fn signatures_tell_calls_apart_but_not_offsets() {
+        let at = |offset| Location::Window { number: 0, offset };
+        let header = Header { plan: 7, count: 9, aliasing: Aliasing::InPlace, input: at(0), output: at(0) };
+        assert_eq!(header.signature(), Header { input: at(64), output: at(64), ..header }.signature());
+        let others = [
+            Header { plan: 8, ..header },
+            Header { count: 10, ..header },
+            Header { aliasing: Aliasing::OutOfPlace, ..header },
+            Header { input: Location::Private, output: Location::Private, ..header },
+        ];
+        assert!(others.iter().all(|other| other.signature() != header.signature()));
+    }
+}

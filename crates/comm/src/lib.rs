@@ -1,0 +1,44 @@
+//! Runs plans between the ranks of one host, through shared memory.
+//!
+//! A [`Communicator`] is one rank's end of a group whose ranks are threads or processes. They meet through
+//! [`bootstrap`], map the same memory, and run [verified plans](weftlink_plan::Verified) in it.
+//!
+//! From the bottom: everything ranks tell each other is a [`line::Line`], a cache line whose first word says which
+//! message it is and of which call. Two kinds of conversation are built from it, [`fifo`] and [`counter`]; both only
+//! ever answer at once, and [`wait`] is the one place where a rank waits. `layout` places a plan's FIFOs, counters and
+//! scratch in its memory, `compile` turns one rank's part of it into flat lists, `engine` runs them.
+//!
+//! Unsafe code is denied in this crate but in the modules that say why they need it; UNSAFE.md lists them.
+
+mod available;
+pub mod bootstrap;
+mod choose;
+mod communicator;
+mod compile;
+#[doc(hidden)]
+pub mod counter;
+mod engine;
+mod error;
+#[doc(hidden)]
+pub mod fifo;
+mod header;
+pub mod kernels;
+mod layout;
+#[doc(hidden)]
+pub mod line;
+pub mod memory;
+mod sync;
+#[doc(hidden)]
+pub mod wait;
+mod window;
+
+#[cfg(test)]
+#[cfg(loom)]
+mod loom_tests;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod stress_tests;
+
+pub use communicator::{Communicator, Options, PlanId, Taken};
+pub use error::Error;
+pub use window::{Buffers, Part, PartMut, Window};

@@ -1,0 +1,32 @@
+//! Numbers that look random and are the same everywhere: SplitMix64, which needs no crate and no state but a counter.
+
+/// A stream of numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(mix(seed ^ 0x5bd1_e995_9d1b_58f1))
+    }
+
+    /// A number below `limit`, which is not zero.
+    pub(super) fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        // The high half of a product is cheaper than a remainder, and its bias is of no account here.
+        ((u128::from(mix(self.0)) * limit as u128) >> 64) as usize
+    }
+
+    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last + 1));
+        }
+    }
+}
+
+/// One number that depends on every bit of another.
+pub(super) fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}

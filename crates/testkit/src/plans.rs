@@ -1,0 +1,101 @@
+//! Good plans that use what no built-in algorithm uses yet, so that it is tested all the same.
+
+use weftlink_plan::plan::{
+    Aliasing, Channel, Chunks, Collective, Format, Input, Lane, Output, Place, Plan, Program, Protocol, Step, Wait,
+};
+
+/// All-reduce by writing into the peers' scratch, which is reused in every tile: nobody begins the next tile before
+/// the peers have read this one.
+pub fn push(ranks: u32) -> Plan {
+    const WRITTEN: u32 = 0;
+    const READ: u32 = 1;
+    let program = |rank| {
+        let peers = || (0..ranks).filter(move |&peer| peer != rank);
+        let spread = Step::copy(Input::Local(Place::input(0)))
+            .to_all(peers().map(|peer| Output::held_by(peer, rank, Place::scratch(rank))))
+            .signal(WRITTEN);
+        let part = |owner| if owner == rank { Place::input(0) } else { Place::scratch(owner) };
+        let combine = Step::reduce((0..ranks).map(|owner| Input::Local(part(owner))).collect())
+            .after(peers().map(|peer| Wait::reached(peer, WRITTEN, 1)))
+            .to(Output::Local(Place::output(0)))
+            .signal(READ);
+        let credit = Step::sync().after(peers().map(|peer| Wait::reached(peer, READ, 1)));
+        Program { lanes: vec![Lane { channel: 0, nodes: vec![spread.into(), combine.into(), credit.into()] }] }
+    };
+    Plan {
+        weft: Format::default(),
+        name: "push".to_owned(),
+        collective: Collective::AllReduce,
+        ranks,
+        chunks: Chunks { input: 1, output: 1, scratch: ranks },
+        aliasing: Aliasing::BOTH.to_vec(),
+        channels: vec![],
+        counters: 2,
+        programs: (0..ranks).map(program).collect(),
+    }
+}
+
+/// All-reduce by messages with a lane that sends and a lane that receives. They meet on one of the rank's own
+/// counters, because in place the one must not overwrite what the other still sends.
+pub fn split(ranks: u32) -> Plan {
+    const SENT: u32 = 0;
+    let mine = || Input::Local(Place::input(0));
+    let program = |rank| {
+        let peers = (0..ranks).filter(|&peer| peer != rank);
+        let send = Step::copy(mine()).to_all(peers.map(Output::sent)).signal(SENT);
+        let part = |peer| if peer == rank { mine() } else { Input::received(peer) };
+        let combine = Step::reduce((0..ranks).map(part).collect())
+            .after([Wait::reached(rank, SENT, 1)])
+            .to(Output::Local(Place::output(0)));
+        let lane = |step: Step| Lane { channel: 0, nodes: vec![step.into()] };
+        Program { lanes: vec![lane(send), lane(combine)] }
+    };
+    Plan {
+        weft: Format::default(),
+        name: "split".to_owned(),
+        collective: Collective::AllReduce,
+        ranks,
+        chunks: Chunks { input: 1, output: 1, scratch: 0 },
+        aliasing: Aliasing::BOTH.to_vec(),
+        channels: vec![Channel { protocol: Protocol::Simple, depth: 2 }],
+        counters: 1,
+        programs: (0..ranks).map(program).collect(),
+    }
+}
+
+/// All-reduce on two ranks in which a FIFO's only slot is the credit for scratch: rank 0 writes rank 1's scratch and
+/// sends a message, which rank 1 takes after it has read the scratch. With a second slot rank 0 would overwrite what
+/// rank 1 has not read.
+pub fn credit() -> Plan {
+    const WRITTEN: u32 = 0;
+    let mine = || Input::Local(Place::input(0));
+    let output = || Output::Local(Place::output(0));
+    let zero = vec![
+        Step::copy(mine())
+            .to(Output::held_by(1, 0, Place::scratch(0)))
+            .to(Output::sent(1))
+            .signal(WRITTEN)
+            .into(),
+        Step::reduce(vec![mine(), Input::received(1)]).to(output()).into(),
+    ];
+    let one = vec![
+        Step::copy(mine()).to(Output::sent(0)).into(),
+        Step::reduce(vec![Input::Local(Place::scratch(0)), mine()])
+            .after([Wait::reached(0, WRITTEN, 1)])
+            .to(output())
+            .into(),
+        Step::copy(Input::received(0)).to(Output::Local(Place::scratch(1))).into(),
+    ];
+    let program = |nodes| Program { lanes: vec![Lane { channel: 0, nodes }] };
+    Plan {
+        weft: Format::default(),
+        name: "credit".to_owned(),
+        collective: Collective::AllReduce,
+        ranks: 2,
+        chunks: Chunks { input: 1, output: 1, scratch: 2 },
+        aliasing: Aliasing::BOTH.to_vec(),
+        channels: vec![Channel { protocol: Protocol::Simple, depth: 1 }],
+        counters: 1,
+        programs: vec![program(zero), program(one)],
+    }
+}

@@ -320,6 +320,11 @@ impl<'p, D: Domain> Machine<'p, D> {
         (0..self.lanes.len()).filter_map(stuck).collect()
     }
 
+    /// The next step of every lane whose calls are not done.
+    pub fn pending(&self) -> Vec<&Spot> {
+        self.lanes.iter().filter_map(|lane| lane.next.as_ref()).map(|(spot, _)| spot).collect()
+    }
+
     /// Messages that were sent and never received: source, target, channel, how many.
     pub fn left_over(&self) -> Vec<(u32, u32, u32, usize)> {
         let count = |(&(source, target, channel), fifo): (&(u32, u32, u32), &Fifo<D>)| {

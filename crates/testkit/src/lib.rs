@@ -1,11 +1,16 @@
 //! What Weft's tests share.
 //!
+//! [`cases`] are the calls every backend must pass, and [`trace`] holds what it did to the plan. The oracle that says
+//! what a call should give is [`weftlink_plan::domain::elements::oracle`], the interpreter over real elements.
+//!
 //! [`chaos`] runs a plan on real numbers under hostile schedules, to see whether it goes wrong; [`mutations`] makes
 //! all the small mistakes that a plan's author could make. Together they test the verifier: whatever goes wrong
 //! under chaos must have been refused. [`plans`] has good plans that use what no built-in algorithm uses.
 //!
 //! Deliberately absent: anything a user of Weft would need. No crate that is published depends on this one.
 
+pub mod cases;
 pub mod chaos;
 pub mod mutations;
 pub mod plans;
+pub mod trace;

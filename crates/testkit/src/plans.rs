@@ -1,7 +1,8 @@
 //! Good plans that use what no built-in algorithm uses yet, so that it is tested all the same.
 
 use weftlink_plan::plan::{
-    Aliasing, Channel, Chunks, Collective, Format, Input, Lane, Output, Place, Plan, Program, Protocol, Step, Wait,
+    Aliasing, Channel, Chunks, Collective, Format, Input, Lane, Output, Place, Plan, Program, Protocol, Step,
+    Wait,
 };
 
 /// All-reduce by writing into the peers' scratch, which is reused in every tile: nobody begins the next tile before
@@ -20,7 +21,9 @@ pub fn push(ranks: u32) -> Plan {
             .to(Output::Local(Place::output(0)))
             .signal(READ);
         let credit = Step::sync().after(peers().map(|peer| Wait::reached(peer, READ, 1)));
-        Program { lanes: vec![Lane { channel: 0, nodes: vec![spread.into(), combine.into(), credit.into()] }] }
+        Program {
+            lanes: vec![Lane { channel: 0, nodes: vec![spread.into(), combine.into(), credit.into()] }],
+        }
     };
     Plan {
         weft: Format::default(),

@@ -263,10 +263,13 @@ impl<'p, D: Domain> Machine<'p, D> {
             stamp.iter().for_each(|stamp| self.domain.meet(lane, stamp));
         }
         for output in &step.outputs {
-            if let Output::Sent { to } = *output
-                && let Some(stamp) = self.fifo((rank, to, channel)).given_back.pop_front()
-            {
-                self.domain.meet(lane, &stamp);
+            if let Output::Sent { to } = *output {
+                let fifo = self.fifo((rank, to, channel));
+                // Slots that were never used come first: a message that fits into one waits for nobody, even if in
+                // this run the receiver has already given another back.
+                let used_before = fifo.given_back.len() == fifo.free as usize;
+                let stamp = if used_before { fifo.given_back.pop_front() } else { None };
+                stamp.iter().for_each(|stamp| self.domain.meet(lane, stamp));
             }
         }
         let mut values = Vec::with_capacity(step.inputs.len());

@@ -19,7 +19,9 @@
 //! Deliberately absent: weak memory. Reads and writes take effect at once and in order.
 
 mod compile;
+mod fifo;
 mod flat;
+mod lane;
 mod machine;
 mod outcome;
 mod random;

@@ -67,10 +67,11 @@ pub fn split(ranks: u32) -> Plan {
 }
 
 /// All-reduce on two ranks in which a FIFO's only slot is the credit for scratch: rank 0 writes rank 1's scratch and
-/// sends a message, which rank 1 takes after it has read the scratch. With a second slot rank 0 would overwrite what
-/// rank 1 has not read.
+/// sends a message, which rank 1 takes after it has read the scratch. With a second slot rank 0 could overwrite what
+/// rank 1 has not read, although a run in which both keep pace would not show it.
 pub fn credit() -> Plan {
     const WRITTEN: u32 = 0;
+    const DONE: u32 = 1;
     let mine = || Input::Local(Place::input(0));
     let output = || Output::Local(Place::output(0));
     let zero = vec![
@@ -79,7 +80,7 @@ pub fn credit() -> Plan {
             .to(Output::sent(1))
             .signal(WRITTEN)
             .into(),
-        Step::reduce(vec![mine(), Input::received(1)]).to(output()).into(),
+        Step::reduce(vec![mine(), Input::received(1)]).to(output()).signal(DONE).into(),
     ];
     let one = vec![
         Step::copy(mine()).to(Output::sent(0)).into(),
@@ -88,6 +89,7 @@ pub fn credit() -> Plan {
             .to(output())
             .into(),
         Step::copy(Input::received(0)).to(Output::Local(Place::scratch(1))).into(),
+        Step::sync().after([Wait::reached(0, DONE, 1)]).into(),
     ];
     let program = |nodes| Program { lanes: vec![Lane { channel: 0, nodes }] };
     Plan {
@@ -98,7 +100,7 @@ pub fn credit() -> Plan {
         chunks: Chunks { input: 1, output: 1, scratch: 2 },
         aliasing: Aliasing::BOTH.to_vec(),
         channels: vec![Channel { protocol: Protocol::Simple, depth: 1 }],
-        counters: 1,
+        counters: 2,
         programs: vec![program(zero), program(one)],
     }
 }

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::num::NonZeroU32;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -77,17 +78,28 @@ pub struct Taken {
     pub ordinal: u32,
 }
 
+/// Runs `work` on so many ranks, each a thread of this process, and returns what each gave, by rank.
+///
+/// # Panics
+/// If one of them does.
+pub fn on_threads<T: Send>(
+    size: usize,
+    work: impl Fn(Communicator) -> Result<T, Error> + Sync,
+) -> Result<Vec<T>, Error> {
+    let ranks = Communicator::threads(size, Options::default())?;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| work(comm))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
+}
+
 impl Communicator {
     /// A group whose ranks are threads of this process: one end each, to be moved to its thread.
     pub fn threads(size: usize, options: Options) -> Result<Vec<Communicator>, Error> {
         // Meeting needs all ranks at once, so each meets on a thread of its own.
         let meet = |bootstrap| std::thread::spawn(move || Communicator::new(bootstrap, options));
         let meeting: Vec<_> = Bootstrap::threads(size).into_iter().map(meet).collect();
-        let met = |thread: std::thread::JoinHandle<Result<Communicator, Error>>| match thread.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        };
-        meeting.into_iter().map(met).collect()
+        meeting.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     }
 
     /// This rank's end of a group that has met. All ranks call it.
@@ -136,16 +148,12 @@ impl Communicator {
     /// Adds up the buffers of all ranks; every rank ends with the same bits.
     ///
     /// ```
-    /// # use weftlink_comm::{Communicator, Options};
-    /// let ranks = Communicator::threads(2, Options::default())?;
-    /// let add = |mut comm: Communicator| {
+    /// let sums = weftlink_comm::on_threads(2, |mut comm| {
     ///     let mut values = [1.0, comm.rank() as f32];
-    ///     comm.all_reduce(&mut values).map(|()| values)
-    /// };
-    /// let threads: Vec<_> = ranks.into_iter().map(|comm| std::thread::spawn(move || add(comm))).collect();
-    /// for thread in threads {
-    ///     assert_eq!(thread.join().unwrap()?, [2.0, 1.0]);
-    /// }
+    ///     comm.all_reduce(&mut values)?;
+    ///     Ok(values)
+    /// })?;
+    /// assert_eq!(sums, [[2.0, 1.0]; 2]);
     /// # Ok::<(), weftlink_comm::Error>(())
     /// ```
     pub fn all_reduce<'a>(&mut self, buffers: impl Into<Buffers<'a>>) -> Result<(), Error> {

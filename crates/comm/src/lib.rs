@@ -39,6 +39,6 @@ mod loom_tests;
 #[cfg(not(loom))]
 mod stress_tests;
 
-pub use communicator::{Communicator, Options, PlanId, Taken};
+pub use communicator::{Communicator, Options, PlanId, Taken, on_threads};
 pub use error::Error;
 pub use window::{Buffers, Part, PartMut, Window};

@@ -1,0 +1,23 @@
+//! Multi-GPU communication, planned from the wiring.
+//!
+//! The crate a Rust user adds: it re-exports the parts and holds no code of its own.
+//!
+//! ```
+//! let sums = weftlink::on_threads(4, |mut comm| {
+//!     let mut values = [comm.rank() as f32, 1.0];
+//!     comm.all_reduce(&mut values)?;
+//!     Ok(values)
+//! })?;
+//! assert_eq!(sums, [[6.0, 4.0]; 4]);
+//! # Ok::<(), weftlink::Error>(())
+//! ```
+//!
+//! - [`Communicator`] runs collectives between ranks: threads ([`on_threads`]) or processes ([`bootstrap`]).
+//! - [`plan`] describes, proves and interprets what moves when.
+//! - [`fabric`] describes what is wired to what, and how fast.
+
+pub use weftlink_comm::{
+    Buffers, Communicator, Error, Options, Part, PartMut, PlanId, Window, bootstrap, on_threads,
+};
+pub use weftlink_fabric as fabric;
+pub use weftlink_plan as plan;

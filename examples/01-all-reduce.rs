@@ -1,0 +1,19 @@
+//! Four ranks add up their gradients, first in ordinary memory, then in symmetric memory, which needs no copy.
+//!
+//! `cargo run --release -p weftlink --example 01-all-reduce`
+
+fn main() -> Result<(), weftlink::Error> {
+    let sums = weftlink::on_threads(4, |mut comm| {
+        let mut gradients = vec![comm.rank() as f32; 1_000_000];
+        comm.all_reduce(&mut gradients)?;
+
+        let mut window = comm.window(1_000_000)?;
+        window.fill(comm.rank() as f32);
+        comm.all_reduce(&mut window)?;
+
+        assert_eq!(gradients[..], window[..]);
+        Ok(gradients[0])
+    })?;
+    println!("every rank holds 0 + 1 + 2 + 3 = {sums:?}");
+    Ok(())
+}

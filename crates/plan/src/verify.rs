@@ -20,8 +20,6 @@ use crate::plan::{Plan, Wait};
 use crate::refusal::{Fault, Refusal, Spot};
 use crate::well_formed::WellFormed;
 
-/// The most steps times lanes that one proof may go through: some seconds.
-const WORK_MAX: u64 = 1 << 31;
 /// How many of the waiting lanes a deadlock shows.
 const WAITING_SHOWN: usize = 4;
 
@@ -60,9 +58,9 @@ impl Verified {
 /// Proves a plan, or says where it is wrong.
 pub fn verify(plan: Plan) -> Result<Verified, Refusal> {
     let checked = WellFormed::check(&plan)?;
-    let depth = checked.channels.iter().map(|channel| channel.depth).max().unwrap_or(1);
+    let rounds = checked.rounds();
     for &aliasing in &checked.aliasing {
-        for (calls, tiles) in [(depth + 1, 1), (2, depth + 1)] {
+        for (calls, tiles) in [(rounds, 1), (2, rounds)] {
             prove(checked, Shape { calls, tiles, aliasing })?;
         }
     }
@@ -74,18 +72,9 @@ pub fn verify(plan: Plan) -> Result<Verified, Refusal> {
 fn prove(plan: WellFormed<'_>, shape: Shape) -> Result<(), Refusal> {
     let refuse = |spot, fault| Err(Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) });
     let mut machine = Machine::new(plan, shape, Contributions::new(plan, shape));
-    let lanes = machine.lanes() as u64;
-    let mut steps = 0u64;
-    let ran = machine.run(|domain, _, _| {
-        steps += 1;
-        domain.fault.is_none() && steps * lanes <= WORK_MAX
-    });
+    let ran = machine.run(|domain, _, _| domain.fault.is_none());
     if let Err(Unset { spot, cell }) = ran {
         return refuse(Some(spot), Fault::Unset { aliasing: shape.aliasing, cell });
-    }
-    if steps * lanes > WORK_MAX {
-        let (value, limit) = (steps * lanes, WORK_MAX);
-        return refuse(None, Fault::TooLarge { what: "steps times lanes", value, limit });
     }
     let (blocked, left_over) = (machine.blocked(), machine.left_over());
     if let Some((spot, fault)) = machine.into_domain().fault {

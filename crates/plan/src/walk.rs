@@ -62,7 +62,7 @@ impl<'p> Iterator for Walk<'p> {
             let Some(node) = frame.nodes.get(frame.next) else {
                 let length = steps_in(frame.nodes);
                 frame.iteration += 1;
-                if frame.iteration < frame.times && length > 0 {
+                if frame.iteration < frame.times {
                     frame.next = 0;
                     frame.index -= length;
                 } else {
@@ -82,7 +82,8 @@ impl<'p> Iterator for Walk<'p> {
                     let iterations = self.stack.iter().skip(1).map(|frame| frame.iteration).collect();
                     return Some(Visit { step, index, iterations });
                 }
-                Node::Loop(inner) if inner.times == 0 => frame.index += steps_in(&inner.body),
+                // Going round and round over nothing would take as long as over something.
+                Node::Loop(inner) if !runs(node) => frame.index += steps_in(&inner.body),
                 Node::Loop(inner) => {
                     let index = frame.index;
                     self.stack.push(Frame {
@@ -95,6 +96,14 @@ impl<'p> Iterator for Walk<'p> {
                 }
             }
         }
+    }
+}
+
+/// Whether a node has a step that ever runs.
+fn runs(node: &Node) -> bool {
+    match node {
+        Node::Step(_) => true,
+        Node::Loop(inner) => inner.times > 0 && inner.body.iter().any(runs),
     }
 }
 
@@ -129,6 +138,7 @@ mod tests {
             step(0),
             repeat(0, vec![step(1)]),
             repeat(2, vec![step(2), repeat(2, vec![step(3)]), repeat(9, vec![])]),
+            repeat(u32::MAX, vec![repeat(u32::MAX, vec![repeat(0, vec![])])]),
             step(4),
         ];
         let lane = Lane { channel: 0, nodes };

@@ -21,6 +21,14 @@ const COUNTERS_MAX: u32 = 1024;
 const CHUNKS_MAX: u32 = 1 << 20;
 /// Waits, inputs, outputs and signals that all ranks together go through in one tile.
 const WORK_MAX: u64 = 1 << 22;
+/// The same over all tiles of a proof, times the lanes whose clocks each of them carries: some seconds.
+const CLOCK_WORK_MAX: u64 = 1 << 31;
+/// Lanes of all ranks: each knows how far each of the others is.
+const LANES_TOTAL_MAX: u64 = 1 << 12;
+/// Clock entries that signals leave behind in a proof: half a gigabyte.
+const SIGNAL_CLOCKS_MAX: u64 = 1 << 27;
+/// Chunks of memory of all ranks in a proof: some hundred megabytes.
+const CELLS_MAX: u64 = 1 << 21;
 
 /// A plan that keeps the rules.
 #[derive(Clone, Copy, Debug)]
@@ -123,19 +131,46 @@ fn sizes(plan: &Plan) -> Result<(), Fault> {
             return malformed(format!("rank {rank} has no lane"));
         }
     }
-    let lanes = plan.programs.iter().flat_map(|program| &program.lanes);
-    let work = lanes.fold(0u64, |sum, lane| sum.saturating_add(work_of(&lane.nodes)));
-    limit("the work of one tile", work, WORK_MAX)
+    let work = plan.work();
+    limit("the work of one tile", work, WORK_MAX)?;
+    let lanes_total = plan.programs.iter().map(|program| program.lanes.len() as u64).sum::<u64>();
+    let rounds = 2 * u64::from(plan.rounds());
+    limit("the number of lanes of all ranks", lanes_total, LANES_TOTAL_MAX)?;
+    limit("the work of a proof", work * rounds * lanes_total, CLOCK_WORK_MAX)?;
+    let signals = plan.total(|step| step.signals.len());
+    limit(
+        "the number of signals of a proof, times lanes",
+        signals * rounds * lanes_total,
+        SIGNAL_CLOCKS_MAX,
+    )?;
+    let user = u64::from(plan.chunks.input) + u64::from(plan.chunks.output);
+    let cells = u64::from(plan.ranks) * (rounds / 2 * user + u64::from(plan.chunks.scratch));
+    limit("the number of chunks of all ranks and tiles of a proof", cells, CELLS_MAX)
 }
 
-/// What is gone through when these nodes run once.
-fn work_of(nodes: &[Node]) -> u64 {
+impl Plan {
+    /// The steps, waits, inputs, outputs and signals that all ranks together go through in one tile.
+    pub fn work(&self) -> u64 {
+        self.total(|step| 1 + step.waits.len() + step.inputs.len() + step.outputs.len() + step.signals.len())
+    }
+
+    /// Something about each step, added up over all steps of one tile.
+    fn total(&self, of: fn(&Step) -> usize) -> u64 {
+        let lanes = self.programs.iter().flat_map(|program| &program.lanes);
+        lanes.fold(0, |sum, lane| sum.saturating_add(sum_over(&lane.nodes, of)))
+    }
+
+    /// How many tiles in a row use every slot again while its last use may still be near.
+    pub(crate) fn rounds(&self) -> u32 {
+        self.channels.iter().map(|channel| channel.depth).max().unwrap_or(1) + 1
+    }
+}
+
+/// Something about each step, added up over all steps that run when these nodes run once.
+fn sum_over(nodes: &[Node], of: fn(&Step) -> usize) -> u64 {
     let node = |node: &Node| match node {
-        Node::Step(step) => {
-            1 + (step.waits.len() + step.inputs.len() + step.outputs.len() + step.signals.len()) as u64
-        }
-        // Even an empty iteration is one to count.
-        Node::Loop(inner) => work_of(&inner.body).saturating_add(1).saturating_mul(inner.times.into()),
+        Node::Step(step) => of(step) as u64,
+        Node::Loop(inner) => sum_over(&inner.body, of).saturating_mul(inner.times.into()),
     };
     nodes.iter().fold(0, |sum, each| sum.saturating_add(node(each)))
 }

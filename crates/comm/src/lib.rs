@@ -3,4 +3,5 @@
 //! Unsafe code is denied in this crate but in the modules that say why they need it.
 
 mod available;
+pub mod bootstrap;
 pub mod memory;

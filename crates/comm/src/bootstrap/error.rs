@@ -1,0 +1,224 @@
+//! What can go wrong among ranks that meet.
+//!
+//! Errors travel: what one rank finds is sent to the others, so that all report the same. That is why the causes are
+//! kept as text and every type here can be written to a channel.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// What one rank asked its group for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ask {
+    /// Who asked.
+    pub rank: usize,
+    /// What for.
+    pub purpose: String,
+    /// How much.
+    pub bytes: usize,
+}
+
+impl fmt::Display for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} asked {} bytes for {:?}", self.rank, self.bytes, self.purpose)
+    }
+}
+
+/// The ranks did not come together, or came apart.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum BootstrapError {
+    /// Fix the call.
+    #[error("bootstrap: {what}")]
+    BadCall {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The place cannot be used: choose another.
+    #[error("cannot meet at {place}: {reason}")]
+    Place {
+        /// Where.
+        place: String,
+        /// Why not.
+        reason: String,
+    },
+    /// Rank 0 was not there in time: start it, or look at the name of the place.
+    #[error(
+        "rank 0 did not listen at {place} within {}: {last}. Is it running, and does it use the same place?",
+        seconds(limit)
+    )]
+    NobodyListens {
+        /// Where.
+        place: String,
+        /// What the last try showed.
+        last: String,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// Ranks were not there in time: see whether they run, and what they print.
+    #[error("{} did not come within {}, for {purpose}", list(ranks), seconds(limit))]
+    Missing {
+        /// Which.
+        ranks: Vec<usize>,
+        /// What was waited for.
+        purpose: String,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// A rank said nothing in time. Rank 0 has not asked yet, or waits for others with a later deadline.
+    #[error(
+        "rank {rank} (pid {pid}) did not answer within {}, for {purpose}{}",
+        seconds(limit),
+        if *rank == 0 { "; it answers when all have asked" } else { "" }
+    )]
+    NoAnswer {
+        /// Who.
+        rank: usize,
+        /// Its process.
+        pid: u32,
+        /// What was waited for.
+        purpose: String,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// Rank 0 does not want this one.
+    #[error("rank {rank} was refused at {place}: {reason}")]
+    Refused {
+        /// Who.
+        rank: usize,
+        /// Where.
+        place: String,
+        /// Why.
+        reason: Refusal,
+    },
+    /// Two ranks made different calls: fix the program.
+    #[error("ranks must ask for the same memory in the same order, but {one}, while {other}")]
+    Mismatch {
+        /// One side.
+        one: Ask,
+        /// The other.
+        other: Ask,
+    },
+    /// A rank has ended, or dropped its bootstrap.
+    #[error("rank {rank} (pid {pid}) left while others waited for it, for {purpose}")]
+    Left {
+        /// Who.
+        rank: usize,
+        /// Its process.
+        pid: u32,
+        /// What the others were doing.
+        purpose: String,
+    },
+    /// A rank could not allocate or map the memory.
+    #[error("rank {rank}: {reason}")]
+    Memory {
+        /// Who.
+        rank: usize,
+        /// Why.
+        reason: String,
+    },
+    /// A rank said something that it must not say: a bug.
+    #[error("rank {rank} broke the bootstrap's protocol: {what}. This is a bug in Weft")]
+    Protocol {
+        /// Who.
+        rank: usize,
+        /// What.
+        what: String,
+    },
+    /// An earlier call failed: meet again.
+    #[error("this bootstrap failed before and cannot be used again: {cause}")]
+    Poisoned {
+        /// The first error.
+        cause: String,
+    },
+}
+
+/// Why rank 0 turned somebody away.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Built from different versions of Weft.
+    #[error(
+        "it speaks version {joiner} of the bootstrap's protocol, rank 0 version {listener}. Use one version of Weft"
+    )]
+    Version {
+        /// The version of the one that came.
+        joiner: u32,
+        /// The version of rank 0.
+        listener: u32,
+    },
+    /// Something else answers there.
+    #[error("what listens there is not Weft")]
+    NotWeft,
+    /// Not of this job.
+    #[error("its token is not this job's. Does another job use the same place?")]
+    Token,
+    /// Not of this user.
+    #[error("it runs as user {theirs}, not as user {ours}")]
+    User {
+        /// Who the other is.
+        theirs: u32,
+        /// Who we are.
+        ours: u32,
+    },
+    /// Somebody is that rank already.
+    #[error("rank {rank} is here already, as pid {pid}")]
+    Duplicate {
+        /// The rank.
+        rank: usize,
+        /// Who has it.
+        pid: u32,
+    },
+    /// No such rank.
+    #[error("there is no rank {rank} to come: ranks 1 to {} may, of {size}", size - 1)]
+    Rank {
+        /// The rank.
+        rank: usize,
+        /// How many ranks there are.
+        size: usize,
+    },
+    /// The two do not agree how many they are.
+    #[error("it expects {joiner} ranks, rank 0 expects {listener}")]
+    Size {
+        /// What the one that came expects.
+        joiner: usize,
+        /// What rank 0 expects.
+        listener: usize,
+    },
+}
+
+/// "rank 3", "ranks 1 and 3", "ranks 1, 2, 3 and 97 more".
+fn list(ranks: &[usize]) -> String {
+    const SHOWN: usize = 8;
+    let text = |ranks: &[usize]| ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    match ranks {
+        [] => "nobody".to_owned(),
+        [rank] => format!("rank {rank}"),
+        [most @ .., last] if ranks.len() <= SHOWN => format!("ranks {} and {last}", text(most)),
+        _ => format!("ranks {} and {} more", text(&ranks[..SHOWN]), ranks.len() - SHOWN),
+    }
+}
+
+fn seconds(limit: &Duration) -> String {
+    format!("{} s", limit.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_missing_are_named() {
+        let missing = |ranks: &[usize], limit| {
+            BootstrapError::Missing { ranks: ranks.to_vec(), purpose: "the heap".into(), limit }.to_string()
+        };
+        let limit = Duration::from_secs(30);
+        assert_eq!(missing(&[3], limit), "rank 3 did not come within 30 s, for the heap");
+        assert_eq!(missing(&[1, 3], limit), "ranks 1 and 3 did not come within 30 s, for the heap");
+        let limit = Duration::from_millis(1500);
+        assert_eq!(missing(&[1, 2, 3], limit), "ranks 1, 2 and 3 did not come within 1.5 s, for the heap");
+        let many: Vec<usize> = (1..100).collect();
+        assert!(missing(&many, limit).starts_with("ranks 1, 2, 3, 4, 5, 6, 7, 8 and 91 more did"));
+    }
+}

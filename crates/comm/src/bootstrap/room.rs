@@ -1,0 +1,145 @@
+//! Where ranks that are threads of one process meet.
+//!
+//! A call of `share` has two steps, and nobody takes the next before all have taken the last: asking, after which the
+//! rank that asked last compares and creates the memory; and mapping. `turn` counts the steps that are complete, and
+//! `there` says who has taken the present one. The first failure stays, and is everybody's answer from then on.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::channel::Deadline;
+use super::error::{Ask, BootstrapError};
+use crate::memory::SharedMemory;
+
+#[derive(Debug)]
+pub(super) struct Room {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    turn: u64,
+    there: Vec<bool>,
+    left: Vec<bool>,
+    first: Option<Ask>,
+    mismatch: Option<Ask>,
+    created: Option<Arc<OwnedFd>>,
+    failure: Option<BootstrapError>,
+}
+
+impl Room {
+    pub(super) fn new(size: usize) -> Room {
+        let state = State {
+            turn: 0,
+            there: vec![false; size],
+            left: vec![false; size],
+            first: None,
+            mismatch: None,
+            created: None,
+            failure: None,
+        };
+        Room { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    pub(super) fn share(&self, ask: &Ask, deadline: Deadline) -> Result<SharedMemory, BootstrapError> {
+        let mut state = self.enter();
+        state.compare(ask);
+        let state = self.step(state, ask, deadline, State::create)?;
+        let fd = state.created.clone();
+        drop(state);
+        let fd =
+            fd.ok_or_else(|| BootstrapError::Protocol { rank: ask.rank, what: "no memory".to_owned() })?;
+        let memory = SharedMemory::from_fd(&*fd, ask.bytes)
+            .map_err(|error| BootstrapError::Memory { rank: ask.rank, reason: error.to_string() })?;
+        drop(fd);
+        drop(self.step(self.enter(), ask, deadline, State::forget)?);
+        Ok(memory)
+    }
+
+    /// Ends it for everybody, unless it has ended already.
+    pub(super) fn fail(&self, error: &BootstrapError) {
+        self.enter().failure.get_or_insert_with(|| error.clone());
+        self.changed.notify_all();
+    }
+
+    pub(super) fn leave(&self, rank: usize) {
+        self.enter().left[rank] = true;
+        self.changed.notify_all();
+    }
+
+    /// Takes the present step and waits until all have; who is last does what `complete` does.
+    fn step<'room>(
+        &'room self,
+        mut state: MutexGuard<'room, State>,
+        ask: &Ask,
+        deadline: Deadline,
+        complete: fn(&mut State) -> Result<(), BootstrapError>,
+    ) -> Result<MutexGuard<'room, State>, BootstrapError> {
+        let turn = state.turn;
+        state.there[ask.rank] = true;
+        if !state.there.contains(&false) && state.failure.is_none() {
+            match complete(&mut state) {
+                Ok(()) => state.turn += 1,
+                Err(error) => state.failure = Some(error),
+            }
+            state.there.fill(false);
+            self.changed.notify_all();
+        }
+        loop {
+            // A step that is complete stays so, even if somebody has failed or left since.
+            if state.turn > turn {
+                return Ok(state);
+            }
+            if let Some(failure) = state.failure.clone() {
+                return Err(failure);
+            }
+            if let Some(rank) = state.absent().find(|&rank| state.left[rank]) {
+                let (pid, purpose) = (std::process::id(), ask.purpose.clone());
+                return Err(BootstrapError::Left { rank, pid, purpose });
+            }
+            let Some(left) = deadline.left() else {
+                let (ranks, purpose) = (state.absent().collect(), ask.purpose.clone());
+                return Err(BootstrapError::Missing { ranks, purpose, limit: deadline.limit() });
+            };
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// A thread that panicked in here has left no half-made state behind: every change is a single assignment.
+    fn enter(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The ranks that the others wait for.
+    fn absent(&self) -> impl Iterator<Item = usize> {
+        self.there.iter().enumerate().filter(|(_, there)| !**there).map(|(rank, _)| rank)
+    }
+
+    fn compare(&mut self, ask: &Ask) {
+        let first = self.first.get_or_insert_with(|| ask.clone());
+        if (&first.purpose, first.bytes) != (&ask.purpose, ask.bytes) {
+            self.mismatch.get_or_insert_with(|| ask.clone());
+        }
+    }
+
+    fn create(&mut self) -> Result<(), BootstrapError> {
+        if let (Some(one), Some(other)) = (&self.first, &self.mismatch) {
+            return Err(BootstrapError::Mismatch { one: one.clone(), other: other.clone() });
+        }
+        if let Some(first) = &self.first {
+            // Who asked last has allocated for all; everybody maps for themselves.
+            let (_, fd) = SharedMemory::create(&first.purpose, first.bytes)
+                .map_err(|error| BootstrapError::Memory { rank: first.rank, reason: error.to_string() })?;
+            self.created = Some(Arc::new(fd));
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self) -> Result<(), BootstrapError> {
+        (self.created, self.first) = (None, None);
+        Ok(())
+    }
+}

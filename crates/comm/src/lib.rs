@@ -4,4 +4,5 @@
 
 mod available;
 pub mod bootstrap;
+pub mod kernels;
 pub mod memory;

@@ -59,10 +59,10 @@ fn measure(row: &str, targets: &[*mut f32], sources: &[*const f32], len: usize, 
         variants.push((kernels.name(), Box::new(work)));
     }
     #[cfg(target_arch = "x86_64")]
-    if let (&[a, b], &[one, other]) = (sources, targets)
+    if let (&[a, b], &[one, ..]) = (sources, targets)
         && is_x86_feature_detected!("avx512f")
     {
-        let streaming = store == Store::Streaming;
+        let (other, streaming) = (targets.get(1).copied(), store == Store::Streaming);
         // SAFETY: As above; page-aligned, and a multiple of a register long.
         variants.push(("plain", Box::new(move || unsafe { plain(a, b, one, other, len, streaming) })));
     }
@@ -86,24 +86,38 @@ fn measure(row: &str, targets: &[*mut f32], sources: &[*const f32], len: usize, 
     }
 }
 
-/// Two sources, two targets, as a C programmer would.
+/// Two sources and one or two targets, as a C programmer would.
 ///
 /// # Safety
 /// All are aligned to 64 bytes, `len` long, a multiple of 16; the machine has AVX-512F.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn plain(a: *const f32, b: *const f32, one: *mut f32, other: *mut f32, len: usize, streaming: bool) {
+unsafe fn plain(
+    a: *const f32,
+    b: *const f32,
+    one: *mut f32,
+    other: Option<*mut f32>,
+    len: usize,
+    streaming: bool,
+) {
     use std::arch::x86_64::*;
-    for at in (0..len).step_by(16) {
-        // SAFETY: The caller's promise.
-        unsafe {
-            let sum = _mm512_add_ps(_mm512_load_ps(a.add(at)), _mm512_load_ps(b.add(at)));
-            if streaming {
-                _mm512_stream_ps(one.add(at), sum);
-                _mm512_stream_ps(other.add(at), sum);
-            } else {
-                _mm512_store_ps(one.add(at), sum);
-                _mm512_store_ps(other.add(at), sum);
+    // SAFETY: The caller's promise.
+    unsafe {
+        let sum = |at: usize| _mm512_add_ps(_mm512_load_ps(a.add(at)), _mm512_load_ps(b.add(at)));
+        for at in (0..len).step_by(16) {
+            match (other, streaming) {
+                (None, false) => _mm512_store_ps(one.add(at), sum(at)),
+                (None, true) => _mm512_stream_ps(one.add(at), sum(at)),
+                (Some(other), false) => {
+                    let sum = sum(at);
+                    _mm512_store_ps(one.add(at), sum);
+                    _mm512_store_ps(other.add(at), sum);
+                }
+                (Some(other), true) => {
+                    let sum = sum(at);
+                    _mm512_stream_ps(one.add(at), sum);
+                    _mm512_stream_ps(other.add(at), sum);
+                }
             }
         }
     }

@@ -25,7 +25,12 @@ fn algorithms_write_the_golden_plans() {
             std::fs::write(&file, &text).unwrap();
         }
         let golden = std::fs::read_to_string(&file).unwrap();
-        assert_eq!(golden, text, "{} is not what the algorithm writes; `make bless` writes it", file.display());
+        assert_eq!(
+            golden,
+            text,
+            "{} is not what the algorithm writes; `make bless` writes it",
+            file.display()
+        );
         assert_eq!(Plan::from_json(&golden).unwrap(), plan);
     }
 }

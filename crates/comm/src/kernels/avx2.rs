@@ -1,8 +1,8 @@
 //! Registers of 32 bytes, half a cache line each.
 
 use std::arch::x86_64::{
-    __m256, __m256i, _MM_HINT_T0, _mm_prefetch, _mm_sfence, _mm256_add_ps, _mm256_loadu_ps,
-    _mm256_loadu_si256, _mm256_maskload_ps, _mm256_maskstore_ps, _mm256_storeu_ps, _mm256_stream_ps,
+    __m256, __m256i, _mm_sfence, _mm256_add_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_maskload_ps,
+    _mm256_maskstore_ps, _mm256_storeu_ps, _mm256_stream_ps,
 };
 
 use super::Store;
@@ -14,7 +14,7 @@ use super::vector::{Operation, Sum, Vector};
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn sum_f32(targets: &[*mut f32], sources: &[*const f32], len: usize, store: Store) {
     // SAFETY: The caller's promise.
-    unsafe { combine::<__m256, Sum, 8>(targets, sources, len, store) }
+    unsafe { combine::<__m256, Sum, 2, 4, 8>(targets, sources, len, store) }
 }
 
 // SAFETY: Each method is the instruction it names; masked lanes are not touched.
@@ -56,12 +56,6 @@ unsafe impl Vector for __m256 {
     fn fence() {
         // SAFETY: Every x86-64 has it.
         unsafe { _mm_sfence() }
-    }
-
-    #[inline(always)]
-    fn prefetch(from: *const f32) {
-        // SAFETY: A prefetch reads nothing that the program could see, and never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Registers of 64 bytes, a cache line each.
 
 use std::arch::x86_64::{
-    __m512, __mmask16, _MM_HINT_T0, _mm_prefetch, _mm_sfence, _mm512_add_ps, _mm512_loadu_ps,
-    _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_storeu_ps, _mm512_stream_ps,
+    __m512, __mmask16, _mm_sfence, _mm512_add_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps,
+    _mm512_maskz_loadu_ps, _mm512_storeu_ps, _mm512_stream_ps,
 };
 
 use super::Store;
@@ -14,7 +14,7 @@ use super::vector::{Operation, Sum, Vector};
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn sum_f32(targets: &[*mut f32], sources: &[*const f32], len: usize, store: Store) {
     // SAFETY: The caller's promise.
-    unsafe { combine::<__m512, Sum, 4>(targets, sources, len, store) }
+    unsafe { combine::<__m512, Sum, 1, 2, 8>(targets, sources, len, store) }
 }
 
 // SAFETY: Each method is the instruction it names; masked lanes are not touched.
@@ -56,12 +56,6 @@ unsafe impl Vector for __m512 {
     fn fence() {
         // SAFETY: Every x86-64 has it.
         unsafe { _mm_sfence() }
-    }
-
-    #[inline(always)]
-    fn prefetch(from: *const f32) {
-        // SAFETY: A prefetch reads nothing that the program could see, and never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
 }
 

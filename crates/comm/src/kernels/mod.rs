@@ -6,7 +6,7 @@
 //! through a pointer.
 //!
 //! How it is built: an instruction set is a file (`avx512.rs`, `avx2.rs`, `portable.rs`) that says what a register is
-//! ([`vector::Vector`]) and how it is added ([`vector::Operation`]). The loops are written once (`combine.rs`),
+//! (`vector::Vector`) and how it is added (`vector::Operation`). The loops are written once (`combine.rs`),
 //! generic over both, and compiled for each set. [`Kernels`] is the table of what came out; a further type or
 //! operation is a further row: an implementation of the two traits in each file, and a field here. Types narrower
 //! than what they are added in fit the same traits, by widening where they are loaded and narrowing where stored.

@@ -12,7 +12,7 @@ use super::vector::{Operation, Sum, Vector};
 /// As for [`super::Kernels::sum_f32`].
 pub(super) unsafe fn sum_f32(targets: &[*mut f32], sources: &[*const f32], len: usize, _: Store) {
     // SAFETY: The caller's promise.
-    unsafe { combine::<F32x4, Sum, 8>(targets, sources, len, Store::Cached) }
+    unsafe { combine::<F32x4, Sum, 4, 8, 8>(targets, sources, len, Store::Cached) }
 }
 
 #[derive(Clone, Copy)]
@@ -57,9 +57,6 @@ unsafe impl Vector for F32x4 {
 
     #[inline(always)]
     fn fence() {}
-
-    #[inline(always)]
-    fn prefetch(_: *const f32) {}
 }
 
 impl Operation<F32x4> for Sum {

@@ -155,7 +155,7 @@ fn every_set_gives_the_bits_of_a_plain_loop() {
 fn every_length_around_registers_blocks_and_lines() {
     let mut random = Random(42);
     for kernels in Kernels::all_supported() {
-        for len in (0..=200).chain([255, 256, 257, 511, 1023, 4096]) {
+        for len in (0..=200).chain([255, 256, 257, 511, 1023, 4096, 4133, 9001]) {
             for (k, m) in [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (4, 3)] {
                 for store in [Store::Cached, Store::Streaming] {
                     check(&mut random, kernels, (k, m, len), None, store);

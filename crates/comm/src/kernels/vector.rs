@@ -47,9 +47,6 @@ pub(super) unsafe trait Vector: Copy {
 
     /// Orders all that was streamed before all that will be stored.
     fn fence();
-
-    /// Asks for the line at `from`, which need not be an address of ours, to be brought near.
-    fn prefetch(from: *const Self::Element);
 }
 
 /// How two registers are combined. The loops keep the order of the operands.

@@ -1,0 +1,375 @@
+//! Ranks meet and share memory, as threads and as processes; and every way in which that can fail.
+//!
+//! Processes are made by running this very test binary again with a role in the environment. No test depends on how
+//! fast anything is: waits that must succeed have a minute, waits that must fail a few milliseconds.
+#![allow(unsafe_code)] // Shared memory is reached through a raw pointer.
+#![allow(clippy::unwrap_used)] // All of this is test.
+
+use std::io::Write;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use weftlink_comm::bootstrap::{Bootstrap, BootstrapError, Meeting, Place, Refusal, Token};
+use weftlink_comm::memory::SharedMemory;
+
+const AMPLE: Duration = Duration::from_secs(60);
+const BRIEF: Duration = Duration::from_millis(30);
+
+const ROLE: &str = "WEFT_TEST_ROLE";
+const PLACE: &str = "WEFT_TEST_PLACE";
+const SIZE: &str = "WEFT_TEST_SIZE";
+
+#[test]
+fn threads_share() {
+    for size in [1, 2, 8] {
+        let ends = Bootstrap::threads(size);
+        assert_eq!(ends.len(), size);
+        thread::scope(|scope| {
+            for end in ends {
+                scope.spawn(|| exchange(end));
+            }
+        });
+    }
+    assert!(Bootstrap::threads(0).is_empty());
+}
+
+#[test]
+fn processes_share() {
+    if let Some((rank, meeting)) = role() {
+        return exchange(Bootstrap::join(&meeting, rank).unwrap());
+    }
+    for size in 1..=4 {
+        let meeting = meeting("share", size);
+        let children = others("processes_share", &meeting);
+        let end = Bootstrap::listen(&meeting).unwrap();
+        assert_eq!(end.pids()[0], std::process::id());
+        for (index, child) in children.iter().enumerate() {
+            assert_eq!(end.pids()[index + 1], child.id());
+        }
+        exchange(end);
+        children.into_iter().for_each(assert_success);
+    }
+}
+
+#[test]
+fn they_also_meet_at_a_path_where_a_stale_socket_lies() {
+    let path = std::env::temp_dir().join(format!("weft-test-{}.socket", std::process::id()));
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let meeting = Meeting { place: Place::Path(path.clone()), ..meeting("path", 2) };
+    thread::scope(|scope| {
+        scope.spawn(|| exchange(Bootstrap::join(&meeting, 1).unwrap()));
+        exchange(Bootstrap::listen(&meeting).unwrap());
+    });
+    assert!(!path.exists());
+
+    let _taken = UnixListener::bind(&path).unwrap();
+    let error = Bootstrap::listen(&meeting).unwrap_err();
+    assert!(matches!(error, BootstrapError::Place { .. }), "{error}");
+    assert!(path.exists());
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn the_wrong_ones_are_refused_and_the_right_ones_still_meet() {
+    let meeting = meeting("refusals", 3);
+    thread::scope(|scope| {
+        let zero = scope.spawn(|| Bootstrap::listen(&meeting).unwrap());
+        let one = scope.spawn(|| Bootstrap::join(&meeting, 1).unwrap());
+
+        let refused = |meeting: &Meeting, rank| match Bootstrap::join(meeting, rank).unwrap_err() {
+            BootstrapError::Refused { reason, rank: named, .. } if named == rank => reason,
+            other => panic!("{other}"),
+        };
+        let stranger = Meeting { token: Token::new("guess").unwrap(), ..meeting.clone() };
+        assert_eq!(refused(&stranger, 2), Refusal::Token);
+        let larger = Meeting { size: 4, ..meeting.clone() };
+        assert_eq!(refused(&larger, 2), Refusal::Size { joiner: 4, listener: 3 });
+        assert_eq!(refused(&larger, 3), Refusal::Size { joiner: 4, listener: 3 });
+
+        // Another version, not Weft at all, nothing at all, and one that goes without a hello.
+        for greeting in [&b"weftlink\x63\0\0\0"[..], b"GET / HTTP/1.1\r\n\r\n", b""] {
+            let mut stream = UnixStream::connect_addr(&address(&meeting)).unwrap();
+            stream.write_all(greeting).unwrap();
+        }
+
+        let two = Bootstrap::join(&meeting, 2).unwrap();
+        for end in [zero.join().unwrap(), one.join().unwrap(), two] {
+            scope.spawn(|| exchange(end));
+        }
+    });
+}
+
+#[test]
+fn a_second_of_the_same_rank_is_refused() {
+    let meeting = meeting("twice", 3);
+    thread::scope(|scope| {
+        let zero = scope.spawn(|| Bootstrap::listen(&meeting).unwrap());
+        // Whichever of the two comes first is in; rank 2 comes when the other has been refused.
+        let (tell, told) = std::sync::mpsc::channel();
+        let ones: Vec<_> = (0..2)
+            .map(|_| {
+                let (tell, meeting) = (tell.clone(), &meeting);
+                scope.spawn(move || {
+                    let end = Bootstrap::join(meeting, 1);
+                    tell.send(end.as_ref().err().cloned()).unwrap();
+                    end.ok()
+                })
+            })
+            .collect();
+        let error = told.recv().unwrap().expect("nobody is in before rank 2 comes");
+        let expected = Refusal::Duplicate { rank: 1, pid: std::process::id() };
+        assert!(matches!(&error, BootstrapError::Refused { reason, .. } if *reason == expected), "{error}");
+        let two = Bootstrap::join(&meeting, 2).unwrap();
+        let one = ones.into_iter().filter_map(|one| one.join().unwrap()).next().unwrap();
+        for end in [zero.join().unwrap(), one, two] {
+            scope.spawn(|| exchange(end));
+        }
+    });
+}
+
+#[test]
+fn another_version_is_named_beside_ours() {
+    let meeting = meeting("version", 2);
+    let listener = UnixListener::bind_addr(&address(&meeting)).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| listener.accept().unwrap().0.write_all(b"weftlink\x63\0\0\0").unwrap());
+        let error = Bootstrap::join(&meeting, 1).unwrap_err().to_string();
+        assert!(error.contains("version 1 ") && error.contains("version 99"), "{error}");
+    });
+    thread::scope(|scope| {
+        scope.spawn(|| listener.accept().unwrap().0.write_all(b"HTTP/1.1 400 Bad\r\n").unwrap());
+        let error = Bootstrap::join(&meeting, 1).unwrap_err();
+        assert!(matches!(error, BootstrapError::Refused { reason: Refusal::NotWeft, .. }), "{error}");
+    });
+}
+
+#[test]
+fn calls_that_make_no_sense_are_refused() {
+    let meeting = |size| meeting("nonsense", size);
+    let errors = [
+        Bootstrap::listen(&meeting(0)),
+        Bootstrap::listen(&meeting(100_000)),
+        Bootstrap::join(&meeting(2), 2),
+        Bootstrap::join(&meeting(2), 0),
+    ]
+    .map(Result::unwrap_err);
+    for error in errors {
+        assert!(matches!(error, BootstrapError::BadCall { .. }), "{error}");
+    }
+    assert!(Token::new("x".repeat(257)).is_err());
+    let mut end = Bootstrap::threads(1).remove(0);
+    assert!(matches!(end.share(&"x".repeat(201), 1, AMPLE), Err(BootstrapError::BadCall { .. })));
+}
+
+#[test]
+fn ranks_that_do_not_come_are_named() {
+    let meeting = Meeting { deadline: BRIEF, ..meeting("missing", 4) };
+    let error = Bootstrap::listen(&meeting).unwrap_err().to_string();
+    assert!(error.starts_with("ranks 1, 2 and 3 did not come within 0.03 s"), "{error}");
+    let error = Bootstrap::join(&meeting, 1).unwrap_err();
+    assert!(matches!(error, BootstrapError::NobodyListens { .. }), "{error}");
+
+    for mut ends in [Bootstrap::threads(3), group("silent", 3)] {
+        let mut two = ends.remove(2);
+        let _silent = ends.remove(1);
+        let (zeros, twos) = thread::scope(|scope| {
+            let zero = scope.spawn(|| ends[0].share("heap", 8, BRIEF).unwrap_err());
+            let two = scope.spawn(|| two.share("heap", 8, AMPLE).unwrap_err());
+            (zero.join().unwrap(), two.join().unwrap())
+        });
+        let missing = |ranks: &[usize]| BootstrapError::Missing {
+            ranks: ranks.to_vec(),
+            purpose: "heap".to_owned(),
+            limit: BRIEF,
+        };
+        // Rank 2 may have come after rank 0 gave up, and then hears that it was missing too.
+        assert!(zeros == missing(&[1]) || zeros == missing(&[1, 2]), "{zeros}");
+        assert_eq!(twos, zeros);
+        for mut end in [ends.remove(0), two] {
+            let error = end.share("heap", 8, AMPLE).unwrap_err();
+            assert_eq!(error, BootstrapError::Poisoned { cause: zeros.to_string() });
+        }
+    }
+}
+
+#[test]
+fn different_asks_are_an_error_on_every_rank_that_shows_both() {
+    for ends in [Bootstrap::threads(3), group("mismatch", 3)] {
+        let errors = on_all(ends, |mut end| {
+            let bytes = if end.rank() == 1 { 4096 } else { 8192 };
+            end.share("heap", bytes, AMPLE).unwrap_err()
+        });
+        for error in &errors {
+            let text = error.to_string();
+            assert!(matches!(error, BootstrapError::Mismatch { .. }), "{text}");
+            assert!(text.contains("rank 1 asked 4096 bytes for \"heap\""), "{text}");
+            assert!(text.contains("asked 8192 bytes for \"heap\""), "{text}");
+            assert_eq!(error, &errors[0]);
+        }
+    }
+    for ends in [Bootstrap::threads(2), group("mismatch-purpose", 2)] {
+        let errors = on_all(ends, |mut end| {
+            end.share(["heap", "counters"][end.rank()], 64, AMPLE).unwrap_err().to_string()
+        });
+        assert!(errors[0].contains("\"heap\"") && errors[0].contains("\"counters\""), "{errors:?}");
+        assert_eq!(errors[0], errors[1]);
+    }
+}
+
+#[test]
+fn shortage_is_an_error_on_every_rank() {
+    for ends in [Bootstrap::threads(2), group("short", 2)] {
+        for error in on_all(ends, |mut end| end.share("all of it", 1 << 46, AMPLE).unwrap_err()) {
+            assert!(matches!(error, BootstrapError::Memory { .. }), "{error}");
+            assert!(error.to_string().contains("70368744177664 bytes"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn one_that_leaves_is_named_to_all() {
+    for (ends, leaver) in [
+        (Bootstrap::threads(3), 1),
+        (group("left-1", 3), 1),
+        (Bootstrap::threads(3), 0),
+        (group("left-0", 3), 0),
+    ] {
+        let errors =
+            on_all(ends, |mut end| (end.rank() != leaver).then(|| end.share("heap", 8, AMPLE).unwrap_err()));
+        for error in errors.into_iter().flatten() {
+            let (pid, purpose) = (std::process::id(), "heap".to_owned());
+            assert_eq!(error, BootstrapError::Left { rank: leaver, pid, purpose });
+        }
+    }
+}
+
+#[test]
+fn a_killed_process_is_named_to_all() {
+    if let Some((rank, meeting)) = role() {
+        let _end = Bootstrap::join(&meeting, rank).unwrap();
+        thread::sleep(AMPLE); // The parent does not let it sleep so long.
+        unreachable!("it was to be killed");
+    }
+    let meeting = meeting("killed", 3);
+    thread::scope(|scope| {
+        let one = scope.spawn(|| Bootstrap::join(&meeting, 1).unwrap());
+        let mut two = run("a_killed_process_is_named_to_all", &meeting, 2);
+        let mut zero = Bootstrap::listen(&meeting).unwrap();
+        let mut one = one.join().unwrap();
+        two.kill().unwrap();
+        let one = scope.spawn(move || one.share("heap", 8, AMPLE).unwrap_err());
+        let expected = BootstrapError::Left { rank: 2, pid: two.id(), purpose: "heap".to_owned() };
+        assert_eq!(zero.share("heap", 8, AMPLE).unwrap_err(), expected);
+        assert_eq!(one.join().unwrap(), expected);
+        two.wait().unwrap();
+    });
+}
+
+#[test]
+fn nothing_is_left_open() {
+    if role().is_none() {
+        // In a process of its own, where no other test opens anything.
+        return assert_success(run("nothing_is_left_open", &meeting("leak", 2), 1));
+    }
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().matches("/memfd:").count();
+    for make in [|| Bootstrap::threads(2), || group("leak-inner", 2)] {
+        let before = open();
+        let during = on_all(make(), |mut end| {
+            let shared: Vec<SharedMemory> =
+                (0..100).map(|bytes| end.share("heap", bytes * 100, AMPLE).unwrap()).collect();
+            (shared, end)
+        });
+        assert!(open() <= before + 2, "{} descriptors, {before} before", open());
+        assert_eq!(mapped(), 2 * 99); // The one without bytes maps nothing.
+        drop(during);
+        assert_eq!((open(), mapped()), (before, 0));
+    }
+}
+
+/// Everybody writes its number where everybody else can read it.
+fn exchange(mut end: Bootstrap) {
+    let (rank, size) = (end.rank(), end.size());
+    let cell = |memory: &SharedMemory, rank: usize| {
+        assert!(rank * 4 + 4 <= memory.len());
+        // SAFETY: In bounds and aligned; every rank reaches this memory only as atomics.
+        unsafe { AtomicU32::from_ptr(memory.as_ptr().cast::<u32>().add(rank)) }
+            .fetch_add(1 + rank as u32, Ordering::SeqCst)
+    };
+    let numbers = end.share("numbers", size * 4, AMPLE).unwrap();
+    assert_eq!(cell(&numbers, rank), 0);
+    let other = end.share("nothing", 0, AMPLE).unwrap(); // A barrier: all have written.
+    assert_eq!(other.len(), 0);
+    for rank in 0..size {
+        assert!(cell(&numbers, rank) > rank as u32);
+    }
+    end.share("the end", 1, AMPLE).unwrap();
+}
+
+fn on_all<T: Send>(ends: Vec<Bootstrap>, work: impl Fn(Bootstrap) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = ends.into_iter().map(|end| scope.spawn(|| work(end))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// A group that talks through sockets as processes do, all in this process.
+fn group(name: &str, size: usize) -> Vec<Bootstrap> {
+    let meeting = meeting(name, size);
+    thread::scope(|scope| {
+        let join = |rank| {
+            let meeting = &meeting;
+            scope.spawn(move || match rank {
+                0 => Bootstrap::listen(meeting).unwrap(),
+                _ => Bootstrap::join(meeting, rank).unwrap(),
+            })
+        };
+        let threads: Vec<_> = (0..size).map(join).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn meeting(name: &str, size: usize) -> Meeting {
+    let place = Place::Abstract(format!("weft-test-{}-{name}-{size}", std::process::id()));
+    Meeting { place, token: Token::new("secret").unwrap(), size, deadline: AMPLE }
+}
+
+fn address(meeting: &Meeting) -> SocketAddr {
+    let Place::Abstract(name) = &meeting.place else { panic!("{}", meeting.place) };
+    SocketAddr::from_abstract_name(name).unwrap()
+}
+
+/// The rank and the meeting that this process was started for, if it was.
+fn role() -> Option<(usize, Meeting)> {
+    let number = |name| std::env::var(name).ok()?.parse::<usize>().ok();
+    let place = Place::Abstract(std::env::var(PLACE).ok()?);
+    Some((number(ROLE)?, Meeting { place, ..meeting("", number(SIZE)?) }))
+}
+
+fn others(test: &str, meeting: &Meeting) -> Vec<Child> {
+    (1..meeting.size).map(|rank| run(test, meeting, rank)).collect()
+}
+
+fn run(test: &str, meeting: &Meeting, rank: usize) -> Child {
+    let Place::Abstract(name) = &meeting.place else { panic!("{}", meeting.place) };
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(ROLE, rank.to_string())
+        .env(SIZE, meeting.size.to_string())
+        .env(PLACE, name)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn assert_success(child: Child) {
+    let output = child.wait_with_output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("1 passed"), "{out}\n{err}");
+}

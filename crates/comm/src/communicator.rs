@@ -107,7 +107,7 @@ impl Communicator {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
         // Neighbouring lines are fetched in pairs, so headers are kept two lines apart.
-        let control = bootstrap.share("weft: headers", (2 + size) * 2 * LINE, options.deadline)?;
+        let control = bootstrap.share("weft: headers", (2 + 2 * size) * 2 * LINE, options.deadline)?;
         let line = |position: usize| &lines_at(&control, position * 2 * LINE, 1)[0];
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spin = options.spin.unwrap_or(size <= cores);
@@ -115,6 +115,7 @@ impl Communicator {
             if spin { Patience::dedicated(options.deadline) } else { Patience::crowded(options.deadline) };
         let shared = Shared {
             headers: (0..size).map(|rank| Counter::new(line(2 + rank))).collect(),
+            departures: (0..size).map(|rank| Counter::new(line(2 + size + rank))).collect(),
             waiter: Waiter::new(line(0), line(1), patience),
             windows: Vec::new(),
             kernels: Kernels::detect(),
@@ -163,7 +164,10 @@ impl Communicator {
             buffers.output_length * size_of::<f32>(),
             buffers.owners.iter().all(Option::is_some),
         );
-        let plan = self.built_in(algorithm)?;
+        let plan = match self.built_in[algorithm as usize] {
+            Some(plan) => plan,
+            None => self.load_for(algorithm, &buffers)?,
+        };
         self.call(plan, buffers, &mut Silent)
     }
 
@@ -195,23 +199,16 @@ impl Communicator {
 
     /// Loads a verified plan. All ranks load the same plans in the same order; loading allocates shared memory.
     pub fn load(&mut self, plan: Verified) -> Result<PlanId, Error> {
-        self.usable()?;
-        if plan.ranks as usize != self.size {
-            let (name, ranks, size) = (&plan.name, plan.ranks, self.size);
-            let what = format!("the plan {name:?} is for {ranks} ranks, but this communicator has {size}");
-            return Err(Error::Misuse(what));
-        }
-        let purpose = format!("weft: plan {:016x}", plan.hash());
-        let memory = self.share(&purpose, Engine::bytes(&plan))?;
-        self.engines.push(Engine::new(plan, self.rank as u32, memory));
-        Ok(PlanId { index: self.engines.len() - 1, owner: self.identity })
+        let purpose =
+            format!("weft: plan {:?} ({:016x})", &plan.name[..plan.name.len().min(64)], plan.hash());
+        self.load_as(plan, &purpose)
     }
 
     /// The plan of a built-in algorithm for this number of ranks, loaded when it is first needed.
     pub fn built_in(&mut self, algorithm: Algorithm) -> Result<PlanId, Error> {
         match self.built_in[algorithm as usize] {
             Some(plan) => Ok(plan),
-            None => self.load_built_in(algorithm),
+            None => self.load_built_in(algorithm, &format!("weft: plan {:?}", algorithm.name())),
         }
     }
 
@@ -237,11 +234,33 @@ impl Communicator {
         Ok(self.engines[self.index(plan)?].cut(count))
     }
 
+    /// Loads what a call needs. Ranks that make different calls here are shown each other's.
     #[cold]
-    fn load_built_in(&mut self, algorithm: Algorithm) -> Result<PlanId, Error> {
-        let plan = self.load(verify(algorithm.plan(self.size as u32, 1))?)?;
+    fn load_for(&mut self, algorithm: Algorithm, buffers: &Buffers<'_>) -> Result<PlanId, Error> {
+        let (call, count, aliasing) = (self.calls.wrapping_add(1), buffers.output_length, buffers.aliasing);
+        let name = algorithm.name();
+        self.load_built_in(
+            algorithm,
+            &format!("call #{call}: all-reduce of {count} f32 {aliasing} by plan {name:?}"),
+        )
+    }
+
+    fn load_built_in(&mut self, algorithm: Algorithm, purpose: &str) -> Result<PlanId, Error> {
+        let plan = self.load_as(verify(algorithm.plan(self.size as u32, 1))?, purpose)?;
         self.built_in[algorithm as usize] = Some(plan);
         Ok(plan)
+    }
+
+    fn load_as(&mut self, plan: Verified, purpose: &str) -> Result<PlanId, Error> {
+        self.usable()?;
+        if plan.ranks as usize != self.size {
+            let (name, ranks, size) = (&plan.name, plan.ranks, self.size);
+            let what = format!("the plan {name:?} is for {ranks} ranks, but this communicator has {size}");
+            return Err(Error::Misuse(what));
+        }
+        let memory = self.share(purpose, Engine::bytes(&plan))?;
+        self.engines.push(Engine::new(plan, self.rank as u32, memory));
+        Ok(PlanId { index: self.engines.len() - 1, owner: self.identity })
     }
 
     #[inline]
@@ -301,7 +320,8 @@ impl Communicator {
         let rank = self.rank as u32;
         let reason = match stopped.stop {
             Stop::Mismatch { .. } => Reason::Mismatch,
-            _ => Reason::Deadline,
+            Stop::Left { .. } => Reason::Left,
+            Stop::Deadline { .. } | Stop::Aborted { .. } => Reason::Deadline,
         };
         let first = self.shared.waiter.abort(AbortCode { rank, reason: reason.code() });
         let step = match stopped.step {
@@ -318,6 +338,7 @@ impl Communicator {
         let differs = || self.shared.other_call(call);
         let error = match stopped.stop {
             Stop::Deadline { waited } => Error::Deadline { call: call.number, rank, what, step, waited },
+            Stop::Left { rank: left } => Error::Left { call: call.number, rank, left },
             Stop::Mismatch { .. } | Stop::Aborted { .. } => match differs() {
                 Some((other, theirs)) => Error::Mismatch {
                     call: call.number,
@@ -337,6 +358,13 @@ impl Communicator {
     }
 }
 
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        // Whoever waits for this rank from now on waits in vain, and is told so.
+        self.shared.waiter.wake(self.shared.departures[self.rank].publish(1, 0));
+    }
+}
+
 impl std::fmt::Debug for Communicator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Communicator(rank {} of {}, {} calls)", self.rank, self.size, self.calls)
@@ -348,6 +376,7 @@ impl std::fmt::Debug for Communicator {
 enum Reason {
     Mismatch = 1,
     Deadline = 2,
+    Left = 3,
 }
 
 impl Reason {
@@ -356,7 +385,11 @@ impl Reason {
     }
 
     fn name(code: NonZeroU32) -> &'static str {
-        if code == Reason::Mismatch.code() { "calls differ" } else { "a deadline passed" }
+        match code.get() {
+            code if code == Reason::Mismatch as u32 => "calls differ",
+            code if code == Reason::Left as u32 => "a rank has left",
+            _ => "a deadline passed",
+        }
     }
 }
 

@@ -33,6 +33,8 @@ const PROGRAMS_MAX: usize = 64;
 pub(crate) struct Shared {
     /// Every rank's header.
     pub(crate) headers: Vec<Counter<'static>>,
+    /// Every rank's word that it makes no more calls.
+    pub(crate) departures: Vec<Counter<'static>>,
     pub(crate) waiter: Waiter<'static>,
     pub(crate) windows: Vec<WindowPlace>,
     pub(crate) kernels: Kernels,
@@ -359,7 +361,7 @@ impl Ends {
                     }
                     if running { progress } else { Poll::Ready }
                 },
-                || shared.odd_one_out(call),
+                || shared.doubt(call),
             );
             waited.map_err(|stop| Box::new(Stopped { stop, step: None, waiting: Waiting::Anything }))?;
             if !running {
@@ -413,7 +415,7 @@ impl Ends {
         for wait in &instruction.waits {
             let (counter, waiting) = self.awaited(shared, wait);
             let poll = || self.poll_wait(shared, call, program, tile, wait);
-            let doubt = || shared.odd_one_out(call);
+            let doubt = || shared.doubt(call);
             let waited = shared.waiter.wait_doubting(Some(counter.line()), poll, doubt);
             waited.map_err(|stop| stopped(stop, waiting))?;
         }
@@ -422,7 +424,7 @@ impl Ends {
             let receiver = &mut self.receivers[end as usize];
             let (line, from) = (receiver.fifo.arrival_line(), receiver.from);
             let poll = || receiver.poll(source, call.signature, instruction.length);
-            let waited = shared.waiter.wait_doubting(Some(line), poll, || shared.odd_one_out(call));
+            let waited = shared.waiter.wait_doubting(Some(line), poll, || shared.doubt(call));
             waited.map_err(|stop| stopped(stop, Waiting::Message { from }))?;
         }
         for target in &instruction.targets {
@@ -430,7 +432,7 @@ impl Ends {
             let sender = &mut self.senders[end as usize];
             let (line, to) = (sender.fifo.credit_line(), sender.to);
             let poll = || if sender.fifo.has_credit() { Poll::Ready } else { Poll::Pending };
-            let waited = shared.waiter.wait_doubting(Some(line), poll, || shared.odd_one_out(call));
+            let waited = shared.waiter.wait_doubting(Some(line), poll, || shared.doubt(call));
             waited.map_err(|stop| stopped(stop, Waiting::Slot { to }))?;
         }
         Ok(())
@@ -618,15 +620,26 @@ impl SendEnd {
 }
 
 impl Shared {
-    /// The signature of a rank that is in a call of the same number but not in the same call: it will never come.
+    /// Why a wait will never end: a rank that is in a call of the same number but not in the same call, or that has left
+    /// before it made the call.
     #[cold]
-    fn odd_one_out(&self, call: &Call) -> Option<u32> {
-        let other =
-            |header: &Counter<'_>| header.signature_at(call.number).filter(|&found| found != call.signature);
-        self.headers.iter().find_map(other)
+    fn doubt(&self, call: &Call) -> Option<Stop> {
+        let ranks = || self.headers.iter().zip(&self.departures);
+        let mismatch = ranks().find_map(|(header, _)| {
+            header.signature_at(call.number).filter(|&found| found != call.signature)
+        });
+        let left = || {
+            // A rank's departure is looked at first: its last call was announced before it.
+            let gone = |(header, departure): (&Counter<'_>, &Counter<'_>)| {
+                departure.poll(1, 0, 1) == Poll::Ready
+                    && header.poll(call.number, call.signature, call.number) == Poll::Pending
+            };
+            (0..).zip(ranks()).find(|&(_, rank)| gone(rank)).map(|(rank, _)| rank)
+        };
+        mismatch.map(|found| Stop::Mismatch { found }).or_else(|| left().map(|rank| Stop::Left { rank }))
     }
 
-    /// That rank, and what it calls.
+    /// A rank whose call of the same number is another one, and what it calls.
     pub(crate) fn other_call(&self, call: &Call) -> Option<(u32, Header)> {
         let differs = |header: &Counter<'_>| {
             header.signature_at(call.number).is_some_and(|found| found != call.signature)

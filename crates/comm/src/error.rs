@@ -47,6 +47,16 @@ pub enum Error {
         /// How long.
         waited: Duration,
     },
+    /// A rank left the communicator before it made the call: it returned, failed or panicked. Look there.
+    #[error("call #{call}: rank {left} left before it made the call, so rank {rank} cannot finish it")]
+    Left {
+        /// The number of the call.
+        call: u32,
+        /// This rank.
+        rank: u32,
+        /// The rank that left.
+        left: u32,
+    },
     /// Another rank gave up first, and says why itself.
     #[error("call #{call}: rank {by} gave up ({reason}), so rank {rank} does")]
     Aborted {

@@ -74,6 +74,12 @@ pub enum Stop {
         /// How long it was waited, without the spinning.
         waited: Duration,
     },
+    /// The rank that should have come has left the communicator. It returned or failed on its own: look there.
+    #[error("rank {rank} has left the communicator")]
+    Left {
+        /// That rank.
+        rank: u32,
+    },
     /// The peer is in another call. The ranks disagree about the order or the arguments of their calls: fix the program.
     #[error("the peer is in a call with the signature {found:#010x}, which is not this call's")]
     Mismatch {
@@ -120,17 +126,17 @@ impl<'a> Waiter<'a> {
                 Poll::Mismatch { found } => return Err(Stop::Mismatch { found }),
             }
         }
-        self.wait_on(on, &mut attempt)
+        self.wait_on(on, &mut attempt, &mut || None)
     }
 
-    /// Waits as [`Waiter::wait_any`] does, and once that takes long asks `doubt` now and then whether it will ever come:
-    /// the signature of a call that will not.
+    /// Waits as [`Waiter::wait_any`] does, and once that takes long asks `doubt` now and then for a reason why it will
+    /// never come.
     #[inline]
     pub fn wait_doubting(
         &self,
         on: Option<&Line>,
         mut attempt: impl FnMut() -> Poll,
-        mut doubt: impl FnMut() -> Option<u32>,
+        mut doubt: impl FnMut() -> Option<Stop>,
     ) -> Result<(), Stop> {
         for _ in 0..=self.patience.spins {
             match attempt() {
@@ -139,14 +145,7 @@ impl<'a> Waiter<'a> {
                 Poll::Mismatch { found } => return Err(Stop::Mismatch { found }),
             }
         }
-        self.wait_on(on, &mut || match attempt() {
-            // What was published before the doubt arose is looked at once more.
-            Poll::Pending => doubt().map_or(Poll::Pending, |found| match attempt() {
-                Poll::Pending => Poll::Mismatch { found },
-                other => other,
-            }),
-            other => other,
-        })
+        self.wait_on(on, &mut attempt, &mut doubt)
     }
 
     /// Wakes who sleeps on `line`, which has just changed. Nearly free when nobody sleeps.
@@ -176,7 +175,12 @@ impl<'a> Waiter<'a> {
     /// What follows the spinning: out of line, so that the fast path stays small, and one copy for all that is awaited.
     #[cold]
     #[inline(never)]
-    fn wait_on(&self, on: Option<&Line>, attempt: &mut dyn FnMut() -> Poll) -> Result<(), Stop> {
+    fn wait_on(
+        &self,
+        on: Option<&Line>,
+        attempt: &mut dyn FnMut() -> Poll,
+        doubt: &mut dyn FnMut() -> Option<Stop>,
+    ) -> Result<(), Stop> {
         let began = Instant::now();
         let mut yields = 0;
         let mut slice = SLICE_MIN;
@@ -188,8 +192,10 @@ impl<'a> Waiter<'a> {
                 Poll::Pending => {}
                 Poll::Mismatch { found } => return Err(Stop::Mismatch { found }),
             }
-            if let Some(code) = self.aborted() {
-                return Err(Stop::Aborted { code });
+            // What a rank published before it did something that raises doubts counts, so it is looked at once more.
+            let aborted = || self.aborted().map(|code| Stop::Aborted { code });
+            if let Some(stop) = doubt().or_else(aborted) {
+                return if attempt() == Poll::Ready { Ok(()) } else { Err(stop) };
             }
             let waited = began.elapsed();
             let left = self.patience.timeout.saturating_sub(waited);

@@ -1,0 +1,204 @@
+//! What goes wrong is an error on every rank it concerns, names who, and never a hang.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use weftlink_comm::{Communicator, Error, Options};
+use weftlink_plan::{Algorithm, verify};
+
+/// Long enough that only a real wait for nothing reaches it.
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(200);
+
+/// Runs something on each rank, with patience of all kinds, and returns what each gave.
+fn on_ranks<T: Send>(
+    size: usize,
+    deadline: Duration,
+    work: impl Fn(Communicator) -> T + Sync,
+) -> Vec<Vec<T>> {
+    let run = |spin| {
+        let ranks = Communicator::threads(size, Options { deadline, spin: Some(spin) }).unwrap();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| work(comm))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    };
+    vec![run(true), run(false)]
+}
+
+/// Loads every plan, so that later differences are not noticed while loading.
+fn load_all(comm: &mut Communicator) {
+    for algorithm in Algorithm::ALL {
+        comm.built_in(algorithm).unwrap();
+    }
+}
+
+#[test]
+fn different_counts_are_shown_from_both_sides() {
+    for counts in [[2, 3], [500, 1000], [30_000, 40_000], [2, 40_000]] {
+        for errors in on_ranks(2, LONG, |mut comm| {
+            load_all(&mut comm);
+            let mut values = vec![1.0; counts[comm.rank()]];
+            comm.all_reduce(&mut values).unwrap_err()
+        }) {
+            for (rank, error) in errors.iter().enumerate() {
+                let Error::Mismatch { mine, theirs, other, call: 1, .. } = error else { panic!("{error}") };
+                assert!(mine.contains(&format!("of {} f32", counts[rank])), "{error}");
+                assert!(theirs.contains(&format!("of {} f32", counts[1 - rank])), "{error}");
+                assert_eq!(*other as usize, 1 - rank);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_call_that_differs_in_how_buffers_are_passed_is_shown() {
+    for errors in on_ranks(2, LONG, |mut comm| {
+        load_all(&mut comm);
+        let plan = comm.built_in(Algorithm::TwoShot).unwrap();
+        let (mut a, mut b) = (comm.window(5000).unwrap(), comm.window(5000).unwrap());
+        let in_place = comm.rank() == 0;
+        let called = if in_place {
+            comm.all_reduce_with(plan, &mut a)
+        } else {
+            comm.all_reduce_with(plan, (&a, &mut b))
+        };
+        called.unwrap_err().to_string()
+    }) {
+        assert!(
+            errors.iter().all(|error| error.contains("in place") && error.contains("out of place")),
+            "{errors:?}"
+        );
+    }
+}
+
+#[test]
+fn differences_are_shown_while_plans_are_loaded_too() {
+    for errors in on_ranks(2, LONG, |mut comm| {
+        let mut values = vec![1.0; if comm.rank() == 0 { 2 } else { 50_000 }];
+        comm.all_reduce(&mut values).unwrap_err().to_string()
+    }) {
+        for error in errors {
+            assert!(error.contains("of 2 f32") && error.contains("of 50000 f32"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn bystanders_of_a_difference_end_too() {
+    for errors in on_ranks(4, LONG, |mut comm| {
+        load_all(&mut comm);
+        let plan = comm.built_in(Algorithm::Ring).unwrap();
+        let mut values = vec![1.0; if comm.rank() == 2 { 700 } else { 800 }];
+        comm.all_reduce_with(plan, &mut values).unwrap_err()
+    }) {
+        for error in &errors {
+            assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        }
+        let bystander = errors[0].to_string();
+        assert!(bystander.contains("rank 2 an all-reduce of 700 f32"), "{bystander}");
+    }
+}
+
+#[test]
+fn a_rank_that_stays_away_is_named_at_the_deadline() {
+    for algorithm in Algorithm::ALL {
+        let (done, wait) = (std::sync::Barrier::new(2), SHORT);
+        for errors in on_ranks(2, wait, |mut comm| {
+            load_all(&mut comm);
+            let plan = comm.built_in(algorithm).unwrap();
+            let (a, mut b) = (comm.window(300).unwrap(), comm.window(300).unwrap());
+            let error =
+                (comm.rank() == 0).then(|| comm.all_reduce_with(plan, (&a, &mut b)).unwrap_err().to_string());
+            // Only then may rank 1 go: a rank that leaves is another error.
+            done.wait();
+            error
+        }) {
+            let error = errors[0].as_ref().unwrap();
+            assert!(error.contains("rank 0 waited") && error.contains("rank 1"), "{algorithm}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_is_named_at_once() {
+    for lanes in [1, 2] {
+        for errors in on_ranks(3, LONG, |mut comm| {
+            let plan = comm.load(verify(Algorithm::Ring.plan(3, lanes)).unwrap()).unwrap();
+            let mut values = vec![1.0; 1000];
+            comm.all_reduce_with(plan, &mut values).unwrap();
+            if comm.rank() == 1 {
+                return None;
+            }
+            Some(comm.all_reduce_with(plan, &mut values).unwrap_err())
+        }) {
+            assert!(errors[1].is_none());
+            for error in [&errors[0], &errors[2]] {
+                let error = error.as_ref().unwrap();
+                assert!(
+                    matches!(error, Error::Left { left: 1, call: 2, .. } | Error::Aborted { call: 2, .. }),
+                    "{error}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn after_a_failure_the_communicator_says_so() {
+    for errors in on_ranks(2, LONG, |mut comm| {
+        load_all(&mut comm);
+        let mut values = vec![1.0; 10 + comm.rank()];
+        let first = comm.all_reduce(&mut values).unwrap_err();
+        (first, comm.all_reduce(&mut values).unwrap_err(), comm.window(1).unwrap_err())
+    }) {
+        for (first, second, third) in errors {
+            assert!(matches!(&second, Error::Failed(why) if *why == first.to_string()), "{second}");
+            assert!(matches!(third, Error::Failed(_)), "{third}");
+        }
+    }
+}
+
+#[test]
+fn misuse_is_refused_and_nothing_is_lost() {
+    for results in on_ranks(2, LONG, |mut comm| {
+        let direct = comm.built_in(Algorithm::TwoShot).unwrap();
+        let one_shot = comm.built_in(Algorithm::OneShot).unwrap();
+        let mut window = comm.window(64).unwrap();
+        let mut values = vec![1.0; 64];
+        let says = |error: Error, what: &str| {
+            assert!(error.to_string().contains(what), "{error} does not say {what}")
+        };
+        says(comm.all_reduce((&[1.0][..], &mut values[..])).unwrap_err(), "1 in and 64 out");
+        says(comm.all_reduce_with(direct, &mut values).unwrap_err(), "symmetric memory");
+        says(comm.all_reduce_with(one_shot, &mut window).unwrap_err(), "in place");
+        says(comm.load(verify(Algorithm::Ring.plan(3, 1)).unwrap()).unwrap_err(), "for 3 ranks");
+        let mut other = Communicator::threads(1, Options::default()).unwrap().remove(0);
+        says(other.all_reduce_with(direct, &mut values).unwrap_err(), "another communicator");
+        says(other.all_reduce(&mut window).unwrap_err(), "another communicator");
+        comm.all_reduce(&mut values).unwrap();
+        values[63]
+    }) {
+        assert_eq!(results, [2.0, 2.0]);
+    }
+}
+
+#[test]
+fn thousands_of_calls_of_all_sizes_stay_right() {
+    for results in on_ranks(3, LONG, |mut comm| {
+        let mut window = comm.window(2000).unwrap();
+        for round in 0..2000usize {
+            let count = [1, 2, 13, 112, 113, 500, 1999][round % 7];
+            let mut values = vec![comm.rank() as f32 + round as f32; count];
+            window[..count].copy_from_slice(&values);
+            comm.all_reduce(&mut values).unwrap();
+            comm.all_reduce(window.part_mut(0..count)).unwrap();
+            let expected = 3.0 + 3.0 * round as f32;
+            assert!(values.iter().chain(&window[..count]).all(|&value| value == expected), "round {round}");
+        }
+        true
+    }) {
+        assert_eq!(results, [true; 3]);
+    }
+}

@@ -1,0 +1,348 @@
+//! The one place where a rank waits, and the bounds of every wait: a deadline and an abort.
+//!
+//! A wait has three phases. It *spins*, looking again and again: no clock, no system call, nothing shared but what it
+//! looks at; when the peer is at work this is all there is. Then it *yields* its core between looks. Then it *sleeps* on
+//! the futex in the low half of the line's flag, in slices that grow from 50 us to 1 ms. From the second phase on every
+//! round reads the abort word and the clock, and the deadline counts from the end of the spinning.
+//!
+//! Shared lines:
+//! - `abort`: word 0 is 0, or an [`AbortCode`]. Whoever comes first sets it, by compare and exchange; it never changes
+//!   again, so all ranks report the same culprit. It is stored with release and loaded with acquire (`Edge::Abort`):
+//!   what the aborting rank wrote before is there to be read.
+//! - `sleepers`: word 0 is how many ranks are inside a futex, or about to be. Whoever publishes looks at it, and makes
+//!   the system call that wakes only when it is not 0. It is read a lot and written only around sleep, so the line sits
+//!   in every cache.
+//!
+//! **A wake can be lost, and that is meant.** The publisher stores its flag and then loads `sleepers`; the sleeper adds
+//! to `sleepers` and then the kernel compares the flag. To exclude that each misses the other, both would need a full
+//! fence between the two; on the publisher's side that is some 20 ns in every message, to speed up waits that have already
+//! taken a thousand times as long. Instead a sleep has an end: a lost wake costs one slice, 1 ms at most. An abort does
+//! not even try to wake: sleepers see it when their slice is over.
+//!
+//! A rank that is killed in its sleep stays counted. From then on wakes cost a system call each, and nothing else
+//! changes; memory that a dead rank had mapped is abandoned soon after anyway.
+//!
+//! Nothing is consumed by a wait that stops, so after [`Stop::Deadline`] the same wait may be started again: a warning
+//! on the way to an error is two waits.
+//!
+//! Deliberately absent: who died and when (whoever learns it calls [`Waiter::abort`]), and what is waited for.
+
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use crate::line::{Line, Poll};
+use crate::sync::{self, Edge, Ordering};
+
+const SLICE_MIN: Duration = Duration::from_micros(50);
+const SLICE_MAX: Duration = Duration::from_millis(1);
+
+/// How a rank waits, and the lines it shares with the ranks it waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiter<'a> {
+    abort: &'a Line,
+    sleepers: &'a Line,
+    patience: Patience,
+}
+
+/// How long each phase of a wait is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Looks before the first yield, apart from the very first look.
+    pub spins: u32,
+    /// Yields before the first sleep.
+    pub yields: u32,
+    /// From the end of the spinning to [`Stop::Deadline`].
+    pub timeout: Duration,
+}
+
+/// Why a wait ended without what it waited for.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum Stop {
+    /// Some rank gave up. Leave the communicator; it cannot be used again.
+    #[error(
+        "rank {} aborted the communicator (reason {}); leave it and make a new one", .code.rank, .code.reason
+    )]
+    Aborted {
+        /// Who and why.
+        code: AbortCode,
+    },
+    /// It did not come in time. Wait again, or abort.
+    #[error("nothing came within {waited:?}; the peer is stopped, stuck or slow")]
+    Deadline {
+        /// How long it was waited, without the spinning.
+        waited: Duration,
+    },
+    /// The peer is in another call. The ranks disagree about the order or the arguments of their calls: fix the program.
+    #[error("the peer is in a call with the signature {found:#010x}, which is not this call's")]
+    Mismatch {
+        /// The peer's signature.
+        found: u32,
+    },
+}
+
+/// Who aborted, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbortCode {
+    /// The rank that set it.
+    pub rank: u32,
+    /// Its reason, as the layer above numbers them.
+    pub reason: NonZeroU32,
+}
+
+impl<'a> Waiter<'a> {
+    /// A waiter over the lines that all ranks of a communicator share.
+    pub fn new(abort: &'a Line, sleepers: &'a Line, patience: Patience) -> Waiter<'a> {
+        Waiter { abort, sleepers, patience }
+    }
+
+    /// The same waiter with other bounds.
+    #[must_use]
+    pub fn with_patience(self, patience: Patience) -> Waiter<'a> {
+        Waiter { patience, ..self }
+    }
+
+    /// Waits until `poll` is ready. `on` is the line whose change makes it so.
+    #[inline]
+    pub fn wait(&self, on: &Line, poll: impl FnMut() -> Poll) -> Result<(), Stop> {
+        self.wait_any(Some(on), poll)
+    }
+
+    /// Waits until `attempt`, which may try several things, says by [`Poll::Ready`] that it got on with one of them. It
+    /// sleeps on the line `on`, or without one by time only, so that a change elsewhere is noticed within a slice.
+    #[inline]
+    pub fn wait_any(&self, on: Option<&Line>, mut attempt: impl FnMut() -> Poll) -> Result<(), Stop> {
+        for _ in 0..=self.patience.spins {
+            match attempt() {
+                Poll::Ready => return Ok(()),
+                Poll::Pending => sync::spin_loop(),
+                Poll::Mismatch { found } => return Err(Stop::Mismatch { found }),
+            }
+        }
+        self.wait_on(on, &mut attempt)
+    }
+
+    /// Wakes who sleeps on `line`, which has just changed. Nearly free when nobody sleeps.
+    #[inline]
+    pub fn wake(&self, line: &Line) {
+        if self.sleepers.flag().load(Ordering::Relaxed) != 0 {
+            wake_all(line);
+        }
+    }
+
+    /// Gives up, for all ranks, unless one already has. Returns the code that stands.
+    pub fn abort(&self, code: AbortCode) -> AbortCode {
+        let exchange =
+            self.abort.flag().compare_exchange(0, code.pack(), Edge::Abort.release(), Edge::Abort.acquire());
+        match exchange {
+            Ok(_) => code,
+            Err(earlier) => AbortCode::unpack(earlier).unwrap_or(code),
+        }
+    }
+
+    /// Who gave up, if anybody has.
+    #[inline]
+    pub fn aborted(&self) -> Option<AbortCode> {
+        AbortCode::unpack(self.abort.flag().load(Edge::Abort.acquire()))
+    }
+
+    /// What follows the spinning: out of line, so that the fast path stays small, and one copy for all that is awaited.
+    #[cold]
+    #[inline(never)]
+    fn wait_on(&self, on: Option<&Line>, attempt: &mut dyn FnMut() -> Poll) -> Result<(), Stop> {
+        let began = Instant::now();
+        let mut yields = 0;
+        let mut slice = SLICE_MIN;
+        loop {
+            // Read before the attempt: if the line changes in between, the futex does not go to sleep.
+            let seen = on.map(|line| (line, line.flag().load(Ordering::Relaxed) as u32));
+            match attempt() {
+                Poll::Ready => return Ok(()),
+                Poll::Pending => {}
+                Poll::Mismatch { found } => return Err(Stop::Mismatch { found }),
+            }
+            if let Some(code) = self.aborted() {
+                return Err(Stop::Aborted { code });
+            }
+            let waited = began.elapsed();
+            let left = self.patience.timeout.saturating_sub(waited);
+            if left.is_zero() {
+                return Err(Stop::Deadline { waited });
+            }
+            if yields < self.patience.yields {
+                yields += 1;
+                sync::yield_now();
+            } else {
+                self.sleep(seen, slice.min(left));
+                slice = (2 * slice).min(SLICE_MAX);
+            }
+        }
+    }
+
+    fn sleep(&self, seen: Option<(&Line, u32)>, time: Duration) {
+        // Relaxed: a count that is seen late is a wake that is lost, which the slice bounds.
+        match seen {
+            None => sync::sleep(time),
+            Some((line, seen)) => {
+                self.sleepers.flag().fetch_add(1, Ordering::Relaxed);
+                sync::sleep_while(line.flag(), seen, time);
+                self.sleepers.flag().fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Patience {
+    /// For ranks with a core each: spins for some tens of microseconds before it lets go of its core.
+    pub fn dedicated(timeout: Duration) -> Patience {
+        Patience { spins: 1000, yields: 100, timeout }
+    }
+
+    /// For more ranks than cores: whoever waits makes way at once, because what it waits for may need its core.
+    pub fn crowded(timeout: Duration) -> Patience {
+        Patience { spins: 0, yields: 20, timeout }
+    }
+}
+
+impl AbortCode {
+    fn pack(self) -> u64 {
+        u64::from(self.rank) << 32 | u64::from(self.reason.get())
+    }
+
+    fn unpack(bits: u64) -> Option<AbortCode> {
+        NonZeroU32::new(bits as u32).map(|reason| AbortCode { rank: (bits >> 32) as u32, reason })
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn wake_all(line: &Line) {
+    sync::wake_all(line.flag());
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::counter::Counter;
+
+    const LONG: Duration = Duration::from_secs(100);
+
+    fn code(rank: u32, reason: u32) -> AbortCode {
+        AbortCode { rank, reason: NonZeroU32::new(reason).unwrap() }
+    }
+
+    /// Phases from the most patient to the least: all of them must end alike.
+    fn patiences(timeout: Duration) -> [Patience; 3] {
+        [Patience::dedicated(timeout), Patience::crowded(timeout), Patience { spins: 0, yields: 0, timeout }]
+    }
+
+    #[test]
+    fn what_is_there_is_not_waited_for() {
+        let (abort, sleepers) = (Line::new(), Line::new());
+        let waiter =
+            Waiter::new(&abort, &sleepers, Patience { spins: 0, yields: 0, timeout: Duration::ZERO });
+        let mut looks = 0;
+        let ready = waiter.wait(&Line::new(), || {
+            looks += 1;
+            Poll::Ready
+        });
+        assert_eq!((ready, looks), (Ok(()), 1));
+        let mismatch = waiter.wait_any(None, || Poll::Mismatch { found: 7 });
+        assert_eq!(mismatch, Err(Stop::Mismatch { found: 7 }));
+    }
+
+    #[test]
+    fn deadlines_end_every_phase() {
+        let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
+        let timeout = Duration::from_millis(5);
+        for patience in patiences(timeout) {
+            let waiter = Waiter::new(&abort, &sleepers, patience);
+            for on in [Some(&line), None] {
+                match waiter.wait_any(on, || Poll::Pending) {
+                    Err(Stop::Deadline { waited }) => assert!(waited >= timeout),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert_eq!(sleepers.flag().load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_mismatch_is_seen_in_every_phase() {
+        let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
+        for patience in patiences(LONG) {
+            let Patience { spins, yields, .. } = patience;
+            for looks in [0, spins, spins + 1, spins + yields, spins + yields + 3] {
+                let mut left = looks;
+                let waited = Waiter::new(&abort, &sleepers, patience).wait(&line, || {
+                    if left == 0 {
+                        return Poll::Mismatch { found: 3 };
+                    }
+                    left -= 1;
+                    Poll::Pending
+                });
+                assert_eq!(waited, Err(Stop::Mismatch { found: 3 }));
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_abort_stands() {
+        let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
+        let waiter = Waiter::new(&abort, &sleepers, Patience::crowded(LONG));
+        assert_eq!(waiter.aborted(), None);
+        assert_eq!(waiter.abort(code(0, 5)), code(0, 5));
+        assert_eq!(waiter.abort(code(2, 6)), code(0, 5));
+        assert_eq!(waiter.aborted(), Some(code(0, 5)));
+        assert_eq!(waiter.wait(&line, || Poll::Pending), Err(Stop::Aborted { code: code(0, 5) }));
+        assert_eq!(waiter.wait(&line, || Poll::Ready), Ok(()), "what is there is there");
+    }
+
+    #[test]
+    fn an_abort_reaches_sleepers() {
+        let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
+        std::thread::scope(|scope| {
+            for patience in patiences(LONG) {
+                let waiter = Waiter::new(&abort, &sleepers, patience);
+                let line = &line;
+                scope.spawn(move || {
+                    assert_eq!(waiter.wait(line, || Poll::Pending), Err(Stop::Aborted { code: code(1, 9) }));
+                });
+            }
+            while sleepers.flag().load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            Waiter::new(&abort, &sleepers, Patience::crowded(LONG)).abort(code(1, 9));
+        });
+    }
+
+    #[test]
+    fn sleepers_wake_when_the_line_changes() {
+        let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
+        let waiter = Waiter::new(&abort, &sleepers, Patience { spins: 0, yields: 0, timeout: LONG });
+        let counter = Counter::new(&line);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| assert_eq!(waiter.wait(&line, || counter.poll(1, 1, 1)), Ok(())));
+            }
+            while sleepers.flag().load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            waiter.wake(counter.publish(1, 1));
+        });
+        assert_eq!(sleepers.flag().load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn messages_say_who_and_what_next() {
+        let aborted = Stop::Aborted { code: code(2, 4) };
+        assert_eq!(
+            aborted.to_string(),
+            "rank 2 aborted the communicator (reason 4); leave it and make a new one"
+        );
+        let mismatch = Stop::Mismatch { found: 0xab };
+        assert!(mismatch.to_string().contains("0x000000ab"));
+    }
+}

@@ -14,3 +14,7 @@ pub mod line;
 mod sync;
 #[doc(hidden)]
 pub mod wait;
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod stress_tests;

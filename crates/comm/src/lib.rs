@@ -16,5 +16,8 @@ mod sync;
 pub mod wait;
 
 #[cfg(test)]
+#[cfg(loom)]
+mod loom_tests;
+#[cfg(test)]
 #[cfg(not(loom))]
 mod stress_tests;

@@ -13,13 +13,19 @@ help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: tools ## everything: fmt, clippy, tests, doctests, the commands in README and docs, 30 s on each fuzz target
+test: tools ## everything: fmt, clippy, tests, loom, doctests, the commands in README and docs, 30 s on each fuzz target
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo nextest run --workspace --locked
+	$(MAKE) loom
 	cargo test --workspace --doc --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 	fuzz/run 30
+
+.PHONY: loom
+loom: ## the lock-free code under every interleaving with up to three preemptions
+	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 \
+		cargo test -p weftlink-comm --lib --release --locked --target-dir target/loom loom
 
 .PHONY: tools
 tools: ## install what the tests need and is not here yet

@@ -5,7 +5,7 @@
 //! good, and it does not matter which of the passing values it saw. That is why there is nothing to acknowledge and
 //! nothing to reset.
 //!
-//! Why it is sound: the flag is stored with release and loaded with acquire ([`Edge::Count`]). Whatever the writer did
+//! Why it is sound: the flag is stored with release and loaded with acquire (`Edge::Count`). Whatever the writer did
 //! before it published a value is visible to whoever has seen that value or a later one, since the writer's later
 //! stores to the same line come after in its own order.
 //!
@@ -91,12 +91,6 @@ impl<'a> Counter<'a> {
         let mut words = [0; PAYLOAD_WORDS];
         self.line.read_payload(&mut words);
         words
-    }
-
-    /// The signature that goes with `value`, if that is the counter's value now.
-    pub fn signature_at(&self, value: u32) -> Option<u32> {
-        let word = self.line.load(Edge::Count);
-        (word.sequence == value).then_some(word.signature)
     }
 
     /// The line that changes when the counter does: what to sleep on.

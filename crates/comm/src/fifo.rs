@@ -14,8 +14,8 @@
 //! [`Sender::publish`], and finishes reading it before [`Receiver::release`].
 //!
 //! Why that is sound: ownership passes by two edges only. The flag is stored with release after the payload and loaded
-//! with acquire before it ([`Edge::Arrival`]), so the receiver reads what was sent. `released` is stored with release
-//! after the last read and loaded with acquire before the next write ([`Edge::Credit`]), so the sender overwrites only
+//! with acquire before it (`Edge::Arrival`), so the receiver reads what was sent. `released` is stored with release
+//! after the last read and loaded with acquire before the next write (`Edge::Credit`), so the sender overwrites only
 //! what has been read. A slot's flag holds one of two sequences, the awaited one or an earlier one, because the sender
 //! cannot be a whole round ahead; so the receiver tests for equality.
 //!

@@ -2,38 +2,54 @@
 //! long runs and the machine's own reordering, shows here as a wrong checksum.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::counter::Counter;
 use crate::fifo::{self, Receiver, Sender};
 use crate::line::{Line, PAYLOAD_WORDS, Poll};
 use crate::wait::{Patience, Waiter};
 
-const MESSAGES: u32 = 200_000;
+const MESSAGES: u64 = 200_000;
+/// Sending ends early on a machine too busy for all of them.
+const SENDING_MAX: Duration = Duration::from_secs(3);
 const LINES_PER_SLOT: usize = 3;
-/// Half of the messages come before the sequence wraps.
-const FIRST: u32 = u32::MAX - MESSAGES / 2;
+const WORDS_MAX: usize = LINES_PER_SLOT * PAYLOAD_WORDS;
+/// The sequence wraps soon.
+const FIRST: u32 = u32::MAX - 1000;
+/// The signature of the message after the last.
+const END: u32 = 0;
 
 /// Short enough to make way on a busy machine, long enough to spin where there is a core for each.
 fn patience() -> Patience {
-    Patience { spins: 50, yields: 20, timeout: Duration::from_secs(100) }
+    Patience { spins: 200, yields: 20, timeout: Duration::from_secs(100) }
 }
 
-/// A small generator of our own, so that both ends draw the same lengths and contents (Steele, Lea and Flood's
-/// SplitMix64).
-struct Random(u64);
+/// Bits that look random and follow from `number` (the finish of Steele, Lea and Flood's SplitMix64).
+fn scrambled(number: u64) -> u64 {
+    let mut bits = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
+/// What a message is, as both ends work out for themselves: its call, its protocol, its contents.
+struct Message {
+    signature: u32,
+    is_packet: bool,
+    length: usize,
+    words: [u64; WORDS_MAX],
+}
+
+impl Message {
+    fn new(seed: u64, number: u64) -> Message {
+        let bits = scrambled(seed << 32 | number);
+        let length = (bits >> 32) as usize % (WORDS_MAX + 1);
+        let words = std::array::from_fn(|word| bits.wrapping_mul(2 * word as u64 + 1));
+        Message { signature: bits as u32 | 1, is_packet: bits >> 63 == 0, length, words }
     }
 
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
+    fn payload(&self) -> &[u64] {
+        &self.words[..self.length]
     }
 }
 
@@ -41,7 +57,7 @@ impl Random {
 struct Way {
     slots: Vec<Line>,
     released: Line,
-    bulk: Vec<Vec<AtomicU64>>,
+    bulk: Vec<[AtomicU64; WORDS_MAX]>,
     seed: u64,
 }
 
@@ -50,23 +66,39 @@ impl Way {
         let way = Way {
             slots: (0..depth * LINES_PER_SLOT).map(|_| Line::new()).collect(),
             released: Line::new(),
-            bulk: (0..depth).map(|_| (0..64).map(|_| AtomicU64::new(0)).collect()).collect(),
+            bulk: (0..depth).map(|_| Default::default()).collect(),
             seed,
         };
         fifo::start_at(&way.slots, &way.released, FIRST);
         way
     }
 
-    /// What message after message is: packet or bulk, and its contents.
-    fn messages(&self) -> impl Iterator<Item = (u32, bool, Vec<u64>)> {
-        let mut random = Random(self.seed);
-        (0..MESSAGES).map(move |message| {
-            let packet = random.below(2) == 0;
-            let words =
-                if packet { random.below(LINES_PER_SLOT * PAYLOAD_WORDS + 1) } else { random.below(64) + 1 };
-            let mut contents = Random(random.next());
-            (message.wrapping_mul(0x9e37_79b9), packet, (0..words).map(|_| contents.next()).collect())
-        })
+    fn send<'a>(&self, sender: &mut Sender<'a>, number: u64) -> &'a Line {
+        let message = Message::new(self.seed, number);
+        if message.is_packet {
+            return sender.publish_packet(message.signature, message.payload());
+        }
+        let bulk = self.bulk[sender.slot()].iter();
+        bulk.zip(message.payload()).for_each(|(cell, word)| cell.store(*word, Ordering::Relaxed));
+        sender.publish(message.signature)
+    }
+
+    fn receive(&self, receiver: &mut Receiver<'_>, message: &Message) -> Poll {
+        let mut words = [0; WORDS_MAX];
+        let got = &mut words[..message.length];
+        let poll = if message.is_packet {
+            receiver.take_packet(message.signature, got)
+        } else {
+            receiver.poll(message.signature)
+        };
+        if poll == Poll::Ready {
+            if !message.is_packet {
+                let bulk = self.bulk[receiver.slot()].iter();
+                got.iter_mut().zip(bulk).for_each(|(word, cell)| *word = cell.load(Ordering::Relaxed));
+            }
+            assert_eq!(got, message.payload());
+        }
+        poll
     }
 }
 
@@ -74,47 +106,39 @@ impl Way {
 fn exchange(out: &Way, into: &Way, depth: usize, waiter: Waiter<'_>) {
     let mut sender = Sender::new(&out.slots, &out.released, depth).starting_at(FIRST);
     let mut receiver = Receiver::new(&into.slots, &into.released, depth).starting_at(FIRST);
-    let (mut to_send, mut to_receive) = (out.messages().peekable(), into.messages().peekable());
-    let mut got = Vec::new();
-    while to_send.peek().is_some() || to_receive.peek().is_some() {
+    let began = Instant::now();
+    let (mut sent, mut received) = (0, 0);
+    let mut to_send = MESSAGES;
+    let mut awaited = Some(Message::new(into.seed, 0));
+    while sent <= to_send || awaited.is_some() {
+        if sent % 1024 == 0 && sent < to_send && began.elapsed() > SENDING_MAX {
+            to_send = sent;
+        }
+        let on = if awaited.is_some() { receiver.arrival_line() } else { sender.credit_line() };
         let attempt = || {
             let mut progress = Poll::Pending;
-            if let Some((signature, packet, words)) = to_send.next_if(|_| sender.has_credit()) {
-                waiter.wake(if packet {
-                    sender.publish_packet(signature, &words)
-                } else {
-                    let bulk = &out.bulk[sender.slot()];
-                    bulk.iter().zip(&words).for_each(|(cell, word)| cell.store(*word, Ordering::Relaxed));
-                    sender.publish(signature)
-                });
+            if sent <= to_send && sender.has_credit() {
+                let line = if sent < to_send { out.send(&mut sender, sent) } else { sender.publish(END) };
+                waiter.wake(line);
+                sent += 1;
                 progress = Poll::Ready;
             }
-            if let Some((signature, packet, words)) = to_receive.peek() {
-                got.clear();
-                got.resize(words.len(), 0);
-                let poll = if *packet {
-                    receiver.take_packet(*signature, &mut got)
-                } else {
-                    receiver.poll(*signature)
-                };
-                match poll {
-                    Poll::Pending => return progress,
-                    Poll::Mismatch { .. } => return poll,
-                    Poll::Ready => {}
+            let Some(message) = &awaited else { return progress };
+            match into.receive(&mut receiver, message) {
+                Poll::Pending => return progress,
+                Poll::Ready => {
+                    received += 1;
+                    awaited = Some(Message::new(into.seed, received));
                 }
-                if !packet {
-                    let bulk = &into.bulk[receiver.slot()];
-                    got.iter_mut().zip(bulk).for_each(|(word, cell)| *word = cell.load(Ordering::Relaxed));
-                }
-                assert_eq!(&got, words);
-                waiter.wake(receiver.release());
-                to_receive.next();
-                progress = Poll::Ready;
+                Poll::Mismatch { found: END } => awaited = None,
+                mismatch => return mismatch,
             }
-            progress
+            waiter.wake(receiver.release());
+            Poll::Ready
         };
-        waiter.wait_any(None, attempt).unwrap();
+        waiter.wait(on, attempt).unwrap();
     }
+    assert!(received > 0);
 }
 
 fn both_ways(depth: usize) {
@@ -153,7 +177,7 @@ fn counters_of_several_ranks() {
     lines.iter().for_each(|line| Counter::new(line).start_at(first));
     let (abort, sleepers) = (Line::new(), Line::new());
     let waiter = Waiter::new(&abort, &sleepers, Patience { spins: 0, ..patience() });
-    let number = |rank: usize, call: u32| Random((rank as u64) << 32 | u64::from(call)).next();
+    let number = |rank: usize, call: u32| scrambled((rank as u64) << 32 | u64::from(call));
     std::thread::scope(|scope| {
         for rank in 0..RANKS {
             let lines = &lines;

@@ -93,6 +93,12 @@ impl<'a> Counter<'a> {
         words
     }
 
+    /// The signature that goes with `value`, if that is the counter's value now.
+    pub fn signature_at(&self, value: u32) -> Option<u32> {
+        let word = self.line.load(Edge::Count);
+        (word.sequence == value).then_some(word.signature)
+    }
+
     /// The line that changes when the counter does: what to sleep on.
     #[inline]
     pub fn line(&self) -> &'a Line {

@@ -14,12 +14,13 @@ use weftlink_plan::{Algorithm, Cut, Verified, verify};
 use crate::bootstrap::Bootstrap;
 use crate::choose;
 use crate::counter::Counter;
-use crate::engine::{Call, Engine, Shared, Silent, Stopped, Tracer, Waiting, WindowPlace, lines_at};
+use crate::engine::{Engine, Silent, Stopped, Tracer, Waiting};
 use crate::error::Error;
 use crate::header::Header;
 use crate::kernels::Kernels;
 use crate::layout::LINE;
 use crate::memory::SharedMemory;
+use crate::shared::{Call, Shared, WindowPlace, lines_at};
 use crate::wait::{AbortCode, Patience, Stop, Waiter};
 use crate::window::{Buffers, Window};
 

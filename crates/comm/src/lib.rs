@@ -39,6 +39,8 @@ mod layout;
 pub mod line;
 #[cfg(not(loom))]
 pub mod memory;
+#[cfg(not(loom))]
+mod shared;
 mod sync;
 #[doc(hidden)]
 pub mod wait;

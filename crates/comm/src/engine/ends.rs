@@ -1,0 +1,140 @@
+//! One rank's ends of a plan's FIFOs and counters, and the addresses its steps use: what changes while a program runs.
+
+#![allow(unsafe_code)]
+
+use weftlink_plan::Verified;
+use weftlink_plan::plan::Buffer;
+
+use super::lanes::Cursor;
+use crate::compile::base_of;
+use crate::counter::Counter;
+use crate::fifo::{Receiver, Sender};
+use crate::layout::{Layout, PACKET_WORDS};
+use crate::memory::SharedMemory;
+use crate::shared::{Call, lines_at};
+
+/// What changes while a program runs.
+pub(super) struct Ends {
+    pub(super) rank: u32,
+    pub(super) senders: Vec<SendEnd>,
+    pub(super) receivers: Vec<ReceiveEnd>,
+    pub(super) counters: Vec<Counter<'static>>,
+    pub(super) counters_per_rank: usize,
+    /// The values of this rank's own counters.
+    pub(super) signalled: Vec<u32>,
+    /// Tiles done since the plan was loaded; wraps, as all sequences do.
+    pub(super) round: u32,
+    /// Base addresses, three to a rank; those of peers' user buffers are null until they are first needed.
+    pub(super) bases: Vec<*mut f32>,
+    pub(super) reaches_users: bool,
+    pub(super) sources: Vec<*const f32>,
+    pub(super) targets: Vec<*mut f32>,
+    /// A packet on its way out.
+    pub(super) packet: Vec<u64>,
+    pub(super) lanes: Vec<Cursor>,
+}
+
+pub(super) struct SendEnd {
+    pub(super) fifo: Sender<'static>,
+    pub(super) to: u32,
+    pub(super) bulk: *mut f32,
+    pub(super) slot_elements: usize,
+}
+
+pub(super) struct ReceiveEnd {
+    pub(super) fifo: Receiver<'static>,
+    pub(super) from: u32,
+    pub(super) bulk: *mut f32,
+    pub(super) slot_elements: usize,
+    /// The packet that has arrived.
+    pub(super) packet: Vec<u64>,
+}
+
+impl Ends {
+    pub(super) fn new(
+        plan: &Verified,
+        layout: &Layout,
+        rank: u32,
+        sends: &[usize],
+        receives: &[usize],
+        memory: &SharedMemory,
+    ) -> Self {
+        let lines = |at: usize, count: usize| lines_at(memory, at, count);
+        let bulk = |at: usize| {
+            // SAFETY: the layout lies within the memory.
+            unsafe { memory.as_ptr().add(at) }.cast::<f32>()
+        };
+        let packet = vec![0; PACKET_WORDS];
+        let send = |&at: &usize| {
+            let place = &layout.fifos[at];
+            let (slots, released) =
+                (lines(place.slots, place.depth * place.slot_lines), lines(place.released, 1));
+            SendEnd {
+                fifo: Sender::new(slots, &released[0], place.depth),
+                to: place.target,
+                bulk: bulk(place.bulk),
+                slot_elements: place.bulk_stride / size_of::<f32>(),
+            }
+        };
+        let receive = |&at: &usize| {
+            let place = &layout.fifos[at];
+            let (slots, released) =
+                (lines(place.slots, place.depth * place.slot_lines), lines(place.released, 1));
+            ReceiveEnd {
+                fifo: Receiver::new(slots, &released[0], place.depth),
+                from: place.source,
+                bulk: bulk(place.bulk),
+                slot_elements: place.bulk_stride / size_of::<f32>(),
+                packet: packet.clone(),
+            }
+        };
+        let (ranks, counters_per_rank) = (plan.ranks as usize, plan.counters as usize);
+        let mut bases = vec![std::ptr::null_mut(); 3 * ranks];
+        for owner in 0..plan.ranks {
+            bases[base_of(owner, Buffer::Scratch) as usize] =
+                bulk(layout.scratch + owner as usize * layout.scratch_stride);
+        }
+        let operands = ranks + 1;
+        Self {
+            rank,
+            senders: sends.iter().map(send).collect(),
+            receivers: receives.iter().map(receive).collect(),
+            counters: lines(layout.counters, ranks * counters_per_rank).iter().map(Counter::new).collect(),
+            counters_per_rank,
+            signalled: vec![0; counters_per_rank],
+            round: 0,
+            bases,
+            reaches_users: plan.needs_windows(),
+            sources: Vec::with_capacity(operands),
+            targets: Vec::with_capacity(operands),
+            packet,
+            lanes: vec![Cursor::default(); plan.programs[rank as usize].lanes.len()],
+        }
+    }
+
+    /// Points at this call's buffers.
+    #[inline]
+    pub(super) fn begin(&mut self, call: &Call) {
+        if self.reaches_users {
+            self.bases.chunks_exact_mut(3).for_each(|bases| bases[..2].fill(std::ptr::null_mut()));
+        }
+        self.bases[base_of(self.rank, Buffer::Input) as usize] = call.input.cast_mut();
+        self.bases[base_of(self.rank, Buffer::Output) as usize] = call.output;
+    }
+}
+
+impl ReceiveEnd {
+    /// Where the message that has arrived lies, if it is in bulk memory.
+    pub(super) fn slot(&self) -> *mut f32 {
+        // SAFETY: the bulk memory has `slot_elements` for each slot.
+        unsafe { self.bulk.add(self.fifo.slot() * self.slot_elements) }
+    }
+}
+
+impl SendEnd {
+    /// Where the next message is to be put, if it goes through bulk memory.
+    pub(super) fn slot(&self) -> *mut f32 {
+        // SAFETY: as for receivers.
+        unsafe { self.bulk.add(self.fifo.slot() * self.slot_elements) }
+    }
+}

@@ -1,5 +1,6 @@
 //! One rank's ends of a plan's FIFOs and counters, and the addresses its steps use: what changes while a program runs.
 
+// Slots and scratch are addresses in mapped memory.
 #![allow(unsafe_code)]
 
 use weftlink_plan::Verified;

@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 fine, 1 a finding or a failed check, 2 misuse.
 
+mod plan;
 mod table;
 mod topo;
 
@@ -21,6 +22,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Topo(topo::Args),
+    Plan(plan::Args),
 }
 
 /// What went wrong, by who has to act.
@@ -50,6 +52,7 @@ impl From<io::Error> for Failure {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Topo(args) => topo::run(&args),
+        Command::Plan(args) => plan::run(&args),
     };
     let (error, code) = match outcome.and_then(|()| Ok(io::stdout().flush()?)) {
         Ok(()) => return ExitCode::SUCCESS,
@@ -60,6 +63,13 @@ fn main() -> ExitCode {
     };
     eprintln!("weft: {error:#}");
     ExitCode::from(code)
+}
+
+/// Prints a value, indented.
+fn print_json(value: &serde_json::Value) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    writeln!(out)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

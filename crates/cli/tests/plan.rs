@@ -1,4 +1,4 @@
-//! `weft plan` from the outside: what it prints, and what it refuses.
+//! `weft plan` from the outside: what it prints, that `weft bench` runs what it prints, and what both refuse.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -73,6 +73,25 @@ fn a_plan_in_words() {
 }
 
 #[test]
+fn what_is_printed_is_proved_and_runs() {
+    let folder = scratch("plan-round-trip");
+    for (name, buffers) in [("ring --lanes 2", "-R 0"), ("two-shot", "-R 2")] {
+        shown(&folder, &format!("weft plan all-reduce -n 3 --algorithm {name} --emit json > p.json"));
+        let told: Value =
+            serde_json::from_str(&shown(&folder, "weft plan verify --json - < p.json")).unwrap();
+        assert_eq!((&told["verified"], &told["ranks"]), (&true.into(), &3.into()));
+        let run =
+            format!("weft bench all-reduce --plan p.json -b 8 -e 8KiB -f 32 --iters 2 {buffers} --json");
+        let run: Value = serde_json::from_str(&shown(&folder, &run)).unwrap();
+        assert_eq!((&run["ranks"], &run["out_of_bounds"]), (&3.into(), &0.into()));
+        assert_eq!(run["rows"][1]["plan"], name.split(' ').next().unwrap());
+    }
+    let done = shell(&folder, "weft bench all-reduce --plan p.json -R 2 -n 4");
+    assert_eq!(done.code, Some(2));
+    assert!(done.errors.contains("the plan \"two-shot\" is for 3 ranks, not for -n 4"), "{}", done.errors);
+}
+
+#[test]
 fn a_plan_that_was_tampered_with_is_refused() {
     let folder = scratch("plan-tampered");
     let text = shown(&folder, "weft plan all-reduce -n 4 --algorithm ring --emit json");
@@ -80,14 +99,16 @@ fn a_plan_that_was_tampered_with_is_refused() {
     // Rank 2 adds its part of the wrong chunk on the way.
     plan["programs"][2]["lanes"][0]["nodes"][2]["step"]["inputs"][1]["local"]["chunk"] = json!(0);
     std::fs::write(folder.join("bad.json"), plan.to_string()).unwrap();
-    let done = shell(&folder, "weft plan verify bad.json");
-    assert_eq!(done.code, Some(1));
-    assert!(
-        done.errors.starts_with("weft: bad.json: plan \"ring\" is refused: rank 2, lane 0, step 2: "),
-        "{}",
-        done.errors
-    );
-    assert!(done.output.is_empty(), "{}", done.output);
+    for command in ["weft plan verify bad.json", "weft bench all-reduce --plan bad.json"] {
+        let done = shell(&folder, command);
+        assert_eq!(done.code, Some(1), "{command}");
+        assert!(
+            done.errors.starts_with("weft: bad.json: plan \"ring\" is refused: rank 2, lane 0, step 2: "),
+            "{}",
+            done.errors
+        );
+        assert!(done.output.is_empty(), "{command}: {}", done.output);
+    }
     let done = shell(&folder, "weft plan verify bad.json --json");
     assert_eq!(done.code, Some(1));
     let told: Value = serde_json::from_str(&done.output).unwrap();

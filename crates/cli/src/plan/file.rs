@@ -24,6 +24,11 @@ pub(super) struct Args {
     json: bool,
 }
 
+/// A file's plan, proved.
+pub(crate) fn read(file: &Path) -> Result<Verified, Failure> {
+    verify(parse(file)?).with_context(|| file.display().to_string()).map_err(Failure::Finding)
+}
+
 /// `weft plan verify`.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let file = args.file.display().to_string();

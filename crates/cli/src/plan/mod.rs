@@ -10,6 +10,8 @@ use anyhow::anyhow;
 use clap::{Subcommand, ValueEnum};
 use weftlink_plan::{Algorithm, Plan, verify};
 
+pub(crate) use file::read;
+
 use crate::Failure;
 
 /// Print the plan of a collective, or prove one
@@ -80,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// The plan of a built-in algorithm; `lanes` is for those that can use several.
-fn built_in(algorithm: Algorithm, ranks: u32, lanes: Option<u32>) -> Result<Plan, Failure> {
+pub(crate) fn built_in(algorithm: Algorithm, ranks: u32, lanes: Option<u32>) -> Result<Plan, Failure> {
     if lanes.is_some_and(|lanes| lanes > 1) && algorithm != Algorithm::Ring {
         return Err(Failure::misuse(anyhow!("--lanes is for --algorithm ring; {algorithm} has one lane")));
     }

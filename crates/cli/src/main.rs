@@ -1,7 +1,9 @@
 //! The command `weft`: parses, calls, prints. Whatever is worth knowing is worked out in the libraries.
 //!
-//! Exit codes: 0 fine, 1 a finding or a failed check, 2 misuse.
+//! Exit codes: 0 fine, 1 a finding or a failed check, 2 misuse, 128 and the signal's number if one ended it.
 
+mod bench;
+mod plan;
 mod table;
 mod topo;
 
@@ -21,6 +23,15 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Topo(topo::Args),
+    Plan(plan::Args),
+    Bench(bench::Args),
+    /// What `weft bench` starts for each rank
+    #[command(name = bench::RANK_COMMAND, hide = true)]
+    BenchRank {
+        /// Only for those who look at a list of processes; the orders come on standard input
+        #[arg(value_name = "RANK")]
+        _rank: u32,
+    },
 }
 
 /// What went wrong, by who has to act.
@@ -29,6 +40,8 @@ enum Failure {
     Misuse(anyhow::Error),
     /// The call was fine; what it looked at is not.
     Finding(anyhow::Error),
+    /// A signal ended it early; what was known by then has been printed.
+    Interrupted(i32),
 }
 
 impl Failure {
@@ -50,6 +63,9 @@ impl From<io::Error> for Failure {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Topo(args) => topo::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::BenchRank { .. } => return bench::rank_main(),
     };
     let (error, code) = match outcome.and_then(|()| Ok(io::stdout().flush()?)) {
         Ok(()) => return ExitCode::SUCCESS,
@@ -57,9 +73,17 @@ fn main() -> ExitCode {
         Err(Failure::Finding(error)) if is_broken_pipe(&error) => return ExitCode::SUCCESS,
         Err(Failure::Finding(error)) => (error, 1),
         Err(Failure::Misuse(error)) => (error, 2),
+        Err(Failure::Interrupted(signal)) => (anyhow::anyhow!("interrupted"), 128 + signal as u8),
     };
     eprintln!("weft: {error:#}");
     ExitCode::from(code)
+}
+
+/// Prints a value, indented.
+fn print_json(value: &serde_json::Value) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    writeln!(out)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

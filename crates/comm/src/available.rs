@@ -12,7 +12,7 @@ use std::fs::read_to_string;
 use std::path::Path;
 
 /// Bytes that can be had now, if anything says so.
-pub(crate) fn memory_bytes() -> Option<u64> {
+pub fn memory_bytes() -> Option<u64> {
     let machine = read_to_string("/proc/meminfo").ok().and_then(|text| machine_bytes(&text));
     let group = read_to_string("/proc/self/cgroup").ok().and_then(|text| {
         let root = Path::new("/sys/fs/cgroup");

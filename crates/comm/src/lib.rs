@@ -55,6 +55,8 @@ mod loom_tests;
 mod stress_tests;
 
 #[cfg(not(loom))]
+pub use available::memory_bytes as available_memory_bytes;
+#[cfg(not(loom))]
 pub use communicator::{Communicator, Options, PlanId, Taken, on_threads};
 #[cfg(not(loom))]
 pub use error::Error;

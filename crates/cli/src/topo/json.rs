@@ -1,20 +1,11 @@
 //! The JSON that `weft topo --json` prints. Keys end in their unit; rates say their direction.
 
-use std::io::{self, Write};
-
 use serde_json::{Value, json};
 use weftlink_fabric::cliff::{self, Nics};
 use weftlink_fabric::format::document;
 use weftlink_fabric::rate::{OneWay, Pair, Rate};
 use weftlink_fabric::summary::{NoLinks, Summary};
 use weftlink_fabric::{Path, PathType, Paths};
-
-/// Prints a value, indented.
-pub(super) fn print(value: &Value) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, value)?;
-    writeln!(out)
-}
 
 /// A fabric and what there is to say about it.
 pub(super) fn fabric(paths: &Paths<'_>, summary: &Summary) -> anyhow::Result<Value> {

@@ -22,7 +22,7 @@ pub(super) fn print(what: List, as_json: bool) -> io::Result<()> {
             List::Gpus => json!({ "gpus": gpus_json() }),
             List::Switches => json!({ "switches": switches_json() }),
         };
-        return super::json::print(&value);
+        return crate::print_json(&value);
     }
     let (table, note) = match what {
         List::Systems => (systems(), SYSTEMS_NOTE),

@@ -104,7 +104,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(ends) = &args.path {
         let route = path::find(&paths, &ends[0], &ends[1])?;
         match args.json {
-            true => json::print(&path::json(&paths, &route, args.bytes))?,
+            true => crate::print_json(&path::json(&paths, &route, args.bytes))?,
             false => path::print(&mut out, &paths, &route, args.bytes)?,
         }
         return Ok(());
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         if args.matrix {
             value["matrix"] = matrix::json(&paths)?;
         }
-        return Ok(json::print(&value)?);
+        return Ok(crate::print_json(&value)?);
     }
     if !asked && wrote_files {
         return Ok(());

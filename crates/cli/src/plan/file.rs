@@ -1,0 +1,110 @@
+//! Plans in files: reading them, and `weft plan verify`.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use serde_json::{Value, json};
+use weftlink_fabric::bytes::Bytes;
+use weftlink_plan::{Plan, Refusal, Verified, verify};
+
+use super::text::ways;
+use crate::Failure;
+
+/// A plan of a thousand ranks has a tenth of that.
+const BYTES_MAX: u64 = 64 << 20;
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// A plan in JSON, as `--emit json` prints it; `-` for standard input
+    file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A file's plan, proved.
+pub(crate) fn read(file: &Path) -> Result<Verified, Failure> {
+    verify(parse(file)?).with_context(|| file.display().to_string()).map_err(Failure::Finding)
+}
+
+/// `weft plan verify`.
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let file = args.file.display().to_string();
+    let verified = verify(parse(&args.file)?);
+    if args.json {
+        crate::print_json(&match &verified {
+            Ok(plan) => proved(&file, plan),
+            Err(refusal) => refused(&file, refusal),
+        })?;
+    }
+    let plan = verified.with_context(|| file.clone()).map_err(Failure::Finding)?;
+    if !args.json {
+        let (name, ranks, collective) = (&plan.name, plan.ranks, plan.collective);
+        let (lanes, steps, hash) = (lanes(&plan), steps(&plan), plan.hash());
+        let needs = if plan.needs_windows() { "; needs symmetric buffers" } else { "" };
+        writeln!(
+            io::stdout(),
+            "{file}: {name} for {ranks} ranks computes {collective}, {}; {steps} steps in {lanes} lanes{needs}; \
+             hash {hash:016x}",
+            ways(&plan)
+        )?;
+    }
+    Ok(())
+}
+
+fn parse(file: &Path) -> Result<Plan, Failure> {
+    let name = file.display();
+    let source: Box<dyn Read> = if file == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(File::open(file).with_context(|| format!("cannot read {name}")).map_err(Failure::Misuse)?)
+    };
+    let mut text = String::new();
+    let read = source.take(BYTES_MAX + 1).read_to_string(&mut text);
+    read.with_context(|| format!("cannot read {name}")).map_err(Failure::Finding)?;
+    if text.len() as u64 > BYTES_MAX {
+        let limit = Bytes(BYTES_MAX);
+        return Err(Failure::finding(anyhow!("{name} is larger than {limit}, so it is no plan")));
+    }
+    Plan::from_json(&text).with_context(|| name.to_string()).map_err(Failure::Finding)
+}
+
+fn proved(file: &str, plan: &Verified) -> Value {
+    json!({
+        "file": file,
+        "verified": true,
+        "name": plan.name,
+        "collective": plan.collective,
+        "ranks": plan.ranks,
+        "aliasing": plan.aliasing,
+        "needs_symmetric_buffers": plan.needs_windows(),
+        "lanes": lanes(plan),
+        "steps": steps(plan),
+        "hash": format!("{:016x}", plan.hash()),
+    })
+}
+
+fn refused(file: &str, refusal: &Refusal) -> Value {
+    let spot = refusal.spot.as_ref().map(|spot| {
+        json!({ "rank": spot.rank, "lane": spot.lane, "step": spot.step, "iterations": spot.iterations })
+    });
+    json!({
+        "file": file,
+        "verified": false,
+        "name": refusal.plan,
+        "at": spot,
+        "fault": refusal.fault.to_string(),
+    })
+}
+
+/// Lanes of all ranks.
+fn lanes(plan: &Plan) -> usize {
+    plan.programs.iter().map(|program| program.lanes.len()).sum()
+}
+
+/// Steps that all ranks run, for each tile of a buffer.
+fn steps(plan: &Plan) -> usize {
+    plan.programs.iter().flat_map(|program| &program.lanes).map(|lane| lane.walk().count()).sum()
+}

@@ -1,0 +1,340 @@
+//! `weft bench` from the outside: real runs of small sizes, what it refuses, and that nothing outlives it. How long
+//! anything takes is never looked at.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use common::{Outcome, scratch, shell};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
+
+fn bench(name: &str, arguments: &str) -> Outcome {
+    shell(&scratch(name), &format!("weft bench all-reduce {arguments}"))
+}
+
+/// The output of a run that must go well.
+fn measured(name: &str, arguments: &str) -> String {
+    let done = bench(name, arguments);
+    assert_eq!(done.code, Some(0), "weft bench all-reduce {arguments}\n{}\n{}", done.output, done.errors);
+    assert!(done.errors.is_empty(), "{}", done.errors);
+    done.output
+}
+
+/// The cells of each row of a table.
+fn rows(table: &str) -> Vec<Vec<&str>> {
+    let rows = table.lines().filter(|line| !line.starts_with('#'));
+    rows.map(|line| line.split_whitespace().collect()).collect()
+}
+
+fn json(name: &str, arguments: &str) -> Value {
+    serde_json::from_str(&measured(name, &format!("{arguments} --json"))).unwrap()
+}
+
+#[test]
+fn a_table_as_nccl_tests_prints_it() {
+    let table = measured("bench-table", "-n 2 -b 8 -e 4KiB -f 8 --iters 3");
+    let rows = rows(&table);
+    let sizes: Vec<_> = rows.iter().map(|row| (row[0], row[1])).collect();
+    assert_eq!(sizes, [("8", "2"), ("64", "16"), ("512", "128"), ("4096", "1024")]);
+    for row in &rows {
+        assert_eq!(row.len(), 14, "{row:?}");
+        assert_eq!(row[2..5], ["float", "sum", "-1"]);
+        assert!(
+            row[5..8].iter().chain(&row[9..12]).all(|cell| cell.parse::<f64>().unwrap() >= 0.0),
+            "{row:?}"
+        );
+        assert_eq!((row[8], row[12]), ("0", "0"), "{row:?}");
+    }
+    assert_eq!(rows[0][13], "exchange-ll");
+    for line in [
+        "# weft 0",
+        "# 2 ranks (processes), ordinary memory",
+        "#  Rank   1 Pid",
+        "# Out of bounds values : 0 OK",
+    ] {
+        assert!(table.lines().any(|found| found.starts_with(line)), "{line}\n{table}");
+    }
+    assert!(table.contains("# Avg bus bandwidth    : "), "{table}");
+}
+
+#[test]
+fn sizes_go_up_by_steps_too() {
+    let table = measured("bench-steps", "-b 10 -e 31 -i 10 --iters 1 -w 0");
+    let sizes: Vec<_> = rows(&table).iter().map(|row| row[0].to_owned()).collect();
+    assert_eq!(sizes, ["8", "20", "28"], "whole elements");
+}
+
+#[test]
+fn every_algorithm_on_processes_and_threads() {
+    for threads in ["", "--threads"] {
+        for (algorithm, buffers) in [
+            ("exchange-ll", "-R 0"),
+            ("exchange", "-R 2"),
+            ("ring", "-R 0"),
+            ("ring --lanes 2", "-R 2"),
+            ("one-shot", "-R 2"),
+            ("two-shot", "-R 2"),
+        ] {
+            let run =
+                format!("-n 3 -b 4 -e 70000 -f 25 --iters 2 {threads} --algorithm {algorithm} {buffers}");
+            let table = measured("bench-algorithms", &run);
+            assert_eq!(rows(&table).len(), 4);
+            assert!(
+                table.contains(&format!("# plan {}, ", algorithm.replace(" --lanes 2", " of 2 lanes"))),
+                "{table}"
+            );
+            for row in rows(&table) {
+                let in_place = if algorithm == "one-shot" { "N/A" } else { "0" };
+                assert_eq!((row[8], row[12]), ("0", in_place), "{run}: {row:?}");
+                assert_eq!(row[13], algorithm.split(' ').next().unwrap());
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_alone_and_ranks_that_share_cores() {
+    for arguments in ["-n 1", "-n 1 -R 2", "-n 8 --bind none", "-n 5 -R 2 --bind none --threads"] {
+        let table = measured("bench-ranks", &format!("{arguments} -b 64 -e 4KiB -f 64 --iters 3"));
+        assert_eq!(rows(&table).len(), 2);
+        assert!(table.contains("values : 0 OK"), "{table}");
+    }
+}
+
+#[test]
+fn the_document_has_what_the_table_has() {
+    let run = json("bench-json", "-n 2 -b 8 -e 64 --iters 7 -R 2 -w 2 --deadline 30");
+    assert_eq!(run["weft"], "bench/1");
+    assert_eq!(run["collective"], "all-reduce");
+    assert_eq!((&run["ranks"], &run["ranks_are"]), (&2.into(), &"processes".into()));
+    assert_eq!(run["pids"].as_array().unwrap().len(), 2);
+    assert_eq!((&run["buffers"], &run["checked"]), (&"symmetric".into(), &true.into()));
+    assert_eq!((&run["interrupted"], &run["error"]), (&false.into(), &Value::Null));
+    assert_eq!((&run["out_of_bounds"], &run["warmup_iterations"]), (&0.into(), &2.into()));
+    assert!(run["average_busbw_gb_per_s"].as_f64().unwrap() > 0.0);
+    let rows = run["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    for (row, bytes) in rows.iter().zip([8, 64]) {
+        assert_eq!((&row["bytes"], &row["count"]), (&bytes.into(), &(bytes / 4).into()));
+        for way in ["out_of_place", "in_place"] {
+            let way = &row[way];
+            assert_eq!((&way["iterations"], &way["wrong"]), (&7.into(), &0.into()));
+            assert_eq!(way["ranks_time_us"].as_array().unwrap().len(), 2);
+            assert_eq!(way["time_us"], way["ranks_time_us_max"]);
+            let (algbw, busbw) =
+                (way["algbw_gb_per_s"].as_f64().unwrap(), way["busbw_gb_per_s"].as_f64().unwrap());
+            assert!(algbw > 0.0 && (algbw - busbw).abs() < 1e-9, "2(n-1)/n is 1 for two ranks");
+        }
+    }
+}
+
+#[test]
+fn without_a_check_nothing_is_claimed() {
+    let run = json("bench-unchecked", "-b 8 -e 8 --iters 1 -c 0 --algorithm one-shot -R 2");
+    assert_eq!((&run["checked"], &run["out_of_bounds"]), (&false.into(), &Value::Null));
+    assert_eq!(run["rows"][0]["out_of_place"]["wrong"], Value::Null);
+    assert_eq!(run["rows"][0]["in_place"], Value::Null, "one-shot does not work in place");
+    let table = measured("bench-unchecked", "-b 8 -e 8 --iters 1 -c 0");
+    assert_eq!(rows(&table)[0][8], "N/A");
+    assert!(table.contains("values : N/A"), "{table}");
+}
+
+#[test]
+fn the_number_of_calls_is_agreed_on() {
+    let run = json("bench-agreed", "-n 3 -b 8 -e 8 --bind none");
+    let calls = run["rows"][0]["in_place"]["iterations"].as_u64().unwrap();
+    assert!((5..=20_000).contains(&calls), "{calls}");
+}
+
+#[test]
+fn misuse() {
+    for (arguments, told) in [
+        ("-n 0", "0 is not in 1..=1024"),
+        ("-b 2", "a size is at least 4 bytes"),
+        ("-b 1MiB -e 1KiB", "the smallest size, -b, is 1 MB; the largest, -e, is only 1 KB"),
+        ("-f 1", "1 is not in 2.."),
+        ("-i 1", "sizes must grow by at least 4 bytes"),
+        ("-f 2 -i 8", "cannot be used with"),
+        ("-b 4 -e 1GiB -i 4", "more than 10000 sizes"),
+        ("-b lots", "is not a size"),
+        ("-R 1", "registered but not symmetric is no faster"),
+        ("-R 3", "say 0 (ordinary) or 2 (symmetric)"),
+        ("-c 2", "say 0 or 1"),
+        ("--iters 0", "0 is not in 1.."),
+        ("--deadline 0", "say how many seconds"),
+        ("--deadline soon", "say how many seconds"),
+        ("--algorithm rign", "there are exchange-ll, exchange, one-shot, two-shot, ring"),
+        ("--algorithm two-shot", "must be symmetric: add -R 2"),
+        ("--algorithm exchange --lanes 2", "--lanes is for --algorithm ring"),
+        ("--lanes 2", "--algorithm"),
+        ("--plan nothere.json", "cannot read nothere.json"),
+        ("-n 1000 --bind core -e 8", "needs a core for each of 1000 ranks"),
+        ("-e 900TB", "choose a smaller -e"),
+    ] {
+        let done = bench("bench-misuse", arguments);
+        assert_eq!(done.code, Some(2), "{arguments}: {}", done.errors);
+        assert!(done.errors.contains(told), "{arguments}: {}", done.errors);
+        assert!(done.output.is_empty(), "{arguments}: {}", done.output);
+    }
+    let done = shell(&scratch("bench-misuse"), "weft bench-rank 0");
+    assert_eq!(done.code, Some(2), "{}", done.errors);
+    assert!(done.errors.contains("is what `weft bench` runs"), "{}", done.errors);
+}
+
+/// A run that would take hours, with its ranks.
+struct Endless {
+    command: Child,
+    ranks: Vec<i32>,
+}
+
+impl Endless {
+    fn start(arguments: &str) -> Self {
+        let command = Command::new(env!("CARGO_BIN_EXE_weft"))
+            .args(["bench", "all-reduce", "-n", "2"])
+            .args(arguments.split(' '))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let pid = command.id() as i32;
+        let mut ranks = Vec::new();
+        wait_until("two ranks", || {
+            ranks = children_of(pid);
+            ranks.len() == 2
+        });
+        Self { command, ranks }
+    }
+
+    fn signal(pid: i32, signal: Signal) {
+        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+
+    /// What it printed when it ended, once it and all its ranks are gone.
+    fn end(mut self) -> Outcome {
+        let (mut output, mut errors) = (String::new(), String::new());
+        if let Some(mut stdout) = self.command.stdout.take() {
+            stdout.read_to_string(&mut output).unwrap();
+        }
+        self.command.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        let code = self.command.wait().unwrap().code();
+        wait_until("the ranks to be gone", || self.ranks.iter().all(|&rank| parent_of(rank).is_none()));
+        Outcome { output, errors, code }
+    }
+}
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        // A test that failed leaves it running.
+        let _ = self.command.kill();
+        let _ = self.command.wait();
+    }
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < Duration::from_secs(60), "waited a minute for {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The processes that run a rank for this one, in the order of their ranks.
+fn children_of(pid: i32) -> Vec<i32> {
+    let numbers =
+        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let mut ranks: Vec<(String, i32)> = numbers
+        .filter(|&child| parent_of(child) == Some(pid))
+        .filter_map(|child| Some((fs::read_to_string(format!("/proc/{child}/cmdline")).ok()?, child)))
+        .filter(|(line, _)| line.contains("\0bench-rank\0"))
+        .collect();
+    ranks.sort();
+    ranks.into_iter().map(|(_, child)| child).collect()
+}
+
+/// The parent of a process, if it is there and not only waiting to be buried.
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    match fields.next()? {
+        "Z" | "X" => None,
+        _ => fields.next()?.parse().ok(),
+    }
+}
+
+const ENDLESS: &str = "-b 8 -e 8 --iters 4000000000";
+
+#[test]
+fn a_rank_that_dies_is_named_and_the_others_go() {
+    let run = Endless::start(ENDLESS);
+    let victim = run.ranks[1];
+    Endless::signal(victim, Signal::KILL);
+    let done = run.end();
+    assert_eq!(done.code, Some(1), "{}", done.errors);
+    let told = format!("weft: rank 1 (pid {victim}) was killed by SIGKILL");
+    assert!(done.errors.contains(&told), "{}", done.errors);
+}
+
+#[test]
+fn a_rank_that_is_stuck_is_named() {
+    let run = Endless::start(&format!("{ENDLESS} --deadline 5"));
+    Endless::signal(run.ranks[1], Signal::STOP);
+    let done = run.end();
+    assert_eq!(done.code, Some(1), "{}", done.errors);
+    assert!(done.errors.contains("rank 1"), "{}", done.errors);
+}
+
+#[test]
+fn nothing_outlives_a_command_that_is_killed() {
+    let mut run = Endless::start(ENDLESS);
+    run.command.kill().unwrap();
+    assert_eq!(run.end().code, None);
+}
+
+#[test]
+fn what_was_measured_before_ctrl_c_is_kept() {
+    // Thousands of rows, so that there are always more to come.
+    let mut run = Endless::start("-b 8 -e 40000 -i 4 --iters 100000");
+    let mut reader = BufReader::new(run.command.stdout.take().unwrap());
+    let mut before = String::new();
+    while before.lines().all(|line| line.starts_with('#')) {
+        assert!(reader.read_line(&mut before).unwrap() > 0, "{before}");
+    }
+    Endless::signal(run.command.id() as i32, Signal::INT);
+    reader.read_to_string(&mut before).unwrap();
+    let done = run.end();
+    assert_eq!(done.code, Some(130), "{}", done.errors);
+    assert!(done.errors.contains("interrupted"), "{}", done.errors);
+    assert_eq!(rows(&before)[0][0], "8", "{before}");
+    assert!(before.contains("values : 0 OK"), "{before}");
+}
+
+#[test]
+fn ctrl_c_at_a_terminal_reaches_the_ranks_too() {
+    let run = Endless::start(ENDLESS);
+    kill_process_group(Pid::from_raw(run.command.id() as i32).unwrap(), Signal::INT).unwrap();
+    let done = run.end();
+    assert_eq!(done.code, Some(130), "{}", done.errors);
+    assert_eq!(done.errors, "weft: interrupted\n");
+}
+
+#[test]
+fn the_document_says_that_it_was_interrupted() {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let run = Endless::start(&format!("{ENDLESS} --json"));
+        Endless::signal(run.command.id() as i32, signal);
+        let done = run.end();
+        assert_eq!(done.code, Some(code), "{}", done.errors);
+        let run: Value = serde_json::from_str(&done.output).unwrap();
+        assert_eq!((&run["interrupted"], &run["error"]), (&true.into(), &Value::Null));
+        assert_eq!(run["rows"], Value::Array(vec![]));
+    }
+}

@@ -1,0 +1,144 @@
+//! `weft plan` from the outside: what it prints, that `weft bench` runs what it prints, and what both refuse.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod common;
+
+use std::path::Path;
+
+use common::{Outcome, scratch, shell};
+use serde_json::{Value, json};
+
+const ALGORITHMS: [&str; 5] = ["exchange-ll", "exchange", "one-shot", "two-shot", "ring"];
+
+/// The output of a command that must go well.
+fn shown(folder: &Path, command: &str) -> String {
+    let Outcome { output, errors, code } = shell(folder, command);
+    assert_eq!(code, Some(0), "{command}\n{errors}");
+    output
+}
+
+#[test]
+fn every_algorithm_is_listed_printed_and_proved() {
+    let folder = scratch("plan-all");
+    let list = shown(&folder, "weft plan --list");
+    let listed: Value = serde_json::from_str(&shown(&folder, "weft plan --list --json")).unwrap();
+    assert_eq!(listed["algorithms"].as_array().unwrap().len(), ALGORITHMS.len());
+    for name in ALGORITHMS {
+        assert!(list.lines().any(|line| line.starts_with(&format!("{name} "))), "{list}");
+        for ranks in [1, 2, 5] {
+            let plan = format!("weft plan all-reduce -n {ranks} --algorithm {name}");
+            let text = shown(&folder, &plan);
+            assert!(text.starts_with(&format!("{name}: all-reduce on {ranks} ranks, ")), "{text}");
+            assert_eq!(text.lines().filter(|line| line.starts_with("rank ")).count(), ranks);
+            let sentence = shown(&folder, &format!("{plan} --emit json > p.json && weft plan verify p.json"));
+            assert!(
+                sentence.starts_with(&format!("p.json: {name} for {ranks} ranks computes all-reduce, ")),
+                "{sentence}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_plan_in_words() {
+    let text = shown(&scratch("plan-words"), "weft plan all-reduce -n 4 --algorithm ring --lanes 2 --show 1");
+    assert!(
+        text.contains("  channel 1: simple (payload, then a flag), at most 2 messages under way\n"),
+        "{text}"
+    );
+    let program = text.split_once("\n\n").unwrap().1;
+    assert_eq!(
+        program,
+        "rank 1
+  lane 0, channel 0
+     0  take input[1], send to rank 2
+        for i = 0 to 1:
+     1    combine message from rank 0 + input[(-i) mod 4], send to rank 2
+     2  combine message from rank 0 + input[2], store in output[2], send to rank 2
+        for i = 0 to 1:
+     3    take message from rank 0, store in output[(1 - i) mod 4], send to rank 2
+     4  take message from rank 0, store in output[3]
+  lane 1, channel 1
+     0  take input[5], send to rank 0
+        for i = 0 to 1:
+     1    combine message from rank 2 + input[(2 + i) mod 4 + 4], send to rank 0
+     2  combine message from rank 2 + input[4], store in output[4], send to rank 0
+        for i = 0 to 1:
+     3    take message from rank 2, store in output[(1 + i) mod 4 + 4], send to rank 0
+     4  take message from rank 2, store in output[7]
+"
+    );
+}
+
+#[test]
+fn what_is_printed_is_proved_and_runs() {
+    let folder = scratch("plan-round-trip");
+    for (name, buffers) in [("ring --lanes 2", "-R 0"), ("two-shot", "-R 2")] {
+        shown(&folder, &format!("weft plan all-reduce -n 3 --algorithm {name} --emit json > p.json"));
+        let told: Value =
+            serde_json::from_str(&shown(&folder, "weft plan verify --json - < p.json")).unwrap();
+        assert_eq!((&told["verified"], &told["ranks"]), (&true.into(), &3.into()));
+        let run =
+            format!("weft bench all-reduce --plan p.json -b 8 -e 8KiB -f 32 --iters 2 {buffers} --json");
+        let run: Value = serde_json::from_str(&shown(&folder, &run)).unwrap();
+        assert_eq!((&run["ranks"], &run["out_of_bounds"]), (&3.into(), &0.into()));
+        assert_eq!(run["rows"][1]["plan"], name.split(' ').next().unwrap());
+    }
+    let done = shell(&folder, "weft bench all-reduce --plan p.json -R 2 -n 4");
+    assert_eq!(done.code, Some(2));
+    assert!(done.errors.contains("the plan \"two-shot\" is for 3 ranks, not for -n 4"), "{}", done.errors);
+}
+
+#[test]
+fn a_plan_that_was_tampered_with_is_refused() {
+    let folder = scratch("plan-tampered");
+    let text = shown(&folder, "weft plan all-reduce -n 4 --algorithm ring --emit json");
+    let mut plan: Value = serde_json::from_str(&text).unwrap();
+    // Rank 2 adds its part of the wrong chunk on the way.
+    plan["programs"][2]["lanes"][0]["nodes"][2]["step"]["inputs"][1]["local"]["chunk"] = json!(0);
+    std::fs::write(folder.join("bad.json"), plan.to_string()).unwrap();
+    for command in ["weft plan verify bad.json", "weft bench all-reduce --plan bad.json"] {
+        let done = shell(&folder, command);
+        assert_eq!(done.code, Some(1), "{command}");
+        assert!(
+            done.errors.starts_with("weft: bad.json: plan \"ring\" is refused: rank 2, lane 0, step 2: "),
+            "{}",
+            done.errors
+        );
+        assert!(done.output.is_empty(), "{command}: {}", done.output);
+    }
+    let done = shell(&folder, "weft plan verify bad.json --json");
+    assert_eq!(done.code, Some(1));
+    let told: Value = serde_json::from_str(&done.output).unwrap();
+    assert_eq!(told["verified"], false);
+    assert_eq!(told["at"], json!({ "rank": 2, "lane": 0, "step": 2, "iterations": [] }));
+    assert!(told["fault"].as_str().unwrap().contains("different chunks"), "{told}");
+}
+
+#[test]
+fn misuse_is_told_from_bad_input() {
+    let folder = scratch("plan-misuse");
+    std::fs::write(folder.join("no.json"), "{ \"weft\": \"plan/9\" }").unwrap();
+    for (arguments, code, told) in [
+        ("all-reduce", 2, "say which: --algorithm exchange-ll, exchange, one-shot, two-shot, ring"),
+        ("all-reduce --algorithm bruck", 2, "there is no algorithm called \"bruck\"; there are exchange-ll"),
+        ("all-reduce -n 0 --algorithm ring", 2, "0 is not in 1..=65536"),
+        ("all-reduce -n 4 --algorithm ring --show 4", 2, "the ranks are 0 to 3"),
+        ("all-reduce -n 4 --algorithm ring --show 0 --emit json", 2, "a file holds all ranks"),
+        ("all-reduce --algorithm exchange --lanes 3", 2, "--lanes is for --algorithm ring"),
+        ("verify nothere.json", 2, "cannot read nothere.json"),
+        ("verify .", 1, "cannot read ."),
+        (
+            "verify no.json",
+            1,
+            "no.json: this is no plan: unknown variant `plan/9`, expected `plan/1` at line 1",
+        ),
+    ] {
+        let done = shell(&folder, &format!("weft plan {arguments}"));
+        assert_eq!(done.code, Some(code), "{arguments}: {}", done.errors);
+        assert!(done.errors.contains(told), "{arguments}: {}", done.errors);
+        assert!(done.output.is_empty(), "{arguments}: {}", done.output);
+    }
+}

@@ -124,7 +124,7 @@ fn misuse_is_told_from_bad_input() {
     for (arguments, code, told) in [
         ("all-reduce", 2, "say which: --algorithm exchange-ll, exchange, one-shot, two-shot, ring"),
         ("all-reduce --algorithm bruck", 2, "there is no algorithm called \"bruck\"; there are exchange-ll"),
-        ("all-reduce -n 0 --algorithm ring", 2, "0 is not in 1..=65536"),
+        ("all-reduce -n 0 --algorithm ring", 2, "0 is not in 1..=1024"),
         ("all-reduce -n 4 --algorithm ring --show 4", 2, "the ranks are 0 to 3"),
         ("all-reduce -n 4 --algorithm ring --show 0 --emit json", 2, "a file holds all ranks"),
         ("all-reduce --algorithm exchange --lanes 3", 2, "--lanes is for --algorithm ring"),
@@ -133,7 +133,7 @@ fn misuse_is_told_from_bad_input() {
         (
             "verify no.json",
             1,
-            "no.json: this is no plan: unknown variant `plan/9`, expected `plan/1` at line 1",
+            "no.json: this is no plan: unknown variant `plan/9`, expected `plan/1` at line 1 column 18\n",
         ),
     ] {
         let done = shell(&folder, &format!("weft plan {arguments}"));

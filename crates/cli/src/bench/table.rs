@@ -59,13 +59,13 @@ pub(super) fn row(out: &mut impl Write, row: &Row) -> io::Result<()> {
 
 /// What stands below the rows.
 pub(super) fn footer(out: &mut impl Write, job: &Job, rows: &[Row]) -> io::Result<()> {
-    let wrong = wrong(rows);
-    match job.check {
-        true => {
-            writeln!(out, "# Out of bounds values : {wrong} {}", if wrong == 0 { "OK" } else { "FAILED" })?;
-        }
-        false => writeln!(out, "# Out of bounds values : N/A (-c 0)")?,
-    }
+    let verdict = match wrong(rows) {
+        _ if !job.check => "N/A (-c 0)".to_owned(),
+        _ if rows.is_empty() => "N/A (nothing was measured)".to_owned(),
+        0 => "0 OK".to_owned(),
+        wrong => format!("{wrong} FAILED"),
+    };
+    writeln!(out, "# Out of bounds values : {verdict}")?;
     if let Some(rate) = average_busbw_gb_per_s(rows) {
         writeln!(out, "# Avg bus bandwidth    : {rate:.4}")?;
     }

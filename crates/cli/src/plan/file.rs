@@ -68,7 +68,8 @@ fn parse(file: &Path) -> Result<Plan, Failure> {
         let limit = Bytes(BYTES_MAX);
         return Err(Failure::finding(anyhow!("{name} is larger than {limit}, so it is no plan")));
     }
-    Plan::from_json(&text).with_context(|| name.to_string()).map_err(Failure::Finding)
+    // The error tells its cause already, and would tell it again as a chain.
+    Plan::from_json(&text).map_err(|error| Failure::finding(anyhow!("{name}: {error}")))
 }
 
 fn proved(file: &str, plan: &Verified) -> Value {

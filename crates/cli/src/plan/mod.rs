@@ -65,7 +65,8 @@ struct Build {
     show: Option<u32>,
 }
 
-const RANKS_MAX: i64 = 65_536;
+/// Plans in which everyone meets everyone grow with the square of the ranks.
+const RANKS_MAX: i64 = 1024;
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Emit {

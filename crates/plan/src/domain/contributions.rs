@@ -33,8 +33,14 @@ pub(crate) struct Contributions<'p> {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Term {
-    Fresh { call: u32, rank: u32, tile: u32, chunk: u32 },
-    Reduced(Vec<u32>),
+    Fresh {
+        call: u32,
+        rank: u32,
+        tile: u32,
+        chunk: u32,
+    },
+    /// Two terms combined, the smaller number first: `a + b` and `b + a` are the same bits.
+    Pair(u32, u32),
 }
 
 /// Who touched a cell last.
@@ -78,10 +84,10 @@ impl<'p> Contributions<'p> {
         }
         let (leaves, chunk) = match &term {
             Term::Fresh { chunk, .. } => (1, *chunk),
-            Term::Reduced(parts) => (
-                parts.iter().fold(0u64, |sum, &part| sum.saturating_add(self.leaves[part as usize])),
-                parts.first().map_or(0, |&part| self.chunks[part as usize]),
-            ),
+            Term::Pair(a, b) => {
+                let leaves = self.leaves[*a as usize].saturating_add(self.leaves[*b as usize]);
+                (leaves, self.chunks[*a as usize])
+            }
         };
         let number = self.terms.len() as u32;
         self.terms.push(term.clone());
@@ -99,7 +105,7 @@ impl<'p> Contributions<'p> {
             && found.len() < limit
         {
             match &self.terms[number as usize] {
-                Term::Reduced(parts) => stack.extend(parts.iter().rev()),
+                Term::Pair(a, b) => stack.extend([b, a]),
                 leaf => found.push(leaf),
             }
         }
@@ -118,7 +124,7 @@ impl<'p> Contributions<'p> {
                 (its_call, tile, chunk) == (call, cell.tile, cell.chunk)
                     && !std::mem::replace(&mut seen[rank as usize], true)
             }
-            Term::Reduced(_) => false,
+            Term::Pair(..) => false,
         };
         self.leaves_of(number, ranks).into_iter().all(&mut fits)
     }
@@ -128,7 +134,7 @@ impl<'p> Contributions<'p> {
         const SHOWN: usize = 12;
         let write = |leaf: &&Term| match **leaf {
             Term::Fresh { rank, chunk, .. } => format!("r{rank}[{chunk}]"),
-            Term::Reduced(_) => String::new(),
+            Term::Pair(..) => String::new(),
         };
         let count = self.leaves[number as usize];
         let parts: Vec<_> = self.leaves_of(number, SHOWN).iter().map(write).collect();
@@ -161,7 +167,9 @@ impl Domain for Contributions<'_> {
             let (aliasing, found) = (self.shape.aliasing, parts.join(" with "));
             self.blame(Some(spot.clone()), Fault::Mixed { aliasing, found });
         }
-        self.number(Term::Reduced(inputs.to_vec()))
+        // From left to right, as executors do: three at once are the first two, then the third.
+        let add = |sum: u32, &other: &u32| self.number(Term::Pair(sum.min(other), sum.max(other)));
+        inputs[1..].iter().fold(inputs[0], add)
     }
 
     fn returned(&mut self, call: u32, cell: Cell, value: Option<&u32>) {

@@ -8,8 +8,9 @@ use weftlink_plan::{Cut, Verified};
 use crate::kernels::Store;
 use crate::layout::{FifoPlace, Layout};
 
-/// From this many bytes of a step's result on, stores bypass the caches: the result would push out what is read next.
-const STREAM_BYTES_MIN: usize = 1 << 20;
+/// From this many bytes written by a step on, stores bypass the caches: half or twice as many is slower on cores with
+/// 2 MiB of their own cache.
+const STREAM_BYTES_MIN: usize = 2 << 20;
 
 /// What one rank does in one call.
 #[derive(Debug)]
@@ -174,7 +175,7 @@ impl Compiler<'_> {
             }
         };
         let targets: Box<[_]> = step.outputs.iter().map(target).collect();
-        let is_large = length * size_of::<f32>() >= STREAM_BYTES_MIN;
+        let is_large = length * size_of::<f32>() * targets.len() >= STREAM_BYTES_MIN;
         Instruction {
             ordinal: ordinal as u32,
             op: step.op,

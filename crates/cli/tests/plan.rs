@@ -80,8 +80,7 @@ fn what_is_printed_is_proved_and_runs() {
         let told: Value =
             serde_json::from_str(&shown(&folder, "weft plan verify --json - < p.json")).unwrap();
         assert_eq!((&told["verified"], &told["ranks"]), (&true.into(), &3.into()));
-        let run =
-            format!("weft bench all-reduce --plan p.json -b 8 -e 8KiB -f 32 --iters 2 {buffers} --json");
+        let run = format!("weft bench --plan p.json -b 8 -e 8KiB -f 32 --iters 2 {buffers} --json");
         let run: Value = serde_json::from_str(&shown(&folder, &run)).unwrap();
         assert_eq!((&run["ranks"], &run["out_of_bounds"]), (&3.into(), &0.into()));
         assert_eq!(run["rows"][1]["plan"], name.split(' ').next().unwrap());
@@ -99,7 +98,7 @@ fn a_plan_that_was_tampered_with_is_refused() {
     // Rank 2 adds its part of the wrong chunk on the way.
     plan["programs"][2]["lanes"][0]["nodes"][2]["step"]["inputs"][1]["local"]["chunk"] = json!(0);
     std::fs::write(folder.join("bad.json"), plan.to_string()).unwrap();
-    for command in ["weft plan verify bad.json", "weft bench all-reduce --plan bad.json"] {
+    for command in ["weft plan verify bad.json", "weft bench --plan bad.json"] {
         let done = shell(&folder, command);
         assert_eq!(done.code, Some(1), "{command}");
         assert!(

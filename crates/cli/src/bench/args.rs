@@ -21,15 +21,16 @@ Examples:
   weft bench all-reduce -n 4 -b 1KiB -e 1MiB -f 2   4 ranks, 11 sizes
   weft bench all-reduce -R 2                        symmetric buffers, which peers reach directly
   weft bench all-reduce --algorithm ring --lanes 2
-  weft bench all-reduce --plan mine.json            a plan of your own; it is proved first
+  weft bench --plan mine.json                       a plan of your own; it is proved first
   weft bench all-reduce --json > run.json
 
 Options are spelled as nccl-tests spells them, but for -n, which is the number of ranks as for mpirun; the number of
 iterations is --iters. time is that of the slowest rank, averaged over the iterations; algbw is size / time; busbw is
 algbw x 2(ranks - 1) / ranks. Exit code 1 if any element was wrong.")]
 pub(crate) struct Args {
-    /// What to measure
-    collective: CollectiveName,
+    /// What to measure; a plan knows what it is for
+    #[arg(required_unless_present = "plan")]
+    collective: Option<CollectiveName>,
     /// Ranks, each a process [default: 2, or as many as the plan has]
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
     ranks: Option<u32>,
@@ -124,8 +125,9 @@ impl Args {
             return misuse(format!("--bind core needs a core for each of {ranks} ranks; there are {have}"));
         }
         Ok(Job {
-            collective: match self.collective {
-                CollectiveName::AllReduce => Collective::AllReduce,
+            collective: match (self.collective, &plan) {
+                (Some(CollectiveName::AllReduce), _) | (None, None) => Collective::AllReduce,
+                (None, Some(plan)) => plan.collective,
             },
             ranks,
             counts,

@@ -10,41 +10,27 @@
 //!
 //! Unsafe code is denied in this crate but in the modules that say why they need it; UNSAFE.md lists them.
 
-// Loom tries the interleavings of the lock-free core; the rest stands on it and on real memory.
-#[cfg(not(loom))]
 mod available;
-#[cfg(not(loom))]
 pub mod bootstrap;
-#[cfg(not(loom))]
 mod choose;
-#[cfg(not(loom))]
 mod communicator;
-#[cfg(not(loom))]
 mod compile;
 #[doc(hidden)]
 pub mod counter;
-#[cfg(not(loom))]
 mod engine;
-#[cfg(not(loom))]
 mod error;
 #[doc(hidden)]
 pub mod fifo;
-#[cfg(not(loom))]
 mod header;
-#[cfg(not(loom))]
 pub mod kernels;
-#[cfg(not(loom))]
 mod layout;
 #[doc(hidden)]
 pub mod line;
-#[cfg(not(loom))]
 pub mod memory;
-#[cfg(not(loom))]
 mod shared;
 mod sync;
 #[doc(hidden)]
 pub mod wait;
-#[cfg(not(loom))]
 mod window;
 
 #[cfg(test)]
@@ -54,11 +40,7 @@ mod loom_tests;
 #[cfg(not(loom))]
 mod stress_tests;
 
-#[cfg(not(loom))]
 pub use available::memory_bytes as available_memory_bytes;
-#[cfg(not(loom))]
 pub use communicator::{Communicator, Options, PlanId, Taken, on_threads};
-#[cfg(not(loom))]
 pub use error::Error;
-#[cfg(not(loom))]
 pub use window::{Buffers, Part, PartMut, Window};

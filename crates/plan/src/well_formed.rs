@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::plan::{Buffer, Collective, Input, Lane, Node, Op, Output, Plan, Step, Wait};
+use crate::plan::{Buffer, Collective, Input, Lane, Loop, Node, Op, Output, Plan, Step, Wait};
 use crate::refusal::{Fault, Refusal, Spot};
 use crate::walk::Visit;
 
@@ -19,13 +19,13 @@ const DEPTH_MAX: u32 = 256;
 const COUNTERS_MAX: u32 = 1024;
 /// Chunks of a buffer.
 const CHUNKS_MAX: u32 = 1 << 20;
-/// Waits, inputs, outputs and signals that all ranks together go through in one tile.
+/// Nodes, waits, inputs, outputs and signals that all ranks together go through in one tile.
 const WORK_MAX: u64 = 1 << 22;
 /// The same over all tiles of a proof, times the lanes whose clocks each of them carries: some seconds.
 const CLOCK_WORK_MAX: u64 = 1 << 31;
 /// Lanes of all ranks: each knows how far each of the others is.
 const LANES_TOTAL_MAX: u64 = 1 << 12;
-/// Clock entries that signals leave behind in a proof: half a gigabyte.
+/// Clock entries that signals and entered calls leave behind in a proof: half a gigabyte.
 const SIGNAL_CLOCKS_MAX: u64 = 1 << 27;
 /// Chunks of memory of all ranks in a proof: some hundred megabytes.
 const CELLS_MAX: u64 = 1 << 21;
@@ -137,7 +137,8 @@ fn sizes(plan: &Plan) -> Result<(), Fault> {
     let rounds = 2 * u64::from(plan.rounds());
     limit("the number of lanes of all ranks", lanes_total, LANES_TOTAL_MAX)?;
     limit("the work of a proof", work * rounds * lanes_total, CLOCK_WORK_MAX)?;
-    let signals = plan.total(|step| step.signals.len());
+    // Entering a call is a signal too, and the only one that takes no step.
+    let signals = plan.total(|step| step.signals.len(), |_| 0) + u64::from(plan.ranks);
     limit(
         "the number of signals of a proof, times lanes",
         signals * rounds * lanes_total,
@@ -149,15 +150,18 @@ fn sizes(plan: &Plan) -> Result<(), Fault> {
 }
 
 impl Plan {
-    /// The steps, waits, inputs, outputs and signals that all ranks together go through in one tile.
+    /// The steps, waits, inputs, outputs, signals and loops that all ranks together go through in one tile.
     pub fn work(&self) -> u64 {
-        self.total(|step| 1 + step.waits.len() + step.inputs.len() + step.outputs.len() + step.signals.len())
+        let of_step =
+            |step: &Step| 1 + step.waits.len() + step.inputs.len() + step.outputs.len() + step.signals.len();
+        // A walk looks at all that is written in a loop to find out whether any of it runs.
+        self.total(of_step, |inner| 1 + nodes_in(&inner.body))
     }
 
-    /// Something about each step, added up over all steps of one tile.
-    fn total(&self, of: fn(&Step) -> usize) -> u64 {
+    /// Something about each step and each loop, added up over all that one tile goes through.
+    fn total(&self, of_step: fn(&Step) -> usize, of_loop: fn(&Loop) -> usize) -> u64 {
         let lanes = self.programs.iter().flat_map(|program| &program.lanes);
-        lanes.fold(0, |sum, lane| sum.saturating_add(sum_over(&lane.nodes, of)))
+        lanes.fold(0, |sum, lane| sum.saturating_add(sum_over(&lane.nodes, of_step, of_loop)))
     }
 
     /// How many tiles in a row use every slot again while its last use may still be near.
@@ -166,13 +170,24 @@ impl Plan {
     }
 }
 
-/// Something about each step, added up over all steps that run when these nodes run once.
-fn sum_over(nodes: &[Node], of: fn(&Step) -> usize) -> u64 {
+/// Something about each step and each loop, added up over all that are met when these nodes run once.
+fn sum_over(nodes: &[Node], of_step: fn(&Step) -> usize, of_loop: fn(&Loop) -> usize) -> u64 {
     let node = |node: &Node| match node {
-        Node::Step(step) => of(step) as u64,
-        Node::Loop(inner) => sum_over(&inner.body, of).saturating_mul(inner.times.into()),
+        Node::Step(step) => of_step(step) as u64,
+        Node::Loop(inner) => sum_over(&inner.body, of_step, of_loop)
+            .saturating_mul(inner.times.into())
+            .saturating_add(of_loop(inner) as u64),
     };
     nodes.iter().fold(0, |sum, each| sum.saturating_add(node(each)))
+}
+
+/// How many nodes are written here, those in loops included.
+fn nodes_in(nodes: &[Node]) -> usize {
+    let node = |node: &Node| match node {
+        Node::Step(_) => 1,
+        Node::Loop(inner) => 1 + nodes_in(&inner.body),
+    };
+    nodes.iter().map(node).sum()
 }
 
 /// Which lane of a rank writes each counter, sends to each peer and receives from each: only one may.

@@ -1,0 +1,44 @@
+//! Files made to take up time or memory: what a proof costs is bounded by what the limits count.
+
+use weftlink_plan::algorithms::ring;
+use weftlink_plan::plan::{Aliasing, Channel, Lane, Loop, Node, Program, Protocol, Step};
+use weftlink_plan::{Fault, Plan, verify};
+
+/// A plan of ranks whose lanes are these, right or wrong.
+fn plan(ranks: u32, lanes: Vec<Vec<Node>>) -> Plan {
+    let lanes: Vec<_> = lanes.into_iter().map(|nodes| Lane { channel: 0, nodes }).collect();
+    let mut plan = ring(1, 1);
+    plan.ranks = ranks;
+    plan.aliasing = vec![Aliasing::InPlace];
+    plan.programs = vec![Program { lanes }; ranks as usize];
+    plan
+}
+
+fn is_too_large(plan: Plan) -> bool {
+    matches!(verify(plan).map_err(|refusal| *refusal.fault), Err(Fault::TooLarge { .. }))
+}
+
+#[test]
+fn loops_that_never_run_are_counted_where_they_are_met() {
+    let repeat = |times, body| Node::Loop(Loop { times, body });
+    for dead in [
+        vec![repeat(0, vec![]); 10_000],
+        vec![repeat(9, vec![]); 10_000],
+        vec![repeat(0, vec![Step::sync().into(); 10_000])],
+    ] {
+        let mut body = vec![Step::sync().into()];
+        body.extend(dead);
+        assert!(is_too_large(plan(1, vec![vec![repeat(1_000_000, body.clone())]])));
+        assert!(verify(plan(1, vec![vec![repeat(10, body)]])).is_ok());
+    }
+    // What is never met costs nothing, however often it would be.
+    let nothing = repeat(u32::MAX, vec![]);
+    assert!(verify(plan(1, vec![vec![nothing]])).is_ok());
+}
+
+#[test]
+fn ranks_that_enter_and_leave_without_a_step_are_counted() {
+    let mut idle = plan(4000, vec![vec![]]);
+    idle.channels = vec![Channel { protocol: Protocol::Simple, depth: 256 }];
+    assert!(is_too_large(idle));
+}

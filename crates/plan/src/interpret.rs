@@ -125,6 +125,9 @@ struct LaneState<'p> {
     walk: Walk<'p>,
     /// The step to take next; nothing once the lane is through with its rank's call.
     next: Option<(Spot, Step<u32>)>,
+    /// How many of that step's waits, inputs and outputs, in this order, are known to be there. What is there stays
+    /// until the step is taken, so whoever asks again goes on from here; a step with many is asked about often.
+    there: std::cell::Cell<usize>,
     tile: u32,
     ordinal: u32,
 }
@@ -157,7 +160,8 @@ impl<'p, D: Domain> Machine<'p, D> {
             let first = lanes.len();
             for (number, lane) in (0..).zip(&program.lanes) {
                 let walk = lane.walk();
-                lanes.push(LaneState { rank, number, lane, walk, next: None, tile: 0, ordinal: 0 });
+                let there = std::cell::Cell::new(0);
+                lanes.push(LaneState { rank, number, lane, walk, next: None, there, tile: 0, ordinal: 0 });
             }
             ranks.push(RankState {
                 lanes: first..lanes.len(),
@@ -216,26 +220,19 @@ impl<'p, D: Domain> Machine<'p, D> {
     pub fn ready(&self, lane: usize) -> Result<(), Blocked> {
         let state = &self.lanes[lane];
         let Some((_, step)) = &state.next else { return Err(Blocked::Finished) };
-        for wait in &step.waits {
-            if self.awaited(state, wait).is_none() {
-                return Err(Blocked::Waits(wait.clone()));
+        let (waits, inputs) = (step.waits.len(), step.waits.len() + step.inputs.len());
+        for number in state.there.get()..inputs + step.outputs.len() {
+            let lacking = if number < waits {
+                self.lacks_wait(state, &step.waits[number])
+            } else if number < inputs {
+                self.lacks_input(state, &step.inputs[number - waits])
+            } else {
+                self.lacks_output(state, &step.outputs[number - inputs])
+            };
+            if let Some(blocked) = lacking {
+                return Err(blocked);
             }
-        }
-        for input in &step.inputs {
-            if let Input::Received { from } = *input {
-                let fifo = self.fifos.get(&(from, state.rank, state.lane.channel));
-                if fifo.is_none_or(|fifo| fifo.messages.is_empty()) {
-                    return Err(Blocked::Empty { from });
-                }
-            }
-        }
-        for output in &step.outputs {
-            if let Output::Sent { to } = *output {
-                let fifo = self.fifos.get(&(state.rank, to, state.lane.channel));
-                if fifo.is_some_and(|fifo| fifo.free == 0) {
-                    return Err(Blocked::Full { to });
-                }
-            }
+            state.there.set(number + 1);
         }
         Ok(())
     }
@@ -376,6 +373,7 @@ impl<'p, D: Domain> Machine<'p, D> {
                 };
                 let spot = Spot { rank: state.rank, lane: state.number, step: index, iterations };
                 state.next = Some((spot, step));
+                state.there.set(0);
                 return;
             }
             state.tile += 1;
@@ -450,6 +448,22 @@ impl<'p, D: Domain> Machine<'p, D> {
         for lane in lanes {
             stamps.iter().for_each(|stamp| self.domain.meet(lane, stamp));
         }
+    }
+
+    fn lacks_wait(&self, state: &LaneState<'p>, wait: &Wait<u32>) -> Option<Blocked> {
+        self.awaited(state, wait).is_none().then(|| Blocked::Waits(wait.clone()))
+    }
+
+    fn lacks_input(&self, state: &LaneState<'p>, input: &Input<u32>) -> Option<Blocked> {
+        let Input::Received { from } = *input else { return None };
+        let fifo = self.fifos.get(&(from, state.rank, state.lane.channel));
+        fifo.is_none_or(|fifo| fifo.messages.is_empty()).then_some(Blocked::Empty { from })
+    }
+
+    fn lacks_output(&self, state: &LaneState<'p>, output: &Output<u32>) -> Option<Blocked> {
+        let Output::Sent { to } = *output else { return None };
+        let fifo = self.fifos.get(&(state.rank, to, state.lane.channel));
+        fifo.is_some_and(|fifo| fifo.free == 0).then_some(Blocked::Full { to })
     }
 
     /// What a wait brings, once it is over.

@@ -1,8 +1,8 @@
 //! Files made to take up time or memory: what a proof costs is bounded by what the limits count.
 
 use weftlink_plan::algorithms::ring;
-use weftlink_plan::plan::{Aliasing, Channel, Lane, Loop, Node, Program, Protocol, Step};
-use weftlink_plan::{Fault, Plan, verify};
+use weftlink_plan::plan::{Aliasing, Channel, Lane, Loop, Node, Program, Protocol, Step, Wait};
+use weftlink_plan::{Affine, Fault, Plan, verify};
 
 /// A plan of ranks whose lanes are these, right or wrong.
 fn plan(ranks: u32, lanes: Vec<Vec<Node>>) -> Plan {
@@ -41,4 +41,28 @@ fn ranks_that_enter_and_leave_without_a_step_are_counted() {
     let mut idle = plan(4000, vec![vec![]]);
     idle.channels = vec![Channel { protocol: Protocol::Simple, depth: 256 }];
     assert!(is_too_large(idle));
+}
+
+#[test]
+fn many_waits_are_not_looked_at_again_each_time_another_lane_gets_on() {
+    // Two lanes take turns, while the first has all but the last of its waits behind it. Looked at from the start each
+    // time, those would take an hour.
+    const TURNS: u32 = 100_000;
+    let turn = |of: u32, times| {
+        let count = Affine { offset: 0, base: 1, by: vec![1], modulo: None };
+        let wait = Wait::Reached { rank: 0.into(), counter: of, count };
+        Node::repeat(times, [Step::sync().after([wait]).signal(1 - of)])
+    };
+    let mut waits = vec![Wait::entered(0); 1_000_000];
+    waits.push(Wait::reached(0, 1, TURNS));
+    let mut taking_turns = plan(
+        1,
+        vec![
+            vec![Step::sync().after(waits).into()],
+            vec![Step::sync().signal(0).into(), turn(1, TURNS - 1)],
+            vec![turn(0, TURNS)],
+        ],
+    );
+    taking_turns.counters = 2;
+    assert!(verify(taking_turns).is_ok());
 }

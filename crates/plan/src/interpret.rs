@@ -391,7 +391,7 @@ impl<'p, D: Domain> Machine<'p, D> {
         }
     }
 
-    /// Starts a rank's next call: its user fills the input, and its lanes begin.
+    /// Starts a rank's next call: its user, whose acts count as the first lane's, fills the input, and its lanes begin.
     fn enter(&mut self, rank: u32) {
         let RankState { lanes, call, .. } = &self.ranks[rank as usize];
         let (lanes, call) = (lanes.clone(), *call);
@@ -401,17 +401,14 @@ impl<'p, D: Domain> Machine<'p, D> {
             if buffer == Buffer::Output && self.shape.aliasing == Aliasing::InPlace {
                 continue;
             }
-            lanes.clone().take(1).for_each(|lane| self.domain.touch(lane, None, cell, Access::Write));
+            self.domain.touch(lanes.start, None, cell, Access::Write);
             let value = (buffer == Buffer::Input).then(|| self.domain.fresh(call, cell));
             let position = self.position(cell);
             self.cells[position] = value;
         }
         self.join(lanes.clone());
-        if let Some(first) = lanes.clone().next() {
-            let stamp = self.domain.stamp(first);
-            self.ranks[rank as usize].entered.push(stamp);
-            self.join(lanes.clone());
-        }
+        let stamp = self.domain.stamp(lanes.start);
+        self.ranks[rank as usize].entered.push(stamp);
         self.ranks[rank as usize].running = lanes.len();
         for lane in lanes {
             let state = &mut self.lanes[lane];
@@ -433,7 +430,7 @@ impl<'p, D: Domain> Machine<'p, D> {
             if buffer == Buffer::Input && self.shape.aliasing == Aliasing::InPlace {
                 continue;
             }
-            lanes.clone().take(1).for_each(|lane| self.domain.touch(lane, None, cell, Access::Read));
+            self.domain.touch(lanes.start, None, cell, Access::Read);
             let position = self.position(cell);
             self.domain.returned(done, cell, self.cells[position].as_ref());
         }

@@ -213,7 +213,7 @@ pub enum Wait<I = Affine> {
         /// That rank.
         rank: I,
     },
-    /// A rank's counter has been signalled so many times in this tile.
+    /// A rank's counter has been signalled so many times in this tile; counts start afresh with each.
     Reached {
         /// Whose counter.
         rank: I,

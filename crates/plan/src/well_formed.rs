@@ -22,11 +22,11 @@ const CHUNKS_MAX: u32 = 1 << 20;
 /// Nodes, waits, inputs, outputs and signals that all ranks together go through in one tile.
 const WORK_MAX: u64 = 1 << 22;
 /// The same over all tiles of a proof, times the lanes whose clocks each of them carries: some seconds.
-const CLOCK_WORK_MAX: u64 = 1 << 31;
+const CLOCK_WORK_MAX: u64 = 1 << 29;
 /// Lanes of all ranks: each knows how far each of the others is.
 const LANES_TOTAL_MAX: u64 = 1 << 12;
 /// Clock entries that signals and entered calls leave behind in a proof: half a gigabyte.
-const SIGNAL_CLOCKS_MAX: u64 = 1 << 27;
+const KEPT_CLOCKS_MAX: u64 = 1 << 27;
 /// Chunks of memory of all ranks in a proof: some hundred megabytes.
 const CELLS_MAX: u64 = 1 << 21;
 
@@ -139,11 +139,7 @@ fn sizes(plan: &Plan) -> Result<(), Fault> {
     limit("the work of a proof", work * rounds * lanes_total, CLOCK_WORK_MAX)?;
     // Entering a call is a signal too, and the only one that takes no step.
     let signals = plan.total(|step| step.signals.len(), |_| 0) + u64::from(plan.ranks);
-    limit(
-        "the number of signals of a proof, times lanes",
-        signals * rounds * lanes_total,
-        SIGNAL_CLOCKS_MAX,
-    )?;
+    limit("the number of signals of a proof, times lanes", signals * rounds * lanes_total, KEPT_CLOCKS_MAX)?;
     let user = u64::from(plan.chunks.input) + u64::from(plan.chunks.output);
     let cells = u64::from(plan.ranks) * (rounds / 2 * user + u64::from(plan.chunks.scratch));
     limit("the number of chunks of all ranks and tiles of a proof", cells, CELLS_MAX)

@@ -200,8 +200,9 @@ impl Communicator {
 
     /// Loads a verified plan. All ranks load the same plans in the same order; loading allocates shared memory.
     pub fn load(&mut self, plan: Verified) -> Result<PlanId, Error> {
-        let purpose =
-            format!("weft: plan {:?} ({:016x})", &plan.name[..plan.name.len().min(64)], plan.hash());
+        // A purpose has a limit, and a name may be anything.
+        let name: String = plan.name.escape_debug().take(40).collect();
+        let purpose = format!("weft: plan \"{name}\" ({:016x})", plan.hash());
         self.load_as(plan, &purpose)
     }
 
@@ -238,6 +239,8 @@ impl Communicator {
     /// Loads what a call needs. Ranks that make different calls here are shown each other's.
     #[cold]
     fn load_for(&mut self, algorithm: Algorithm, buffers: &Buffers<'_>) -> Result<PlanId, Error> {
+        // Loading waits for the others, so a call that cannot be made must not come so far.
+        check_buffers(buffers, self.identity)?;
         let (call, count, aliasing) = (self.calls.wrapping_add(1), buffers.output_length, buffers.aliasing);
         let name = algorithm.name();
         self.load_built_in(
@@ -269,7 +272,8 @@ impl Communicator {
         self.usable()?;
         let index = self.index(plan)?;
         let engine = &mut self.engines[index];
-        check(engine, &buffers, self.identity)?;
+        check_buffers(&buffers, self.identity)?;
+        check_plan(engine, &buffers)?;
         let header = Header::new(
             &engine.plan,
             buffers.output_length,
@@ -394,30 +398,39 @@ impl Reason {
     }
 }
 
-/// Whether a plan can be run on these buffers.
+/// Whether buffers can be passed to any call of this communicator.
 #[inline]
-fn check(engine: &Engine, buffers: &Buffers<'_>, identity: u64) -> Result<(), Error> {
-    let claimed = engine.plan.aliasing.contains(&buffers.aliasing);
-    let owned = buffers.owners.iter().flatten().all(|&owner| owner == identity);
-    let reachable = buffers.owners.iter().all(Option::is_some) || !engine.needs_windows();
-    if buffers.input_length == buffers.output_length && claimed && owned && reachable {
-        return Ok(());
+fn check_buffers(buffers: &Buffers<'_>, identity: u64) -> Result<(), Error> {
+    if buffers.input_length != buffers.output_length {
+        return Err(uneven(buffers));
     }
-    Err(misuse(&engine.plan, buffers, owned, reachable))
+    if buffers.owners.iter().flatten().any(|&owner| owner != identity) {
+        return Err(Error::Misuse("a window of another communicator cannot be used here".to_owned()));
+    }
+    Ok(())
 }
 
 #[cold]
-fn misuse(plan: &Verified, buffers: &Buffers<'_>, owned: bool, reachable: bool) -> Error {
-    let name = &plan.name;
+fn uneven(buffers: &Buffers<'_>) -> Error {
     let (input, output) = (buffers.input_length, buffers.output_length);
-    Error::Misuse(if input != output {
-        format!("an all-reduce has as many elements out as in, not {input} in and {output} out")
-    } else if !owned {
-        "a window of another communicator cannot be used here".to_owned()
-    } else if !reachable {
-        format!("the plan {name:?} reaches into peers' buffers: pass windows (symmetric memory)")
-    } else {
+    Error::Misuse(format!("an all-reduce has as many elements out as in, not {input} in and {output} out"))
+}
+
+/// Whether a plan can be run on these buffers.
+#[inline]
+fn check_plan(engine: &Engine, buffers: &Buffers<'_>) -> Result<(), Error> {
+    let claimed = engine.plan.aliasing.contains(&buffers.aliasing);
+    let reachable = buffers.owners.iter().all(Option::is_some) || !engine.needs_windows();
+    if claimed && reachable { Ok(()) } else { Err(unfit(&engine.plan, buffers, reachable)) }
+}
+
+#[cold]
+fn unfit(plan: &Verified, buffers: &Buffers<'_>, reachable: bool) -> Error {
+    let name = &plan.name;
+    Error::Misuse(if reachable {
         format!("the plan {name:?} is not proved for buffers that are passed {}", buffers.aliasing)
+    } else {
+        format!("the plan {name:?} reaches into peers' buffers: pass windows (symmetric memory)")
     })
 }
 

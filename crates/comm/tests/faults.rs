@@ -202,3 +202,32 @@ fn thousands_of_calls_of_all_sizes_stay_right() {
         assert_eq!(results, [true; 3]);
     }
 }
+
+#[test]
+fn misuse_on_one_rank_asks_nothing_of_the_others() {
+    for results in on_ranks(2, LONG, |mut comm| {
+        let mut values = vec![1.0; 64];
+        if comm.rank() == 0 {
+            let error = comm.all_reduce((&[1.0][..], &mut values[..])).unwrap_err();
+            assert!(matches!(error, Error::Misuse(_)), "{error}");
+            let mut window = Communicator::threads(1, Options::default()).unwrap()[0].window(64).unwrap();
+            let error = comm.all_reduce(&mut window).unwrap_err();
+            assert!(matches!(error, Error::Misuse(_)), "{error}");
+        }
+        comm.all_reduce(&mut values).map(|()| values[63])
+    }) {
+        assert_eq!(results, [Ok(2.0), Ok(2.0)]);
+    }
+}
+
+#[test]
+fn plans_of_any_name_can_be_loaded() {
+    for name in ["é".repeat(33), format!("x{}", "é".repeat(60)), "\u{1}\0\"".repeat(64), String::new()] {
+        for results in on_ranks(2, LONG, |mut comm| {
+            let plan = weftlink_plan::Plan { name: name.clone(), ..Algorithm::Ring.plan(2, 1) };
+            comm.load(verify(plan).unwrap()).map(|_| ())
+        }) {
+            assert_eq!(results, [Ok(()), Ok(())], "{name:?}");
+        }
+    }
+}

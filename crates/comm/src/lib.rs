@@ -27,6 +27,8 @@ pub mod counter;
 mod engine;
 #[cfg(not(loom))]
 mod error;
+#[cfg(not(loom))]
+mod failure;
 #[doc(hidden)]
 pub mod fifo;
 #[cfg(not(loom))]

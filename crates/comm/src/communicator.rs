@@ -446,7 +446,10 @@ impl Tracer for Recorder<'_> {
 
 #[cfg(test)]
 mod tests {
+    use weftlink_plan::{Aliasing, Plan};
+
     use super::*;
+    use crate::header::Location;
 
     /// What each of two ranks gave, or `None` if it panicked. Waits that end by themselves are not what is tested.
     fn on_two<T: Send>(work: impl Fn(&mut Communicator) -> T + Sync) -> [Option<T>; 2] {
@@ -498,5 +501,30 @@ mod tests {
             comm.all_reduce(&mut [1.0]).unwrap_err().to_string()
         });
         assert!(gave.iter().flatten().all(|error| error.contains("panicked")), "{gave:?}");
+    }
+
+    #[test]
+    fn calls_whose_signatures_are_the_same_by_chance_do_not_touch_each_other() {
+        // Of enough plans there are two whose hashes are so near that another count makes up for it.
+        let named = |name: usize| {
+            let plan = Plan { name: name.to_string(), ..Algorithm::TwoShot.plan(2, 1) };
+            verify(plan).unwrap()
+        };
+        let window = Location::Window { number: 0, offset: 0 };
+        let signature =
+            |plan: &Verified, count| Header::new(plan, count, Aliasing::InPlace, window, window).signature();
+        let mut plans: Vec<_> = (0..400).map(|name| (signature(&named(name), 0), name)).collect();
+        plans.sort_unstable();
+        let nearest = plans.windows(2).min_by_key(|pair| pair[1].0 - pair[0].0).unwrap();
+        let names = [nearest[0].1, nearest[1].1];
+        let counts = [1000 + (nearest[1].0 - nearest[0].0) as usize, 1000];
+        let signatures = [0, 1].map(|rank| signature(&named(names[rank]), counts[rank]));
+        assert_eq!(signatures[0], signatures[1]);
+        let gave = on_two(|comm| {
+            let plans = names.map(|name| comm.load(named(name)).unwrap());
+            let mut window = comm.window(counts[0]).unwrap();
+            comm.all_reduce_with(plans[comm.rank()], window.part_mut(0..counts[comm.rank()]))
+        });
+        assert!(gave.iter().all(|gave| !matches!(gave, Some(Ok(())))), "{counts:?}: {gave:?}");
     }
 }

@@ -3,12 +3,12 @@
 // Hands the caller's buffers to the engine, which takes addresses.
 #![allow(unsafe_code)]
 
-use std::num::NonZeroU32;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::param::page_size;
 use weftlink_plan::{Algorithm, Cut, Verified, verify};
 
 use crate::bootstrap::Bootstrap;
@@ -16,6 +16,7 @@ use crate::choose;
 use crate::counter::Counter;
 use crate::engine::{Engine, Silent, Stopped, Tracer, Waiting};
 use crate::error::Error;
+use crate::failure::{Reached, Reason, Unfinished, reached, take_back};
 use crate::header::Header;
 use crate::kernels::Kernels;
 use crate::layout::LINE;
@@ -27,7 +28,8 @@ use crate::window::{Buffers, Window};
 /// How a communicator behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long a call waits for other ranks before it fails and names them.
+    /// How long a call waits for other ranks, without getting on, before it fails and names them. A call of many steps
+    /// may take longer.
     pub deadline: Duration,
     /// Whether ranks that wait keep their core: right when each has one of its own. Unset: when there are enough.
     pub spin: Option<bool>,
@@ -200,8 +202,9 @@ impl Communicator {
 
     /// Loads a verified plan. All ranks load the same plans in the same order; loading allocates shared memory.
     pub fn load(&mut self, plan: Verified) -> Result<PlanId, Error> {
-        let purpose =
-            format!("weft: plan {:?} ({:016x})", &plan.name[..plan.name.len().min(64)], plan.hash());
+        // A purpose has a limit, and a name may be anything.
+        let name: String = plan.name.escape_debug().take(40).collect();
+        let purpose = format!("weft: plan \"{name}\" ({:016x})", plan.hash());
         self.load_as(plan, &purpose)
     }
 
@@ -215,11 +218,11 @@ impl Communicator {
 
     /// Allocates symmetric memory of so many elements per rank. All ranks call it with the same length.
     pub fn window(&mut self, length: usize) -> Result<Window, Error> {
-        const PAGE: usize = 4096;
         self.usable()?;
         let too_long = || Error::Misuse(format!("a window of {length} elements per rank is too large"));
-        let stride =
-            length.checked_mul(size_of::<f32>()).and_then(|bytes| bytes.checked_next_multiple_of(PAGE));
+        let stride = length
+            .checked_mul(size_of::<f32>())
+            .and_then(|bytes| bytes.checked_next_multiple_of(page_size()));
         let total = stride.and_then(|stride| stride.checked_mul(self.size)).ok_or_else(too_long)?;
         let stride = total / self.size;
         let number = u16::try_from(self.windows.len())
@@ -238,6 +241,8 @@ impl Communicator {
     /// Loads what a call needs. Ranks that make different calls here are shown each other's.
     #[cold]
     fn load_for(&mut self, algorithm: Algorithm, buffers: &Buffers<'_>) -> Result<PlanId, Error> {
+        // Loading waits for the others, so a call that cannot be made must not come so far.
+        check_buffers(buffers, self.identity)?;
         let (call, count, aliasing) = (self.calls.wrapping_add(1), buffers.output_length, buffers.aliasing);
         let name = algorithm.name();
         self.load_built_in(
@@ -269,7 +274,8 @@ impl Communicator {
         self.usable()?;
         let index = self.index(plan)?;
         let engine = &mut self.engines[index];
-        check(engine, &buffers, self.identity)?;
+        check_buffers(&buffers, self.identity)?;
+        check_plan(engine, &buffers)?;
         let header = Header::new(
             &engine.plan,
             buffers.output_length,
@@ -283,11 +289,23 @@ impl Communicator {
         let line = self.shared.headers[self.rank].announce(number, signature, header.pack());
         self.shared.waiter.wake(line);
         let call = Call { header, signature, number, input: buffers.input, output: buffers.output };
+        let reached = reached(engine, &call.header);
+        let unfinished = Unfinished {
+            rank: self.rank,
+            shared: &self.shared,
+            windows: &self.windows,
+            reached,
+            bootstrap: &mut self.bootstrap,
+            failed: &mut self.failed,
+        };
         // SAFETY: the buffers are borrowed for the call and have `count` elements each, as checked; a pair of borrows
-        // cannot overlap, and the plan claims their aliasing, as checked.
-        match unsafe { engine.run(&self.shared, &call, tracer) } {
+        // cannot overlap, and the plan claims their aliasing, as checked. If the call does not end well, peers may still
+        // use them when the borrow is over; those that peers can reach are taken back before, here or by `unfinished`.
+        let ran = unsafe { engine.run(&self.shared, &call, tracer) };
+        std::mem::forget(unfinished);
+        match ran {
             Ok(()) => Ok(()),
-            Err(stopped) => Err(self.fail(&call, &stopped)),
+            Err(stopped) => Err(self.fail(&call, &stopped, reached)),
         }
     }
 
@@ -310,6 +328,8 @@ impl Communicator {
 
     fn share(&mut self, purpose: &str, bytes: usize) -> Result<SharedMemory, Error> {
         self.bootstrap.share(purpose, bytes, self.options.deadline).map_err(|error| {
+            let (rank, reason) = (self.rank as u32, Reason::Memory.code());
+            self.shared.waiter.abort(AbortCode { rank, reason });
             self.failed = Some(error.to_string());
             error.into()
         })
@@ -317,7 +337,7 @@ impl Communicator {
 
     /// Gives up for all ranks, and tells why.
     #[cold]
-    fn fail(&mut self, call: &Call, stopped: &Stopped) -> Error {
+    fn fail(&mut self, call: &Call, stopped: &Stopped, reached: Reached) -> Error {
         let rank = self.rank as u32;
         let reason = match stopped.stop {
             Stop::Mismatch { .. } => Reason::Mismatch,
@@ -354,15 +374,19 @@ impl Communicator {
                 }
             },
         };
-        self.failed = Some(error.to_string());
+        let why = error.to_string();
+        take_back(&self.shared, &self.windows, reached, self.rank);
+        // Ranks that are not in a call but allocate something hear of it there.
+        self.bootstrap.give_up(&why);
+        self.failed = Some(why);
         error
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // Whoever waits for this rank from now on waits in vain, and is told so.
-        self.shared.waiter.wake(self.shared.departures[self.rank].publish(1, 0));
+        // Whoever waits for this rank from now on waits in vain, and finds out by looking here. Nobody sleeps on it.
+        let _ = self.shared.departures[self.rank].publish(1, 0);
     }
 }
 
@@ -372,52 +396,39 @@ impl std::fmt::Debug for Communicator {
     }
 }
 
-/// Why a rank gave up, as others read it.
-#[derive(Clone, Copy)]
-enum Reason {
-    Mismatch = 1,
-    Deadline = 2,
-    Left = 3,
+/// Whether buffers can be passed to any call of this communicator.
+#[inline]
+fn check_buffers(buffers: &Buffers<'_>, identity: u64) -> Result<(), Error> {
+    if buffers.input_length != buffers.output_length {
+        return Err(uneven(buffers));
+    }
+    if buffers.owners.iter().flatten().any(|&owner| owner != identity) {
+        return Err(Error::Misuse("a window of another communicator cannot be used here".to_owned()));
+    }
+    Ok(())
 }
 
-impl Reason {
-    fn code(self) -> NonZeroU32 {
-        NonZeroU32::MIN.saturating_add(self as u32 - 1)
-    }
-
-    fn name(code: NonZeroU32) -> &'static str {
-        match code.get() {
-            code if code == Reason::Mismatch as u32 => "calls differ",
-            code if code == Reason::Left as u32 => "a rank has left",
-            _ => "a deadline passed",
-        }
-    }
+#[cold]
+fn uneven(buffers: &Buffers<'_>) -> Error {
+    let (input, output) = (buffers.input_length, buffers.output_length);
+    Error::Misuse(format!("an all-reduce has as many elements out as in, not {input} in and {output} out"))
 }
 
 /// Whether a plan can be run on these buffers.
 #[inline]
-fn check(engine: &Engine, buffers: &Buffers<'_>, identity: u64) -> Result<(), Error> {
+fn check_plan(engine: &Engine, buffers: &Buffers<'_>) -> Result<(), Error> {
     let claimed = engine.plan.aliasing.contains(&buffers.aliasing);
-    let owned = buffers.owners.iter().flatten().all(|&owner| owner == identity);
     let reachable = buffers.owners.iter().all(Option::is_some) || !engine.needs_windows();
-    if buffers.input_length == buffers.output_length && claimed && owned && reachable {
-        return Ok(());
-    }
-    Err(misuse(&engine.plan, buffers, owned, reachable))
+    if claimed && reachable { Ok(()) } else { Err(unfit(&engine.plan, buffers, reachable)) }
 }
 
 #[cold]
-fn misuse(plan: &Verified, buffers: &Buffers<'_>, owned: bool, reachable: bool) -> Error {
+fn unfit(plan: &Verified, buffers: &Buffers<'_>, reachable: bool) -> Error {
     let name = &plan.name;
-    let (input, output) = (buffers.input_length, buffers.output_length);
-    Error::Misuse(if input != output {
-        format!("an all-reduce has as many elements out as in, not {input} in and {output} out")
-    } else if !owned {
-        "a window of another communicator cannot be used here".to_owned()
-    } else if !reachable {
-        format!("the plan {name:?} reaches into peers' buffers: pass windows (symmetric memory)")
-    } else {
+    Error::Misuse(if reachable {
         format!("the plan {name:?} is not proved for buffers that are passed {}", buffers.aliasing)
+    } else {
+        format!("the plan {name:?} reaches into peers' buffers: pass windows (symmetric memory)")
     })
 }
 
@@ -430,5 +441,90 @@ impl Tracer for Recorder<'_> {
     fn step(&mut self, lane: u32, tile: u32, ordinal: u32) {
         let ticket = self.tickets.fetch_add(1, Ordering::AcqRel);
         self.taken.push(Taken { ticket, lane, tile, ordinal });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weftlink_plan::{Aliasing, Plan};
+
+    use super::*;
+    use crate::header::Location;
+
+    /// What each of two ranks gave, or `None` if it panicked. Waits that end by themselves are not what is tested.
+    fn on_two<T: Send>(work: impl Fn(&mut Communicator) -> T + Sync) -> [Option<T>; 2] {
+        let options = Options { deadline: Duration::from_secs(60), ..Options::default() };
+        let ranks = Communicator::threads(2, options).unwrap();
+        // Nobody leaves before both are through: that would be noticed as well.
+        let done = std::sync::Barrier::new(2);
+        let run = |mut comm: Communicator| {
+            let gave = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&mut comm)));
+            done.wait();
+            gave.ok()
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| run(comm))).collect();
+            let gave: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+            gave.try_into().unwrap_or_else(|_| unreachable!("there are two"))
+        })
+    }
+
+    struct Panics(bool);
+
+    impl Tracer for Panics {
+        fn step(&mut self, _: u32, _: u32, _: u32) {
+            assert!(!self.0, "on purpose");
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_call_ends_it_for_all() {
+        for algorithm in [Algorithm::Ring, Algorithm::TwoShot] {
+            let gave = on_two(|comm| {
+                let plan = comm.built_in(algorithm).unwrap();
+                let mut window = comm.window(5000).unwrap();
+                let mut panics = Panics(comm.rank() == 1);
+                comm.call(plan, (&mut window).into(), &mut panics).unwrap_err()
+            });
+            let aborted = matches!(gave[0], Some(Error::Aborted { by: 1, reason: "it panicked", .. }));
+            assert!(aborted && gave[1].is_none(), "{gave:?}");
+        }
+    }
+
+    #[test]
+    fn a_communicator_that_panicked_in_a_call_says_so() {
+        let gave = on_two(|comm| {
+            let plan = comm.built_in(Algorithm::Ring).unwrap();
+            let mut panics = Panics(comm.rank() == 1);
+            let mut call = || comm.call(plan, (&mut [1.0; 10]).into(), &mut panics);
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut call));
+            comm.all_reduce(&mut [1.0]).unwrap_err().to_string()
+        });
+        assert!(gave.iter().flatten().all(|error| error.contains("panicked")), "{gave:?}");
+    }
+
+    #[test]
+    fn calls_whose_signatures_are_the_same_by_chance_do_not_touch_each_other() {
+        // Of enough plans there are two whose hashes are so near that another count makes up for it.
+        let named = |name: usize| {
+            let plan = Plan { name: name.to_string(), ..Algorithm::TwoShot.plan(2, 1) };
+            verify(plan).unwrap()
+        };
+        let window = Location::Window { number: 0, offset: 0 };
+        let signature =
+            |plan: &Verified, count| Header::new(plan, count, Aliasing::InPlace, window, window).signature();
+        let mut plans: Vec<_> = (0..400).map(|name| (signature(&named(name), 0), name)).collect();
+        plans.sort_unstable();
+        let nearest = plans.windows(2).min_by_key(|pair| pair[1].0 - pair[0].0).unwrap();
+        let names = [nearest[0].1, nearest[1].1];
+        let counts = [1000 + (nearest[1].0 - nearest[0].0) as usize, 1000];
+        let signatures = [0, 1].map(|rank| signature(&named(names[rank]), counts[rank]));
+        assert_eq!(signatures[0], signatures[1]);
+        let gave = on_two(|comm| {
+            let plans = names.map(|name| comm.load(named(name)).unwrap());
+            let mut window = comm.window(counts[0]).unwrap();
+            comm.all_reduce_with(plans[comm.rank()], window.part_mut(0..counts[comm.rank()]))
+        });
+        assert!(gave.iter().all(|gave| !matches!(gave, Some(Ok(())))), "{counts:?}: {gave:?}");
     }
 }

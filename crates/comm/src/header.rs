@@ -77,10 +77,13 @@ impl Header {
 
     /// What all ranks of a call must agree on, in 32 bits. Where the buffers lie in their windows is each rank's own
     /// affair; how they are passed is not, since plans are proved for all ranks passing them alike.
+    ///
+    /// Counts are what programs get wrong: two that differ by less than 2^32 are never confused. Plans and kinds are
+    /// hashed.
     pub(crate) fn signature(&self) -> u32 {
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        let hash = mix(mix(mix(0, self.plan), self.count), self.kind());
-        (hash ^ hash >> 32) as u32
+        let hash = mix(mix(mix(0, self.plan), self.count >> 32), self.kind());
+        ((hash ^ hash >> 32) as u32).wrapping_add(self.count as u32)
     }
 
     pub(crate) fn pack(&self) -> [u64; PAYLOAD_WORDS] {
@@ -135,5 +138,20 @@ mod tests {
             Header { input: Location::Private, output: Location::Private, ..header },
         ];
         assert!(others.iter().all(|other| other.signature() != header.signature()));
+    }
+
+    #[test]
+    fn counts_are_never_confused() {
+        let header = |count| Header {
+            plan: 7,
+            count,
+            aliasing: Aliasing::InPlace,
+            input: Location::Private,
+            output: Location::Private,
+        };
+        let signatures: std::collections::HashSet<_> =
+            (0..200_000).map(|count| header(count).signature()).collect();
+        assert_eq!(signatures.len(), 200_000);
+        assert_ne!(header(5).signature(), header(5 + (1 << 32)).signature());
     }
 }

@@ -19,6 +19,8 @@ mod compile;
 pub mod counter;
 mod engine;
 mod error;
+#[cfg(not(loom))]
+mod failure;
 #[doc(hidden)]
 pub mod fifo;
 mod header;

@@ -16,8 +16,9 @@
 //! Deliberately absent: what lies in the memory and who may touch it when, which is the business of the protocols
 //! above and the reason why only a raw pointer is offered; and placement on NUMA nodes: pages come from the node of
 //! the rank that creates them.
-#![allow(unsafe_code)] // mmap, munmap and madvise are unsafe by nature; nothing else here is.
+#![allow(unsafe_code)] // mmap and its kin are unsafe by nature, and so is copying what is mapped; nothing else here is.
 
+use std::alloc::{Layout, handle_alloc_error};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 
@@ -26,7 +27,9 @@ use rustix::fs::{
     memfd_create,
 };
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
+};
 
 use crate::available;
 
@@ -91,6 +94,42 @@ impl SharedMemory {
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
+    }
+
+    /// Takes a range of pages out of what is shared, for good: from now on this mapping holds a copy of its own there,
+    /// at the same addresses, and what others write goes where only they see it. What they are writing meanwhile may or
+    /// may not be in the copy. Other threads of this process may go on reading the range.
+    ///
+    /// # Panics
+    /// If the range is not one of whole pages within the memory. If there is no memory for the copy, the process ends, as
+    /// it does when any other allocation fails.
+    pub(crate) fn keep_private(&self, at: usize, bytes: usize) {
+        let page = rustix::param::page_size();
+        assert!(
+            at.is_multiple_of(page) && bytes.is_multiple_of(page),
+            "whole pages from {at} on, {bytes} bytes"
+        );
+        assert!(at.checked_add(bytes).is_some_and(|end| end <= self.bytes), "{bytes} bytes at {at}");
+        if bytes == 0 {
+            return;
+        }
+        // SAFETY: The new mapping replaces none. The range is within ours and both are whole words. Reads are volatile,
+        // word by word, because others may be writing; they only get old words or new ones. Moving the copy over the
+        // range is one step for all threads of this process, which find the range mapped before and after.
+        let kept = unsafe {
+            let target = self.base.as_ptr().add(at);
+            let copied =
+                mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+            copied.and_then(|copy| {
+                for word in 0..bytes / size_of::<u64>() {
+                    copy.cast::<u64>().add(word).write(target.cast::<u64>().add(word).read_volatile());
+                }
+                mremap_fixed(copy, bytes, bytes, MremapFlags::MAYMOVE, target.cast())
+            })
+        };
+        if kept.is_err() {
+            handle_alloc_error(Layout::from_size_align(bytes, page).unwrap_or(Layout::new::<u8>()));
+        }
     }
 
     fn map(fd: impl AsFd, bytes: usize) -> Result<SharedMemory, MemoryError> {
@@ -253,6 +292,28 @@ mod tests {
         let other = SharedMemory::from_fd(&fd, 0).unwrap();
         assert!(one.is_empty() && other.is_empty());
         assert!(!one.as_ptr().is_null());
+    }
+
+    #[test]
+    fn what_is_kept_private_is_no_longer_shared() {
+        let page = rustix::param::page_size();
+        let (one, fd) = SharedMemory::create("test", 4 * page).unwrap();
+        let other = SharedMemory::from_fd(&fd, 4 * page).unwrap();
+        // SAFETY: Within both mappings, and no other thread knows of them.
+        unsafe {
+            one.as_ptr().write_bytes(1, 4 * page);
+            one.keep_private(page, 2 * page);
+            other.as_ptr().write_bytes(2, 4 * page);
+            let seen: Vec<u8> =
+                (0..4).map(|number| one.as_ptr().add(number * page).read_volatile()).collect();
+            assert_eq!(seen, [2, 1, 1, 2]);
+            one.as_ptr().write_bytes(3, 4 * page);
+            let seen: Vec<u8> =
+                (0..4).map(|number| other.as_ptr().add(number * page).read_volatile()).collect();
+            assert_eq!(seen, [3, 2, 2, 3]);
+        }
+        one.keep_private(0, 0);
+        one.keep_private(0, 4 * page);
     }
 
     #[test]

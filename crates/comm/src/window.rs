@@ -2,7 +2,8 @@
 //!
 //! A window gives every rank a part of the same length, which the other ranks can reach. A rank sees its own part as a
 //! slice between calls; peers touch it only while the rank is inside a call that passes it, which the verifier has
-//! proved of every plan.
+//! proved of every plan. A call that fails has no such end, so it leaves the rank with a copy of its part that peers
+//! cannot reach (`failure.rs`).
 
 // A part of a window becomes a slice, and slices become addresses for the engine.
 #![allow(unsafe_code)]
@@ -17,7 +18,8 @@ use crate::header::Location;
 use crate::memory::SharedMemory;
 
 /// One rank's part of symmetric memory, as a slice of `f32`. Made by
-/// [`Communicator::window`](crate::Communicator::window).
+/// [`Communicator::window`](crate::Communicator::window). It may outlive its communicator; its memory lasts until both
+/// are dropped.
 #[derive(Debug)]
 pub struct Window {
     address: *mut f32,

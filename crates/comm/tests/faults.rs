@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use weftlink_comm::bootstrap::Bootstrap;
 use weftlink_comm::{Communicator, Error, Options};
 use weftlink_plan::{Algorithm, verify};
 
@@ -201,4 +202,107 @@ fn thousands_of_calls_of_all_sizes_stay_right() {
     }) {
         assert_eq!(results, [true; 3]);
     }
+}
+
+#[test]
+fn after_a_failed_call_a_window_is_its_rank_s_alone() {
+    let step = std::sync::Barrier::new(2);
+    for kept in on_ranks(2, SHORT, |mut comm| {
+        let plan = comm.built_in(Algorithm::TwoShot).unwrap();
+        let (mut first, mut second) = (comm.window(5000).unwrap(), comm.window(5000).unwrap());
+        first.fill(1.0);
+        second.fill(2.0);
+        if comm.rank() == 0 {
+            comm.all_reduce_with(plan, first.part_mut(0..4000)).unwrap_err();
+            assert!(first.iter().all(|&value| value == 1.0), "what a call did not change is still there");
+            first.fill(7.0);
+            step.wait();
+            // Rank 1 comes too late, finds that rank 0 has entered, and does its part.
+            step.wait();
+        } else {
+            step.wait();
+            comm.all_reduce_with(plan, first.part_mut(0..4000)).unwrap_err();
+            step.wait();
+            first.fill(7.0);
+        }
+        drop(comm);
+        first.iter().all(|&value| value == 7.0) && second.iter().all(|&value| value == 2.0)
+    }) {
+        assert_eq!(kept, [true; 2], "a peer wrote into memory that its rank had back");
+    }
+}
+
+#[test]
+fn misuse_on_one_rank_asks_nothing_of_the_others() {
+    for results in on_ranks(2, LONG, |mut comm| {
+        let mut values = vec![1.0; 64];
+        if comm.rank() == 0 {
+            let error = comm.all_reduce((&[1.0][..], &mut values[..])).unwrap_err();
+            assert!(matches!(error, Error::Misuse(_)), "{error}");
+            let mut window = Communicator::threads(1, Options::default()).unwrap()[0].window(64).unwrap();
+            let error = comm.all_reduce(&mut window).unwrap_err();
+            assert!(matches!(error, Error::Misuse(_)), "{error}");
+        }
+        comm.all_reduce(&mut values).map(|()| values[63])
+    }) {
+        assert_eq!(results, [Ok(2.0), Ok(2.0)]);
+    }
+}
+
+#[test]
+fn plans_of_any_name_can_be_loaded() {
+    for name in ["é".repeat(33), format!("x{}", "é".repeat(60)), "\u{1}\0\"".repeat(64), String::new()] {
+        for results in on_ranks(2, LONG, |mut comm| {
+            let plan = weftlink_plan::Plan { name: name.clone(), ..Algorithm::Ring.plan(2, 1) };
+            comm.load(verify(plan).unwrap()).map(|_| ())
+        }) {
+            assert_eq!(results, [Ok(()), Ok(())], "{name:?}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_allocates_hears_that_the_others_failed() {
+    let done = std::sync::Barrier::new(3);
+    for errors in on_ranks(3, LONG, |mut comm| {
+        let plan = comm.built_in(Algorithm::Ring).unwrap();
+        let mut values = vec![1.0; 10 + comm.rank()];
+        let error = match comm.rank() {
+            0 => comm.window(1).map(|_| ()).unwrap_err(),
+            _ => comm.all_reduce_with(plan, &mut values).unwrap_err(),
+        };
+        // Nobody leaves before: that would be noticed as well.
+        done.wait();
+        error.to_string()
+    }) {
+        assert!(
+            errors.iter().all(|error| error.contains("of 11 f32") && error.contains("of 12 f32")),
+            "{errors:?}"
+        );
+    }
+}
+
+#[test]
+fn a_rank_in_a_call_hears_that_allocating_failed() {
+    let done = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        for bootstrap in Bootstrap::threads(2) {
+            scope.spawn(|| {
+                let deadline = if bootstrap.rank() == 0 { SHORT } else { LONG };
+                let mut comm = Communicator::new(bootstrap, Options { deadline, spin: None }).unwrap();
+                // Loading has a deadline too, and must not be what fails.
+                let plan = comm.built_in(Algorithm::Ring).unwrap();
+                if comm.rank() == 0 {
+                    let error = comm.window(1).unwrap_err().to_string();
+                    assert!(error.contains("rank 1 did not come"), "{error}");
+                } else {
+                    let error = comm.all_reduce_with(plan, &mut [1.0; 10]).unwrap_err();
+                    assert!(matches!(error, Error::Aborted { by: 0, call: 1, .. }), "{error}");
+                    assert!(error.to_string().contains("share memory"), "{error}");
+                }
+                // Nobody leaves before: that would be noticed as well.
+                done.wait();
+            });
+        }
+    });
 }

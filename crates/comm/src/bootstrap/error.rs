@@ -110,6 +110,14 @@ pub enum BootstrapError {
         /// What the others were doing.
         purpose: String,
     },
+    /// A rank failed elsewhere, and will not come: look there.
+    #[error("rank {rank} has given up: {cause}")]
+    GaveUp {
+        /// Who.
+        rank: usize,
+        /// Why.
+        cause: String,
+    },
     /// A rank could not allocate or map the memory.
     #[error("rank {rank}: {reason}")]
     Memory {

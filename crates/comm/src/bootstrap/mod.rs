@@ -106,6 +106,12 @@ impl Bootstrap {
         result.inspect_err(|error| self.poison(error))
     }
 
+    /// Leaves the group because of something else than a call of this bootstrap, so that whoever calls it, or is waiting
+    /// in it, need not wait for this rank.
+    pub(crate) fn give_up(&mut self, cause: &str) {
+        self.poison(&BootstrapError::GaveUp { rank: self.rank, cause: cause.to_owned() });
+    }
+
     /// Tells the others why, as far as they still listen, and leaves.
     fn poison(&mut self, error: &BootstrapError) {
         match std::mem::replace(&mut self.link, Link::Poisoned(error.to_string())) {

@@ -6,7 +6,7 @@
 //! With one lane, which is the usual case on a CPU, steps are taken in order and each wait is a wait. With several,
 //! the rank's one thread goes from lane to lane, takes what is ready, and waits only when nothing is.
 //!
-//! Nothing here allocates, locks or calls the kernel once a count has been compiled, except to sleep in a long wait.
+//! Nothing here allocates, locks or calls the kernel once a count has been compiled, except to yield or sleep in a long wait.
 
 // The engine hands out addresses in mapped memory and in the caller's buffers.
 #![allow(unsafe_code)]

@@ -91,7 +91,13 @@ impl Ends {
     /// Finds a peer's buffers by its header. It has entered this call: a step that touches them comes after that.
     fn find_peer(&mut self, run: &Run<'_>, peer: u32) {
         let header = Header::unpack(run.shared.headers[peer as usize].announcement());
-        let bytes = run.call.header.count as usize * size_of::<f32>();
+        let mine = &run.call.header;
+        // A signature is a hash. Where peers reach into each other's memory, chance is not enough.
+        assert!(
+            (header.plan, header.count, header.aliasing) == (mine.plan, mine.count, mine.aliasing),
+            "this is an {mine}, but rank {peer} makes an {header}, whose signature is the same by chance"
+        );
+        let bytes = mine.count as usize * size_of::<f32>();
         for (buffer, location) in [(Buffer::Input, header.input), (Buffer::Output, header.output)] {
             let Location::Window { number, offset } = location else {
                 unreachable!("signatures tell symmetric calls from others")

@@ -1,0 +1,89 @@
+//! What a call leaves behind when it does not end well, by an error or a panic: the word to the other ranks, wherever
+//! they wait, and memory that is the caller's alone again.
+//!
+//! A rank that has announced a call may find its peers anywhere in it: not there yet, or in the middle of a kernel that
+//! reads or writes its windows. They cannot be waited for, since one of them may be what the call failed for; and the
+//! borrow of the windows ends when the call returns. So the rank keeps a copy of its part of them.
+//!
+//! Deliberately absent: buffers that plans do not let peers reach, which need none of this.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use crate::bootstrap::Bootstrap;
+use crate::engine::Engine;
+use crate::header::{Header, Location};
+use crate::memory::SharedMemory;
+use crate::shared::Shared;
+use crate::wait::AbortCode;
+
+/// Why a rank gave up, as others read it.
+#[derive(Clone, Copy)]
+pub(crate) enum Reason {
+    Mismatch = 1,
+    Deadline = 2,
+    Left = 3,
+    Memory = 4,
+    Panicked = 5,
+}
+
+impl Reason {
+    pub(crate) fn code(self) -> NonZeroU32 {
+        NonZeroU32::MIN.saturating_add(self as u32 - 1)
+    }
+
+    pub(crate) fn name(code: NonZeroU32) -> &'static str {
+        match code.get() {
+            code if code == Reason::Mismatch as u32 => "calls differ",
+            code if code == Reason::Left as u32 => "a rank has left",
+            code if code == Reason::Memory as u32 => "it could not share memory",
+            code if code == Reason::Panicked as u32 => "it panicked",
+            _ => "a deadline passed",
+        }
+    }
+}
+
+/// The windows of a call's input and output, if its plan reaches into them.
+pub(crate) type Reached = [Option<u16>; 2];
+
+#[inline]
+pub(crate) fn reached(engine: &Engine, header: &Header) -> Reached {
+    [header.input, header.output].map(|location| match location {
+        Location::Window { number, .. } if engine.needs_windows() => Some(number),
+        _ => None,
+    })
+}
+
+/// After a call that did not end well: peers may be anywhere in it, or come to it later, and use the windows that were
+/// passed to it. Those are the caller's again as soon as the call returns, so this rank keeps a copy of its part, at the
+/// same address, and leaves to the peers what they see.
+#[cold]
+pub(crate) fn take_back(shared: &Shared, windows: &[Arc<SharedMemory>], reached: Reached, rank: usize) {
+    let [input, output] = reached;
+    for number in input.into_iter().chain(output.filter(|_| output != input)).map(usize::from) {
+        let stride = shared.windows[number].stride;
+        windows[number].keep_private(rank * stride, stride);
+    }
+}
+
+/// A call that is being run. It is only ever dropped by a panic, and then ends for all ranks what is left of it.
+pub(crate) struct Unfinished<'a> {
+    pub(crate) rank: usize,
+    pub(crate) shared: &'a Shared,
+    pub(crate) windows: &'a [Arc<SharedMemory>],
+    pub(crate) reached: Reached,
+    pub(crate) bootstrap: &'a mut Bootstrap,
+    pub(crate) failed: &'a mut Option<String>,
+}
+
+impl Drop for Unfinished<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        let (rank, reason) = (self.rank as u32, Reason::Panicked.code());
+        self.shared.waiter.abort(AbortCode { rank, reason });
+        let why = format!("rank {rank} panicked in a call");
+        take_back(self.shared, self.windows, self.reached, self.rank);
+        self.bootstrap.give_up(&why);
+        *self.failed = Some(why);
+    }
+}

@@ -200,7 +200,8 @@ impl Communicator {
         choose::all_reduce(self.size, bytes, symmetric)
     }
 
-    /// Loads a verified plan. All ranks load the same plans in the same order; loading allocates shared memory.
+    /// Loads a verified plan. All ranks load the same plans in the same order; loading allocates shared memory, and a plan
+    /// that is there already is not loaded again.
     pub fn load(&mut self, plan: Verified) -> Result<PlanId, Error> {
         // A purpose has a limit, and a name may be anything.
         let name: String = plan.name.escape_debug().take(40).collect();
@@ -264,6 +265,10 @@ impl Communicator {
             let what = format!("the plan {name:?} is for {ranks} ranks, but this communicator has {size}");
             return Err(Error::Misuse(what));
         }
+        // All ranks load the same plans in the same order, so all find it.
+        if let Some(index) = self.engines.iter().position(|engine| engine.plan == plan) {
+            return Ok(PlanId { index, owner: self.identity });
+        }
         let memory = self.share(purpose, Engine::bytes(&plan))?;
         self.engines.push(Engine::new(plan, self.rank as u32, memory));
         Ok(PlanId { index: self.engines.len() - 1, owner: self.identity })
@@ -290,6 +295,11 @@ impl Communicator {
         self.shared.waiter.wake(line);
         let call = Call { header, signature, number, input: buffers.input, output: buffers.output };
         let reached = reached(engine, &call.header);
+        // A communicator that another rank has given up must not look fine to one that comes late.
+        if let Some(code) = self.shared.waiter.aborted() {
+            let stop = Stop::Aborted { code };
+            return Err(self.fail(&call, &Stopped { stop, step: None, waiting: Waiting::Anything }, reached));
+        }
         let unfinished = Unfinished {
             rank: self.rank,
             shared: &self.shared,

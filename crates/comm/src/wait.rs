@@ -118,15 +118,8 @@ impl<'a> Waiter<'a> {
     /// Waits until `attempt`, which may try several things, says by [`Poll::Ready`] that it got on with one of them. It
     /// sleeps on the line `on`, or without one by time only, so that a change elsewhere is noticed within a slice.
     #[inline]
-    pub fn wait_any(&self, on: Option<&Line>, mut attempt: impl FnMut() -> Poll) -> Result<(), Stop> {
-        for _ in 0..=self.patience.spins {
-            match attempt() {
-                Poll::Ready => return Ok(()),
-                Poll::Pending => sync::spin_loop(),
-                Poll::Mismatch { found } => return Err(Stop::Mismatch { found }),
-            }
-        }
-        self.wait_on(on, &mut attempt, &mut || None)
+    pub fn wait_any(&self, on: Option<&Line>, attempt: impl FnMut() -> Poll) -> Result<(), Stop> {
+        self.wait_doubting(on, attempt, || None)
     }
 
     /// Waits as [`Waiter::wait_any`] does, and once that takes long asks `doubt` now and then for a reason why it will

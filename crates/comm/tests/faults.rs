@@ -306,3 +306,31 @@ fn a_rank_in_a_call_hears_that_allocating_failed() {
         }
     });
 }
+
+#[test]
+fn a_rank_that_gave_up_has_its_window_to_itself() {
+    for spin in [true, false] {
+        let barrier = std::sync::Barrier::new(2);
+        let ranks = Communicator::threads(2, Options { deadline: SHORT, spin: Some(spin) }).unwrap();
+        let work = |mut comm: Communicator| {
+            let plan = comm.built_in(Algorithm::TwoShot).unwrap();
+            let mut window = comm.window(64).unwrap();
+            window.fill(1.0);
+            if comm.rank() == 1 {
+                barrier.wait();
+            }
+            let error = comm.all_reduce_with(plan, &mut window).unwrap_err();
+            if comm.rank() == 0 {
+                assert!(matches!(error, Error::Deadline { .. }), "{error}");
+                barrier.wait();
+            } else {
+                assert!(matches!(error, Error::Aborted { by: 0, .. }), "{error}");
+            }
+            barrier.wait();
+            assert_eq!(*window, [1.0; 64], "rank {}: nobody writes here any more", comm.rank());
+        };
+        std::thread::scope(|scope| {
+            ranks.into_iter().for_each(|comm| drop(scope.spawn(|| work(comm))));
+        });
+    }
+}

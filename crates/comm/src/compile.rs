@@ -52,7 +52,8 @@ pub(crate) struct Instruction {
     pub(crate) store: Store,
     /// Elements.
     pub(crate) length: usize,
-    pub(crate) waits: Box<[WaitFor]>,
+    /// Everything the step waits for, in the order it is waited for.
+    pub(crate) needs: Box<[Need]>,
     pub(crate) sources: Box<[Source]>,
     pub(crate) targets: Box<[Target]>,
     /// Own counters.
@@ -61,11 +62,17 @@ pub(crate) struct Instruction {
     pub(crate) sends_packets: bool,
 }
 
-/// What a step waits for.
+/// What a step waits for before it touches anything.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum WaitFor {
+pub(crate) enum Need {
+    /// A rank has announced the call.
     Entered { rank: u32 },
+    /// A rank has signalled a counter so often in this tile.
     Reached { rank: u32, counter: u32, count: u32, per_tile: u32 },
+    /// The n-th of the rank's receiving ends has a message.
+    Message { end: u32 },
+    /// The n-th of the rank's sending ends has a free slot.
+    Credit { end: u32 },
 }
 
 /// Where an input is.
@@ -152,10 +159,10 @@ impl Compiler<'_> {
         let length = chunk.map_or(0, |chunk| cut.range(tile, chunk as usize).len());
         let address = |rank, buffer, chunk| self.address(cut, tile, rank, buffer, chunk);
         let wait = |wait: &Wait<u32>| match *wait {
-            Wait::Entered { rank } => WaitFor::Entered { rank },
+            Wait::Entered { rank } => Need::Entered { rank },
             Wait::Reached { rank, counter, count } => {
                 let per_tile = self.per_tile[rank as usize][counter as usize];
-                WaitFor::Reached { rank, counter, count, per_tile }
+                Need::Reached { rank, counter, count, per_tile }
             }
         };
         let source = |input: &Input<u32>| match *input {
@@ -174,15 +181,26 @@ impl Compiler<'_> {
                 if fifo.is_packet() { Target::Packet(end) } else { Target::Slot(end) }
             }
         };
+        let sources: Box<[_]> = step.inputs.iter().map(source).collect();
         let targets: Box<[_]> = step.outputs.iter().map(target).collect();
+        let message = |source: &Source| match *source {
+            Source::Memory(_) => None,
+            Source::Slot(end) | Source::Packet(end) => Some(Need::Message { end }),
+        };
+        let credit = |target: &Target| match *target {
+            Target::Memory(_) => None,
+            Target::Slot(end) | Target::Packet(end) => Some(Need::Credit { end }),
+        };
+        let needs = step.waits.iter().map(wait);
+        let needs = needs.chain(sources.iter().filter_map(message)).chain(targets.iter().filter_map(credit));
         let is_large = length * size_of::<f32>() * targets.len() >= STREAM_BYTES_MIN;
         Instruction {
             ordinal: ordinal as u32,
             op: step.op,
             store: if is_large { Store::Streaming } else { Store::Cached },
             length,
-            waits: step.waits.iter().map(wait).collect(),
-            sources: step.inputs.iter().map(source).collect(),
+            needs: needs.collect(),
+            sources,
             sends_packets: targets.iter().any(|target| matches!(target, Target::Packet(_))),
             targets,
             signals: step.signals.into(),

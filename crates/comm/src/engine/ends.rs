@@ -113,6 +113,12 @@ impl Ends {
         }
     }
 
+    /// A rank's counter.
+    #[inline]
+    pub(super) fn counter(&self, rank: u32, number: u32) -> Counter<'static> {
+        self.counters[rank as usize * self.counters_per_rank + number as usize]
+    }
+
     /// Points at this call's buffers.
     #[inline]
     pub(super) fn begin(&mut self, call: &Call) {
@@ -125,6 +131,12 @@ impl Ends {
 }
 
 impl ReceiveEnd {
+    /// Whether payload rides with the flags.
+    #[inline]
+    pub(super) fn is_packet(&self) -> bool {
+        self.slot_elements == 0
+    }
+
     /// Where the message that has arrived lies, if it is in bulk memory.
     pub(super) fn slot(&self) -> *mut f32 {
         // SAFETY: the bulk memory has `slot_elements` for each slot.

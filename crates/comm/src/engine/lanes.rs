@@ -1,11 +1,10 @@
 //! Running lanes: what each step waits for, and which lane goes on.
 
-use super::ends::{Ends, ReceiveEnd};
+use super::ends::Ends;
 use super::step::words_of;
 use super::{Run, Stopped, Tracer, Waiting};
-use crate::compile::{Instruction, Source, Target, WaitFor};
-use crate::counter::Counter;
-use crate::line::Poll;
+use crate::compile::{Instruction, Need};
+use crate::line::{Line, Poll};
 
 /// Where a lane is.
 #[derive(Clone, Copy, Default)]
@@ -99,91 +98,67 @@ impl Ends {
         tile: usize,
         instruction: &Instruction,
     ) -> Result<(), Box<Stopped>> {
-        let stopped =
-            |stop, waiting| Box::new(Stopped { stop, step: Some((0, instruction.ordinal)), waiting });
-        for wait in &instruction.waits {
-            let (counter, waiting) = self.awaited(run, wait);
-            let poll = || self.poll_wait(run, tile, wait);
-            let doubt = || run.shared.doubt(run.call);
-            let waited = run.shared.waiter.wait_doubting(Some(counter.line()), poll, doubt);
-            waited.map_err(|stop| stopped(stop, waiting))?;
-        }
-        for source in &instruction.sources {
-            let (Source::Slot(end) | Source::Packet(end)) = *source else { continue };
-            let receiver = &mut self.receivers[end as usize];
-            let (line, from) = (receiver.fifo.arrival_line(), receiver.from);
-            let poll = || receiver.poll(source, run.call.signature, instruction.length);
+        for need in &instruction.needs {
+            let (line, waiting) = self.awaited(run, need);
+            let poll = || self.poll_need(run, tile, instruction.length, need);
             let waited = run.shared.waiter.wait_doubting(Some(line), poll, || run.shared.doubt(run.call));
-            waited.map_err(|stop| stopped(stop, Waiting::Message { from }))?;
-        }
-        for target in &instruction.targets {
-            let (Target::Slot(end) | Target::Packet(end)) = *target else { continue };
-            let sender = &mut self.senders[end as usize];
-            let (line, to) = (sender.fifo.credit_line(), sender.to);
-            let poll = || if sender.fifo.has_credit() { Poll::Ready } else { Poll::Pending };
-            let waited = run.shared.waiter.wait_doubting(Some(line), poll, || run.shared.doubt(run.call));
-            waited.map_err(|stop| stopped(stop, Waiting::Slot { to }))?;
+            waited
+                .map_err(|stop| Box::new(Stopped { stop, step: Some((0, instruction.ordinal)), waiting }))?;
         }
         Ok(())
     }
 
     /// Whether everything a step needs is there.
     fn poll_step(&mut self, run: &Run<'_>, tile: usize, instruction: &Instruction) -> Poll {
-        for wait in &instruction.waits {
-            match self.poll_wait(run, tile, wait) {
-                Poll::Ready => {}
-                other => return other,
-            }
-        }
-        for source in &instruction.sources {
-            let (Source::Slot(end) | Source::Packet(end)) = *source else { continue };
-            match self.receivers[end as usize].poll(source, run.call.signature, instruction.length) {
-                Poll::Ready => {}
-                other => return other,
-            }
-        }
-        for target in &instruction.targets {
-            let (Target::Slot(end) | Target::Packet(end)) = *target else { continue };
-            if !self.senders[end as usize].fifo.has_credit() {
-                return Poll::Pending;
-            }
-        }
-        Poll::Ready
+        let poll = |need| self.poll_need(run, tile, instruction.length, need);
+        instruction.needs.iter().map(poll).find(|poll| *poll != Poll::Ready).unwrap_or(Poll::Ready)
     }
 
+    /// Whether one of the things a step needs is there. A packet's payload is taken out of its lines if it is.
     #[inline]
-    fn poll_wait(&self, run: &Run<'_>, tile: usize, wait: &WaitFor) -> Poll {
-        match *wait {
-            WaitFor::Entered { rank } => {
-                run.shared.headers[rank as usize].poll(run.call.number, run.call.signature, run.call.number)
+    fn poll_need(&mut self, run: &Run<'_>, tile: usize, length: usize, need: &Need) -> Poll {
+        let signature = run.call.signature;
+        match *need {
+            Need::Entered { rank } => {
+                run.shared.headers[rank as usize].poll(run.call.number, signature, run.call.number)
             }
-            WaitFor::Reached { rank, counter, count, per_tile } => {
+            Need::Reached { rank, counter, count, per_tile } => {
                 // Sequences wrap, and products of wrapped numbers are the wrapped products.
                 let at = |tiles: usize| self.round.wrapping_add(tiles as u32).wrapping_mul(per_tile);
-                let counter = self.counters[rank as usize * self.counters_per_rank + counter as usize];
-                counter.poll(at(tile).wrapping_add(count), run.call.signature, at(run.program.tiles))
+                let counter = self.counter(rank, counter);
+                counter.poll(at(tile).wrapping_add(count), signature, at(run.program.tiles))
+            }
+            Need::Message { end } => {
+                let receiver = &mut self.receivers[end as usize];
+                if receiver.is_packet() {
+                    receiver.fifo.take_packet(signature, &mut receiver.packet[..words_of(length)])
+                } else {
+                    receiver.fifo.poll(signature)
+                }
+            }
+            Need::Credit { end } => {
+                let has_credit = self.senders[end as usize].fifo.has_credit();
+                if has_credit { Poll::Ready } else { Poll::Pending }
             }
         }
     }
 
-    fn awaited(&self, run: &Run<'_>, wait: &WaitFor) -> (Counter<'static>, Waiting) {
-        match *wait {
-            WaitFor::Entered { rank } => (run.shared.headers[rank as usize], Waiting::Entered { rank }),
-            WaitFor::Reached { rank, counter, .. } => {
-                let position = rank as usize * self.counters_per_rank + counter as usize;
-                (self.counters[position], Waiting::Reached { rank, counter })
-            }
-        }
-    }
-}
-
-impl ReceiveEnd {
-    /// Whether the next message is there; takes a packet's payload out of its lines if it is.
+    /// The line to watch for a need, and its name.
     #[inline]
-    fn poll(&mut self, source: &Source, signature: u32, length: usize) -> Poll {
-        match source {
-            Source::Packet(_) => self.fifo.take_packet(signature, &mut self.packet[..words_of(length)]),
-            _ => self.fifo.poll(signature),
+    fn awaited(&self, run: &Run<'_>, need: &Need) -> (&'static Line, Waiting) {
+        match *need {
+            Need::Entered { rank } => (run.shared.headers[rank as usize].line(), Waiting::Entered { rank }),
+            Need::Reached { rank, counter, .. } => {
+                (self.counter(rank, counter).line(), Waiting::Reached { rank, counter })
+            }
+            Need::Message { end } => {
+                let receiver = &self.receivers[end as usize];
+                (receiver.fifo.arrival_line(), Waiting::Message { from: receiver.from })
+            }
+            Need::Credit { end } => {
+                let sender = &self.senders[end as usize];
+                (sender.fifo.credit_line(), Waiting::Slot { to: sender.to })
+            }
         }
     }
 }

@@ -34,8 +34,8 @@ impl Ends {
         for &signal in &instruction.signals {
             let value = &mut self.signalled[signal as usize];
             *value = value.wrapping_add(1);
-            let counter = self.counters[self.rank as usize * self.counters_per_rank + signal as usize];
-            run.shared.waiter.wake(counter.publish(*value, run.call.signature));
+            let value = *value;
+            run.shared.waiter.wake(self.counter(self.rank, signal).publish(value, run.call.signature));
         }
         for source in &instruction.sources {
             if let Source::Slot(end) | Source::Packet(end) = *source {

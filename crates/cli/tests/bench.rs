@@ -151,7 +151,7 @@ fn without_a_check_nothing_is_claimed() {
 fn the_number_of_calls_is_agreed_on() {
     let run = json("bench-agreed", "-n 3 -b 8 -e 8 --bind none");
     let calls = run["rows"][0]["in_place"]["iterations"].as_u64().unwrap();
-    assert!((5..=20_000).contains(&calls), "{calls}");
+    assert!((5..=500_000).contains(&calls), "{calls}");
 }
 
 #[test]

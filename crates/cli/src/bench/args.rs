@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Calls before those that are timed, at each size
     #[arg(short = 'w', long, value_name = "CALLS", default_value_t = 5)]
     warmup_iters: u32,
-    /// Calls that are timed, at each size [default: as many as take 0.15 s, 5 to 20000]
+    /// Calls that are timed, at each size [default: as many as take 0.15 s, 5 to 500000]
     #[arg(long, value_name = "CALLS", value_parser = clap::value_parser!(u32).range(1..))]
     iters: Option<u32>,
     /// Whether every element of a result is compared with what it should be: 0 no, 1 yes

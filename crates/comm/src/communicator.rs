@@ -162,11 +162,8 @@ impl Communicator {
     /// ```
     pub fn all_reduce<'a>(&mut self, buffers: impl Into<Buffers<'a>>) -> Result<(), Error> {
         let buffers = buffers.into();
-        let algorithm = choose::all_reduce(
-            self.size,
-            buffers.output_length * size_of::<f32>(),
-            buffers.owners.iter().all(Option::is_some),
-        );
+        let algorithm =
+            choose::all_reduce(self.size, buffers.output_length * size_of::<f32>(), buffers.is_symmetric());
         let plan = match self.built_in[algorithm as usize] {
             Some(plan) => plan,
             None => self.load_for(algorithm, &buffers)?,
@@ -412,7 +409,7 @@ fn check_buffers(buffers: &Buffers<'_>, identity: u64) -> Result<(), Error> {
     if buffers.input_length != buffers.output_length {
         return Err(uneven(buffers));
     }
-    if buffers.owners.iter().flatten().any(|&owner| owner != identity) {
+    if buffers.is_symmetric() && buffers.owner != identity {
         return Err(Error::Misuse("a window of another communicator cannot be used here".to_owned()));
     }
     Ok(())
@@ -427,8 +424,8 @@ fn uneven(buffers: &Buffers<'_>) -> Error {
 /// Whether a plan can be run on these buffers.
 #[inline]
 fn check_plan(engine: &Engine, buffers: &Buffers<'_>) -> Result<(), Error> {
-    let claimed = engine.plan.aliasing.contains(&buffers.aliasing);
-    let reachable = buffers.owners.iter().all(Option::is_some) || !engine.needs_windows();
+    let claimed = engine.claims(buffers.aliasing);
+    let reachable = buffers.is_symmetric() || !engine.needs_windows();
     if claimed && reachable { Ok(()) } else { Err(unfit(&engine.plan, buffers, reachable)) }
 }
 

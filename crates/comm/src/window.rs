@@ -120,8 +120,12 @@ pub struct PartMut<'a> {
     _window: PhantomData<&'a mut f32>,
 }
 
-/// What a collective reads and writes: made from a slice or a window (in place), or from a pair of either (out of
-/// place). A pair of different kinds counts as ordinary memory.
+/// The owner of memory that is no window, and of windows that do not belong together. No communicator has these numbers.
+pub(crate) const ORDINARY: u64 = 0;
+pub(crate) const MIXED: u64 = u64::MAX;
+
+/// What a collective reads and writes: made from a slice or a window (in place), or from a pair of slices or of windows
+/// (out of place).
 #[derive(Debug)]
 pub struct Buffers<'a> {
     pub(crate) input: *const f32,
@@ -131,13 +135,19 @@ pub struct Buffers<'a> {
     pub(crate) aliasing: Aliasing,
     pub(crate) input_location: Location,
     pub(crate) output_location: Location,
-    /// The communicators whose windows these are, if they are windows.
-    pub(crate) owners: [Option<u64>; 2],
+    /// The communicator whose windows these are; [`ORDINARY`] if they are none, [`MIXED`] if they are of two.
+    pub(crate) owner: u64,
     _borrow: PhantomData<&'a mut f32>,
 }
 
 impl Buffers<'_> {
-    fn in_place(address: *mut f32, length: usize, location: Location, owner: Option<u64>) -> Self {
+    /// Whether peers can reach them.
+    #[inline]
+    pub(crate) fn is_symmetric(&self) -> bool {
+        self.owner != ORDINARY
+    }
+
+    fn in_place(address: *mut f32, length: usize, location: Location, owner: u64) -> Self {
         Self {
             input: address,
             output: address,
@@ -146,7 +156,7 @@ impl Buffers<'_> {
             aliasing: Aliasing::InPlace,
             input_location: location,
             output_location: location,
-            owners: [owner; 2],
+            owner,
             _borrow: PhantomData,
         }
     }
@@ -154,7 +164,7 @@ impl Buffers<'_> {
 
 impl<'a> From<&'a mut [f32]> for Buffers<'a> {
     fn from(buffer: &'a mut [f32]) -> Self {
-        Self::in_place(buffer.as_mut_ptr(), buffer.len(), Location::Private, None)
+        Self::in_place(buffer.as_mut_ptr(), buffer.len(), Location::Private, ORDINARY)
     }
 }
 
@@ -172,7 +182,7 @@ impl<'a, const N: usize> From<&'a mut [f32; N]> for Buffers<'a> {
 
 impl<'a> From<PartMut<'a>> for Buffers<'a> {
     fn from(part: PartMut<'a>) -> Self {
-        Self::in_place(part.address, part.length, part.location, Some(part.owner))
+        Self::in_place(part.address, part.length, part.location, part.owner)
     }
 }
 
@@ -193,9 +203,15 @@ impl<'a> From<(&'a [f32], &'a mut [f32])> for Buffers<'a> {
             aliasing: Aliasing::OutOfPlace,
             input_location: Location::Private,
             output_location: Location::Private,
-            owners: [None; 2],
+            owner: ORDINARY,
             _borrow: PhantomData,
         }
+    }
+}
+
+impl<'a> From<(&'a Vec<f32>, &'a mut Vec<f32>)> for Buffers<'a> {
+    fn from((input, output): (&'a Vec<f32>, &'a mut Vec<f32>)) -> Self {
+        (input.as_slice(), output.as_mut_slice()).into()
     }
 }
 
@@ -209,7 +225,7 @@ impl<'a> From<(Part<'a>, PartMut<'a>)> for Buffers<'a> {
             aliasing: Aliasing::OutOfPlace,
             input_location: input.location,
             output_location: output.location,
-            owners: [Some(input.owner), Some(output.owner)],
+            owner: if input.owner == output.owner { input.owner } else { MIXED },
             _borrow: PhantomData,
         }
     }

@@ -16,7 +16,7 @@ mod lanes;
 mod step;
 
 use weftlink_plan::domain::chunks::chunks_of_steps;
-use weftlink_plan::{Cut, Verified};
+use weftlink_plan::{Aliasing, Cut, Verified};
 
 use crate::compile::{Compiler, Program};
 use crate::layout::{FifoPlace, Layout};
@@ -75,6 +75,12 @@ impl Engine {
     #[inline]
     pub(crate) fn needs_windows(&self) -> bool {
         self.ends.reaches_users
+    }
+
+    /// Whether the plan is proved for buffers that are passed like this.
+    #[inline]
+    pub(crate) fn claims(&self, aliasing: Aliasing) -> bool {
+        self.plan.aliasing.contains(&aliasing)
     }
 
     /// How a buffer of so many elements is cut.

@@ -42,6 +42,25 @@ pub enum Store {
     Streaming,
 }
 
+/// Up to so many elements are added one by one: what is about to be read was just written in words, or will be read in
+/// words at once, and neither waits for the other as it would with registers.
+const FEW: usize = 4;
+
+/// # Safety
+/// As for [`Kernels::sum_f32`].
+#[inline]
+unsafe fn sum_few(targets: &[*mut f32], sources: &[*const f32], len: usize) {
+    for at in 0..len {
+        // SAFETY: The caller's promise.
+        let value = |source: &*const f32| unsafe { source.add(at).read_unaligned() };
+        let sum = sources[1..].iter().map(value).fold(value(&sources[0]), |sum, next| sum + next);
+        for target in targets {
+            // SAFETY: The caller's promise.
+            unsafe { target.add(at).write_unaligned(sum) };
+        }
+    }
+}
+
 impl Kernels {
     /// The fastest that this machine can run.
     pub fn detect() -> Kernels {
@@ -92,6 +111,10 @@ impl Kernels {
     #[inline]
     pub unsafe fn sum_f32(&self, targets: &[*mut f32], sources: &[*const f32], len: usize, store: Store) {
         debug_assert!(!targets.is_empty() && !sources.is_empty());
+        if len <= FEW {
+            // SAFETY: The caller's promise.
+            return unsafe { sum_few(targets, sources, len) };
+        }
         // SAFETY: The caller's promise is the kernel's; the machine has the instruction set, or this table would not
         // have been handed out.
         unsafe { (self.sum_f32)(targets, sources, len, store) }

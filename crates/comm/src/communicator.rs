@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::panic::resume_unwind;
+use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::counter::Counter;
 use crate::engine::{Engine, Silent, Stopped, Tracer, Waiting};
 use crate::error::Error;
 use crate::failure::{Reached, Reason, Unfinished, reached, take_back};
-use crate::header::Header;
+use crate::header::{Header, What};
 use crate::kernels::Kernels;
 use crate::layout::LINE;
 use crate::memory::SharedMemory;
@@ -81,7 +82,8 @@ pub struct Taken {
     pub ordinal: u32,
 }
 
-/// Runs `work` on so many ranks, each a thread of this process, and returns what each gave, by rank.
+/// Runs `work` on so many ranks, each a thread of this process, and returns what each gave, by rank. Ranks wait for each
+/// other as [`Options::default`] says; [`Communicator::threads`] takes other options.
 ///
 /// # Panics
 /// If one of them does.
@@ -92,8 +94,12 @@ pub fn on_threads<T: Send>(
     let ranks = Communicator::threads(size, Options::default())?;
     std::thread::scope(|scope| {
         let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| work(comm))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        // All are heard before the first error ends it: a rank that panicked is why the others have errors.
+        let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        ended.into_iter().map(|end| end.unwrap_or_else(|panic| resume_unwind(panic))).collect::<Vec<_>>()
     })
+    .into_iter()
+    .collect()
 }
 
 impl Communicator {
@@ -200,17 +206,29 @@ impl Communicator {
     /// Loads a verified plan. All ranks load the same plans in the same order; loading allocates shared memory, and a plan
     /// that is there already is not loaded again.
     pub fn load(&mut self, plan: Verified) -> Result<PlanId, Error> {
-        // A purpose has a limit, and a name may be anything.
-        let name: String = plan.name.escape_debug().take(40).collect();
-        let purpose = format!("weft: plan \"{name}\" ({:016x})", plan.hash());
-        self.load_as(plan, &purpose)
+        self.usable()?;
+        if plan.ranks as usize != self.size {
+            let (name, ranks, size) = (&plan.name, plan.ranks, self.size);
+            let what = format!("the plan {name:?} is for {ranks} ranks, but this communicator has {size}");
+            return Err(Error::Misuse(what));
+        }
+        // All ranks load the same plans in the same order, so all find it.
+        if let Some(index) = self.engines.iter().position(|engine| engine.plan == plan) {
+            return Ok(PlanId { index, owner: self.identity });
+        }
+        self.calls = self.calls.wrapping_add(1);
+        self.load_in(self.calls, Header::allocating(What::Load, plan.hash(), 0), plan)
     }
 
     /// The plan of a built-in algorithm for this number of ranks, loaded when it is first needed.
     pub fn built_in(&mut self, algorithm: Algorithm) -> Result<PlanId, Error> {
         match self.built_in[algorithm as usize] {
             Some(plan) => Ok(plan),
-            None => self.load_built_in(algorithm, &format!("weft: plan {:?}", algorithm.name())),
+            None => {
+                let plan = self.load(verify(algorithm.plan(self.size as u32, 1))?)?;
+                self.built_in[algorithm as usize] = Some(plan);
+                Ok(plan)
+            }
         }
     }
 
@@ -225,7 +243,9 @@ impl Communicator {
         let stride = total / self.size;
         let number = u16::try_from(self.windows.len())
             .map_err(|_| Error::Misuse("a communicator has at most 65536 windows".to_owned()))?;
-        let memory = Arc::new(self.share("weft: window", total)?);
+        self.calls = self.calls.wrapping_add(1);
+        let header = Header::allocating(What::Window, 0, length);
+        let memory = Arc::new(self.share(self.calls, header, total)?);
         self.shared.windows.push(WindowPlace { base: memory.as_ptr(), stride });
         self.windows.push(Arc::clone(&memory));
         Ok(Window::new(memory, self.rank, stride, length, number, self.identity))
@@ -236,37 +256,23 @@ impl Communicator {
         Ok(self.engines[self.index(plan)?].cut(count))
     }
 
-    /// Loads what a call needs. Ranks that make different calls here are shown each other's.
+    /// Loads what a call needs, under the call's own header, so that ranks that make another one see it.
     #[cold]
     fn load_for(&mut self, algorithm: Algorithm, buffers: &Buffers<'_>) -> Result<PlanId, Error> {
         // Loading waits for the others, so a call that cannot be made must not come so far.
+        self.usable()?;
         check_buffers(buffers, self.identity)?;
-        let (call, count, aliasing) = (self.calls.wrapping_add(1), buffers.output_length, buffers.aliasing);
-        let name = algorithm.name();
-        self.load_built_in(
-            algorithm,
-            &format!("call #{call}: all-reduce of {count} f32 {aliasing} by plan {name:?}"),
-        )
-    }
-
-    fn load_built_in(&mut self, algorithm: Algorithm, purpose: &str) -> Result<PlanId, Error> {
-        let plan = self.load_as(verify(algorithm.plan(self.size as u32, 1))?, purpose)?;
+        let plan = verify(algorithm.plan(self.size as u32, 1))?;
+        let header = buffers.header(&plan);
+        self.calls = self.calls.wrapping_add(1);
+        let plan = self.load_in(self.calls, header, plan)?;
         self.built_in[algorithm as usize] = Some(plan);
         Ok(plan)
     }
 
-    fn load_as(&mut self, plan: Verified, purpose: &str) -> Result<PlanId, Error> {
-        self.usable()?;
-        if plan.ranks as usize != self.size {
-            let (name, ranks, size) = (&plan.name, plan.ranks, self.size);
-            let what = format!("the plan {name:?} is for {ranks} ranks, but this communicator has {size}");
-            return Err(Error::Misuse(what));
-        }
-        // All ranks load the same plans in the same order, so all find it.
-        if let Some(index) = self.engines.iter().position(|engine| engine.plan == plan) {
-            return Ok(PlanId { index, owner: self.identity });
-        }
-        let memory = self.share(purpose, Engine::bytes(&plan))?;
+    /// Loads a plan in the call of this number.
+    fn load_in(&mut self, number: u32, header: Header, plan: Verified) -> Result<PlanId, Error> {
+        let memory = self.share(number, header, Engine::bytes(&plan))?;
         self.engines.push(Engine::new(plan, self.rank as u32, memory));
         Ok(PlanId { index: self.engines.len() - 1, owner: self.identity })
     }
@@ -278,19 +284,12 @@ impl Communicator {
         let engine = &mut self.engines[index];
         check_buffers(&buffers, self.identity)?;
         check_plan(engine, &buffers)?;
-        let header = Header::new(
-            &engine.plan,
-            buffers.output_length,
-            buffers.aliasing,
-            buffers.input_location,
-            buffers.output_location,
-        );
+        let header = buffers.header(&engine.plan);
         let signature = header.signature();
         self.calls = self.calls.wrapping_add(1);
         let number = self.calls;
-        let line = self.shared.headers[self.rank].announce(number, signature, header.pack());
-        self.shared.waiter.wake(line);
         let call = Call { header, signature, number, input: buffers.input, output: buffers.output };
+        self.shared.announce(self.rank, &call);
         let reached = reached(engine, &call.header);
         // A communicator that another rank has given up must not look fine to one that comes late.
         if let Some(code) = self.shared.waiter.aborted() {
@@ -333,13 +332,27 @@ impl Communicator {
         }
     }
 
-    fn share(&mut self, purpose: &str, bytes: usize) -> Result<SharedMemory, Error> {
-        self.bootstrap.share(purpose, bytes, self.options.deadline).map_err(|error| {
+    /// Allocates memory with all ranks, in the call of this number. Ranks that make another call are told of each other,
+    /// wherever they wait.
+    fn share(&mut self, number: u32, header: Header, bytes: usize) -> Result<SharedMemory, Error> {
+        let call = Call { header, signature: header.signature(), number, input: null(), output: null_mut() };
+        self.shared.announce(self.rank, &call);
+        let purpose = format!("weft: call #{number}, {header}");
+        self.bootstrap.share(&purpose, bytes, self.options.deadline).map_err(|error| {
             let (rank, reason) = (self.rank as u32, Reason::Memory.code());
             self.shared.waiter.abort(AbortCode { rank, reason });
+            let error = self.mismatch(&call).unwrap_or(error.into());
             self.failed = Some(error.to_string());
-            error.into()
+            error
         })
+    }
+
+    /// The error that shows another rank's call of the same number, if it differs.
+    fn mismatch(&self, call: &Call) -> Option<Error> {
+        let (other, theirs) = self.shared.other_call(call)?;
+        let (number, rank) = (call.number, self.rank as u32);
+        let (mine, theirs) = (call.header.to_string(), theirs.to_string());
+        Some(Error::Mismatch { call: number, rank, mine, other, theirs })
     }
 
     /// Gives up for all ranks, and tells why.
@@ -356,30 +369,21 @@ impl Communicator {
             Some((lane, ordinal)) => format!("lane {lane}, step {ordinal}"),
             None => "no lane could go on".to_owned(),
         };
+        let name = |rank: u32| format!("rank {rank} (pid {})", self.bootstrap.pids()[rank as usize]);
         let what = match stopped.waiting {
-            Waiting::Entered { rank } => format!("rank {rank} to make the call"),
-            Waiting::Reached { rank, counter } => format!("rank {rank} to signal counter {counter}"),
-            Waiting::Message { from } => format!("a message from rank {from}"),
-            Waiting::Slot { to } => format!("rank {to} to receive"),
+            Waiting::Entered { rank } => format!("{} to make the call", name(rank)),
+            Waiting::Reached { rank, counter } => format!("{} to signal counter {counter}", name(rank)),
+            Waiting::Message { from } => format!("a message from {}", name(from)),
+            Waiting::Slot { to } => format!("{} to receive", name(to)),
             Waiting::Anything => "other ranks".to_owned(),
         };
-        let differs = || self.shared.other_call(call);
         let error = match stopped.stop {
             Stop::Deadline { waited } => Error::Deadline { call: call.number, rank, what, step, waited },
             Stop::Left { rank: left } => Error::Left { call: call.number, rank, left },
-            Stop::Mismatch { .. } | Stop::Aborted { .. } => match differs() {
-                Some((other, theirs)) => Error::Mismatch {
-                    call: call.number,
-                    rank,
-                    mine: call.header.to_string(),
-                    other,
-                    theirs: theirs.to_string(),
-                },
-                None => {
-                    let reason = Reason::name(first.reason);
-                    Error::Aborted { call: call.number, rank, by: first.rank, reason }
-                }
-            },
+            Stop::Mismatch { .. } | Stop::Aborted { .. } => self.mismatch(call).unwrap_or_else(|| {
+                let reason = Reason::name(first.reason);
+                Error::Aborted { call: call.number, rank, by: first.rank, reason }
+            }),
         };
         let why = error.to_string();
         take_back(&self.shared, &self.windows, reached, self.rank);

@@ -20,9 +20,9 @@ pub enum Error {
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
     /// Ranks make different calls. Mend the program: all ranks make the same calls in the same order.
-    #[error("call #{call} differs: rank {rank} makes an {mine}, rank {other} an {theirs}")]
+    #[error("call #{call} differs: rank {rank} calls {mine}, rank {other} {theirs}")]
     Mismatch {
-        /// The number of the call, from 1.
+        /// The number of the call, from 1; windows and loaded plans count.
         call: u32,
         /// This rank.
         rank: u32,
@@ -34,7 +34,7 @@ pub enum Error {
         theirs: String,
     },
     /// A rank did not do its part in time. It is stopped, stuck, dead or slow: look there.
-    #[error("call #{call}: rank {rank} waited {} s for {what} ({step})", waited.as_secs_f64())]
+    #[error("call #{call}: rank {rank} waited {:.1} s for {what} ({step})", waited.as_secs_f64())]
     Deadline {
         /// The number of the call.
         call: u32,

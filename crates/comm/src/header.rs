@@ -14,6 +14,7 @@ use crate::line::PAYLOAD_WORDS;
 /// What one rank calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
+    pub(crate) what: What,
     /// The hash of the plan.
     pub(crate) plan: u64,
     /// Elements.
@@ -21,6 +22,18 @@ pub(crate) struct Header {
     pub(crate) aliasing: Aliasing,
     pub(crate) input: Location,
     pub(crate) output: Location,
+}
+
+/// The things all ranks do together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    AllReduce,
+    Window,
+    Load,
+}
+
+impl What {
+    const ALL: [What; 3] = [What::AllReduce, What::Window, What::Load];
 }
 
 /// Where a buffer lies.
@@ -67,7 +80,13 @@ impl Header {
         input: Location,
         output: Location,
     ) -> Self {
-        Self { plan: plan.hash(), count: count as u64, aliasing, input, output }
+        Self { what: What::AllReduce, plan: plan.hash(), count: count as u64, aliasing, input, output }
+    }
+
+    /// A call that moves nothing: it allocates a window of so many elements, or loads a plan.
+    pub(crate) fn allocating(what: What, plan: u64, count: usize) -> Self {
+        let (aliasing, private) = (Aliasing::OutOfPlace, Location::Private);
+        Self { what, plan, count: count as u64, aliasing, input: private, output: private }
     }
 
     /// Whether peers can reach both buffers.
@@ -92,23 +111,29 @@ impl Header {
 
     pub(crate) fn unpack(words: [u64; PAYLOAD_WORDS]) -> Self {
         let aliasing = if words[2] & 1 == 0 { Aliasing::OutOfPlace } else { Aliasing::InPlace };
-        let [plan, count, _, input, output, ..] = words;
-        Self { plan, count, aliasing, input: Location::unpack(input), output: Location::unpack(output) }
+        let [plan, count, kind, input, output, ..] = words;
+        let what = What::ALL.into_iter().find(|what| *what as u64 == kind >> 2).unwrap_or(What::AllReduce);
+        Self { what, plan, count, aliasing, input: Location::unpack(input), output: Location::unpack(output) }
     }
 
     fn kind(&self) -> u64 {
-        u64::from(self.aliasing == Aliasing::InPlace) | u64::from(self.is_symmetric()) << 1
+        u64::from(self.aliasing == Aliasing::InPlace)
+            | u64::from(self.is_symmetric()) << 1
+            | (self.what as u64) << 2
     }
 }
 
 impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { count, aliasing, plan, .. } = self;
         let memory = if self.is_symmetric() { "symmetric" } else { "ordinary" };
-        write!(
-            f,
-            "all-reduce of {} f32 {} in {memory} memory (plan {:016x})",
-            self.count, self.aliasing, self.plan
-        )
+        match self.what {
+            What::AllReduce => {
+                write!(f, "all-reduce of {count} f32 {aliasing} in {memory} memory (plan {plan:016x})")
+            }
+            What::Window => write!(f, "window of {count} f32"),
+            What::Load => write!(f, "load of plan {plan:016x}"),
+        }
     }
 }
 
@@ -119,19 +144,36 @@ mod tests {
     #[test]
     fn headers_survive_packing() {
         let window = Location::Window { number: 3, offset: 4096 };
-        let header = Header { plan: 7, count: 9, aliasing: Aliasing::InPlace, input: window, output: window };
+        let header = Header {
+            what: What::AllReduce,
+            plan: 7,
+            count: 9,
+            aliasing: Aliasing::InPlace,
+            input: window,
+            output: window,
+        };
         assert_eq!(Header::unpack(header.pack()), header);
         let private = Header { input: Location::Private, ..header };
         assert_eq!(Header::unpack(private.pack()), private);
+        let allocating = Header::allocating(What::Load, 7, 0);
+        assert_eq!(Header::unpack(allocating.pack()), allocating);
         assert!(header.is_symmetric() && !private.is_symmetric());
     }
 
     #[test]
     fn signatures_tell_calls_apart_but_not_offsets() {
         let at = |offset| Location::Window { number: 0, offset };
-        let header = Header { plan: 7, count: 9, aliasing: Aliasing::InPlace, input: at(0), output: at(0) };
+        let header = Header {
+            what: What::AllReduce,
+            plan: 7,
+            count: 9,
+            aliasing: Aliasing::InPlace,
+            input: at(0),
+            output: at(0),
+        };
         assert_eq!(header.signature(), Header { input: at(64), output: at(64), ..header }.signature());
         let others = [
+            Header { what: What::Window, ..header },
             Header { plan: 8, ..header },
             Header { count: 10, ..header },
             Header { aliasing: Aliasing::OutOfPlace, ..header },
@@ -143,6 +185,7 @@ mod tests {
     #[test]
     fn counts_are_never_confused() {
         let header = |count| Header {
+            what: What::AllReduce,
             plan: 7,
             count,
             aliasing: Aliasing::InPlace,

@@ -44,6 +44,13 @@ pub(crate) struct Call {
 }
 
 impl Shared {
+    /// Publishes what this rank calls.
+    #[inline]
+    pub(crate) fn announce(&self, rank: usize, call: &Call) {
+        let line = self.headers[rank].announce(call.number, call.signature, call.header.pack());
+        self.waiter.wake(line);
+    }
+
     /// Why a wait will never end: a rank that is in a call of the same number but not in the same call, or that has left
     /// before it made the call.
     #[cold]

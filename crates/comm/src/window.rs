@@ -12,9 +12,9 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
-use weftlink_plan::Aliasing;
+use weftlink_plan::{Aliasing, Verified};
 
-use crate::header::Location;
+use crate::header::{Header, Location};
 use crate::memory::SharedMemory;
 
 /// One rank's part of symmetric memory, as a slice of `f32`. Made by
@@ -141,6 +141,12 @@ pub struct Buffers<'a> {
 }
 
 impl Buffers<'_> {
+    /// What a call of a plan on them announces.
+    #[inline]
+    pub(crate) fn header(&self, plan: &Verified) -> Header {
+        Header::new(plan, self.output_length, self.aliasing, self.input_location, self.output_location)
+    }
+
     /// Whether peers can reach them.
     #[inline]
     pub(crate) fn is_symmetric(&self) -> bool {

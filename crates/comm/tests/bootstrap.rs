@@ -373,3 +373,15 @@ fn assert_success(child: Child) {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && out.contains("1 passed"), "{out}\n{err}");
 }
+
+#[test]
+fn what_is_no_socket_is_left_alone() {
+    let file = std::env::temp_dir().join(format!("weft-no-socket-{}", std::process::id()));
+    std::fs::write(&file, "precious").unwrap();
+    let place = Place::Path(file.clone());
+    let (token, deadline) = (Token::new("t").unwrap(), Duration::from_secs(1));
+    let error = Bootstrap::listen(&Meeting { place, token, size: 2, deadline }).unwrap_err().to_string();
+    assert!(error.contains("something else than a socket"), "{error}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+    std::fs::remove_file(file).unwrap();
+}

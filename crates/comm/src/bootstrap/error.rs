@@ -93,7 +93,7 @@ pub enum BootstrapError {
         reason: Refusal,
     },
     /// Two ranks made different calls: fix the program.
-    #[error("ranks must ask for the same memory in the same order, but {one}, while {other}")]
+    #[error("ranks must make the same calls in the same order, but {one}, while {other}")]
     Mismatch {
         /// One side.
         one: Ask,

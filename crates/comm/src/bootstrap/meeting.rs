@@ -15,8 +15,9 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -139,7 +140,8 @@ pub(super) fn join(meeting: &Meeting, rank: usize) -> Result<(Channel, Vec<u32>)
             Ok(accepted) => break accepted,
             Err(last) => last,
         };
-        let Some(left) = deadline.left() else {
+        // One that would only be late is not tried: its error would hide this one.
+        let Some(left) = deadline.left().filter(|left| *left > pause) else {
             let (place, limit) = (meeting.place.to_string(), deadline.limit());
             return Err(BootstrapError::NobodyListens { place, last, limit });
         };
@@ -247,6 +249,9 @@ impl Listening<'_> {
         };
         let mut listener = bind();
         if let (Err(error), Place::Path(path)) = (&listener, place) {
+            if error.kind() == ErrorKind::AddrInUse && !is_socket(path) {
+                return Err(unusable(place, "there is something else than a socket; choose another name"));
+            }
             let soon = Deadline::new(HELLO_LIMIT);
             if error.kind() == ErrorKind::AddrInUse && reach(place, soon).err() == Some(Errno::CONNREFUSED) {
                 // A socket on which nobody listens: left over from a process that was killed.
@@ -273,6 +278,10 @@ impl Listening<'_> {
         }
         Ok(None)
     }
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
 fn is_passing(kind: ErrorKind) -> bool {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::param::page_size;
-use weftlink_plan::{Algorithm, Cut, Verified, verify};
+use weftlink_plan::{Algorithm, Cut, Verified};
 
 use crate::bootstrap::Bootstrap;
 use crate::choose;
@@ -205,7 +205,8 @@ impl Communicator {
 
     /// Loads a verified plan. All ranks load the same plans in the same order; loading allocates shared memory, and a plan
     /// that is there already is not loaded again.
-    pub fn load(&mut self, plan: Verified) -> Result<PlanId, Error> {
+    pub fn load(&mut self, plan: impl Into<Arc<Verified>>) -> Result<PlanId, Error> {
+        let plan = plan.into();
         self.usable()?;
         if plan.ranks as usize != self.size {
             let (name, ranks, size) = (&plan.name, plan.ranks, self.size);
@@ -225,7 +226,7 @@ impl Communicator {
         match self.built_in[algorithm as usize] {
             Some(plan) => Ok(plan),
             None => {
-                let plan = self.load(verify(algorithm.plan(self.size as u32, 1))?)?;
+                let plan = self.load(choose::proved(algorithm, self.size as u32)?)?;
                 self.built_in[algorithm as usize] = Some(plan);
                 Ok(plan)
             }
@@ -262,7 +263,7 @@ impl Communicator {
         // Loading waits for the others, so a call that cannot be made must not come so far.
         self.usable()?;
         check_buffers(buffers, self.identity)?;
-        let plan = verify(algorithm.plan(self.size as u32, 1))?;
+        let plan = choose::proved(algorithm, self.size as u32)?;
         let header = buffers.header(&plan);
         self.calls = self.calls.wrapping_add(1);
         let plan = self.load_in(self.calls, header, plan)?;
@@ -271,7 +272,7 @@ impl Communicator {
     }
 
     /// Loads a plan in the call of this number.
-    fn load_in(&mut self, number: u32, header: Header, plan: Verified) -> Result<PlanId, Error> {
+    fn load_in(&mut self, number: u32, header: Header, plan: Arc<Verified>) -> Result<PlanId, Error> {
         let memory = self.share(number, header, Engine::bytes(&plan))?;
         self.engines.push(Engine::new(plan, self.rank as u32, memory));
         Ok(PlanId { index: self.engines.len() - 1, owner: self.identity })
@@ -457,7 +458,7 @@ impl Tracer for Recorder<'_> {
 
 #[cfg(test)]
 mod tests {
-    use weftlink_plan::{Aliasing, Plan};
+    use weftlink_plan::{Aliasing, Plan, verify};
 
     use super::*;
     use crate::header::Location;

@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use weftlink_comm::bootstrap::Bootstrap;
 use weftlink_comm::{Communicator, Error, Options};
 use weftlink_plan::{Algorithm, verify};
 

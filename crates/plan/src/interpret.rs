@@ -325,16 +325,6 @@ impl<'p, D: Domain> Machine<'p, D> {
         self.lanes.iter().filter_map(|lane| lane.next.as_ref()).map(|(spot, _)| spot).collect()
     }
 
-    /// Messages that were sent and never received: source, target, channel, how many.
-    pub fn left_over(&self) -> Vec<(u32, u32, u32, usize)> {
-        let count = |(&(source, target, channel), fifo): (&(u32, u32, u32), &Fifo<D>)| {
-            (source, target, channel, fifo.messages.len())
-        };
-        let mut left: Vec<_> = self.fifos.iter().map(count).filter(|&(.., count)| count > 0).collect();
-        left.sort_unstable();
-        left
-    }
-
     /// The domain, with what it has seen.
     pub fn into_domain(self) -> D {
         self.domain

@@ -166,20 +166,6 @@ pub enum Fault {
         /// Its expression.
         theirs: String,
     },
-    /// Messages are left over.
-    #[error(
-        "{count} messages from rank {source_rank} to rank {target_rank} on channel {channel} are never received"
-    )]
-    LeftOver {
-        /// Who sent.
-        source_rank: u32,
-        /// Who should have received.
-        target_rank: u32,
-        /// The channel.
-        channel: u32,
-        /// How many.
-        count: usize,
-    },
     /// It is too large to be proved here.
     #[error("{what} is {value}, more than the {limit} that can be verified")]
     TooLarge {

@@ -8,7 +8,7 @@
 //! - every output chunk is the reduction of every rank's chunk, each exactly once, and of this call and tile;
 //! - all ranks combine in the same order, so that they hold the same bits;
 //! - no step combines different chunks or puts one where another belongs, so that each has one length in elements;
-//! - nothing waits for ever, and no message is left over;
+//! - nothing waits for ever;
 //! - no two accesses of the same memory are unordered unless both read, the caller's own before and after included;
 //! - an out-of-place call leaves its input alone.
 
@@ -76,16 +76,13 @@ fn prove(plan: WellFormed<'_>, shape: Shape) -> Result<(), Refusal> {
     if let Err(Unset { spot, cell }) = ran {
         return refuse(Some(spot), Fault::Unset { aliasing: shape.aliasing, cell });
     }
-    let (blocked, left_over) = (machine.blocked(), machine.left_over());
+    let blocked = machine.blocked();
     if let Some((spot, fault)) = machine.into_domain().fault {
         return refuse(spot, fault);
     }
     if let Some((spot, _)) = blocked.first() {
         let waiting = blocked.iter().take(WAITING_SHOWN).map(|(spot, why)| waiting(spot, why)).collect();
         return refuse(Some(spot.clone()), Fault::Deadlock { aliasing: shape.aliasing, waiting });
-    }
-    if let Some(&(source_rank, target_rank, channel, count)) = left_over.first() {
-        return refuse(None, Fault::LeftOver { source_rank, target_rank, channel, count });
     }
     Ok(())
 }

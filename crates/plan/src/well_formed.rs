@@ -1,6 +1,7 @@
 //! The rules a plan can be held to without running it: indices in range, one writer for everything, sizes that can
 //! be verified. What passes can be interpreted without surprises; whether it is right is for [`verify`](crate::verify).
 
+use std::collections::BTreeMap;
 use std::ops::Deref;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -48,18 +49,30 @@ impl<'p> WellFormed<'p> {
         let refuse = |spot, fault| Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) };
         sizes(plan).map_err(|fault| refuse(None, fault))?;
         let per_tile: Vec<_> = (0..plan.ranks).map(|rank| WellFormed(plan).signals_per_tile(rank)).collect();
+        let mut traffic = BTreeMap::new();
         for (rank, program) in (0..).zip(&plan.programs) {
             let mut writers = Writers::default();
             for (number, lane) in (0..).zip(&program.lanes) {
                 for Visit { step, index, iterations } in lane.walk() {
                     let rules = Rules { plan, per_tile: &per_tile, rank, number, lane };
-                    let kept = match step.at(&iterations) {
-                        Some(step) => rules.step(&step, &mut writers),
+                    let resolved = step.at(&iterations);
+                    let spot = Spot { rank, lane: number, step: index, iterations };
+                    let kept = match &resolved {
+                        Some(step) => rules.step(step, &mut writers),
                         None => Err("an index is negative or too large".to_owned()),
                     };
-                    let spot = |iterations| Some(Spot { rank, lane: number, step: index, iterations });
-                    kept.map_err(|what| refuse(spot(iterations), Fault::Malformed(what)))?;
+                    kept.map_err(|what| refuse(Some(spot.clone()), Fault::Malformed(what)))?;
+                    resolved.iter().for_each(|step| rules.count(step, &spot, &mut traffic));
                 }
+            }
+        }
+        for ((source, target, channel), Traffic { sent, received, first }) in traffic {
+            if sent != received {
+                let what = format!(
+                    "rank {source} sends {sent} messages to rank {target} on channel {channel} in a tile, which \
+                     receives {received}"
+                );
+                return Err(refuse(Some(first), Fault::Malformed(what)));
             }
         }
         Ok(Self(plan))
@@ -194,6 +207,13 @@ struct Writers {
     receives: FxHashMap<(u32, u32), u32>,
 }
 
+/// The messages of a FIFO in one tile, and the first step that sends or receives one.
+struct Traffic {
+    sent: u64,
+    received: u64,
+    first: Spot,
+}
+
 /// What is needed to judge a step of a lane.
 struct Rules<'p> {
     plan: &'p Plan,
@@ -204,6 +224,26 @@ struct Rules<'p> {
 }
 
 impl Rules<'_> {
+    /// Counts the messages of a step, by source, target and channel.
+    fn count(&self, step: &Step<u32>, spot: &Spot, traffic: &mut BTreeMap<(u32, u32, u32), Traffic>) {
+        let mut add = |source, target, sent, received| {
+            let new = || Traffic { sent: 0, received: 0, first: spot.clone() };
+            let traffic = traffic.entry((source, target, self.lane.channel)).or_insert_with(new);
+            traffic.sent += sent;
+            traffic.received += received;
+        };
+        for input in &step.inputs {
+            if let Input::Received { from } = *input {
+                add(from, self.rank, 0, 1);
+            }
+        }
+        for output in &step.outputs {
+            if let Output::Sent { to } = *output {
+                add(self.rank, to, 1, 0);
+            }
+        }
+    }
+
     fn step(&self, step: &Step<u32>, writers: &mut Writers) -> Result<(), String> {
         match (step.op, step.inputs.len(), step.outputs.len()) {
             (Op::Sync, 0, 0) | (Op::Copy, 1, 1..) | (Op::Reduce, 2.., 1..) => {}

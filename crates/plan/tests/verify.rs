@@ -75,11 +75,21 @@ fn leaving_early_races_with_the_caller() {
 }
 
 #[test]
-fn a_receive_that_nobody_sends_is_a_deadlock() {
+fn a_receive_that_nobody_sends_is_counted() {
     let mut plan = exchange(2, Protocol::Simple);
     plan.programs[0].lanes[0].nodes.remove(0);
     let message = refused(plan).to_string();
-    assert!(message.contains("rank 1, lane 0, step 1 waits for a message from rank 0"), "{message}");
+    let says =
+        "rank 1, lane 0, step 1: rank 0 sends 0 messages to rank 1 on channel 0 in a tile, which receives 1";
+    assert!(message.contains(says), "{message}");
+}
+
+#[test]
+fn two_that_receive_first_are_a_deadlock() {
+    let mut plan = exchange(2, Protocol::Simple);
+    plan.programs.iter_mut().for_each(|program| program.lanes[0].nodes.reverse());
+    let message = refused(plan).to_string();
+    assert!(message.contains("rank 1, lane 0, step 0 waits for a message from rank 0"), "{message}");
 }
 
 #[test]

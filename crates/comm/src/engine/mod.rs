@@ -15,6 +15,8 @@ mod ends;
 mod lanes;
 mod step;
 
+use std::sync::Arc;
+
 use weftlink_plan::domain::chunks::chunks_of_steps;
 use weftlink_plan::{Aliasing, Cut, Verified};
 
@@ -30,7 +32,7 @@ const PROGRAMS_MAX: usize = 64;
 
 /// A plan ready to run on one rank.
 pub(crate) struct Engine {
-    pub(crate) plan: Verified,
+    pub(crate) plan: Arc<Verified>,
     layout: Layout,
     per_tile: Vec<Vec<u32>>,
     chunks: Vec<Vec<Option<u32>>>,
@@ -55,7 +57,7 @@ impl Engine {
     }
 
     /// Prepares a plan in fresh memory of [`Engine::bytes`], which all its ranks have mapped.
-    pub(crate) fn new(plan: Verified, rank: u32, memory: SharedMemory) -> Self {
+    pub(crate) fn new(plan: Arc<Verified>, rank: u32, memory: SharedMemory) -> Self {
         let layout = Layout::new(&plan);
         assert!(memory.len() >= layout.bytes, "the plan needs {} bytes", layout.bytes);
         let per_tile: Vec<_> =

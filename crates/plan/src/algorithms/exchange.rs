@@ -16,7 +16,7 @@ use crate::plan::{
 };
 
 /// How many messages may be under way between two ranks. Credits are looked at once per so many calls.
-const DEPTH_LL: u32 = 32;
+const DEPTH_LL: u32 = 8;
 const DEPTH_SIMPLE: u32 = 4;
 
 /// The plan for `ranks`.

@@ -48,7 +48,7 @@ tools: ## install what the tests need and is not here yet
 	fi
 
 .PHONY: bench
-bench: ## time the fabric: 9,216 GPUs built and classified, growth per doubling (results: bench/runs/)
+bench: ## time the fabric at scale, the kernels and a bare exchange of cache lines (results: bench/runs/)
 	cargo bench --workspace --locked
 
 .PHONY: fuzz

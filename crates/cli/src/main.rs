@@ -1,6 +1,9 @@
 //! The command `weft`: parses, calls, prints. Whatever is worth knowing is worked out in the libraries.
 //!
 //! Exit codes: 0 fine, 1 a finding or a failed check, 2 misuse, 128 and the signal's number if one ended it.
+//!
+//! Standard output that cannot be written to is an error, but for a reader that has seen enough. One that is closed from the
+//! start is none: before `main`, Rust opens /dev/null in its place, which is then no different from what Python's DEVNULL is.
 
 mod bench;
 mod plan;
@@ -10,6 +13,7 @@ mod topo;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::anyhow;
 use clap::{Parser, Subcommand};
 
 /// Multi-GPU communication, planned from the wiring.
@@ -40,6 +44,8 @@ enum Failure {
     Misuse(anyhow::Error),
     /// The call was fine; what it looked at is not.
     Finding(anyhow::Error),
+    /// What was found could not be told.
+    Output(io::Error),
     /// A signal ended it early; what was known by then has been printed.
     Interrupted(i32),
 }
@@ -54,26 +60,34 @@ impl Failure {
     }
 }
 
+/// Of standard output only: whatever else is read or written says which it is where that fails.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self::Finding(error.into())
+        Self::Output(error)
     }
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
-        Command::Topo(args) => topo::run(&args),
-        Command::Plan(args) => plan::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::BenchRank { .. } => return bench::rank_main(),
+    let outcome = match Cli::try_parse().map(|cli| cli.command) {
+        Ok(Command::Topo(args)) => topo::run(&args),
+        Ok(Command::Plan(args)) => plan::run(&args),
+        Ok(Command::Bench(args)) => bench::run(&args),
+        Ok(Command::BenchRank { .. }) => return bench::rank_main(),
+        Err(misuse) if misuse.use_stderr() => {
+            // Where standard error is gone there is nobody left to tell.
+            let _ = misuse.print();
+            return ExitCode::from(2);
+        }
+        Err(help) => help.print().map_err(Failure::Output),
     };
     let (error, code) = match outcome.and_then(|()| Ok(io::stdout().flush()?)) {
         Ok(()) => return ExitCode::SUCCESS,
         // A reader that has seen enough, such as `head`, is no failure.
-        Err(Failure::Finding(error)) if is_broken_pipe(&error) => return ExitCode::SUCCESS,
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
+        Err(Failure::Output(error)) => (anyhow!(error).context("cannot write to standard output"), 1),
         Err(Failure::Finding(error)) => (error, 1),
         Err(Failure::Misuse(error)) => (error, 2),
-        Err(Failure::Interrupted(signal)) => (anyhow::anyhow!("interrupted"), 128 + signal as u8),
+        Err(Failure::Interrupted(signal)) => (anyhow!("interrupted"), 128 + signal as u8),
     };
     eprintln!("weft: {error:#}");
     ExitCode::from(code)
@@ -84,8 +98,4 @@ fn print_json(value: &serde_json::Value) -> io::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer_pretty(&mut out, value)?;
     writeln!(out)
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

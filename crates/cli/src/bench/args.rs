@@ -117,7 +117,7 @@ impl Args {
         let ranks = ranks as usize;
         let counts = self.counts()?;
         enough_memory(ranks, &counts)?;
-        let cores = spawn::allowed_cores()?;
+        let cores = spawn::allowed_cores().map_err(Failure::Finding)?;
         let enough = ranks <= cores.len();
         let bind = self.bind.unwrap_or(if enough { Bind::Core } else { Bind::None }) == Bind::Core;
         if bind && !enough {

@@ -88,7 +88,11 @@ impl Outcome {
 }
 
 /// Hears all ranks until they are done or one is not going to be.
-fn collect(job: &Job, ranks: &mut Ranks, mut show: impl FnMut(Row) -> io::Result<()>) -> io::Result<Outcome> {
+fn collect(
+    job: &Job,
+    ranks: &mut Ranks,
+    mut show: impl FnMut(Row) -> io::Result<()>,
+) -> Result<Outcome, Failure> {
     let mut merger = Merger::new(job);
     let mut progress = Progress::new();
     let mut left = vec![job.counts.len(); job.ranks];
@@ -123,7 +127,7 @@ fn collect(job: &Job, ranks: &mut Ranks, mut show: impl FnMut(Row) -> io::Result
             }
             Ok(Event::Closed(rank)) => {
                 running -= 1;
-                match ranks.end_of(rank)? {
+                match ranks.end_of(rank).map_err(Failure::Finding)? {
                     End::Interrupted => return Ok(Outcome::Interrupted(signal_hook::consts::SIGINT)),
                     End::Died(how) if !gave_up[rank] => (0, how),
                     End::Died(_) => continue,

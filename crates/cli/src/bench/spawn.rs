@@ -69,12 +69,12 @@ impl Ranks {
     }
 
     /// How a rank that will say no more has ended.
-    pub(super) fn end_of(&mut self, rank: usize) -> io::Result<End> {
+    pub(super) fn end_of(&mut self, rank: usize) -> anyhow::Result<End> {
         let Some(child) = self.children.get_mut(rank) else {
             return Ok(End::Fine);
         };
         let pid = child.id();
-        let status = child.wait()?;
+        let status = child.wait().with_context(|| format!("cannot tell how rank {rank} ended"))?;
         Ok(match status.signal() {
             _ if status.success() => End::Fine,
             Some(SIGINT) => End::Interrupted,
@@ -238,8 +238,8 @@ fn run(
 }
 
 /// The cores that this process may use.
-pub(super) fn allowed_cores() -> io::Result<Vec<usize>> {
-    let allowed = sched_getaffinity(None)?;
+pub(super) fn allowed_cores() -> anyhow::Result<Vec<usize>> {
+    let allowed = sched_getaffinity(None).context("cannot tell which cores may be used")?;
     Ok((0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
 }
 

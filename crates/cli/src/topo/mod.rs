@@ -12,7 +12,7 @@ mod tree;
 use std::io::{self, Write};
 use std::path::{Path as FilePath, PathBuf};
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_fabric::format::{document, dot, svg, xml};
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     if let Some(file) = &args.record {
         let recording = record(&Folder::new("/"), &Nvml).map_err(Failure::finding)?;
-        return Ok(write(file, &recording.to_string())?);
+        return write(file, &recording.to_string());
     }
     let fabric = target::resolve(args.target.as_deref(), args.gpu.as_deref())?;
     check_standard_output(args)?;
@@ -189,10 +189,11 @@ fn topology_xml(fabric: &Fabric) -> Result<String, Failure> {
     Ok(xml::write(fabric, &hosts))
 }
 
-fn write(file: &FilePath, text: &str) -> io::Result<()> {
+fn write(file: &FilePath, text: &str) -> Result<(), Failure> {
     if file == FilePath::new("-") {
-        return io::stdout().write_all(text.as_bytes());
+        return Ok(io::stdout().write_all(text.as_bytes())?);
     }
     std::fs::write(file, text)
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", file.display())))
+        .with_context(|| format!("cannot write {}", file.display()))
+        .map_err(Failure::Finding)
 }

@@ -10,10 +10,12 @@ mod plan;
 mod table;
 mod topo;
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::anyhow;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 
 /// Multi-GPU communication, planned from the wiring.
@@ -75,7 +77,7 @@ fn main() -> ExitCode {
         Ok(Command::BenchRank { .. }) => return bench::rank_main(),
         Err(misuse) if misuse.use_stderr() => {
             // Where standard error is gone there is nobody left to tell.
-            let _ = misuse.print();
+            let _ = without_tip_to_escape(misuse).print();
             return ExitCode::from(2);
         }
         Err(help) => help.print().map_err(Failure::Output),
@@ -98,4 +100,21 @@ fn print_json(value: &serde_json::Value) -> io::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer_pretty(&mut out, value)?;
     writeln!(out)
+}
+
+/// So many of something: `1 rank`, `2 ranks`.
+fn counted<N: Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
+    let ending = if count == N::from(1) { "" } else { "s" };
+    format!("{count} {what}{ending}")
+}
+
+/// Leaves out clap's advice to write `-- -x` for an option that there is not: nobody who types one means a file.
+fn without_tip_to_escape(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
+        tips.retain(|tip| !tip.to_string().contains("as a value"));
+        if !tips.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        }
+    }
+    error
 }

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use common::{Outcome, scratch, shell};
+use common::{Outcome, root, scratch, shell};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
@@ -70,6 +70,41 @@ fn sizes_go_up_by_steps_too() {
     let table = measured("bench-steps", "-b 10 -e 31 -i 10 --iters 1 -w 0");
     let sizes: Vec<_> = rows(&table).iter().map(|row| row[0].to_owned()).collect();
     assert_eq!(sizes, ["8", "20", "28"], "whole elements");
+}
+
+#[test]
+fn options_as_nccl_tests_spells_them() {
+    let arguments = "-b 1K -e 4K -f 4 -o sum -d float --warmup_iters 1 --local_register 2 --iters 1";
+    let table = measured("bench-spelling", arguments);
+    let sizes: Vec<_> = rows(&table).iter().map(|row| row[0].to_owned()).collect();
+    assert_eq!(sizes, ["1024", "4096"]);
+    assert!(table.contains("# 1 warm-up call, 1 timed call; "), "{table}");
+    let table = measured("bench-spelling", "-b 1M -e 2M -i 1M --iters 1 -w 0");
+    assert_eq!(rows(&table).iter().map(|row| row[1]).collect::<Vec<_>>(), ["262144", "524288"]);
+}
+
+#[test]
+fn one_rank_is_not_ranks() {
+    let table = measured("bench-one", "-n 1 -e 8 --iters 1");
+    assert!(table.contains("# 1 rank (a process), "), "{table}");
+    let table = measured("bench-one", "-n 1 -e 8 --iters 1 --threads");
+    assert!(table.contains("# 1 rank (a thread), "), "{table}");
+}
+
+#[test]
+fn help_is_wrapped_once() {
+    let help = shell(&scratch("bench-help"), "COLUMNS=100 weft bench --help 2> /dev/null").output;
+    for paragraph in help[help.find("Options are spelled").unwrap()..].split("\n\n") {
+        let lines: Vec<_> = paragraph.trim().lines().collect();
+        // A line of at most 100 columns that is not the last has no room for the next one's first word.
+        for pair in lines.windows(2) {
+            let next = pair[1].split(' ').next().unwrap();
+            assert!(pair[0].len() + 1 + next.len() > 100, "{help}");
+        }
+    }
+    assert!(help.contains("K, M and G alone are 2^10, 2^20 and 2^30"), "{help}");
+    assert!(help.contains("Exit code 1 if any element was wrong or a rank failed."), "{help}");
+    assert!(!help.contains("-g"), "{help}");
 }
 
 #[test]
@@ -137,6 +172,18 @@ fn the_document_has_what_the_table_has() {
 }
 
 #[test]
+fn the_guide_names_every_field_of_the_document() {
+    let guide = fs::read_to_string(root().join("docs/bench.md")).unwrap();
+    let run = json("bench-fields", "-b 8 -e 8 --iters 1 --algorithm ring");
+    let row = &run["rows"][0];
+    for object in [&run, &run["plan"], row, &row["out_of_place"]] {
+        for field in object.as_object().unwrap().keys() {
+            assert!(guide.contains(&format!("`{field}`")), "docs/bench.md does not tell what {field} is");
+        }
+    }
+}
+
+#[test]
 fn without_a_check_nothing_is_claimed() {
     let run = json("bench-unchecked", "-b 8 -e 8 --iters 1 -c 0 --algorithm one-shot -R 2");
     assert_eq!((&run["checked"], &run["out_of_bounds"]), (&false.into(), &Value::Null));
@@ -165,6 +212,20 @@ fn misuse() {
         ("-f 2 -i 8", "cannot be used with"),
         ("-b 4 -e 1GiB -i 4", "more than 10000 sizes"),
         ("-b lots", "is not a size"),
+        ("-b -1", "unexpected argument '-1' found"),
+        ("-e 99999999TB", "this is too large"),
+        ("-o prod", "only sum so far"),
+        ("-d half", "only float so far"),
+        ("-g 8", "-g: ranks are given by -n; each is a process (or a thread with --threads)"),
+        ("-g", "-g: ranks are given by -n;"),
+        ("--nthreads 2", "-t: ranks are given by -n;"),
+        ("-z 1", "-z: a choice between blocking and other calls is not there yet"),
+        ("-m 4", "-m: calls put together into one are not there yet"),
+        ("-a 1", "-a: a choice of the time to show is not there yet"),
+        ("-p 1", "-p: a choice of how ranks start is not there yet"),
+        ("-G 2", "-G: CUDA graphs are not there yet"),
+        ("-x", "unexpected argument '-x' found"),
+        ("--deadline -1", "say how many seconds"),
         ("-R 1", "registered but not symmetric is no faster"),
         ("-R 3", "say 0 (ordinary) or 2 (symmetric)"),
         ("-c 2", "say 0 or 1"),
@@ -183,7 +244,10 @@ fn misuse() {
         assert_eq!(done.code, Some(2), "{arguments}: {}", done.errors);
         assert!(done.errors.contains(told), "{arguments}: {}", done.errors);
         assert!(done.output.is_empty(), "{arguments}: {}", done.output);
+        assert!(!done.errors.contains("as a value"), "{arguments}: {}", done.errors);
     }
+    let done = shell(&scratch("bench-misuse"), "weft bench -g 8");
+    assert!(done.errors.contains("ranks are given by -n"), "without a collective too: {}", done.errors);
     let done = shell(&scratch("bench-misuse"), "weft bench-rank 0");
     assert_eq!(done.code, Some(2), "{}", done.errors);
     assert!(done.errors.contains("is what `weft bench` runs"), "{}", done.errors);

@@ -29,12 +29,14 @@ fn every_algorithm_is_listed_printed_and_proved() {
         assert!(list.lines().any(|line| line.starts_with(&format!("{name} "))), "{list}");
         for ranks in [1, 2, 5] {
             let plan = format!("weft plan all-reduce -n {ranks} --algorithm {name}");
+            let (count, ranks) =
+                (ranks, if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") });
             let text = shown(&folder, &plan);
-            assert!(text.starts_with(&format!("{name}: all-reduce on {ranks} ranks, ")), "{text}");
-            assert_eq!(text.lines().filter(|line| line.starts_with("rank ")).count(), ranks);
+            assert!(text.starts_with(&format!("{name}: all-reduce on {ranks}, ")), "{text}");
+            assert_eq!(text.lines().filter(|line| line.starts_with("rank ")).count(), count);
             let sentence = shown(&folder, &format!("{plan} --emit json > p.json && weft plan verify p.json"));
             assert!(
-                sentence.starts_with(&format!("p.json: {name} for {ranks} ranks computes all-reduce, ")),
+                sentence.starts_with(&format!("p.json: {name} for {ranks} computes all-reduce, ")),
                 "{sentence}"
             );
         }

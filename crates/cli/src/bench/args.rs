@@ -9,48 +9,63 @@ use clap::ValueEnum;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::{Algorithm, Collective, Verified, verify};
 
+use super::elsewhere::Elsewhere;
 use super::job::{ELEMENT, Job};
+use super::size::size;
 use super::{data, spawn};
-use crate::Failure;
+use crate::{Failure, counted};
 
 /// Measure a collective between ranks on this host, as nccl-tests does
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   weft bench all-reduce                             2 ranks, 8 bytes to 128 MiB
-  weft bench all-reduce -n 4 -b 1KiB -e 1MiB -f 2   4 ranks, 11 sizes
+  weft bench all-reduce -n 4 -b 1K -e 1M -f 2       4 ranks, 11 sizes
   weft bench all-reduce -R 2                        symmetric buffers, which peers reach directly
   weft bench all-reduce --algorithm ring --lanes 2
   weft bench --plan mine.json                       a plan of your own; it is proved first
   weft bench all-reduce --json > run.json
 
-Options are spelled as nccl-tests spells them, but for -n, which is the number of ranks as for mpirun; the number of
-iterations is --iters. time is that of the slowest rank, averaged over the iterations; algbw is size / time; busbw is
-algbw x 2(ranks - 1) / ranks. Exit code 1 if any element was wrong.")]
+Options are spelled as nccl-tests spells them, but for -n, which is the number of ranks as for mpirun; the number of \
+iterations is --iters.
+
+A SIZE is 8, 64KiB or 25MB; K, M and G alone are 2^10, 2^20 and 2^30, as in nccl-tests.
+
+time is that of the slowest rank, averaged over the iterations; algbw is size / time; busbw is \
+algbw x 2(ranks - 1) / ranks.
+
+Exit code 1 if any element was wrong or a rank failed.")]
 pub(crate) struct Args {
     /// What to measure; a plan knows what it is for
-    #[arg(required_unless_present = "plan")]
+    #[arg(required_unless_present_any = ["plan", "Elsewhere"])]
     collective: Option<CollectiveName>,
     /// Ranks, each a process [default: 2, or as many as the plan has]
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
     ranks: Option<u32>,
     /// The smallest size
-    #[arg(short = 'b', long, value_name = "SIZE", default_value = "8")]
+    #[arg(short = 'b', long, value_name = "SIZE", default_value = "8", value_parser = size)]
     minbytes: Bytes,
     /// The largest size [default: 128MiB, or the smallest if that is larger]
-    #[arg(short = 'e', long, value_name = "SIZE")]
+    #[arg(short = 'e', long, value_name = "SIZE", value_parser = size)]
     maxbytes: Option<Bytes>,
     /// Each size is so many times the one before [default: 8]
     #[arg(short = 'f', long, value_name = "FACTOR", value_parser = clap::value_parser!(u64).range(2..))]
     stepfactor: Option<u64>,
     /// Each size is so much larger than the one before
-    #[arg(short = 'i', long, value_name = "SIZE", conflicts_with = "stepfactor")]
+    #[arg(short = 'i', long, value_name = "SIZE", value_parser = size, conflicts_with = "stepfactor")]
     stepbytes: Option<Bytes>,
     /// Buffers: 0 ordinary memory, 2 symmetric memory
-    #[arg(short = 'R', long, value_name = "0|2", default_value = "0", action = Set, value_parser = is_symmetric)]
+    #[arg(short = 'R', long, alias = "local_register", value_name = "0|2", default_value = "0", action = Set, value_parser = is_symmetric)]
     local_register: bool,
     /// Calls before those that are timed, at each size
-    #[arg(short = 'w', long, value_name = "CALLS", default_value_t = 5)]
+    #[arg(
+        short = 'w',
+        long,
+        alias = "warmup_iters",
+        value_name = "CALLS",
+        allow_negative_numbers = true,
+        default_value_t = 5
+    )]
     warmup_iters: u32,
     /// Calls that are timed, at each size [default: as many as take 0.15 s, 5 to 500000]
     #[arg(long, value_name = "CALLS", value_parser = clap::value_parser!(u32).range(1..))]
@@ -58,6 +73,12 @@ pub(crate) struct Args {
     /// Whether every element of a result is compared with what it should be: 0 no, 1 yes
     #[arg(short = 'c', long, value_name = "0|1", default_value = "1", action = Set, value_parser = is_one)]
     check: bool,
+    /// How elements are combined: only sum so far
+    #[arg(id = "op", short = 'o', long = "op", value_name = "OP", default_value = "sum", value_parser = only_sum)]
+    _op: String,
+    /// The type of elements: only float so far
+    #[arg(id = "datatype", short = 'd', long = "datatype", value_name = "TYPE", default_value = "float", value_parser = only_float)]
+    _datatype: String,
     /// Run this algorithm at all sizes; `weft plan --list` prints them
     #[arg(long, value_name = "NAME", conflicts_with = "plan")]
     algorithm: Option<Algorithm>,
@@ -74,11 +95,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOW")]
     bind: Option<Bind>,
     /// How long a call may wait for other ranks before it fails
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value = "60", value_parser = seconds)]
     deadline: Duration,
     /// Print one JSON document at the end
     #[arg(long)]
     pub(super) json: bool,
+    #[command(flatten)]
+    elsewhere: Elsewhere,
 }
 
 const RANKS_MAX: i64 = 1024;
@@ -101,11 +124,12 @@ enum Bind {
 
 impl Args {
     pub(super) fn job(&self) -> Result<Job, Failure> {
+        self.elsewhere.refuse()?;
         let plan = self.plan()?;
         let ranks = match (&plan, self.ranks) {
             (Some(plan), Some(ranks)) if plan.ranks != ranks => {
-                let (name, for_ranks) = (&plan.name, plan.ranks);
-                return misuse(format!("the plan {name:?} is for {for_ranks} ranks, not for -n {ranks}"));
+                let (name, for_ranks) = (&plan.name, counted(plan.ranks, "rank"));
+                return misuse(format!("the plan {name:?} is for {for_ranks}, not for -n {ranks}"));
             }
             (Some(plan), None) => plan.ranks,
             (_, ranks) => ranks.unwrap_or(2),
@@ -202,7 +226,8 @@ fn enough_memory(ranks: usize, counts: &[usize]) -> Result<(), Failure> {
     let needed = Bytes(largest.0.saturating_mul(2 * ranks as u64));
     match weftlink_comm::available_memory_bytes() {
         Some(left) if needed.0 > left => misuse(format!(
-            "{ranks} ranks with two buffers of {largest} each need {needed}, and {} are left: choose a smaller -e",
+            "{} with two buffers of {largest} for each: that takes {needed}, and {} are left; choose a smaller -e",
+            counted(ranks, "rank"),
             Bytes(left)
         )),
         _ => Ok(()),
@@ -226,6 +251,18 @@ fn is_one(text: &str) -> Result<bool, String> {
         "1" => Ok(true),
         _ => Err("say 0 or 1".to_owned()),
     }
+}
+
+fn only_sum(text: &str) -> Result<String, String> {
+    only("sum", text)
+}
+
+fn only_float(text: &str) -> Result<String, String> {
+    only(ELEMENT.0, text)
+}
+
+fn only(known: &str, text: &str) -> Result<String, String> {
+    if text == known { Ok(text.to_owned()) } else { Err(format!("only {known} so far")) }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

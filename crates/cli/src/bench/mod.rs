@@ -6,10 +6,12 @@
 
 mod args;
 mod data;
+mod elsewhere;
 mod job;
 mod json;
 mod rank;
 mod results;
+mod size;
 mod spawn;
 mod table;
 
@@ -22,7 +24,7 @@ use anyhow::anyhow;
 pub(crate) use args::Args;
 pub(crate) use spawn::{RANK_COMMAND, rank_main};
 
-use crate::Failure;
+use crate::{Failure, counted};
 use job::{Job, Message};
 use results::{Merger, Row};
 use spawn::{End, Event, Ranks};
@@ -60,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         (Outcome::Interrupted(signal), _) => Err(Failure::Interrupted(signal)),
         (Outcome::Failed(error), _) => Err(Failure::finding(anyhow!(error))),
         (Outcome::Done, 0) => Ok(()),
-        (Outcome::Done, wrong) => Err(Failure::finding(anyhow!("{wrong} elements are wrong"))),
+        (Outcome::Done, wrong) => Err(Failure::finding(anyhow!(counted(wrong, "wrong element")))),
     }
 }
 

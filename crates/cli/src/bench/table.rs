@@ -8,15 +8,26 @@ use weftlink_fabric::bytes::Bytes;
 use super::job::{ELEMENT, Job};
 use super::rank::{ITERATIONS_MAX, ITERATIONS_MIN, LOOP_SECONDS};
 use super::results::{Measured, Row, average_busbw_gb_per_s, wrong};
+use crate::counted;
 
 /// What stands above the rows.
 pub(super) fn header(out: &mut impl Write, job: &Job, threads: bool, pids: &[u32]) -> io::Result<()> {
-    let kind = if threads { "threads" } else { "processes" };
+    let kind = match (threads, job.ranks) {
+        (true, 1) => "a thread",
+        (true, _) => "threads",
+        (false, 1) => "a process",
+        (false, _) => "processes",
+    };
     let buffers = if job.symmetric { "symmetric memory" } else { "ordinary memory" };
     let checked = if job.check { "every element is checked" } else { "nothing is checked" };
     writeln!(out, "# weft {}: {} on this host", env!("CARGO_PKG_VERSION"), job.collective)?;
-    writeln!(out, "# {} ranks ({kind}), {buffers}, {} kernels", job.ranks, Kernels::detect().name())?;
-    writeln!(out, "# {} warm-up calls, {}; {checked}", job.warmup, iterations(job))?;
+    writeln!(
+        out,
+        "# {} ({kind}), {buffers}, {} kernels",
+        counted(job.ranks, "rank"),
+        Kernels::detect().name()
+    )?;
+    writeln!(out, "# {}, {}; {checked}", counted(job.warmup, "warm-up call"), iterations(job))?;
     if let Some((name, lanes, hash)) = job.same_plan() {
         let lanes = if lanes == 1 { String::new() } else { format!(" of {lanes} lanes") };
         writeln!(out, "# plan {name}{lanes}, hash {hash}, at all sizes")?;
@@ -106,7 +117,7 @@ impl Drop for Progress {
 
 fn iterations(job: &Job) -> String {
     match job.iterations {
-        Some(calls) => format!("{calls} timed calls"),
+        Some(calls) => counted(calls, "timed call"),
         None => format!("then as many as take {LOOP_SECONDS} s ({ITERATIONS_MIN} to {ITERATIONS_MAX})"),
     }
 }

@@ -10,7 +10,7 @@ use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::{Plan, Refusal, Verified, verify};
 
 use super::text::ways;
-use crate::Failure;
+use crate::{Failure, counted};
 
 /// A plan of a thousand ranks has a tenth of that.
 const BYTES_MAX: u64 = 64 << 20;
@@ -41,12 +41,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let plan = verified.with_context(|| file.clone()).map_err(Failure::Finding)?;
     if !args.json {
-        let (name, ranks, collective) = (&plan.name, plan.ranks, plan.collective);
-        let (lanes, steps, hash) = (lanes(&plan), steps(&plan), plan.hash());
+        let (name, ranks, collective) = (&plan.name, counted(plan.ranks, "rank"), plan.collective);
+        let (lanes, steps, hash) =
+            (counted(lanes(&plan), "lane"), counted(steps(&plan), "step"), plan.hash());
         let needs = if plan.needs_windows() { "; needs symmetric buffers" } else { "" };
         writeln!(
             io::stdout(),
-            "{file}: {name} for {ranks} ranks computes {collective}, {}; {steps} steps in {lanes} lanes{needs}; \
+            "{file}: {name} for {ranks} computes {collective}, {}; {steps} in {lanes}{needs}; \
              hash {hash:016x}",
             ways(&plan)
         )?;

@@ -6,15 +6,12 @@ use std::io::{self, Write};
 use weftlink_plan::plan::{Channel, Input, Lane, Node, Op, Output, Place, Protocol, Remote, Step, Wait};
 use weftlink_plan::{Affine, Plan, Verified};
 
+use crate::counted;
+
 /// Prints a plan, or what one rank does in it.
 pub(super) fn print(out: &mut impl Write, plan: &Verified, show: Option<u32>) -> io::Result<()> {
-    let (name, collective, ranks) = (&plan.name, plan.collective, plan.ranks);
-    writeln!(
-        out,
-        "{name}: {collective} on {ranks} ranks, {}; proved, hash {:016x}",
-        ways(plan),
-        plan.hash()
-    )?;
+    let (name, collective, ranks) = (&plan.name, plan.collective, counted(plan.ranks, "rank"));
+    writeln!(out, "{name}: {collective} on {ranks}, {}; proved, hash {:016x}", ways(plan), plan.hash())?;
     let chunks = plan.chunks;
     let scratch = if chunks.scratch > 0 { format!(", scratch {}", chunks.scratch) } else { String::new() };
     writeln!(out, "  chunks: input {}, output {}{scratch}", chunks.input, chunks.output)?;
@@ -54,7 +51,7 @@ fn about_channel(channel: &Channel) -> String {
         Protocol::Ll => "ll (payload and flag in one cache line)",
         Protocol::Ll128 => "ll128 (payload and flag in 128 bytes)",
     };
-    format!("{protocol}, at most {} messages under way", channel.depth)
+    format!("{protocol}, at most {} under way", counted(channel.depth, "message"))
 }
 
 fn about_lane(number: usize, lane: &Lane, has_channels: bool) -> String {

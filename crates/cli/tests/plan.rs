@@ -7,7 +7,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Outcome, scratch, shell};
+use common::{Outcome, root, scratch, shell};
 use serde_json::{Value, json};
 
 const ALGORITHMS: [&str; 5] = ["exchange-ll", "exchange", "one-shot", "two-shot", "ring"];
@@ -122,6 +122,8 @@ fn a_plan_that_was_tampered_with_is_refused() {
 fn misuse_is_told_from_bad_input() {
     let folder = scratch("plan-misuse");
     std::fs::write(folder.join("no.json"), "{ \"weft\": \"plan/9\" }").unwrap();
+    std::fs::write(folder.join("msccl.xml"), "\u{feff}\n<algo name=\"allreduce\" nchunksperloop=\"8\"/>")
+        .unwrap();
     for (arguments, code, told) in [
         ("all-reduce", 2, "say which: --algorithm exchange-ll, exchange, one-shot, two-shot, ring"),
         ("all-reduce --algorithm bruck", 2, "there is no algorithm called \"bruck\"; there are exchange-ll"),
@@ -131,6 +133,7 @@ fn misuse_is_told_from_bad_input() {
         ("all-reduce --algorithm exchange --lanes 3", 2, "--lanes is for --algorithm ring"),
         ("verify nothere.json", 2, "cannot read nothere.json"),
         ("verify .", 1, "cannot read ."),
+        ("verify msccl.xml", 1, "msccl.xml: this is XML; Weft reads plans in JSON\n"),
         (
             "verify no.json",
             1,
@@ -141,5 +144,66 @@ fn misuse_is_told_from_bad_input() {
         assert_eq!(done.code, Some(code), "{arguments}: {}", done.errors);
         assert!(done.errors.contains(told), "{arguments}: {}", done.errors);
         assert!(done.output.is_empty(), "{arguments}: {}", done.output);
+    }
+}
+
+#[test]
+fn the_guide_knows_the_limits_of_a_proof() {
+    let folder = scratch("plan-limits");
+    let guide = std::fs::read_to_string(root().join("docs/plan.md")).unwrap();
+    let limits = guide.split_once("| what | at most |").unwrap().1.split_once("\n\n").unwrap().0;
+    let sync = json!({ "step": { "op": "sync" } });
+    let signal = json!({ "step": { "op": "sync", "signals": [0] } });
+    let repeated = |times: u32, node: &Value| json!([{ "loop": { "times": times, "body": [node] } }]);
+    let lane = |nodes: Value| json!({ "nodes": nodes });
+    let lanes = |count: usize, each: &Value| json!({ "lanes": vec![each; count] });
+    let empty = lane(json!([]));
+    for (what, ranks, program, changes) in [
+        ("number of ranks", 70_000, lanes(1, &empty), json!({})),
+        ("lanes of a rank", 1, lanes(257, &empty), json!({})),
+        ("lanes of all ranks", 17, lanes(256, &empty), json!({})),
+        (
+            "number of channels",
+            1,
+            lanes(1, &empty),
+            json!({ "channels": vec![json!({ "protocol": "ll", "depth": 1 }); 1025] }),
+        ),
+        (
+            "depth of a channel",
+            1,
+            lanes(1, &empty),
+            json!({ "channels": [{ "protocol": "ll", "depth": 257 }] }),
+        ),
+        ("number of counters", 1, lanes(1, &empty), json!({ "counters": 1025 })),
+        ("number of chunks", 1, lanes(1, &empty), json!({ "chunks": { "input": 1, "output": 2_000_000 } })),
+        ("work of one tile", 1, lanes(1, &lane(repeated(5_000_000, &sync))), json!({})),
+        ("work of a proof", 1, lanes(256, &lane(repeated(10_000, &sync))), json!({})),
+        (
+            "signals of a proof",
+            16,
+            lanes(256, &lane(json!([signal, signal, signal]))),
+            json!({ "counters": 1 }),
+        ),
+        (
+            "chunks of all ranks and tiles",
+            2,
+            lanes(1, &empty),
+            json!({ "chunks": { "input": 1_000_000, "output": 1_000_000 } }),
+        ),
+    ] {
+        let mut plan = json!({
+            "weft": "plan/1", "name": "large", "collective": "all-reduce", "ranks": ranks,
+            "chunks": { "input": 1, "output": 1 }, "aliasing": ["in_place"],
+            "programs": vec![program; ranks.min(17)],
+        });
+        let changed =
+            changes.as_object().unwrap().iter().map(|(field, value)| (field.clone(), value.clone()));
+        plan.as_object_mut().unwrap().extend(changed);
+        std::fs::write(folder.join("large.json"), plan.to_string()).unwrap();
+        let told = shell(&folder, "weft plan verify large.json").errors;
+        assert!(told.contains(what), "{what}: {told}");
+        let limit = told.split_once("more than the ").unwrap().1.split(' ').next().unwrap();
+        let is_told = limits.split([' ', ';', '|']).any(|word| word == limit);
+        assert!(is_told, "docs/plan.md does not tell that {what} has the limit {limit}");
     }
 }

@@ -69,6 +69,9 @@ fn parse(file: &Path) -> Result<Plan, Failure> {
         let limit = Bytes(BYTES_MAX);
         return Err(Failure::finding(anyhow!("{name} is larger than {limit}, so it is no plan")));
     }
+    if text.trim_start_matches('\u{feff}').trim_start().starts_with('<') {
+        return Err(Failure::finding(anyhow!("{name}: this is XML; Weft reads plans in JSON")));
+    }
     // The error tells its cause already, and would tell it again as a chain.
     Plan::from_json(&text).map_err(|error| Failure::finding(anyhow!("{name}: {error}")))
 }

@@ -13,6 +13,7 @@
 //! ```
 //!
 //! - [`Communicator`] runs collectives between ranks: threads ([`on_threads`]) or processes ([`bootstrap`]).
+//!   `examples/01-all-reduce.rs` and `examples/02-processes.rs` show both.
 //! - [`plan`] describes, proves and interprets what moves when.
 //! - [`fabric`] describes what is wired to what, and how fast.
 

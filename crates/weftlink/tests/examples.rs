@@ -1,0 +1,31 @@
+//! The examples run, and print what they say. `cargo test` and `cargo nextest` build them along with this test.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::env;
+use std::process::Command;
+
+#[test]
+fn ranks_that_are_threads() {
+    assert_eq!(printed("01-all-reduce"), "every rank holds 0 + 1 + 2 + 3 = [6.0, 6.0, 6.0, 6.0]\n");
+}
+
+#[test]
+fn ranks_that_are_processes() {
+    assert_eq!(printed("02-processes"), "every rank holds 0 + 1 + 2 + 3 = 6\n4 of 4 ranks went well\n");
+}
+
+/// What an example prints. Cargo puts it into the folder `examples` beside the one that this test is in.
+fn printed(example: &str) -> String {
+    let built = env::current_exe().unwrap().parent().unwrap().with_file_name("examples").join(example);
+    assert!(
+        built.exists(),
+        "{} is not there: `cargo build -p weftlink --examples` builds it",
+        built.display()
+    );
+    let done = Command::new(built).output().unwrap();
+    let errors = String::from_utf8(done.stderr).unwrap();
+    assert!(done.status.success(), "{example}: {errors}");
+    assert!(errors.is_empty(), "{example}: {errors}");
+    String::from_utf8(done.stdout).unwrap()
+}

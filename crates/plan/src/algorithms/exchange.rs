@@ -15,8 +15,13 @@ use crate::plan::{
     Aliasing, Channel, Chunks, Collective, Format, Input, Lane, Output, Place, Plan, Program, Protocol, Step,
 };
 
-/// How many messages may be under way between two ranks. Credits are looked at once per so many calls.
-const DEPTH_LL: u32 = 8;
+/// How many packets may be under way between two ranks: credits are looked at once per so many calls. Many ranks make
+/// do with fewer, since a proof goes through all of them.
+fn packets(ranks: u32) -> u32 {
+    if ranks <= 8 { 32 } else { 8 }
+}
+
+/// How many messages may be under way that have slots of their own.
 const DEPTH_SIMPLE: u32 = 4;
 
 /// The plan for `ranks`.
@@ -25,7 +30,7 @@ const DEPTH_SIMPLE: u32 = 4;
 /// If there are no ranks.
 pub fn exchange(ranks: u32, protocol: Protocol) -> Plan {
     assert!(ranks > 0, "an exchange needs a rank");
-    let depth = if protocol == Protocol::Simple { DEPTH_SIMPLE } else { DEPTH_LL };
+    let depth = if protocol == Protocol::Simple { DEPTH_SIMPLE } else { packets(ranks) };
     Plan {
         weft: Format::default(),
         name: if protocol == Protocol::Simple { "exchange" } else { "exchange-ll" }.to_owned(),

@@ -3,6 +3,11 @@
 // Hands the caller's buffers to the engine, which takes addresses.
 #![allow(unsafe_code)]
 
+mod check;
+#[cfg(test)]
+mod tests;
+mod trace;
+
 use std::panic::resume_unwind;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
@@ -11,6 +16,10 @@ use std::time::Duration;
 
 use rustix::param::page_size;
 use weftlink_plan::{Algorithm, Cut, Verified};
+
+use check::{check_buffers, check_plan};
+use trace::Recorder;
+pub use trace::Taken;
 
 use crate::bootstrap::Bootstrap;
 use crate::choose;
@@ -30,7 +39,7 @@ use crate::window::{Buffers, Window};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How long a call waits for other ranks, without getting on, before it fails and names them. A call of many steps
-    /// may take longer.
+    /// may take longer. 300 s unless set.
     pub deadline: Duration,
     /// Whether ranks that wait keep their core: right when each has one of its own. Unset: when there are enough.
     pub spin: Option<bool>,
@@ -67,19 +76,6 @@ pub struct Communicator {
 pub struct PlanId {
     index: usize,
     owner: u64,
-}
-
-/// A step that was taken, in the order of all ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Taken {
-    /// Its place among all steps of all ranks: taken when its inputs were there, before anything was published.
-    pub ticket: u64,
-    /// The lane.
-    pub lane: u32,
-    /// The tile.
-    pub tile: u32,
-    /// How many steps the lane had taken in this tile before.
-    pub ordinal: u32,
 }
 
 /// Runs `work` on so many ranks, each a thread of this process, and returns what each gave, by rank. Ranks wait for each
@@ -405,138 +401,5 @@ impl Drop for Communicator {
 impl std::fmt::Debug for Communicator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Communicator(rank {} of {}, {} calls)", self.rank, self.size, self.calls)
-    }
-}
-
-/// Whether buffers can be passed to any call of this communicator.
-#[inline]
-fn check_buffers(buffers: &Buffers<'_>, identity: u64) -> Result<(), Error> {
-    if buffers.input_length != buffers.output_length {
-        return Err(uneven(buffers));
-    }
-    if buffers.is_symmetric() && buffers.owner != identity {
-        return Err(Error::Misuse("a window of another communicator cannot be used here".to_owned()));
-    }
-    Ok(())
-}
-
-#[cold]
-fn uneven(buffers: &Buffers<'_>) -> Error {
-    let (input, output) = (buffers.input_length, buffers.output_length);
-    Error::Misuse(format!("an all-reduce has as many elements out as in, not {input} in and {output} out"))
-}
-
-/// Whether a plan can be run on these buffers.
-#[inline]
-fn check_plan(engine: &Engine, buffers: &Buffers<'_>) -> Result<(), Error> {
-    let claimed = engine.claims(buffers.aliasing);
-    let reachable = buffers.is_symmetric() || !engine.needs_windows();
-    if claimed && reachable { Ok(()) } else { Err(unfit(&engine.plan, buffers, reachable)) }
-}
-
-#[cold]
-fn unfit(plan: &Verified, buffers: &Buffers<'_>, reachable: bool) -> Error {
-    let name = &plan.name;
-    Error::Misuse(if reachable {
-        format!("the plan {name:?} is not proved for buffers that are passed {}", buffers.aliasing)
-    } else {
-        format!("the plan {name:?} reaches into peers' buffers: pass windows (symmetric memory)")
-    })
-}
-
-struct Recorder<'a> {
-    tickets: &'a AtomicU64,
-    taken: Vec<Taken>,
-}
-
-impl Tracer for Recorder<'_> {
-    fn step(&mut self, lane: u32, tile: u32, ordinal: u32) {
-        let ticket = self.tickets.fetch_add(1, Ordering::AcqRel);
-        self.taken.push(Taken { ticket, lane, tile, ordinal });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use weftlink_plan::{Aliasing, Plan, verify};
-
-    use super::*;
-    use crate::header::Location;
-
-    /// What each of two ranks gave, or `None` if it panicked. Waits that end by themselves are not what is tested.
-    fn on_two<T: Send>(work: impl Fn(&mut Communicator) -> T + Sync) -> [Option<T>; 2] {
-        let options = Options { deadline: Duration::from_secs(60), ..Options::default() };
-        let ranks = Communicator::threads(2, options).unwrap();
-        // Nobody leaves before both are through: that would be noticed as well.
-        let done = std::sync::Barrier::new(2);
-        let run = |mut comm: Communicator| {
-            let gave = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&mut comm)));
-            done.wait();
-            gave.ok()
-        };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| run(comm))).collect();
-            let gave: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-            gave.try_into().unwrap_or_else(|_| unreachable!("there are two"))
-        })
-    }
-
-    struct Panics(bool);
-
-    impl Tracer for Panics {
-        fn step(&mut self, _: u32, _: u32, _: u32) {
-            assert!(!self.0, "on purpose");
-        }
-    }
-
-    #[test]
-    fn a_panic_in_a_call_ends_it_for_all() {
-        for algorithm in [Algorithm::Ring, Algorithm::TwoShot] {
-            let gave = on_two(|comm| {
-                let plan = comm.built_in(algorithm).unwrap();
-                let mut window = comm.window(5000).unwrap();
-                let mut panics = Panics(comm.rank() == 1);
-                comm.call(plan, (&mut window).into(), &mut panics).unwrap_err()
-            });
-            let aborted = matches!(gave[0], Some(Error::Aborted { by: 1, reason: "it panicked", .. }));
-            assert!(aborted && gave[1].is_none(), "{gave:?}");
-        }
-    }
-
-    #[test]
-    fn a_communicator_that_panicked_in_a_call_says_so() {
-        let gave = on_two(|comm| {
-            let plan = comm.built_in(Algorithm::Ring).unwrap();
-            let mut panics = Panics(comm.rank() == 1);
-            let mut call = || comm.call(plan, (&mut [1.0; 10]).into(), &mut panics);
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut call));
-            comm.all_reduce(&mut [1.0]).unwrap_err().to_string()
-        });
-        assert!(gave.iter().flatten().all(|error| error.contains("panicked")), "{gave:?}");
-    }
-
-    #[test]
-    fn calls_whose_signatures_are_the_same_by_chance_do_not_touch_each_other() {
-        // Of enough plans there are two whose hashes are so near that another count makes up for it.
-        let named = |name: usize| {
-            let plan = Plan { name: name.to_string(), ..Algorithm::TwoShot.plan(2, 1) };
-            verify(plan).unwrap()
-        };
-        let window = Location::Window { number: 0, offset: 0 };
-        let signature =
-            |plan: &Verified, count| Header::new(plan, count, Aliasing::InPlace, window, window).signature();
-        let mut plans: Vec<_> = (0..400).map(|name| (signature(&named(name), 0), name)).collect();
-        plans.sort_unstable();
-        let nearest = plans.windows(2).min_by_key(|pair| pair[1].0 - pair[0].0).unwrap();
-        let names = [nearest[0].1, nearest[1].1];
-        let counts = [1000 + (nearest[1].0 - nearest[0].0) as usize, 1000];
-        let signatures = [0, 1].map(|rank| signature(&named(names[rank]), counts[rank]));
-        assert_eq!(signatures[0], signatures[1]);
-        let gave = on_two(|comm| {
-            let plans = names.map(|name| comm.load(named(name)).unwrap());
-            let mut window = comm.window(counts[0]).unwrap();
-            comm.all_reduce_with(plans[comm.rank()], window.part_mut(0..counts[comm.rank()]))
-        });
-        assert!(gave.iter().all(|gave| !matches!(gave, Some(Ok(())))), "{counts:?}: {gave:?}");
     }
 }

@@ -1,0 +1,81 @@
+use weftlink_plan::{Aliasing, Plan, verify};
+
+use super::*;
+use crate::header::Location;
+
+/// What each of two ranks gave, or `None` if it panicked. Waits that end by themselves are not what is tested.
+fn on_two<T: Send>(work: impl Fn(&mut Communicator) -> T + Sync) -> [Option<T>; 2] {
+    let options = Options { deadline: Duration::from_secs(60), ..Options::default() };
+    let ranks = Communicator::threads(2, options).unwrap();
+    // Nobody leaves before both are through: that would be noticed as well.
+    let done = std::sync::Barrier::new(2);
+    let run = |mut comm: Communicator| {
+        let gave = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&mut comm)));
+        done.wait();
+        gave.ok()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| run(comm))).collect();
+        let gave: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        gave.try_into().unwrap_or_else(|_| unreachable!("there are two"))
+    })
+}
+
+struct Panics(bool);
+
+impl Tracer for Panics {
+    fn step(&mut self, _: u32, _: u32, _: u32) {
+        assert!(!self.0, "on purpose");
+    }
+}
+
+#[test]
+fn a_panic_in_a_call_ends_it_for_all() {
+    for algorithm in [Algorithm::Ring, Algorithm::TwoShot] {
+        let gave = on_two(|comm| {
+            let plan = comm.built_in(algorithm).unwrap();
+            let mut window = comm.window(5000).unwrap();
+            let mut panics = Panics(comm.rank() == 1);
+            comm.call(plan, (&mut window).into(), &mut panics).unwrap_err()
+        });
+        let aborted = matches!(gave[0], Some(Error::Aborted { by: 1, reason: "it panicked", .. }));
+        assert!(aborted && gave[1].is_none(), "{gave:?}");
+    }
+}
+
+#[test]
+fn a_communicator_that_panicked_in_a_call_says_so() {
+    let gave = on_two(|comm| {
+        let plan = comm.built_in(Algorithm::Ring).unwrap();
+        let mut panics = Panics(comm.rank() == 1);
+        let mut call = || comm.call(plan, (&mut [1.0; 10]).into(), &mut panics);
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut call));
+        comm.all_reduce(&mut [1.0]).unwrap_err().to_string()
+    });
+    assert!(gave.iter().flatten().all(|error| error.contains("panicked")), "{gave:?}");
+}
+
+#[test]
+fn calls_whose_signatures_are_the_same_by_chance_do_not_touch_each_other() {
+    // Of enough plans there are two whose hashes are so near that another count makes up for it.
+    let named = |name: usize| {
+        let plan = Plan { name: name.to_string(), ..Algorithm::TwoShot.plan(2, 1) };
+        verify(plan).unwrap()
+    };
+    let window = Location::Window { number: 0, offset: 0 };
+    let signature =
+        |plan: &Verified, count| Header::new(plan, count, Aliasing::InPlace, window, window).signature();
+    let mut plans: Vec<_> = (0..400).map(|name| (signature(&named(name), 0), name)).collect();
+    plans.sort_unstable();
+    let nearest = plans.windows(2).min_by_key(|pair| pair[1].0 - pair[0].0).unwrap();
+    let names = [nearest[0].1, nearest[1].1];
+    let counts = [1000 + (nearest[1].0 - nearest[0].0) as usize, 1000];
+    let signatures = [0, 1].map(|rank| signature(&named(names[rank]), counts[rank]));
+    assert_eq!(signatures[0], signatures[1]);
+    let gave = on_two(|comm| {
+        let plans = names.map(|name| comm.load(named(name)).unwrap());
+        let mut window = comm.window(counts[0]).unwrap();
+        comm.all_reduce_with(plans[comm.rank()], window.part_mut(0..counts[comm.rank()]))
+    });
+    assert!(gave.iter().all(|gave| !matches!(gave, Some(Ok(())))), "{counts:?}: {gave:?}");
+}

@@ -19,7 +19,6 @@ mod compile;
 pub mod counter;
 mod engine;
 mod error;
-#[cfg(not(loom))]
 mod failure;
 #[doc(hidden)]
 pub mod fifo;

@@ -32,6 +32,11 @@ impl Cut {
         Self::new(count, chunks, granule, usize::MAX / granule * granule)
     }
 
+    /// How many elements are cut.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
     /// How many tiles there are; at least one, since ranks of a call with no elements still meet.
     pub fn tiles(&self) -> usize {
         self.count.div_ceil(self.tile_max()).max(1)

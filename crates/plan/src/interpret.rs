@@ -27,7 +27,7 @@ pub trait Domain {
     /// What a message, a free slot or a counter carries of its writer's past.
     type Stamp: Clone;
 
-    /// What the user of `cell.rank` has put into an input chunk before a call.
+    /// What the user of `cell.rank` has put into a chunk of its input before a call.
     fn fresh(&mut self, call: u32, cell: Cell) -> Self::Value;
     /// The inputs of a step combined, from left to right.
     fn reduce(&mut self, spot: &Spot, inputs: &[Self::Value]) -> Self::Value;
@@ -385,14 +385,13 @@ impl<'p, D: Domain> Machine<'p, D> {
     fn enter(&mut self, rank: u32) {
         let RankState { lanes, call, .. } = &self.ranks[rank as usize];
         let (lanes, call) = (lanes.clone(), *call);
+        let gives = self.plan.collective.gives(rank);
+        // Outputs first: where both are one buffer, the input is what the user writes there.
         for (buffer, chunk, tile) in self.user_chunks() {
             let cell = self.cell(rank, buffer, tile, chunk);
-            // Where both are one buffer, the input is what the user writes there.
-            if buffer == Buffer::Output && self.shape.aliasing == Aliasing::InPlace {
-                continue;
-            }
             self.domain.touch(lanes.start, None, cell, Access::Write);
-            let value = (buffer == Buffer::Input).then(|| self.domain.fresh(call, cell));
+            let home = Cell { rank, buffer, tile, chunk };
+            let value = (buffer == Buffer::Input && gives).then(|| self.domain.fresh(call, home));
             let position = self.position(cell);
             self.cells[position] = value;
         }
@@ -415,14 +414,19 @@ impl<'p, D: Domain> Machine<'p, D> {
         let (lanes, done) = (lanes.clone(), *call);
         *call += 1;
         self.join(lanes.clone());
+        let collective = self.plan.collective;
         for (buffer, chunk, tile) in self.user_chunks() {
             let cell = self.cell(rank, buffer, tile, chunk);
-            if buffer == Buffer::Input && self.shape.aliasing == Aliasing::InPlace {
-                continue;
-            }
             self.domain.touch(lanes.start, None, cell, Access::Read);
-            let position = self.position(cell);
-            self.domain.returned(done, cell, self.cells[position].as_ref());
+            let looks = match buffer {
+                Buffer::Input => collective.gives(rank) && self.shape.aliasing == Aliasing::OutOfPlace,
+                _ => collective.gets(rank),
+            };
+            if looks {
+                let position = self.position(cell);
+                let home = Cell { rank, buffer, tile, chunk };
+                self.domain.returned(done, home, self.cells[position].as_ref());
+            }
         }
         if done + 1 < self.shape.calls {
             self.enter(rank);
@@ -477,18 +481,20 @@ impl<'p, D: Domain> Machine<'p, D> {
     fn user_chunks(&self) -> Vec<(Buffer, u32, u32)> {
         let (chunks, tiles) = (self.plan.chunks, self.shape.tiles);
         let of = |buffer, count| (0..tiles).flat_map(move |tile| (0..count).map(move |c| (buffer, c, tile)));
-        of(Buffer::Input, chunks.input).chain(of(Buffer::Output, chunks.output)).collect()
+        of(Buffer::Output, chunks.output).chain(of(Buffer::Input, chunks.input)).collect()
     }
 
-    /// The memory behind a chunk: in place, input and output are the same.
+    /// The memory behind a chunk: in place, input and output lie in the larger of the two.
     fn cell(&self, rank: u32, buffer: Buffer, tile: u32, chunk: u32) -> Cell {
-        match buffer {
-            Buffer::Input if self.shape.aliasing == Aliasing::InPlace => {
-                Cell { rank, buffer: Buffer::Output, tile, chunk }
-            }
-            Buffer::Scratch => Cell { rank, buffer, tile: 0, chunk },
-            _ => Cell { rank, buffer, tile, chunk },
+        if buffer == Buffer::Scratch {
+            return Cell { rank, buffer, tile: 0, chunk };
         }
+        if self.shape.aliasing == Aliasing::OutOfPlace {
+            return Cell { rank, buffer, tile, chunk };
+        }
+        let per_block = self.plan.chunks_per_block();
+        let (buffer, block) = self.plan.collective.in_place(rank, buffer, chunk / per_block);
+        Cell { rank, buffer, tile, chunk: block * per_block + chunk % per_block }
     }
 
     fn position(&self, cell: Cell) -> usize {

@@ -7,6 +7,7 @@
 mod affine;
 pub mod algorithms;
 mod builder;
+pub mod collective;
 pub mod cut;
 pub mod domain;
 pub mod interpret;
@@ -19,9 +20,10 @@ mod well_formed;
 
 pub use affine::Affine;
 pub use algorithms::Algorithm;
+pub use collective::Collective;
 pub use cut::Cut;
 pub use json::JsonError;
-pub use plan::{Aliasing, Collective, Plan};
+pub use plan::{Aliasing, Plan};
 pub use refusal::{Cell, Fault, Refusal, Spot, Toucher};
 pub use verify::{Verified, verify};
 pub use well_formed::WellFormed;

@@ -18,6 +18,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::Affine;
+pub use crate::collective::Collective;
 
 /// A collective arranged as programs for its ranks, not yet proved. [`verify`](crate::verify) turns it into a
 /// [`Verified`](crate::Verified) plan, the only kind that can be run.
@@ -53,22 +54,6 @@ pub enum Format {
     #[default]
     #[serde(rename = "plan/1")]
     Plan1,
-}
-
-/// What a plan computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Collective {
-    /// Every rank ends with the reduction of all ranks' inputs, the same bits everywhere.
-    AllReduce,
-}
-
-impl fmt::Display for Collective {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Collective::AllReduce => "all-reduce",
-        })
-    }
 }
 
 /// How many chunks each rank's buffers are cut into. A chunk has the same size in all three.
@@ -340,6 +325,11 @@ impl Step {
 }
 
 impl Plan {
+    /// Into how many chunks each block is cut; see [`Collective`].
+    pub fn chunks_per_block(&self) -> u32 {
+        self.chunks.input / self.collective.blocks(self.ranks).0.max(1)
+    }
+
     /// Whether some step reaches into the user's buffers of another rank, so that these must be symmetric memory.
     pub fn needs_windows(&self) -> bool {
         let user = |remote: &Remote| remote.buffer != Buffer::Scratch;

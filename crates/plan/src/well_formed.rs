@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::plan::{Buffer, Collective, Input, Lane, Loop, Node, Op, Output, Plan, Step, Wait};
+use crate::plan::{Buffer, Input, Lane, Loop, Node, Op, Output, Plan, Step, Wait};
 use crate::refusal::{Fault, Refusal, Spot};
 use crate::walk::Visit;
 
@@ -120,13 +120,19 @@ fn sizes(plan: &Plan) -> Result<(), Fault> {
     if plan.programs.len() != plan.ranks as usize {
         return malformed(format!("{} ranks, but programs for {}", plan.ranks, plan.programs.len()));
     }
-    match plan.collective {
-        Collective::AllReduce if plan.chunks.input != plan.chunks.output || plan.chunks.input == 0 => {
-            return malformed(
-                "an all-reduce has as many output chunks as input chunks, and at least one".into(),
-            );
-        }
-        Collective::AllReduce => {}
+    let (collective, chunks) = (plan.collective, plan.chunks);
+    if collective.root().is_some_and(|root| root >= plan.ranks) {
+        return malformed(format!("a {collective} of {} ranks has no such root", plan.ranks));
+    }
+    let (input, output) = collective.blocks(plan.ranks);
+    let per_block = plan.chunks_per_block();
+    let cut = |blocks: u32, chunks: u32| u64::from(blocks) * u64::from(per_block) == u64::from(chunks);
+    if per_block == 0 || !cut(input, chunks.input) || !cut(output, chunks.output) {
+        return malformed(format!(
+            "a rank of this {collective} has {input} blocks of input and {output} of output, and each is cut into as many \
+             chunks; {} and {} chunks are not",
+            chunks.input, chunks.output
+        ));
     }
     let distinct: FxHashSet<_> = plan.aliasing.iter().collect();
     if distinct.len() != plan.aliasing.len() || distinct.is_empty() {

@@ -127,7 +127,7 @@ fn what_breaks_the_rules_is_named() {
     says(with(&|plan| plan.aliasing.clear()), "in place");
     says(with(&|plan| drop(plan.programs.pop())), "programs for 2");
     says(with(&|plan| plan.ranks = 0), "no ranks");
-    says(with(&|plan| plan.chunks.input = 2), "as many output chunks");
+    says(with(&|plan| plan.chunks.input = 2), "as many chunks");
     let input = |plan: &mut Plan, input: Input| {
         let Node::Step(step) = &mut plan.programs[0].lanes[0].nodes[0] else { panic!("a step") };
         step.inputs[0] = input;

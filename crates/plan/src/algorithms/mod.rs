@@ -1,8 +1,12 @@
 //! The algorithms, one file each. A file's header gives the steps, the bytes on the wire, when it wins and the paper.
 
+mod chain;
 mod exchange;
+mod linear;
 mod one_shot;
+mod pairwise;
 mod ring;
+mod ring_blocks;
 mod two_shot;
 
 use std::fmt;
@@ -10,9 +14,13 @@ use std::str::FromStr;
 
 use crate::plan::{Plan, Protocol};
 
+pub use chain::{chain_broadcast, chain_reduce};
 pub use exchange::exchange;
+pub use linear::{linear_gather, linear_scatter};
 pub use one_shot::one_shot;
+pub use pairwise::pairwise_all_to_all;
 pub use ring::ring;
+pub use ring_blocks::{ring_all_gather, ring_reduce_scatter};
 pub use two_shot::two_shot;
 
 /// The all-reduce algorithms that are built in.

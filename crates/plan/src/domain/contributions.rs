@@ -9,8 +9,9 @@ use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
+use crate::collective::Promise;
 use crate::interpret::{Access, Domain, Shape, cell_position};
-use crate::plan::{Buffer, Collective};
+use crate::plan::Buffer;
 use crate::refusal::{Cell, Fault, Spot, Toucher};
 use crate::well_formed::WellFormed;
 
@@ -26,10 +27,13 @@ pub(crate) struct Contributions<'p> {
     chunks: Vec<u32>,
     clocks: Vec<Vec<u32>>,
     shadows: Vec<Shadow>,
-    /// The expression of the first rank that returned, by (call, tile, chunk).
-    agreed: FxHashMap<(u32, u32, u32), (u32, u32)>,
+    /// The expression of the first rank that returned, by call, tile and what was promised.
+    agreed: FxHashMap<(u32, u32, Promised), (u32, u32)>,
     pub(crate) fault: Option<(Option<Spot>, Fault)>,
 }
+
+/// Whose chunk of input, if it is one rank's and not a reduction over all; and which.
+type Promised = (Option<u32>, u32);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Term {
@@ -112,8 +116,23 @@ impl<'p> Contributions<'p> {
         found
     }
 
-    /// Whether an expression is each rank's chunk exactly once.
-    fn is_all_reduce(&self, number: u32, call: u32, cell: Cell) -> bool {
+    /// What a chunk of output must hold: whose chunk, or, of all ranks, which.
+    fn promised(&self, cell: Cell) -> Promised {
+        let per_block = self.plan.chunks_per_block();
+        let (block, index) = (cell.chunk / per_block, cell.chunk % per_block);
+        match self.plan.collective.promise(cell.rank, block) {
+            Promise::Copy { rank, block } => (Some(rank), block * per_block + index),
+            Promise::Reduction { block } => (None, block * per_block + index),
+        }
+    }
+
+    /// Whether an expression is what a chunk of output must hold: one rank's chunk, or each rank's exactly once.
+    fn keeps_promise(&self, number: u32, call: u32, cell: Cell) -> bool {
+        let (from, promised) = self.promised(cell);
+        if let Some(rank) = from {
+            let copy = Term::Fresh { call, rank, tile: cell.tile, chunk: promised };
+            return self.terms[number as usize] == copy;
+        }
         let ranks = self.plan.ranks as usize;
         if self.leaves[number as usize] != ranks as u64 {
             return false;
@@ -121,7 +140,7 @@ impl<'p> Contributions<'p> {
         let mut seen = vec![false; ranks];
         let mut fits = |leaf: &Term| match *leaf {
             Term::Fresh { call: its_call, rank, tile, chunk } => {
-                (its_call, tile, chunk) == (call, cell.tile, cell.chunk)
+                (its_call, tile, chunk) == (call, cell.tile, promised)
                     && !std::mem::replace(&mut seen[rank as usize], true)
             }
             Term::Pair(..) => false,
@@ -182,11 +201,11 @@ impl Domain for Contributions<'_> {
                     .then(|| wrong(self.describe(number), "left as the caller passed it".to_owned()))
             }
             (_, None) => Some(wrong("whatever was there".to_owned(), self.promise(cell))),
-            (_, Some(&number)) if !self.is_all_reduce(number, call, cell) => {
+            (_, Some(&number)) if !self.keeps_promise(number, call, cell) => {
                 Some(wrong(self.describe(number), self.promise(cell)))
             }
             (_, Some(&number)) => {
-                let key = (call, cell.tile, cell.chunk);
+                let key = (call, cell.tile, self.promised(cell));
                 let (other, theirs) = *self.agreed.entry(key).or_insert((cell.rank, number));
                 (theirs != number).then(|| Fault::Order {
                     cell,
@@ -214,7 +233,9 @@ impl Domain for Contributions<'_> {
     }
 
     fn stored(&mut self, spot: &Spot, cell: Cell, value: &u32) {
-        if cell.buffer != Buffer::Scratch && self.chunks[*value as usize] != cell.chunk {
+        // Chunks of the same index have the same length, whatever block they belong to.
+        let index = |chunk: u32| chunk % self.plan.chunks_per_block();
+        if cell.buffer != Buffer::Scratch && index(self.chunks[*value as usize]) != index(cell.chunk) {
             let (aliasing, found) = (self.shape.aliasing, self.describe(*value));
             self.blame(Some(spot.clone()), Fault::Misplaced { aliasing, cell, found });
         }
@@ -261,12 +282,11 @@ impl Domain for Contributions<'_> {
 
 impl Contributions<'_> {
     fn promise(&self, cell: Cell) -> String {
-        let (ranks, chunk) = (self.plan.ranks, cell.chunk);
-        match self.plan.collective {
-            Collective::AllReduce if ranks == 1 => format!("r0[{chunk}]"),
-            Collective::AllReduce => {
-                format!("r0[{chunk}] to r{}[{chunk}], each once", ranks - 1)
-            }
+        let last = self.plan.ranks - 1;
+        match self.promised(cell) {
+            (Some(rank), chunk) => format!("r{rank}[{chunk}]"),
+            (None, chunk) if last == 0 => format!("r0[{chunk}]"),
+            (None, chunk) => format!("r0[{chunk}] to r{last}[{chunk}], each once"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Elements: the oracle. Every chunk holds real numbers, and steps combine them as an executor would, in the same
 //! order, so that results can be compared bit by bit.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use crate::Verified;
@@ -11,11 +12,12 @@ use crate::refusal::{Cell, Spot};
 
 /// What a call should give: runs a plan on real elements.
 ///
-/// `inputs` holds one buffer per rank, all of the same length; `cut` must be the executor's, since it decides the
-/// order of additions. Returns each rank's output, and the steps in an order they may run in.
+/// `inputs` holds one buffer per rank, of as many elements as its blocks have together (none for a rank that gives
+/// nothing); `cut` must be the executor's cut of one block, since it decides the order of additions. Returns each rank's
+/// output (empty for one that gets nothing), and the steps in an order they may run in.
 ///
 /// # Panics
-/// If the number of inputs is not the plan's number of ranks.
+/// If the number or the lengths of inputs are not the plan's.
 pub fn oracle<T: Copy>(
     plan: &Verified,
     cut: Cut,
@@ -24,8 +26,15 @@ pub fn oracle<T: Copy>(
     combine: impl Fn(T, T) -> T,
 ) -> (Vec<Vec<T>>, Vec<Event>) {
     assert_eq!(inputs.len(), plan.ranks as usize, "one input per rank");
+    let (input, output) = plan.collective.blocks(plan.ranks);
+    let length = |blocks: u32, has: bool| if has { blocks as usize * cut.count() } else { 0 };
+    for (rank, buffer) in (0..).zip(inputs) {
+        assert_eq!(buffer.len(), length(input, plan.collective.gives(rank)), "the input of rank {rank}");
+    }
+    let outputs =
+        (0..plan.ranks).map(|rank| vec![None; length(output, plan.collective.gets(rank))]).collect();
     let shape = Shape { calls: 1, tiles: cut.tiles() as u32, aliasing };
-    let domain = Elements { inputs, outputs: inputs.to_vec(), cut, combine };
+    let domain = Elements { inputs, outputs, cut, per_block: plan.chunks_per_block(), combine };
     let mut machine = Machine::new(plan.well_formed(), shape, domain);
     let mut events = Vec::new();
     let ran = machine.run(|_, event, _| {
@@ -33,14 +42,27 @@ pub fn oracle<T: Copy>(
         true
     });
     assert!(ran.is_ok() && machine.blocked().is_empty(), "a verified plan runs to its end");
-    (machine.into_domain().outputs, events)
+    let outputs = machine.into_domain().outputs;
+    let whole = |output: Vec<Option<T>>| output.into_iter().flatten().collect::<Vec<T>>();
+    (outputs.into_iter().map(whole).collect(), events)
 }
 
 struct Elements<'i, T, F> {
     inputs: &'i [Vec<T>],
-    outputs: Vec<Vec<T>>,
+    outputs: Vec<Vec<Option<T>>>,
     cut: Cut,
+    per_block: u32,
     combine: F,
+}
+
+impl<T, F> Elements<'_, T, F> {
+    /// Where a chunk lies in its buffer.
+    fn range(&self, cell: Cell) -> Range<usize> {
+        let (block, index) = (cell.chunk / self.per_block, cell.chunk % self.per_block);
+        let range = self.cut.range(cell.tile as usize, index as usize);
+        let first = block as usize * self.cut.count();
+        first + range.start..first + range.end
+    }
 }
 
 impl<T: Copy, F: Fn(T, T) -> T> Domain for Elements<'_, T, F> {
@@ -48,8 +70,7 @@ impl<T: Copy, F: Fn(T, T) -> T> Domain for Elements<'_, T, F> {
     type Stamp = ();
 
     fn fresh(&mut self, _call: u32, cell: Cell) -> Rc<[T]> {
-        let range = self.cut.range(cell.tile as usize, cell.chunk as usize);
-        self.inputs[cell.rank as usize][range].into()
+        self.inputs[cell.rank as usize][self.range(cell)].into()
     }
 
     fn reduce(&mut self, _spot: &Spot, inputs: &[Rc<[T]>]) -> Rc<[T]> {
@@ -62,8 +83,12 @@ impl<T: Copy, F: Fn(T, T) -> T> Domain for Elements<'_, T, F> {
 
     fn returned(&mut self, _call: u32, cell: Cell, value: Option<&Rc<[T]>>) {
         if let (Buffer::Output, Some(value)) = (cell.buffer, value) {
-            let range = self.cut.range(cell.tile as usize, cell.chunk as usize);
-            self.outputs[cell.rank as usize][range].copy_from_slice(value);
+            let range = self.range(cell);
+            let values = value.iter().map(|&value| Some(value));
+            self.outputs[cell.rank as usize][range]
+                .iter_mut()
+                .zip(values)
+                .for_each(|(to, value)| *to = value);
         }
     }
 

@@ -4,6 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use weftlink_plan::collective::Promise;
 use weftlink_plan::domain::chunks::chunks_of_steps;
 use weftlink_plan::domain::elements::oracle;
 use weftlink_plan::{Cut, Plan, verify};
@@ -25,12 +26,27 @@ fuzz_target!(|data: &[u8]| {
         return;
     }
     let Ok(proved) = verify(plan) else { return };
-    let cut = Cut::new(40, proved.chunks.input, 1, 3);
-    let inputs: Vec<Vec<u64>> = (0..u64::from(proved.ranks)).map(|rank| vec![1 << (8 * rank); 40]).collect();
+    let (cut, collective, ranks) =
+        (Cut::new(40, proved.chunks_per_block(), 1, 3), proved.collective, proved.ranks);
+    let number = |rank: u32, block: u32, at: usize| u64::from(rank * 4 + block + 1) << 32 | at as u64;
+    let input = |rank| {
+        let blocks = if collective.gives(rank) { collective.blocks(ranks).0 } else { 0 };
+        (0..blocks).flat_map(|block| (0..40).map(move |at| number(rank, block, at))).collect()
+    };
+    let inputs: Vec<Vec<u64>> = (0..ranks).map(input).collect();
     for &aliasing in &proved.aliasing {
         let (outputs, _) = oracle(&proved, cut, aliasing, &inputs, |a, b| a + b);
-        let sum: u64 = (0..proved.ranks).map(|rank| 1 << (8 * rank)).sum();
-        assert!(outputs.iter().flatten().all(|&value| value == sum));
+        for (rank, output) in (0..).zip(&outputs) {
+            for (position, &value) in output.iter().enumerate() {
+                let promised = match collective.promise(rank, (position / 40) as u32) {
+                    Promise::Copy { rank, block } => number(rank, block, position % 40),
+                    Promise::Reduction { block } => {
+                        (0..ranks).map(|from| number(from, block, position % 40)).sum()
+                    }
+                };
+                assert_eq!(value, promised);
+            }
+        }
     }
     assert_eq!(chunks_of_steps(&proved).len(), proved.ranks as usize);
     if let Some(sighting) = hunt(&proved, 1) {

@@ -220,6 +220,8 @@ fn misuse_is_refused_and_nothing_is_lost() {
         says(comm.all_reduce_with(direct, &mut values).unwrap_err(), "symmetric memory");
         says(comm.all_reduce_with(one_shot, &mut window).unwrap_err(), "in place");
         says(comm.load(verify(Algorithm::Ring.plan(3, 1)).unwrap()).unwrap_err(), "for 3 ranks");
+        let gather = weftlink_plan::algorithms::ring_all_gather(2, 1);
+        says(comm.load(verify(gather).unwrap()).unwrap_err(), "only all-reduce runs so far");
         let mut other = Communicator::threads(1, Options::default()).unwrap().remove(0);
         says(other.all_reduce_with(direct, &mut values).unwrap_err(), "another communicator");
         says(other.all_reduce(&mut window).unwrap_err(), "another communicator");

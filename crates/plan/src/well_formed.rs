@@ -264,10 +264,10 @@ impl Rules<'_> {
         let mut seen = FxHashSet::default();
         for input in &step.inputs {
             match *input {
-                Input::Local(place) => self.place(place.buffer, place.chunk)?,
+                Input::Local(place) => self.place(self.rank, place.buffer, place.chunk)?,
                 Input::Peer(remote) => {
                     self.peer(remote.rank)?;
-                    self.place(remote.buffer, remote.chunk)?;
+                    self.place(remote.rank, remote.buffer, remote.chunk)?;
                 }
                 Input::Received { from } => {
                     self.peer(from)?;
@@ -284,10 +284,10 @@ impl Rules<'_> {
                 return Err("the same output stands there twice".to_owned());
             }
             match *output {
-                Output::Local(place) => self.target(place.buffer, place.chunk)?,
+                Output::Local(place) => self.target(self.rank, place.buffer, place.chunk)?,
                 Output::Peer(remote) => {
                     self.peer(remote.rank)?;
-                    self.target(remote.buffer, remote.chunk)?;
+                    self.target(remote.rank, remote.buffer, remote.chunk)?;
                 }
                 Output::Sent { to } => {
                     self.peer(to)?;
@@ -337,8 +337,15 @@ impl Rules<'_> {
         if rank == self.rank { Err("it names its own rank as a peer".to_owned()) } else { Ok(()) }
     }
 
-    fn place(&self, buffer: Buffer, chunk: u32) -> Result<(), String> {
+    fn place(&self, rank: u32, buffer: Buffer, chunk: u32) -> Result<(), String> {
+        let collective = self.plan.collective;
         let chunks = match buffer {
+            Buffer::Input if !collective.gives(rank) => {
+                return Err(format!("in a {collective}, rank {rank} passes nothing in, so it has no input"));
+            }
+            Buffer::Output if !collective.gets(rank) => {
+                return Err(format!("in a {collective}, rank {rank} gets nothing back, so it has no output"));
+            }
             Buffer::Input => self.plan.chunks.input,
             Buffer::Output => self.plan.chunks.output,
             Buffer::Scratch => self.plan.chunks.scratch,
@@ -350,11 +357,11 @@ impl Rules<'_> {
         }
     }
 
-    fn target(&self, buffer: Buffer, chunk: u32) -> Result<(), String> {
+    fn target(&self, rank: u32, buffer: Buffer, chunk: u32) -> Result<(), String> {
         if buffer == Buffer::Input {
             return Err("it writes the input, which belongs to the caller".to_owned());
         }
-        self.place(buffer, chunk)
+        self.place(rank, buffer, chunk)
     }
 
     /// Checks that the lane has a channel, and that no other lane of the rank has the same end of the same FIFO.

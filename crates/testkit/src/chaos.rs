@@ -24,6 +24,7 @@ mod flat;
 mod lane;
 mod machine;
 mod outcome;
+mod promise;
 mod random;
 mod schedule;
 mod user;

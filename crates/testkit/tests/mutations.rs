@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use weftlink_plan::algorithms::{exchange, one_shot, ring, two_shot};
+use weftlink_plan::algorithms::{
+    chain_broadcast, chain_reduce, exchange, linear_gather, linear_scatter, one_shot, pairwise_all_to_all,
+    ring, ring_all_gather, ring_reduce_scatter, two_shot,
+};
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Plan, Refusal, verify};
 use weftlink_testkit::chaos::{Sighting, hunt};
@@ -39,6 +42,14 @@ fn subjects() -> Vec<Subject> {
         subject("push(3)", push(3), 16, 380),
         subject("split(3)", split(3), 16, 235),
         subject("credit()", credit(), 16, 150),
+        subject("ring_all_gather(3, 1)", ring_all_gather(3, 1), 6, 238),
+        subject("ring_all_gather(2, 2)", ring_all_gather(2, 2), 6, 190),
+        subject("ring_reduce_scatter(3, 1)", ring_reduce_scatter(3, 1), 6, 252),
+        subject("chain_broadcast(3, 1)", chain_broadcast(3, 1), 8, 75),
+        subject("chain_reduce(3, 1)", chain_reduce(3, 1), 8, 78),
+        subject("linear_gather(3, 2)", linear_gather(3, 2), 8, 98),
+        subject("linear_scatter(3, 0)", linear_scatter(3, 0), 8, 98),
+        subject("pairwise_all_to_all(3)", pairwise_all_to_all(3), 6, 237),
     ]
 }
 

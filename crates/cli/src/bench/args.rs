@@ -134,6 +134,10 @@ impl Args {
             (Some(plan), None) => plan.ranks,
             (_, ranks) => ranks.unwrap_or(2),
         };
+        if let Some(plan) = plan.as_ref().filter(|plan| plan.collective != Collective::AllReduce) {
+            let (name, collective) = (&plan.name, plan.collective);
+            return misuse(format!("{name} computes {collective}; only all-reduce runs so far"));
+        }
         if let Some(plan) = plan.as_ref().filter(|plan| plan.needs_windows() && !self.local_register) {
             let name = &plan.name;
             return misuse(format!("{name} reaches into peers' buffers, which must be symmetric: add -R 2"));
@@ -149,10 +153,7 @@ impl Args {
             return misuse(format!("--bind core needs a core for each of {ranks} ranks; there are {have}"));
         }
         Ok(Job {
-            collective: match (self.collective, &plan) {
-                (Some(CollectiveName::AllReduce), _) | (None, None) => Collective::AllReduce,
-                (None, Some(plan)) => plan.collective,
-            },
+            collective: Collective::AllReduce,
             ranks,
             counts,
             symmetric: self.local_register,

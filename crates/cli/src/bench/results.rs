@@ -55,8 +55,11 @@ impl Measured {
 
 /// What each rank moves at least, as a multiple of the buffer: it makes rates of different numbers of ranks comparable.
 fn bus_factor(collective: Collective, ranks: usize) -> f64 {
+    let others = (ranks as f64 - 1.0) / ranks as f64;
     match collective {
-        Collective::AllReduce => 2.0 * (ranks as f64 - 1.0) / ranks as f64,
+        Collective::AllReduce => 2.0 * others,
+        Collective::Reduce { .. } | Collective::Broadcast { .. } => 1.0,
+        _ => others,
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::param::page_size;
-use weftlink_plan::{Algorithm, Cut, Verified};
+use weftlink_plan::{Algorithm, Collective, Cut, Verified};
 
 use check::{check_buffers, check_plan};
 use trace::Recorder;
@@ -208,6 +208,12 @@ impl Communicator {
             let (name, ranks, size) = (&plan.name, plan.ranks, self.size);
             let what = format!("the plan {name:?} is for {ranks} ranks, but this communicator has {size}");
             return Err(Error::Misuse(what));
+        }
+        if plan.collective != Collective::AllReduce {
+            let (name, collective) = (&plan.name, plan.collective);
+            return Err(Error::Misuse(format!(
+                "the plan {name:?} computes {collective}; only all-reduce runs so far"
+            )));
         }
         // All ranks load the same plans in the same order, so all find it.
         if let Some(index) = self.engines.iter().position(|engine| engine.plan == plan) {

@@ -6,7 +6,8 @@ use weftlink_plan::plan::{Buffer, Input, Lane, Node, Op, Output, Step, Wait};
 use weftlink_plan::{Affine, Aliasing, Plan};
 
 use super::Shape;
-use super::flat::{CHUNK, Chaos, End, FlatFifo, FlatLane, FlatStep, FlatWait, Malformed, UserBuffers};
+use super::flat::{CHUNK, Chaos, End, FlatFifo, FlatLane, FlatStep, FlatWait, Malformed, Span, UserBuffers};
+use super::promise::blocks;
 
 /// More of anything than tests need; what asks for more is refused rather than run.
 const LIMIT: usize = 100_000;
@@ -18,25 +19,54 @@ impl Chaos {
         if ranks == 0 || plan.programs.len() != ranks {
             return Err(Malformed::Sizes("the plan has not one program for each rank"));
         }
-        if plan.chunks.input != plan.chunks.output {
-            return Err(Malformed::Sizes("an all-reduce has as many chunks of output as of input"));
+        let collective = plan.collective;
+        // A root has the most; one that is no rank leaves all with nothing.
+        let most = |of: fn((usize, usize)) -> usize| {
+            (0..ranks).map(|rank| of(blocks(collective, ranks, rank))).max()
+        };
+        let (inputs, outputs) = (most(|blocks| blocks.0).unwrap_or(0), most(|blocks| blocks.1).unwrap_or(0));
+        let (input, output) = (plan.chunks.input as usize, plan.chunks.output as usize);
+        let chunks = input.checked_div(inputs).unwrap_or(0);
+        if chunks == 0 || input != inputs * chunks || output != outputs * chunks {
+            return Err(Malformed::Sizes("the chunks are not those of whole blocks"));
         }
-        let (chunks, scratch) = (plan.chunks.input as usize, plan.chunks.scratch as usize);
+        let scratch = plan.chunks.scratch as usize;
         let tiles = shape.tiles as usize;
         let counters = plan.counters as usize;
-        if [chunks, scratch, tiles, counters, shape.calls as usize].iter().any(|&size| size > LIMIT / 10) {
+        if [input, output, scratch, tiles, counters, shape.calls as usize]
+            .iter()
+            .any(|&size| size > LIMIT / 10)
+        {
             return Err(Malformed::Sizes("the plan is too large to be tested"));
         }
-        let user = tiles * chunks * CHUNK;
         let in_place = shape.aliasing == Aliasing::InPlace;
         let mut words = 0;
         let mut take = |size: usize| {
             words += size;
             words - size
         };
-        let buffers = (0..ranks).map(|_| {
-            let input = take(user);
-            let output = if in_place { input } else { take(user) };
+        let buffers = (0..ranks).map(|rank| {
+            let (inputs, outputs) = blocks(collective, ranks, rank);
+            let mut span = |blocks: usize| {
+                let numbers = blocks * chunks * CHUNK;
+                Span { base: take(tiles * numbers), stride: numbers, numbers }
+            };
+            // The smaller buffer is the rank's own block of the larger.
+            let within = |larger: Span, blocks: usize, own: usize| {
+                let first = if blocks * chunks * CHUNK == larger.numbers { 0 } else { own * chunks * CHUNK };
+                Span { base: larger.base + first, stride: larger.stride, numbers: blocks * chunks * CHUNK }
+            };
+            let (input, output) = match (in_place && inputs > 0 && outputs > 0, inputs > outputs) {
+                (false, _) => (span(inputs), span(outputs)),
+                (true, true) => {
+                    let input = span(inputs);
+                    (input, within(input, outputs, rank))
+                }
+                (true, false) => {
+                    let output = span(outputs);
+                    (within(output, inputs, rank), output)
+                }
+            };
             UserBuffers { input, output, scratch: take(scratch * CHUNK) }
         });
         let buffers = buffers.collect();
@@ -44,6 +74,7 @@ impl Chaos {
         let mut chaos = Chaos {
             shape,
             ranks,
+            collective,
             chunks,
             counters,
             signals_per_round,
@@ -168,10 +199,11 @@ impl Site<'_> {
     }
 
     fn memory(&self, rank: usize, buffer: Buffer, chunk: &Affine, at: &[i64]) -> Result<End, Malformed> {
-        let (user, buffers) = (self.chaos.chunks, self.chaos.buffers[rank]);
+        let buffers = self.chaos.buffers[rank];
+        let user = |span: Span| (span.base, span.numbers / CHUNK, span.stride);
         let (start, chunks, stride) = match buffer {
-            Buffer::Input => (buffers.input, user, user * CHUNK),
-            Buffer::Output => (buffers.output, user, user * CHUNK),
+            Buffer::Input => user(buffers.input),
+            Buffer::Output => user(buffers.output),
             Buffer::Scratch => (buffers.scratch, self.plan.chunks.scratch as usize, 0),
         };
         let chunk = self.index(chunk, at, chunks, "a chunk")?;

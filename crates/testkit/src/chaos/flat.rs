@@ -1,6 +1,7 @@
 //! A plan that is ready to run: no loops, no formulas, only addresses in one flat memory.
 
 use thiserror::Error;
+use weftlink_plan::Collective;
 
 use super::Shape;
 
@@ -12,7 +13,8 @@ pub(super) const CHUNK: usize = 3;
 pub struct Chaos {
     pub(super) shape: Shape,
     pub(super) ranks: usize,
-    /// Chunks of the input, and of the output.
+    pub(super) collective: Collective,
+    /// Chunks of a block.
     pub(super) chunks: usize,
     pub(super) counters: usize,
     /// How often each counter is signalled per tile: `[rank * counters + counter]`.
@@ -68,12 +70,29 @@ pub(super) struct FlatFifo {
     pub(super) depth: usize,
 }
 
-/// Where a rank's buffers are; the same place if the call is in place.
+/// Where a rank's buffers are; in place one of input and output is in the other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UserBuffers {
-    pub(super) input: usize,
-    pub(super) output: usize,
+    pub(super) input: Span,
+    pub(super) output: Span,
     pub(super) scratch: usize,
+}
+
+/// A buffer of the user's: `numbers` in each tile, tiles `stride` apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) base: usize,
+    pub(super) stride: usize,
+    pub(super) numbers: usize,
+}
+
+impl Span {
+    /// The addresses of all its numbers: tile, position in the tile, address.
+    pub(super) fn addresses(self, tiles: u32) -> impl Iterator<Item = (u32, usize, usize)> {
+        let Span { base, stride, numbers } = self;
+        (0..tiles)
+            .flat_map(move |tile| (0..numbers).map(move |at| (tile, at, base + tile as usize * stride + at)))
+    }
 }
 
 /// The plan names things that do not exist.

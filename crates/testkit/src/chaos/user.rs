@@ -4,10 +4,13 @@
 //! that is missing, doubled, stale or from elsewhere shows in the sum, and another order of addition shows in the last
 //! bit.
 
-use weftlink_plan::Aliasing;
+use std::collections::HashMap;
+
+use weftlink_plan::{Aliasing, Collective};
 
 use super::flat::{CHUNK, Chaos};
 use super::outcome::Wrong;
+use super::promise::parts;
 use super::random::mix;
 
 /// What rounding may do to a sum of numbers in [1, 2), relative to it, on as many ranks as tests have.
@@ -16,8 +19,8 @@ const TOLERANCE: f64 = 4e-6;
 pub(super) struct Users {
     seed: u64,
     users: Vec<User>,
-    /// The bits of each number of output, from the first rank that returned it.
-    agreed: Vec<Option<u32>>,
+    /// The bits of each number that all ranks must agree on, from the first that returned it: by call, tile, position.
+    agreed: HashMap<(u32, u32, usize), u32>,
 }
 
 struct User {
@@ -41,9 +44,7 @@ impl Users {
             lanes_done: 0,
             lanes: chaos.lanes.iter().filter(|lane| lane.rank == rank).count(),
         };
-        let shape = chaos.shape;
-        let numbers = shape.calls as usize * shape.tiles as usize * chaos.chunks * CHUNK;
-        Self { seed, users: (0..chaos.ranks).map(user).collect(), agreed: vec![None; numbers] }
+        Self { seed, users: (0..chaos.ranks).map(user).collect(), agreed: HashMap::new() }
     }
 
     /// How many calls a rank has entered.
@@ -74,9 +75,8 @@ impl Users {
         } else {
             self.check_garbage(chaos, rank, memory)?;
             let call = self.users[rank].entered;
-            for (index, word) in memory[chaos.buffers[rank].input..][..numbers(chaos)].iter_mut().enumerate()
-            {
-                *word = self.input(call, rank, index).to_bits();
+            for (tile, at, address) in chaos.buffers[rank].input.addresses(chaos.shape.tiles) {
+                memory[address] = self.input(call, rank, tile, at).to_bits();
             }
             self.users[rank].entered += 1;
         }
@@ -95,25 +95,33 @@ impl Users {
     }
 
     fn check(&mut self, chaos: &Chaos, rank: usize, memory: &[u32]) -> Result<(), Wrong> {
-        let (buffers, call, numbers) = (chaos.buffers[rank], self.users[rank].returned, numbers(chaos));
-        let per_tile = chaos.chunks * CHUNK;
-        for index in 0..numbers {
-            let bits = memory[buffers.output + index];
-            let (tile, within) = ((index / per_tile) as u32, index % per_tile);
-            let expected: f64 = (0..chaos.ranks).map(|rank| f64::from(self.input(call, rank, index))).sum();
+        let (buffers, call, tiles) = (chaos.buffers[rank], self.users[rank].returned, chaos.shape.tiles);
+        let block = chaos.chunks * CHUNK;
+        for (tile, index, address) in buffers.output.addresses(tiles) {
+            let bits = memory[address];
+            let parts = parts(chaos.collective, chaos.ranks, rank, index / block);
+            let value =
+                |&(from, of): &(usize, usize)| self.input(call, from, tile, of * block + index % block);
+            let expected: f64 = parts.iter().map(|part| f64::from(value(part))).sum();
             let found = f32::from_bits(bits);
-            let close = (f64::from(found) - expected).abs() <= expected * TOLERANCE;
+            let close = match parts.as_slice() {
+                [copy] => value(copy).to_bits() == bits,
+                _ => (f64::from(found) - expected).abs() <= expected * TOLERANCE,
+            };
             if !close {
-                return Err(Wrong::Sum { rank, call, tile, index: within, expected, found });
+                return Err(Wrong::Sum { rank, call, tile, index, expected, found });
             }
-            let agreed = self.agreed[call as usize * numbers + index].get_or_insert(bits);
-            if *agreed != bits {
-                return Err(Wrong::Bits { rank, call, tile, index: within });
+            if chaos.collective == Collective::AllReduce
+                && *self.agreed.entry((call, tile, index)).or_insert(bits) != bits
+            {
+                return Err(Wrong::Bits { rank, call, tile, index });
             }
         }
         if chaos.shape.aliasing == Aliasing::OutOfPlace {
-            let mut inputs = memory[buffers.input..][..numbers].iter().enumerate();
-            if inputs.any(|(index, &bits)| bits != self.input(call, rank, index).to_bits()) {
+            let changed = |(tile, at, address): (u32, usize, usize)| {
+                memory[address] != self.input(call, rank, tile, at).to_bits()
+            };
+            if buffers.input.addresses(tiles).any(changed) {
                 return Err(Wrong::Input { rank, call });
             }
         }
@@ -122,21 +130,15 @@ impl Users {
 
     /// All of a rank's numbers that belong to the user.
     fn addresses(&self, chaos: &Chaos, rank: usize) -> impl Iterator<Item = usize> + use<> {
-        let (buffers, numbers) = (chaos.buffers[rank], numbers(chaos));
-        let input = buffers.input..buffers.input + numbers;
-        input.chain(buffers.output..buffers.output + numbers)
+        let (buffers, tiles) = (chaos.buffers[rank], chaos.shape.tiles);
+        buffers.input.addresses(tiles).chain(buffers.output.addresses(tiles)).map(|(_, _, address)| address)
     }
 
-    fn input(&self, call: u32, rank: usize, index: usize) -> f32 {
-        let place = (u64::from(call) << 48) ^ ((rank as u64) << 32) ^ index as u64;
+    fn input(&self, call: u32, rank: usize, tile: u32, at: usize) -> f32 {
+        let place = (u64::from(call) << 48) ^ ((rank as u64) << 32) ^ (u64::from(tile) << 20) ^ at as u64;
         let mantissa = (mix(mix(self.seed) ^ place) >> 41) as u32;
         f32::from_bits(0x3f80_0000 | mantissa)
     }
-}
-
-/// How many numbers each of a rank's user buffers has, over all tiles.
-fn numbers(chaos: &Chaos) -> usize {
-    chaos.shape.tiles as usize * chaos.chunks * CHUNK
 }
 
 /// Not a number, and a different one in every place after every call.

@@ -55,20 +55,20 @@ fn a_plan_in_words() {
         program,
         "rank 1
   lane 0, channel 0
-     0  take input[1], send to rank 2
+     0  take input[2], send to rank 2
         for i = 0 to 1:
-     1    combine message from rank 0 + input[(-i) mod 4], send to rank 2
-     2  combine message from rank 0 + input[2], store in output[2], send to rank 2
+     1    combine message from rank 0 + input[(-2i) mod 8], send to rank 2
+     2  combine message from rank 0 + input[4], store in output[4], send to rank 2
         for i = 0 to 1:
-     3    take message from rank 0, store in output[(1 - i) mod 4], send to rank 2
-     4  take message from rank 0, store in output[3]
+     3    take message from rank 0, store in output[(2 - 2i) mod 8], send to rank 2
+     4  take message from rank 0, store in output[6]
   lane 1, channel 1
-     0  take input[5], send to rank 0
+     0  take input[3], send to rank 0
         for i = 0 to 1:
-     1    combine message from rank 2 + input[(2 + i) mod 4 + 4], send to rank 0
-     2  combine message from rank 2 + input[4], store in output[4], send to rank 0
+     1    combine message from rank 2 + input[(4 + 2i) mod 8 + 1], send to rank 0
+     2  combine message from rank 2 + input[1], store in output[1], send to rank 0
         for i = 0 to 1:
-     3    take message from rank 2, store in output[(1 + i) mod 4 + 4], send to rank 0
+     3    take message from rank 2, store in output[(2 + 2i) mod 8 + 1], send to rank 0
      4  take message from rank 2, store in output[7]
 "
     );

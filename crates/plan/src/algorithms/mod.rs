@@ -6,7 +6,6 @@ mod linear;
 mod one_shot;
 mod pairwise;
 mod ring;
-mod ring_blocks;
 mod two_shot;
 
 use std::fmt;
@@ -19,8 +18,7 @@ pub use exchange::exchange;
 pub use linear::{linear_gather, linear_scatter};
 pub use one_shot::one_shot;
 pub use pairwise::pairwise_all_to_all;
-pub use ring::ring;
-pub use ring_blocks::{ring_all_gather, ring_reduce_scatter};
+pub use ring::{ring, ring_all_gather, ring_reduce_scatter};
 pub use two_shot::two_shot;
 
 /// The all-reduce algorithms that are built in.

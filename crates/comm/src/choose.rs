@@ -1,17 +1,18 @@
-//! Which built-in plan a call runs, and where it comes from. Every rank must choose alike, so the choice depends only on what all ranks share:
-//! the number of ranks, the bytes, and whether the buffers are symmetric (which the call's signature holds them to).
+//! Which built-in plan a call runs, and where it comes from.
 //!
-//! Measured on two cores with the command `weft bench`; see `bench/runs/`.
+//! Every rank must choose alike, so the choice depends only on what all ranks share: the number of ranks, the bytes, and
+//! whether the buffers are symmetric (which the call's signature holds them to). Where exchange gives way to ring was
+//! measured with 2 to 16 ranks: `bench/runs/2026-11-15-thresholds-16-core-vm`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weftlink_plan::{Algorithm, Refusal, Verified, verify};
 
-/// Up to here a message is a few cache lines that carry their own flags.
+/// What fits into one packet: a few cache lines that carry their own flags.
 const PACKETS_BYTES_MAX: usize = 448;
-/// Up to here sending everything to everyone costs less than two trips around, divided by the messages that takes.
-const EXCHANGE_BYTES_MAX: usize = 64 << 10;
+/// Divided by the square of the ranks: up to there sending everything to everyone is faster than two trips around.
+const EXCHANGE_BYTES_MAX: usize = 1 << 20;
 
 /// The algorithm for an all-reduce.
 pub(crate) fn all_reduce(ranks: usize, bytes: usize, symmetric: bool) -> Algorithm {
@@ -19,7 +20,7 @@ pub(crate) fn all_reduce(ranks: usize, bytes: usize, symmetric: bool) -> Algorit
         Algorithm::ExchangeLl
     } else if symmetric {
         Algorithm::TwoShot
-    } else if bytes <= EXCHANGE_BYTES_MAX / ranks.max(1) {
+    } else if bytes <= EXCHANGE_BYTES_MAX / ranks.max(1).pow(2) {
         Algorithm::Exchange
     } else {
         Algorithm::Ring

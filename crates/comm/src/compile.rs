@@ -8,8 +8,8 @@ use weftlink_plan::{Cut, Verified};
 use crate::kernels::Store;
 use crate::layout::{FifoPlace, Layout};
 
-/// From this many bytes written by a step on, stores bypass the caches: half or twice as many is slower on cores with
-/// 2 MiB of their own cache.
+/// From this many bytes written by a step on, stores bypass the caches. Half or twice as many hardly matters, a quarter
+/// is slower, and so is never (`bench/runs/2026-11-15-thresholds-16-core-vm`).
 const STREAM_BYTES_MIN: usize = 2 << 20;
 
 /// What one rank does in one call.

@@ -110,7 +110,7 @@ impl<'a> Sender<'a> {
     ///
     /// # Panics
     ///
-    /// If the payload has more words than [`Self::packet_words_max`].
+    /// If the payload has more words than the slot's lines.
     #[inline]
     #[must_use = "the receiver may be asleep on this line"]
     pub fn publish_packet(&mut self, signature: u32, payload: &[u64]) -> &'a Line {
@@ -126,11 +126,6 @@ impl<'a> Sender<'a> {
         }
         self.end.advance();
         &lines[0]
-    }
-
-    /// Words that fit into a packet.
-    pub fn packet_words_max(&self) -> usize {
-        self.end.lines_per_slot * PAYLOAD_WORDS
     }
 
     #[inline]
@@ -344,7 +339,6 @@ mod tests {
             let (slots, released) = (lines(6), Line::new());
             let mut sender = Sender::new(&slots, &released, 2);
             let mut receiver = Receiver::new(&slots, &released, 2);
-            assert_eq!(sender.packet_words_max(), 21);
             for round in 0..5 {
                 let sent: Vec<u64> = (0..words as u64).map(|word| word + 100 * round).collect();
                 let mut got = vec![0; words];

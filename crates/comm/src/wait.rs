@@ -103,12 +103,6 @@ impl<'a> Waiter<'a> {
         Waiter { abort, sleepers, patience }
     }
 
-    /// The same waiter with other bounds.
-    #[must_use]
-    pub fn with_patience(self, patience: Patience) -> Waiter<'a> {
-        Waiter { patience, ..self }
-    }
-
     /// Waits until `poll` is ready. `on` is the line whose change makes it so.
     #[inline]
     pub fn wait(&self, on: &Line, poll: impl FnMut() -> Poll) -> Result<(), Stop> {

@@ -192,6 +192,23 @@ fn a_rank_that_leaves_is_named_at_once() {
 }
 
 #[test]
+fn a_plan_has_one_engine_however_it_was_asked_for() {
+    for sums in on_ranks(2, LONG, |mut comm| {
+        let mut values = vec![1.0; 100_000];
+        assert_eq!(comm.choice(400_000, false), Algorithm::Ring);
+        comm.all_reduce(&mut values).unwrap();
+        // One rank names the plan that the other's call chooses.
+        let ring = comm.load(verify(Algorithm::Ring.plan(2, 1)).unwrap()).unwrap();
+        assert_eq!(ring, comm.built_in(Algorithm::Ring).unwrap());
+        if comm.rank() == 0 { comm.all_reduce_with(ring, &mut values) } else { comm.all_reduce(&mut values) }
+            .unwrap();
+        values[0]
+    }) {
+        assert_eq!(sums, [4.0, 4.0]);
+    }
+}
+
+#[test]
 fn after_a_failure_the_communicator_says_so() {
     for errors in on_ranks(2, LONG, |mut comm| {
         load_all(&mut comm);

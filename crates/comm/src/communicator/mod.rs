@@ -215,12 +215,7 @@ impl Communicator {
                 "the plan {name:?} computes {collective}; only all-reduce runs so far"
             )));
         }
-        // All ranks load the same plans in the same order, so all find it.
-        if let Some(index) = self.engines.iter().position(|engine| engine.plan == plan) {
-            return Ok(PlanId { index, owner: self.identity });
-        }
-        self.calls = self.calls.wrapping_add(1);
-        self.load_in(self.calls, Header::allocating(What::Load, plan.hash(), 0), plan)
+        self.load_under(Header::allocating(What::Load, plan.hash(), 0), plan)
     }
 
     /// The plan of a built-in algorithm for this number of ranks, loaded when it is first needed.
@@ -246,9 +241,7 @@ impl Communicator {
         let stride = total / self.size;
         let number = u16::try_from(self.windows.len())
             .map_err(|_| Error::Misuse("a communicator has at most 65536 windows".to_owned()))?;
-        self.calls = self.calls.wrapping_add(1);
-        let header = Header::allocating(What::Window, 0, length);
-        let memory = Arc::new(self.share(self.calls, header, total)?);
+        let memory = Arc::new(self.share(Header::allocating(What::Window, 0, length), total)?);
         self.shared.windows.push(WindowPlace { base: memory.as_ptr(), stride });
         self.windows.push(Arc::clone(&memory));
         Ok(Window::new(memory, self.rank, stride, length, number, self.identity))
@@ -266,18 +259,21 @@ impl Communicator {
         self.usable()?;
         check_buffers(buffers, self.identity)?;
         let plan = choose::proved(algorithm, self.size as u32)?;
-        let header = buffers.header(&plan);
-        self.calls = self.calls.wrapping_add(1);
-        let plan = self.load_in(self.calls, header, plan)?;
+        let plan = self.load_under(buffers.header(&plan), plan)?;
         self.built_in[algorithm as usize] = Some(plan);
         Ok(plan)
     }
 
-    /// Loads a plan in the call of this number.
-    fn load_in(&mut self, number: u32, header: Header, plan: Arc<Verified>) -> Result<PlanId, Error> {
-        let memory = self.share(number, header, Engine::bytes(&plan))?;
+    /// Loads a plan, unless it is there: two engines of one plan would have FIFOs of their own, and ranks that use
+    /// different ones would never meet. All ranks load the same plans in the same order, so all find it.
+    fn load_under(&mut self, header: Header, plan: Arc<Verified>) -> Result<PlanId, Error> {
+        let owner = self.identity;
+        if let Some(index) = self.engines.iter().position(|engine| engine.plan == plan) {
+            return Ok(PlanId { index, owner });
+        }
+        let memory = self.share(header, Engine::bytes(&plan))?;
         self.engines.push(Engine::new(plan, self.rank as u32, memory));
-        Ok(PlanId { index: self.engines.len() - 1, owner: self.identity })
+        Ok(PlanId { index: self.engines.len() - 1, owner })
     }
 
     #[inline]
@@ -335,9 +331,11 @@ impl Communicator {
         }
     }
 
-    /// Allocates memory with all ranks, in the call of this number. Ranks that make another call are told of each other,
-    /// wherever they wait.
-    fn share(&mut self, number: u32, header: Header, bytes: usize) -> Result<SharedMemory, Error> {
+    /// Allocates memory with all ranks, as a call of its own. Ranks that make another call are told of each other, wherever
+    /// they wait.
+    fn share(&mut self, header: Header, bytes: usize) -> Result<SharedMemory, Error> {
+        self.calls = self.calls.wrapping_add(1);
+        let number = self.calls;
         let call = Call { header, signature: header.signature(), number, input: null(), output: null_mut() };
         self.shared.announce(self.rank, &call);
         let purpose = format!("weft: call #{number}, {header}");

@@ -10,7 +10,7 @@ use super::lanes::Cursor;
 use crate::compile::base_of;
 use crate::counter::Counter;
 use crate::fifo::{Receiver, Sender};
-use crate::layout::{Layout, PACKET_WORDS};
+use crate::layout::{FifoPlace, Layout, PACKET_WORDS};
 use crate::memory::SharedMemory;
 use crate::shared::{Call, lines_at};
 
@@ -38,17 +38,37 @@ pub(super) struct Ends {
 pub(super) struct SendEnd {
     pub(super) fifo: Sender<'static>,
     pub(super) to: u32,
-    pub(super) bulk: *mut f32,
-    pub(super) slot_elements: usize,
+    pub(super) bulk: Bulk,
 }
 
 pub(super) struct ReceiveEnd {
     pub(super) fifo: Receiver<'static>,
     pub(super) from: u32,
-    pub(super) bulk: *mut f32,
-    pub(super) slot_elements: usize,
+    pub(super) bulk: Bulk,
     /// The packet that has arrived.
     pub(super) packet: Vec<u64>,
+}
+
+/// The memory of a FIFO's slots, which packets do without.
+#[derive(Clone, Copy)]
+pub(super) struct Bulk {
+    base: *mut f32,
+    slot_elements: usize,
+}
+
+impl Bulk {
+    /// Whether payload rides with the flags.
+    #[inline]
+    pub(super) fn is_none(self) -> bool {
+        self.slot_elements == 0
+    }
+
+    /// Where a slot's message lies.
+    #[inline]
+    fn slot(self, slot: usize) -> *mut f32 {
+        // SAFETY: there are `slot_elements` for each slot of the FIFO.
+        unsafe { self.base.add(slot * self.slot_elements) }
+    }
 }
 
 impl Ends {
@@ -66,28 +86,21 @@ impl Ends {
             unsafe { memory.as_ptr().add(at) }.cast::<f32>()
         };
         let packet = vec![0; PACKET_WORDS];
+        let parts = |place: &FifoPlace| {
+            let slots = lines(place.slots, place.depth * place.slot_lines);
+            let slot_elements = place.bulk_stride / size_of::<f32>();
+            (slots, &lines(place.released, 1)[0], Bulk { base: bulk(place.bulk), slot_elements })
+        };
         let send = |&at: &usize| {
             let place = &layout.fifos[at];
-            let (slots, released) =
-                (lines(place.slots, place.depth * place.slot_lines), lines(place.released, 1));
-            SendEnd {
-                fifo: Sender::new(slots, &released[0], place.depth),
-                to: place.target,
-                bulk: bulk(place.bulk),
-                slot_elements: place.bulk_stride / size_of::<f32>(),
-            }
+            let (slots, released, bulk) = parts(place);
+            SendEnd { fifo: Sender::new(slots, released, place.depth), to: place.target, bulk }
         };
         let receive = |&at: &usize| {
             let place = &layout.fifos[at];
-            let (slots, released) =
-                (lines(place.slots, place.depth * place.slot_lines), lines(place.released, 1));
-            ReceiveEnd {
-                fifo: Receiver::new(slots, &released[0], place.depth),
-                from: place.source,
-                bulk: bulk(place.bulk),
-                slot_elements: place.bulk_stride / size_of::<f32>(),
-                packet: packet.clone(),
-            }
+            let (slots, released, bulk) = parts(place);
+            let (fifo, from) = (Receiver::new(slots, released, place.depth), place.source);
+            ReceiveEnd { fifo, from, bulk, packet: packet.clone() }
         };
         let (ranks, counters_per_rank) = (plan.ranks as usize, plan.counters as usize);
         let mut bases = vec![std::ptr::null_mut(); 3 * ranks];
@@ -131,23 +144,15 @@ impl Ends {
 }
 
 impl ReceiveEnd {
-    /// Whether payload rides with the flags.
-    #[inline]
-    pub(super) fn is_packet(&self) -> bool {
-        self.slot_elements == 0
-    }
-
     /// Where the message that has arrived lies, if it is in bulk memory.
     pub(super) fn slot(&self) -> *mut f32 {
-        // SAFETY: the bulk memory has `slot_elements` for each slot.
-        unsafe { self.bulk.add(self.fifo.slot() * self.slot_elements) }
+        self.bulk.slot(self.fifo.slot())
     }
 }
 
 impl SendEnd {
     /// Where the next message is to be put, if it goes through bulk memory.
     pub(super) fn slot(&self) -> *mut f32 {
-        // SAFETY: as for receivers.
-        unsafe { self.bulk.add(self.fifo.slot() * self.slot_elements) }
+        self.bulk.slot(self.fifo.slot())
     }
 }

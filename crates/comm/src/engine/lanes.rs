@@ -130,7 +130,7 @@ impl Ends {
             }
             Need::Message { end } => {
                 let receiver = &mut self.receivers[end as usize];
-                if receiver.is_packet() {
+                if receiver.bulk.is_none() {
                     receiver.fifo.take_packet(signature, &mut receiver.packet[..words_of(length)])
                 } else {
                     receiver.fifo.poll(signature)

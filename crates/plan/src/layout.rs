@@ -1,0 +1,83 @@
+//! How ranks lie on the wiring, as far as algorithms need to know.
+//!
+//! An algorithm takes a layout and writes a plan. A layout comes from a fabric, whose rings and trees are found by
+//! search, or is [flat](Layout::flat) where there is nothing to know.
+
+/// Ranks on their wiring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The ranks by island: those that reach each other over GPU links or, where there are none, inside a host. A
+    /// rank's position in its island is its rail.
+    pub islands: Vec<Vec<u32>>,
+    /// Rings through all ranks, each an order around. All carry the same share.
+    pub rings: Vec<Vec<u32>>,
+    /// Spanning trees over all ranks that share no link, where they carry more than rings do.
+    pub trees: Vec<Tree>,
+    /// Whether any two ranks of an island reach each other at the full speed of their ports.
+    pub switched: bool,
+    /// Whether every island's switches multicast and reduce; if not, why.
+    pub multicast: Result<(), String>,
+    /// Whether the network's switches reduce; if not, why.
+    pub network_reduces: Result<(), String>,
+}
+
+/// A spanning tree of ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tree {
+    /// The parent of each rank; nothing for the root.
+    pub parents: Vec<Option<u32>>,
+}
+
+impl Layout {
+    /// Ranks that know nothing of their wiring: one island, in which everyone reaches everyone; `rings` of them in the
+    /// order of the ranks, every second the other way around.
+    ///
+    /// # Panics
+    /// If there are no ranks or no rings.
+    pub fn flat(ranks: u32, rings: u32) -> Self {
+        Self::grid(1, ranks, rings)
+    }
+
+    /// Equal islands whose switches can all that switches can, numbered island by island.
+    ///
+    /// # Panics
+    /// If there are no islands, ranks or rings.
+    pub fn grid(islands: u32, ranks_per_island: u32, rings: u32) -> Self {
+        assert!(islands > 0 && ranks_per_island > 0 && rings > 0, "a layout needs ranks and rings");
+        let ranks = islands * ranks_per_island;
+        let forward: Vec<u32> = (0..ranks).collect();
+        let backward: Vec<u32> = (0..ranks).rev().collect();
+        let ring = |number: u32| if number.is_multiple_of(2) { forward.clone() } else { backward.clone() };
+        let one = "there is no network between ranks of one island".to_owned();
+        Self {
+            islands: forward.chunks(ranks_per_island as usize).map(<[u32]>::to_vec).collect(),
+            rings: (0..rings).map(ring).collect(),
+            trees: Vec::new(),
+            switched: true,
+            multicast: Ok(()),
+            network_reduces: if islands > 1 { Ok(()) } else { Err(one) },
+        }
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> u32 {
+        self.islands.iter().map(|island| island.len() as u32).sum()
+    }
+
+    /// How many ranks each island has, if all have as many.
+    pub fn per_island(&self) -> Option<u32> {
+        let first = self.islands.first()?.len();
+        self.islands.iter().all(|island| island.len() == first).then_some(first as u32)
+    }
+
+    /// The island of each rank, and its position there.
+    pub fn places(&self) -> Vec<(u32, u32)> {
+        let mut places = vec![(0, 0); self.ranks() as usize];
+        for (number, island) in (0..).zip(&self.islands) {
+            for (position, &rank) in (0..).zip(island) {
+                places[rank as usize] = (number, position);
+            }
+        }
+        places
+    }
+}

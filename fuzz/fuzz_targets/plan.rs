@@ -27,21 +27,20 @@ fuzz_target!(|data: &[u8]| {
     }
     let Ok(proved) = verify(plan) else { return };
     let (cut, collective, ranks) =
-        (Cut::new(40, proved.chunks_per_block(), 1, 3), proved.collective, proved.ranks);
+        (Cut::new(40, proved.chunks_per_block(), 1, 3), &proved.collective, proved.ranks);
     let number = |rank: u32, block: u32, at: usize| u64::from(rank * 4 + block + 1) << 32 | at as u64;
     let input = |rank| {
-        let blocks = if collective.gives(rank) { collective.blocks(ranks).0 } else { 0 };
-        (0..blocks).flat_map(|block| (0..40).map(move |at| number(rank, block, at))).collect()
+        (0..collective.gives(rank, ranks)).flat_map(|block| (0..40).map(move |at| number(rank, block, at))).collect()
     };
     let inputs: Vec<Vec<u64>> = (0..ranks).map(input).collect();
     for &aliasing in &proved.aliasing {
         let (outputs, _) = oracle(&proved, cut, aliasing, &inputs, |a, b| a + b);
         for (rank, output) in (0..).zip(&outputs) {
             for (position, &value) in output.iter().enumerate() {
-                let promised = match collective.promise(rank, (position / 40) as u32) {
+                let promised = match collective.promise(rank, ranks, (position / 40) as u32).expect("it gets that block") {
                     Promise::Copy { rank, block } => number(rank, block, position % 40),
-                    Promise::Reduction { block } => {
-                        (0..ranks).map(|from| number(from, block, position % 40)).sum()
+                    Promise::Reduction { block, below } => {
+                        (0..below).map(|from| number(from, block, position % 40)).sum()
                     }
                 };
                 assert_eq!(value, promised);

@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use weftlink_plan::{Algorithm, Refusal, Verified, verify};
+use weftlink_plan::{Algorithm, Collective, Verified, verify};
+
+use crate::Error;
 
 /// What fits into one packet: a few cache lines that carry their own flags.
 const PACKETS_BYTES_MAX: usize = 448;
@@ -28,13 +30,15 @@ pub(crate) fn all_reduce(ranks: usize, bytes: usize, symmetric: bool) -> Algorit
 }
 
 /// The plan of a built-in algorithm, proved once in a process however many of its threads are ranks.
-pub(crate) fn proved(algorithm: Algorithm, ranks: u32) -> Result<Arc<Verified>, Refusal> {
+pub(crate) fn proved(algorithm: Algorithm, ranks: u32) -> Result<Arc<Verified>, Error> {
     static PROVED: Mutex<BTreeMap<(Algorithm, u32), Arc<Verified>>> = Mutex::new(BTreeMap::new());
     let mut plans = PROVED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(plan) = plans.get(&(algorithm, ranks)) {
         return Ok(Arc::clone(plan));
     }
-    let plan = Arc::new(verify(algorithm.plan(ranks, 1))?);
+    let written = algorithm.flat(&Collective::AllReduce, ranks, 1);
+    let plan = written.map_err(|why| Error::Misuse(why.to_string()))?.without_switches();
+    let plan = Arc::new(verify(plan)?);
     plans.insert((algorithm, ranks), Arc::clone(&plan));
     Ok(plan)
 }

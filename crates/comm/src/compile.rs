@@ -8,6 +8,9 @@ use weftlink_plan::{Cut, Verified};
 use crate::kernels::Store;
 use crate::layout::{FifoPlace, Layout};
 
+/// [`Communicator::load`](crate::Communicator::load) has refused it.
+const NO_SWITCH: &str = "a plan with switches is not loaded";
+
 /// From this many bytes written by a step on, stores bypass the caches. Half or twice as many hardly matters, a quarter
 /// is slower, and so is never (`bench/runs/2026-11-15-thresholds-16-core-vm`).
 const STREAM_BYTES_MIN: usize = 2 << 20;
@@ -168,6 +171,7 @@ impl Compiler<'_> {
         let source = |input: &Input<u32>| match *input {
             Input::Local(Place { buffer, chunk }) => Source::Memory(address(self.rank, buffer, chunk)),
             Input::Peer(Remote { rank, buffer, chunk }) => Source::Memory(address(rank, buffer, chunk)),
+            Input::Switch(_) => unreachable!("{NO_SWITCH}"),
             Input::Received { from } => {
                 let (end, fifo) = self.end(self.receives, (from, self.rank, channel));
                 if fifo.is_packet() { Source::Packet(end) } else { Source::Slot(end) }
@@ -176,6 +180,7 @@ impl Compiler<'_> {
         let target = |output: &Output<u32>| match *output {
             Output::Local(Place { buffer, chunk }) => Target::Memory(address(self.rank, buffer, chunk)),
             Output::Peer(Remote { rank, buffer, chunk }) => Target::Memory(address(rank, buffer, chunk)),
+            Output::Multicast(_) => unreachable!("{NO_SWITCH}"),
             Output::Sent { to } => {
                 let (end, fifo) = self.end(self.sends, (self.rank, to, channel));
                 if fifo.is_packet() { Target::Packet(end) } else { Target::Slot(end) }

@@ -136,13 +136,13 @@ fn fifos_of(plan: &Verified) -> BTreeSet<(u32, u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weftlink_plan::{Algorithm, verify};
+    use weftlink_plan::{Algorithm, Collective, verify};
 
     #[test]
     fn nothing_overlaps() {
-        for algorithm in Algorithm::ALL {
+        for algorithm in Algorithm::doing(&Collective::AllReduce) {
             for ranks in [1, 2, 5, 9] {
-                let plan = verify(algorithm.plan(ranks, 2)).unwrap();
+                let plan = verify(algorithm.plan(ranks, 2).without_switches()).unwrap();
                 let layout = Layout::new(&plan);
                 let mut taken = vec![(layout.counters, ranks as usize * plan.counters as usize * LINE)];
                 for fifo in &layout.fifos {

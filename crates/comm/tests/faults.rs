@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use weftlink_comm::{Communicator, Error, Options};
-use weftlink_plan::{Algorithm, verify};
+use weftlink_plan::{Algorithm, Collective, verify};
 
 /// Long enough that only a real wait for nothing reaches it.
 const LONG: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ fn on_ranks<T: Send>(
 
 /// Loads every plan, so that later differences are not noticed while loading.
 fn load_all(comm: &mut Communicator) {
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::doing(&Collective::AllReduce) {
         comm.built_in(algorithm).unwrap();
     }
 }
@@ -149,7 +149,7 @@ fn bystanders_of_a_difference_end_too() {
 
 #[test]
 fn a_rank_that_stays_away_is_named_at_the_deadline() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::doing(&Collective::AllReduce) {
         let (done, wait) = (std::sync::Barrier::new(2), SHORT);
         for errors in on_ranks(2, wait, |mut comm| {
             load_all(&mut comm);
@@ -237,7 +237,7 @@ fn misuse_is_refused_and_nothing_is_lost() {
         says(comm.all_reduce_with(direct, &mut values).unwrap_err(), "symmetric memory");
         says(comm.all_reduce_with(one_shot, &mut window).unwrap_err(), "in place");
         says(comm.load(verify(Algorithm::Ring.plan(3, 1)).unwrap()).unwrap_err(), "for 3 ranks");
-        let gather = weftlink_plan::algorithms::ring_all_gather(2, 1);
+        let gather = Algorithm::Ring.flat(&Collective::AllGather, 2, 1).unwrap();
         says(comm.load(verify(gather).unwrap()).unwrap_err(), "only all-reduce runs so far");
         let mut other = Communicator::threads(1, Options::default()).unwrap().remove(0);
         says(other.all_reduce_with(direct, &mut values).unwrap_err(), "another communicator");

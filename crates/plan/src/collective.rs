@@ -3,6 +3,9 @@
 //! A collective moves *blocks*: buffers of the call's count of elements. An all-gather takes one block from every rank
 //! and gives everybody all of them; a reduce-scatter takes as many blocks as there are ranks and gives everybody one
 //! sum. A plan cuts each block into the same number of chunks, so chunk `b·c + i` is chunk i of block b.
+//!
+//! Blocks are equally long unless the plan says that they need not be ([`uneven`](crate::Plan::uneven)): all-gather-v,
+//! reduce-scatter-v and all-to-all-v are the same collectives with blocks of different lengths.
 
 use std::fmt;
 
@@ -11,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Buffer;
 
 /// What a plan computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Collective {
     /// Every rank ends with the reduction of all ranks' inputs, the same bits everywhere.
@@ -42,6 +45,25 @@ pub enum Collective {
         /// The rank that gives them.
         root: u32,
     },
+    /// Rank r ends with the reduction of the inputs of ranks 0 to r.
+    Scan,
+    /// Rank r ends with the reduction of the inputs of the ranks before it; the first gets nothing.
+    ExclusiveScan,
+    /// Messages that are sent and received as one group, so that both sides may send first. A rank's input holds what it
+    /// sends and its output what it receives, in the order of the list.
+    SendReceive {
+        /// From which rank to which.
+        messages: Vec<(u32, u32)>,
+    },
+    /// Ranks on a torus, numbered with the last dimension running fastest, give each neighbour a block and get one from
+    /// it. Blocks 2d and 2d+1 go to, and come from, the neighbours before and behind in dimension d. A dimension of one
+    /// rank makes it its own neighbour.
+    Neighbours {
+        /// The ranks in each dimension; a ring is `[1, 1, n]`.
+        torus: [u32; 3],
+    },
+    /// No rank leaves before all have entered. Nothing is moved.
+    Barrier,
 }
 
 /// What a block of output must hold in the end.
@@ -54,27 +76,60 @@ pub enum Promise {
         /// The block.
         block: u32,
     },
-    /// The reduction of this block of every rank's input.
+    /// The reduction of this block of the inputs of ranks 0 to `below`, that one excluded.
     Reduction {
         /// The block.
         block: u32,
+        /// How many ranks.
+        below: u32,
     },
 }
 
 impl Collective {
-    /// How many blocks a rank passes in and gets back.
-    pub fn blocks(self, ranks: u32) -> (u32, u32) {
+    /// One of each kind, to be listed and parsed; roots are rank 0.
+    pub const KINDS: [Collective; 11] = [
+        Collective::AllReduce,
+        Collective::Reduce { root: 0 },
+        Collective::Broadcast { root: 0 },
+        Collective::AllGather,
+        Collective::ReduceScatter,
+        Collective::AllToAll,
+        Collective::Gather { root: 0 },
+        Collective::Scatter { root: 0 },
+        Collective::Scan,
+        Collective::ExclusiveScan,
+        Collective::Barrier,
+    ];
+
+    /// How many blocks a rank's buffers have room for: the most that any rank passes in, and gets back.
+    pub fn blocks(&self, ranks: u32) -> (u32, u32) {
         match self {
-            Collective::AllReduce | Collective::Reduce { .. } | Collective::Broadcast { .. } => (1, 1),
+            Collective::AllReduce
+            | Collective::Reduce { .. }
+            | Collective::Broadcast { .. }
+            | Collective::Scan
+            | Collective::ExclusiveScan => (1, 1),
             Collective::AllGather | Collective::Gather { .. } => (1, ranks),
             Collective::ReduceScatter | Collective::Scatter { .. } => (ranks, 1),
             Collective::AllToAll => (ranks, ranks),
+            Collective::SendReceive { messages } => {
+                let most = |side: fn(&(u32, u32)) -> u32| {
+                    let mut counts = vec![0; ranks as usize];
+                    for message in messages {
+                        counts.get_mut(side(message) as usize).into_iter().for_each(|count| *count += 1);
+                    }
+                    counts.into_iter().max().unwrap_or(0)
+                };
+                (most(|message| message.0), most(|message| message.1))
+            }
+            Collective::Neighbours { .. } => (6, 6),
+            Collective::Barrier => (0, 0),
         }
     }
 
     /// The one rank that is different, if there is one.
-    pub fn root(self) -> Option<u32> {
-        match self {
+    pub fn root(&self) -> Option<u32> {
+        match *self {
             Collective::Reduce { root }
             | Collective::Broadcast { root }
             | Collective::Gather { root }
@@ -83,60 +138,177 @@ impl Collective {
         }
     }
 
-    /// Whether a rank passes something in.
-    pub fn gives(self, rank: u32) -> bool {
+    /// How many blocks a rank passes in.
+    pub fn gives(&self, rank: u32, ranks: u32) -> u32 {
         match self {
-            Collective::Broadcast { root } | Collective::Scatter { root } => rank == root,
-            _ => true,
+            Collective::Broadcast { root } | Collective::Scatter { root } if rank != *root => 0,
+            Collective::SendReceive { messages } => count(messages, |message| message.0 == rank),
+            _ => self.blocks(ranks).0,
         }
     }
 
-    /// Whether a rank gets something back.
-    pub fn gets(self, rank: u32) -> bool {
+    /// How many blocks a rank gets back.
+    pub fn gets(&self, rank: u32, ranks: u32) -> u32 {
         match self {
-            Collective::Reduce { root } | Collective::Gather { root } => rank == root,
-            _ => true,
+            Collective::Reduce { root } | Collective::Gather { root } if rank != *root => 0,
+            Collective::ExclusiveScan if rank == 0 => 0,
+            Collective::SendReceive { messages } => count(messages, |message| message.1 == rank),
+            _ => self.blocks(ranks).1,
         }
     }
 
-    /// What a block of a rank's output must hold in the end.
-    pub fn promise(self, rank: u32, block: u32) -> Promise {
-        match self {
-            Collective::AllReduce | Collective::Reduce { .. } => Promise::Reduction { block: 0 },
-            Collective::Broadcast { root } => Promise::Copy { rank: root, block: 0 },
+    /// What a block of a rank's output must hold in the end, if it gets so many.
+    pub fn promise(&self, rank: u32, ranks: u32, block: u32) -> Option<Promise> {
+        if block >= self.gets(rank, ranks) {
+            return None;
+        }
+        Some(match self {
+            Collective::AllReduce | Collective::Reduce { .. } => {
+                Promise::Reduction { block: 0, below: ranks }
+            }
+            Collective::Scan => Promise::Reduction { block: 0, below: rank + 1 },
+            Collective::ExclusiveScan => Promise::Reduction { block: 0, below: rank },
+            Collective::ReduceScatter => Promise::Reduction { block: rank, below: ranks },
+            Collective::Broadcast { root } => Promise::Copy { rank: *root, block: 0 },
             Collective::AllGather | Collective::Gather { .. } => Promise::Copy { rank: block, block: 0 },
-            Collective::ReduceScatter => Promise::Reduction { block: rank },
             Collective::AllToAll => Promise::Copy { rank: block, block: rank },
-            Collective::Scatter { root } => Promise::Copy { rank: root, block: rank },
+            Collective::Scatter { root } => Promise::Copy { rank: *root, block: rank },
+            Collective::SendReceive { messages } => {
+                let mut received = messages.iter().enumerate().filter(|(_, message)| message.1 == rank);
+                let (position, &(from, _)) = received.nth(block as usize)?;
+                Promise::Copy { rank: from, block: count(&messages[..position], |message| message.0 == from) }
+            }
+            Collective::Neighbours { torus } => {
+                Promise::Copy { rank: neighbour(*torus, rank, block), block: block ^ 1 }
+            }
+            Collective::Barrier => return None,
+        })
+    }
+
+    /// Whether blocks may differ in length: all but those in which every rank has the same block.
+    pub fn may_be_uneven(&self) -> bool {
+        match self {
+            Collective::AllGather
+            | Collective::ReduceScatter
+            | Collective::AllToAll
+            | Collective::Gather { .. }
+            | Collective::Scatter { .. }
+            | Collective::SendReceive { .. }
+            | Collective::Neighbours { .. } => true,
+            Collective::AllReduce
+            | Collective::Reduce { .. }
+            | Collective::Broadcast { .. }
+            | Collective::Scan
+            | Collective::ExclusiveScan
+            | Collective::Barrier => false,
+        }
+    }
+
+    /// Whether it combines elements, rather than moving them.
+    pub fn reduces(&self) -> bool {
+        matches!(
+            self,
+            Collective::AllReduce
+                | Collective::Reduce { .. }
+                | Collective::ReduceScatter
+                | Collective::Scan
+                | Collective::ExclusiveScan
+        )
+    }
+
+    /// Whether no rank is different from the others, so that a plan may be [symmetric](crate::classes).
+    pub fn is_symmetric(&self) -> bool {
+        matches!(
+            self,
+            Collective::AllReduce
+                | Collective::AllGather
+                | Collective::ReduceScatter
+                | Collective::AllToAll
+                | Collective::Neighbours { .. }
+                | Collective::Barrier
+        )
+    }
+
+    /// What is wrong with it for so many ranks, if anything is.
+    pub fn misfit(&self, ranks: u32) -> Option<String> {
+        match self {
+            _ if self.root().is_some_and(|root| root >= ranks) => {
+                Some(format!("a {self} of {ranks} ranks has no such root"))
+            }
+            Collective::SendReceive { messages } => {
+                let stray = messages.iter().find(|(from, to)| *from >= ranks || *to >= ranks)?;
+                Some(format!("rank {} sends to rank {}, but there are {ranks} ranks", stray.0, stray.1))
+            }
+            Collective::Neighbours { torus } => {
+                let places = torus.iter().try_fold(1_u32, |product, size| product.checked_mul(*size));
+                let [x, y, z] = torus;
+                (places != Some(ranks))
+                    .then(|| format!("a torus of {x} x {y} x {z} does not hold {ranks} ranks"))
+            }
+            _ => None,
         }
     }
 
     /// Where a block lies when input and output are one buffer: the smaller of the two lies in the larger, where the
     /// rank's own block is. Blocks of a rank that gives or gets nothing stay where they are.
-    pub(crate) fn in_place(self, rank: u32, buffer: Buffer, block: u32) -> (Buffer, u32) {
-        if buffer == Buffer::Scratch || !self.gives(rank) || !self.gets(rank) {
+    pub(crate) fn in_place(&self, rank: u32, ranks: u32, buffer: Buffer, block: u32) -> (Buffer, u32) {
+        if buffer == Buffer::Scratch || self.gives(rank, ranks) == 0 || self.gets(rank, ranks) == 0 {
             return (buffer, block);
         }
         match (self, buffer) {
             (Collective::AllGather | Collective::Gather { .. }, Buffer::Input) => (Buffer::Output, rank),
             (Collective::ReduceScatter | Collective::Scatter { .. }, Buffer::Output) => (Buffer::Input, rank),
             (Collective::ReduceScatter | Collective::Scatter { .. }, _) => (Buffer::Input, block),
+            // One side may have more blocks; those beyond the other's stay its own.
+            (_, Buffer::Input) if block >= self.gets(rank, ranks) => (Buffer::Input, block),
             _ => (Buffer::Output, block),
         }
     }
 }
 
+fn count(messages: &[(u32, u32)], wanted: impl Fn(&&(u32, u32)) -> bool) -> u32 {
+    messages.iter().filter(wanted).count() as u32
+}
+
+/// The neighbour of a rank on a torus: number 2d is before it in dimension d, number 2d+1 behind it.
+pub fn neighbour(torus: [u32; 3], rank: u32, number: u32) -> u32 {
+    let dimension = number as usize / 2;
+    let stride: u32 = torus[dimension + 1..].iter().product();
+    let (size, at) = (torus[dimension], rank / stride % torus[dimension]);
+    let to = if number.is_multiple_of(2) { (at + size - 1) % size } else { (at + 1) % size };
+    rank - at * stride + to * stride
+}
+
 impl fmt::Display for Collective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
         match self {
-            Collective::AllReduce => f.write_str("all-reduce"),
-            Collective::Reduce { root } => write!(f, "reduce to rank {root}"),
-            Collective::Broadcast { root } => write!(f, "broadcast from rank {root}"),
-            Collective::AllGather => f.write_str("all-gather"),
-            Collective::ReduceScatter => f.write_str("reduce-scatter"),
-            Collective::AllToAll => f.write_str("all-to-all"),
-            Collective::Gather { root } => write!(f, "gather to rank {root}"),
-            Collective::Scatter { root } => write!(f, "scatter from rank {root}"),
+            Collective::Reduce { root } | Collective::Gather { root } => write!(f, " to rank {root}"),
+            Collective::Broadcast { root } | Collective::Scatter { root } => write!(f, " from rank {root}"),
+            Collective::SendReceive { messages } => write!(f, " of {} messages", messages.len()),
+            Collective::Neighbours { torus: [x, y, z] } => write!(f, " on a torus of {x} x {y} x {z}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Collective {
+    /// What it is called, without its root.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Collective::AllReduce => "all-reduce",
+            Collective::Reduce { .. } => "reduce",
+            Collective::Broadcast { .. } => "broadcast",
+            Collective::AllGather => "all-gather",
+            Collective::ReduceScatter => "reduce-scatter",
+            Collective::AllToAll => "all-to-all",
+            Collective::Gather { .. } => "gather",
+            Collective::Scatter { .. } => "scatter",
+            Collective::Scan => "scan",
+            Collective::ExclusiveScan => "exclusive-scan",
+            Collective::SendReceive { .. } => "send-receive",
+            Collective::Neighbours { .. } => "neighbours",
+            Collective::Barrier => "barrier",
         }
     }
 }

@@ -15,7 +15,8 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use crate::plan::{Aliasing, Buffer, Input, Lane, Op, Output, Place, Remote, Step, Wait};
+use crate::classes::{Classes, Turn};
+use crate::plan::{Aliasing, Buffer, Grouped, Input, Lane, Op, Output, Place, Remote, Step, Wait};
 use crate::refusal::{Cell, Spot};
 use crate::walk::{Visit, Walk};
 use crate::well_formed::WellFormed;
@@ -31,8 +32,26 @@ pub trait Domain {
     fn fresh(&mut self, call: u32, cell: Cell) -> Self::Value;
     /// The inputs of a step combined, from left to right.
     fn reduce(&mut self, spot: &Spot, inputs: &[Self::Value]) -> Self::Value;
+    /// What the members of a group hold, combined by a switch in whatever order.
+    fn reduce_unordered(&mut self, spot: &Spot, inputs: &[Self::Value]) -> Self::Value {
+        self.reduce(spot, inputs)
+    }
     /// What a rank's user finds in a chunk of input or output when a call returns.
     fn returned(&mut self, call: u32, cell: Cell, value: Option<&Self::Value>);
+
+    /// A rank enters a call, as seen by one of its lanes.
+    fn entered(&mut self, _rank: u32, _lane: usize) {}
+    /// A rank's call is over, as seen by one of its lanes, which knows all that the others know.
+    fn left(&mut self, _call: u32, _rank: u32, _lane: usize) {}
+
+    /// What a representative holds, as another rank of its class holds it. Only needed to run by [classes](crate::classes).
+    fn turned(&mut self, value: &Self::Value, _turn: Turn) -> Self::Value {
+        value.clone()
+    }
+    /// What a representative knows, as another rank of its class knows it.
+    fn turned_stamp(&mut self, stamp: &Self::Stamp, _turn: Turn) -> Self::Stamp {
+        stamp.clone()
+    }
 
     /// The past of a lane as of now, to be carried elsewhere.
     fn stamp(&mut self, lane: usize) -> Self::Stamp;
@@ -112,8 +131,11 @@ pub struct Machine<'p, D: Domain> {
     plan: WellFormed<'p>,
     shape: Shape,
     domain: D,
+    classes: Classes,
     lanes: Vec<LaneState<'p>>,
+    /// Those that stand for the others.
     ranks: Vec<RankState<D>>,
+    /// By source, target and channel, the source standing for its class.
     fifos: FxHashMap<(u32, u32, u32), Fifo<D>>,
     cells: Vec<Option<D::Value>>,
 }
@@ -133,6 +155,7 @@ struct LaneState<'p> {
 }
 
 struct RankState<D: Domain> {
+    rank: u32,
     lanes: std::ops::Range<usize>,
     call: u32,
     /// Lanes that are not through with the call.
@@ -154,9 +177,15 @@ struct Fifo<D: Domain> {
 impl<'p, D: Domain> Machine<'p, D> {
     /// All ranks having entered their first call.
     pub fn new(plan: WellFormed<'p>, shape: Shape, domain: D) -> Self {
+        Self::by_classes(plan, shape, domain, Classes::trivial(plan.ranks))
+    }
+
+    /// The representatives of these classes having entered their first call; they stand for all ranks.
+    pub fn by_classes(plan: WellFormed<'p>, shape: Shape, domain: D, classes: Classes) -> Self {
         let mut lanes = Vec::new();
         let mut ranks = Vec::new();
-        for (rank, program) in (0..).zip(&plan.plan().programs) {
+        for &rank in classes.representatives() {
+            let program = &plan.plan().programs[rank as usize];
             let first = lanes.len();
             for (number, lane) in (0..).zip(&program.lanes) {
                 let walk = lane.walk();
@@ -164,6 +193,7 @@ impl<'p, D: Domain> Machine<'p, D> {
                 lanes.push(LaneState { rank, number, lane, walk, next: None, there, tile: 0, ordinal: 0 });
             }
             ranks.push(RankState {
+                rank,
                 lanes: first..lanes.len(),
                 call: 0,
                 running: 0,
@@ -175,9 +205,10 @@ impl<'p, D: Domain> Machine<'p, D> {
         let chunks = plan.chunks;
         let per_rank = shape.tiles as usize * (chunks.input as usize + chunks.output as usize);
         let cells = vec![None; ranks.len() * (per_rank + chunks.scratch as usize)];
-        let mut machine = Self { plan, shape, domain, lanes, ranks, fifos: FxHashMap::default(), cells };
-        for rank in 0..machine.plan.ranks {
-            machine.enter(rank);
+        let mut machine =
+            Self { plan, shape, domain, classes, lanes, ranks, fifos: FxHashMap::default(), cells };
+        for position in 0..machine.ranks.len() {
+            machine.enter(position);
         }
         machine
     }
@@ -210,9 +241,9 @@ impl<'p, D: Domain> Machine<'p, D> {
         self.lanes.len()
     }
 
-    /// The position of a rank's lane among all.
+    /// The position of a rank's lane among all; the rank stands for itself.
     pub fn lane_of(&self, rank: u32, lane: u32) -> Option<usize> {
-        let range = self.ranks.get(rank as usize)?.lanes.clone();
+        let range = self.ranks.iter().find(|state| state.rank == rank)?.lanes.clone();
         Some(range.start + lane as usize).filter(|position| range.contains(position))
     }
 
@@ -248,7 +279,7 @@ impl<'p, D: Domain> Machine<'p, D> {
         let event = Event {
             rank,
             lane: state.number,
-            call: self.ranks[rank as usize].call,
+            call: self.ranks[self.classes.position(rank)].call,
             tile,
             ordinal: state.ordinal,
         };
@@ -256,8 +287,9 @@ impl<'p, D: Domain> Machine<'p, D> {
         let Some((spot, step)) = state.next.take() else { unreachable!("ready() saw a step") };
 
         for wait in &step.waits {
+            let (Wait::Entered { rank: of } | Wait::Reached { rank: of, .. }) = *wait;
             let stamp = self.awaited(&self.lanes[lane], wait).cloned();
-            stamp.iter().for_each(|stamp| self.domain.meet(lane, stamp));
+            stamp.iter().for_each(|stamp| self.meet(lane, stamp, self.classes.turn_of(of)));
         }
         for output in &step.outputs {
             if let Output::Sent { to } = *output {
@@ -273,20 +305,24 @@ impl<'p, D: Domain> Machine<'p, D> {
         for input in &step.inputs {
             values.push(match *input {
                 Input::Received { from } => {
-                    let Some((value, stamp)) = self.fifo((from, rank, channel)).messages.pop_front() else {
+                    let turn = self.classes.turn_of(from);
+                    let Some((value, stamp)) = self.fifo(self.key(from, rank, channel)).messages.pop_front()
+                    else {
                         unreachable!("ready() saw a message")
                     };
-                    self.domain.meet(lane, &stamp);
-                    value
+                    self.meet(lane, &stamp, turn);
+                    self.turned(value, turn)
                 }
-                Input::Local(Place { buffer, chunk }) | Input::Peer(Remote { buffer, chunk, .. }) => {
-                    let owner = if let Input::Peer(remote) = input { remote.rank } else { rank };
-                    let cell = self.cell(owner, buffer, tile, chunk);
-                    self.domain.touch(lane, Some(&spot), cell, Access::Read);
-                    match &self.cells[self.position(cell)] {
-                        Some(value) => value.clone(),
-                        None => return Err(Unset { spot, cell }),
-                    }
+                Input::Local(Place { buffer, chunk }) => self.read(lane, &spot, rank, buffer, tile, chunk)?,
+                Input::Peer(Remote { rank: owner, buffer, chunk }) => {
+                    self.read(lane, &spot, owner, buffer, tile, chunk)?
+                }
+                Input::Switch(Grouped { group, buffer, chunk }) => {
+                    let plan = self.plan.plan();
+                    let members = &plan.groups[group as usize].members;
+                    let read = |&owner: &u32| self.read(lane, &spot, owner, buffer, tile, chunk);
+                    let parts = members.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+                    self.domain.reduce_unordered(&spot, &parts)
                 }
             });
         }
@@ -296,18 +332,21 @@ impl<'p, D: Domain> Machine<'p, D> {
             Op::Reduce => Some(self.domain.reduce(&spot, &values)),
         };
         for output in &step.outputs {
-            let (owner, buffer, chunk) = match *output {
-                Output::Local(Place { buffer, chunk }) => (rank, buffer, chunk),
-                Output::Peer(Remote { rank, buffer, chunk }) => (rank, buffer, chunk),
-                Output::Sent { .. } => continue,
-            };
-            let cell = self.cell(owner, buffer, tile, chunk);
-            self.domain.touch(lane, Some(&spot), cell, Access::Write);
-            if let Some(value) = &result {
-                self.domain.stored(&spot, cell, value);
+            match *output {
+                Output::Local(Place { buffer, chunk }) => {
+                    self.write(lane, &spot, rank, buffer, chunk, result.as_ref());
+                }
+                Output::Peer(Remote { rank: owner, buffer, chunk }) => {
+                    self.write(lane, &spot, owner, buffer, chunk, result.as_ref());
+                }
+                Output::Multicast(Grouped { group, buffer, chunk }) => {
+                    let plan = self.plan.plan();
+                    for &owner in &plan.groups[group as usize].members {
+                        self.write(lane, &spot, owner, buffer, chunk, result.as_ref());
+                    }
+                }
+                Output::Sent { .. } => {}
             }
-            let position = self.position(cell);
-            self.cells[position] = result.clone();
         }
         self.publish(lane, &step, result.as_ref());
         self.advance(lane);
@@ -330,15 +369,78 @@ impl<'p, D: Domain> Machine<'p, D> {
         self.domain
     }
 
+    /// A step's look at a chunk of some rank's memory.
+    fn read(
+        &mut self,
+        lane: usize,
+        spot: &Spot,
+        owner: u32,
+        buffer: Buffer,
+        tile: u32,
+        chunk: u32,
+    ) -> Result<D::Value, Unset> {
+        let cell = self.cell(owner, buffer, tile, chunk);
+        self.domain.touch(lane, Some(spot), cell, Access::Read);
+        match &self.cells[self.position(cell)] {
+            Some(value) => {
+                let value = value.clone();
+                Ok(self.turned(value, self.classes.turn_of(owner)))
+            }
+            None => Err(Unset { spot: spot.clone(), cell }),
+        }
+    }
+
+    /// A step's result put into a chunk of some rank's memory.
+    fn write(
+        &mut self,
+        lane: usize,
+        spot: &Spot,
+        owner: u32,
+        buffer: Buffer,
+        chunk: u32,
+        result: Option<&D::Value>,
+    ) {
+        let cell = self.cell(owner, buffer, self.lanes[lane].tile, chunk);
+        self.domain.touch(lane, Some(spot), cell, Access::Write);
+        if let Some(value) = result {
+            self.domain.stored(spot, cell, value);
+        }
+        let position = self.position(cell);
+        let back = self.classes.back(self.classes.turn_of(owner));
+        self.cells[position] = result.map(|value| self.turned(value.clone(), back));
+    }
+
+    /// A lane learns what is known elsewhere, told by a representative for the rank that is turned from it.
+    fn meet(&mut self, lane: usize, stamp: &D::Stamp, turn: Turn) {
+        if turn == Turn::NONE {
+            return self.domain.meet(lane, stamp);
+        }
+        let stamp = self.domain.turned_stamp(stamp, turn);
+        self.domain.meet(lane, &stamp);
+    }
+
+    fn turned(&mut self, value: D::Value, turn: Turn) -> D::Value {
+        if turn == Turn::NONE { value } else { self.domain.turned(&value, turn) }
+    }
+
+    /// The FIFO from a rank to a rank, named by the one that stands for the source.
+    fn key(&self, source: u32, target: u32, channel: u32) -> (u32, u32, u32) {
+        let back = self.classes.back(self.classes.turn_of(source));
+        (self.classes.rank(source, back), self.classes.rank(target, back), channel)
+    }
+
     /// Gives messages, slots and signals of a finished step to those who wait for them.
     fn publish(&mut self, lane: usize, step: &Step<u32>, result: Option<&D::Value>) {
         let (rank, channel) = (self.lanes[lane].rank, self.lanes[lane].lane.channel);
         let stamp = self.domain.stamp(lane);
         for input in &step.inputs {
             if let Input::Received { from } = *input {
-                let fifo = self.fifo((from, rank, channel));
+                let back = self.classes.back(self.classes.turn_of(from));
+                let seen =
+                    if back == Turn::NONE { stamp.clone() } else { self.domain.turned_stamp(&stamp, back) };
+                let fifo = self.fifo(self.key(from, rank, channel));
                 fifo.free += 1;
-                fifo.given_back.push_back(stamp.clone());
+                fifo.given_back.push_back(seen);
             }
         }
         for output in &step.outputs {
@@ -349,7 +451,8 @@ impl<'p, D: Domain> Machine<'p, D> {
             }
         }
         for &counter in &step.signals {
-            self.ranks[rank as usize].signalled[counter as usize].push(stamp.clone());
+            let position = self.classes.position(rank);
+            self.ranks[position].signalled[counter as usize].push(stamp.clone());
         }
     }
 
@@ -373,32 +476,34 @@ impl<'p, D: Domain> Machine<'p, D> {
             }
             state.walk = state.lane.walk();
         }
-        let rank = &mut self.ranks[state.rank as usize];
+        let position = self.classes.position(state.rank);
+        let rank = &mut self.ranks[position];
         rank.running -= 1;
         if rank.running == 0 {
-            let number = state.rank;
-            self.leave(number);
+            self.leave(position);
         }
     }
 
     /// Starts a rank's next call: its user, whose acts count as the first lane's, fills the input, and its lanes begin.
-    fn enter(&mut self, rank: u32) {
-        let RankState { lanes, call, .. } = &self.ranks[rank as usize];
-        let (lanes, call) = (lanes.clone(), *call);
-        let gives = self.plan.collective.gives(rank);
+    fn enter(&mut self, position: usize) {
+        let RankState { rank, lanes, call, .. } = &self.ranks[position];
+        let (rank, lanes, call) = (*rank, lanes.clone(), *call);
+        let given = self.plan.collective.gives(rank, self.plan.ranks) * self.plan.chunks_per_block();
         // Outputs first: where both are one buffer, the input is what the user writes there.
         for (buffer, chunk, tile) in self.user_chunks() {
             let cell = self.cell(rank, buffer, tile, chunk);
             self.domain.touch(lanes.start, None, cell, Access::Write);
             let home = Cell { rank, buffer, tile, chunk };
-            let value = (buffer == Buffer::Input && gives).then(|| self.domain.fresh(call, home));
-            let position = self.position(cell);
-            self.cells[position] = value;
+            let is_given = buffer == Buffer::Input && chunk < given;
+            let value = is_given.then(|| self.domain.fresh(call, home));
+            let at = self.position(cell);
+            self.cells[at] = value;
         }
         self.join(lanes.clone());
+        self.domain.entered(rank, lanes.start);
         let stamp = self.domain.stamp(lanes.start);
-        self.ranks[rank as usize].entered.push(stamp);
-        self.ranks[rank as usize].running = lanes.len();
+        self.ranks[position].entered.push(stamp);
+        self.ranks[position].running = lanes.len();
         for lane in lanes {
             let state = &mut self.lanes[lane];
             state.tile = 0;
@@ -409,27 +514,31 @@ impl<'p, D: Domain> Machine<'p, D> {
     }
 
     /// Returns from a rank's call: its user looks at the buffers, and enters the next call if there is one.
-    fn leave(&mut self, rank: u32) {
-        let RankState { lanes, call, .. } = &mut self.ranks[rank as usize];
-        let (lanes, done) = (lanes.clone(), *call);
+    fn leave(&mut self, position: usize) {
+        let RankState { rank, lanes, call, .. } = &mut self.ranks[position];
+        let (rank, lanes, done) = (*rank, lanes.clone(), *call);
         *call += 1;
         self.join(lanes.clone());
-        let collective = self.plan.collective;
+        self.domain.left(done, rank, lanes.start);
+        let plan = self.plan.plan();
+        let chunks = |blocks: u32| blocks * plan.chunks_per_block();
+        let given = chunks(plan.collective.gives(rank, plan.ranks));
+        let got = chunks(plan.collective.gets(rank, plan.ranks));
         for (buffer, chunk, tile) in self.user_chunks() {
             let cell = self.cell(rank, buffer, tile, chunk);
             self.domain.touch(lanes.start, None, cell, Access::Read);
             let looks = match buffer {
-                Buffer::Input => collective.gives(rank) && self.shape.aliasing == Aliasing::OutOfPlace,
-                _ => collective.gets(rank),
+                Buffer::Input => chunk < given && self.shape.aliasing == Aliasing::OutOfPlace,
+                _ => chunk < got,
             };
             if looks {
-                let position = self.position(cell);
+                let at = self.position(cell);
                 let home = Cell { rank, buffer, tile, chunk };
-                self.domain.returned(done, home, self.cells[position].as_ref());
+                self.domain.returned(done, home, self.cells[at].as_ref());
             }
         }
         if done + 1 < self.shape.calls {
-            self.enter(rank);
+            self.enter(position);
         }
     }
 
@@ -447,7 +556,7 @@ impl<'p, D: Domain> Machine<'p, D> {
 
     fn lacks_input(&self, state: &LaneState<'p>, input: &Input<u32>) -> Option<Blocked> {
         let Input::Received { from } = *input else { return None };
-        let fifo = self.fifos.get(&(from, state.rank, state.lane.channel));
+        let fifo = self.fifos.get(&self.key(from, state.rank, state.lane.channel));
         fifo.is_none_or(|fifo| fifo.messages.is_empty()).then_some(Blocked::Empty { from })
     }
 
@@ -459,11 +568,11 @@ impl<'p, D: Domain> Machine<'p, D> {
 
     /// What a wait brings, once it is over.
     fn awaited(&self, state: &LaneState<'p>, wait: &Wait<u32>) -> Option<&D::Stamp> {
-        let call = self.ranks[state.rank as usize].call;
+        let call = self.ranks[self.classes.position(state.rank)].call;
         match *wait {
-            Wait::Entered { rank } => self.ranks[rank as usize].entered.get(call as usize),
+            Wait::Entered { rank } => self.ranks[self.classes.position(rank)].entered.get(call as usize),
             Wait::Reached { rank, counter, count } => {
-                let (rank, counter) = (&self.ranks[rank as usize], counter as usize);
+                let (rank, counter) = (&self.ranks[self.classes.position(rank)], counter as usize);
                 let round = (call * self.shape.tiles + state.tile) as usize;
                 let before = round * rank.per_tile[counter] as usize;
                 rank.signalled[counter].get(before + count as usize - 1)
@@ -493,21 +602,22 @@ impl<'p, D: Domain> Machine<'p, D> {
             return Cell { rank, buffer, tile, chunk };
         }
         let per_block = self.plan.chunks_per_block();
-        let (buffer, block) = self.plan.collective.in_place(rank, buffer, chunk / per_block);
+        let (buffer, block) = self.plan.collective.in_place(rank, self.plan.ranks, buffer, chunk / per_block);
         Cell { rank, buffer, tile, chunk: block * per_block + chunk % per_block }
     }
 
     fn position(&self, cell: Cell) -> usize {
-        cell_position(self.plan, self.shape, cell)
+        cell_position(self.plan, self.shape, &self.classes, cell)
     }
 }
 
-/// Where a cell stands among all cells of a machine of this shape.
-pub(crate) fn cell_position(plan: WellFormed<'_>, shape: Shape, cell: Cell) -> usize {
+/// Where a cell, or the one that stands for it, stands among all cells of a machine of this shape.
+pub(crate) fn cell_position(plan: WellFormed<'_>, shape: Shape, classes: &Classes, cell: Cell) -> usize {
     let (chunks, tiles) = (plan.chunks, shape.tiles as usize);
     let [input, output, scratch] = [chunks.input, chunks.output, chunks.scratch].map(|count| count as usize);
-    let first = cell.rank as usize * (tiles * (input + output) + scratch);
-    let (tile, chunk) = (cell.tile as usize, cell.chunk as usize);
+    let first = classes.position(cell.rank) * (tiles * (input + output) + scratch);
+    let back = classes.back(classes.turn_of(cell.rank));
+    let (tile, chunk) = (cell.tile as usize, classes.chunk(cell.buffer, cell.chunk, back) as usize);
     first
         + match cell.buffer {
             Buffer::Input => tile * input + chunk,

@@ -1,8 +1,8 @@
 //! The plan: what moves when, for one collective on `n` ranks.
 //!
 //! The user's buffers are cut into chunks; each rank runs lanes side by side; each lane runs its steps in order. A
-//! step takes inputs (local, received, peer memory), combines them, and puts the result into outputs (local, sent,
-//! peer memory). Every fused form that libraries name (recv-reduce-copy-send and so on) is a spelling of that step.
+//! step takes inputs (local, received, peer memory, reduced by a switch), combines them, and puts the result into
+//! outputs (local, sent, peer memory, multicast). Every fused form that libraries name (recv-reduce-copy-send and so on) is a spelling of that step.
 //!
 //! Lanes meet in two ways only, both with a single writer: FIFOs between a lane here and a lane there, and counters
 //! that only grow, waited for with thresholds that are part of the plan. So neither results nor deadlock depend on
@@ -18,6 +18,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::Affine;
+pub use crate::classes::{Digit, RankDigit, Symmetry};
 pub use crate::collective::Collective;
 
 /// A collective arranged as programs for its ranks, not yet proved. [`verify`](crate::verify) turns it into a
@@ -37,12 +38,21 @@ pub struct Plan {
     pub chunks: Chunks,
     /// Which ways of passing buffers the plan claims to be right for; each is proved.
     pub aliasing: Vec<Aliasing>,
+    /// Whether it is right for blocks of different lengths too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub uneven: bool,
     /// The kinds of FIFO that lanes use.
     #[serde(default)]
     pub channels: Vec<Channel>,
+    /// Ranks whose memory a switch reads and writes as one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<Group>,
     /// How many counters each rank has, beside the one that says it has entered the call.
     #[serde(default)]
     pub counters: u32,
+    /// Turns that map the plan to itself, so that a few ranks stand for all. Checked, never believed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub symmetry: Option<Symmetry>,
     /// What each rank does.
     pub programs: Vec<Program>,
 }
@@ -114,6 +124,27 @@ pub enum Protocol {
     Ll,
     /// Payload and flag in the same 128 bytes, which NVLink keeps together.
     Ll128,
+}
+
+/// Ranks whose memory a switch can read and write as one: it hands out the sum of what all of them hold at a place, or
+/// stores to all of them at once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// What does it.
+    pub switch: Switch,
+    /// The ranks, in rising order.
+    pub members: Vec<u32>,
+}
+
+/// A switch that computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Switch {
+    /// NVSwitch: the sum goes to the rank that asks, and what it stores goes out from there (NVLS).
+    Nvswitch,
+    /// Switches of the network: sums and copies are made on the way (SHARP).
+    Network,
 }
 
 /// What one rank does: lanes that run side by side.
@@ -222,6 +253,8 @@ pub enum Input<I = Affine> {
     },
     /// Another rank's memory, read from here.
     Peer(Remote<I>),
+    /// The sum of what all members of a group hold at a place, in whatever order the switch adds.
+    Switch(Grouped<I>),
 }
 
 /// Where an output goes.
@@ -237,6 +270,8 @@ pub enum Output<I = Affine> {
     },
     /// Another rank's memory, written from here.
     Peer(Remote<I>),
+    /// The same place in the memory of all members of a group.
+    Multicast(Grouped<I>),
 }
 
 /// One chunk of one of a rank's buffers.
@@ -255,6 +290,18 @@ pub struct Place<I = Affine> {
 pub struct Remote<I = Affine> {
     /// Whose.
     pub rank: I,
+    /// The buffer.
+    pub buffer: Buffer,
+    /// The chunk of it.
+    pub chunk: I,
+}
+
+/// One chunk of one buffer of all members of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grouped<I = Affine> {
+    /// The group; the step's rank is a member.
+    pub group: u32,
     /// The buffer.
     pub buffer: Buffer,
     /// The chunk of it.
@@ -291,6 +338,13 @@ impl Step {
             let (rank, chunk) = (remote.rank.at(iterations)?, remote.chunk.at(iterations)?);
             Some(Remote { rank, buffer: remote.buffer, chunk })
         };
+        let grouped = |grouped: &Grouped| {
+            Some(Grouped {
+                group: grouped.group,
+                buffer: grouped.buffer,
+                chunk: grouped.chunk.at(iterations)?,
+            })
+        };
         let wait = |wait: &Wait| {
             Some(match wait {
                 Wait::Entered { rank } => Wait::Entered { rank: rank.at(iterations)? },
@@ -305,6 +359,7 @@ impl Step {
                 Input::Local(local) => Input::Local(place(local)?),
                 Input::Received { from } => Input::Received { from: from.at(iterations)? },
                 Input::Peer(peer) => Input::Peer(remote(peer)?),
+                Input::Switch(all) => Input::Switch(grouped(all)?),
             })
         };
         let output = |output: &Output| {
@@ -312,6 +367,7 @@ impl Step {
                 Output::Local(local) => Output::Local(place(local)?),
                 Output::Sent { to } => Output::Sent { to: to.at(iterations)? },
                 Output::Peer(peer) => Output::Peer(remote(peer)?),
+                Output::Multicast(all) => Output::Multicast(grouped(all)?),
             })
         };
         Some(Step {
@@ -327,16 +383,26 @@ impl Step {
 impl Plan {
     /// Into how many chunks each block is cut; see [`Collective`].
     pub fn chunks_per_block(&self) -> u32 {
-        self.chunks.input / self.collective.blocks(self.ranks).0.max(1)
+        let (input, output) = self.collective.blocks(self.ranks);
+        self.chunks.input.checked_div(input).or_else(|| self.chunks.output.checked_div(output)).unwrap_or(1)
     }
 
     /// Whether some step reaches into the user's buffers of another rank, so that these must be symmetric memory.
     pub fn needs_windows(&self) -> bool {
-        let user = |remote: &Remote| remote.buffer != Buffer::Scratch;
-        let reaches = |step: &Step| {
-            step.inputs.iter().any(|input| matches!(input, Input::Peer(remote) if user(remote)))
-                || step.outputs.iter().any(|output| matches!(output, Output::Peer(remote) if user(remote)))
+        let reaches_in = |input: &Input| match input {
+            Input::Peer(Remote { buffer, .. }) | Input::Switch(Grouped { buffer, .. }) => {
+                *buffer != Buffer::Scratch
+            }
+            Input::Local(_) | Input::Received { .. } => false,
         };
+        let reaches_out = |output: &Output| match output {
+            Output::Peer(Remote { buffer, .. }) | Output::Multicast(Grouped { buffer, .. }) => {
+                *buffer != Buffer::Scratch
+            }
+            Output::Local(_) | Output::Sent { .. } => false,
+        };
+        let reaches =
+            |step: &Step| step.inputs.iter().any(reaches_in) || step.outputs.iter().any(reaches_out);
         let lanes = self.programs.iter().flat_map(|program| &program.lanes);
         lanes.flat_map(|lane| lane.steps()).any(reaches)
     }

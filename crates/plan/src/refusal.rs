@@ -166,6 +166,14 @@ pub enum Fault {
         /// Its expression.
         theirs: String,
     },
+    /// A rank leaves a barrier that another may not have entered.
+    #[error("rank {rank} may leave before rank {other} has entered")]
+    Unmet {
+        /// The rank that leaves.
+        rank: u32,
+        /// The rank it does not wait for.
+        other: u32,
+    },
     /// It is too large to be proved here.
     #[error("{what} is {value}, more than the {limit} that can be verified")]
     TooLarge {

@@ -5,20 +5,24 @@
 //! so that every slot, counter and scratch chunk is used again while its last user may still be near. One run each is
 //! enough: see [`plan`](crate::plan). What it shows:
 //!
-//! - every output chunk is the reduction of every rank's chunk, each exactly once, and of this call and tile;
+//! - every output chunk holds what the collective promises, of this call and tile: one rank's chunk, or the reduction of
+//!   the ranks' chunks, each exactly once; no rank leaves a barrier that another has not entered;
 //! - all ranks combine in the same order, so that they hold the same bits;
 //! - no step combines different chunks or puts one where another belongs, so that each has one length in elements;
 //! - nothing waits for ever;
 //! - no two accesses of the same memory are unordered unless both read, the caller's own before and after included;
 //! - an out-of-place call leaves its input alone.
+//!
+//! A large plan that declares a symmetry is run by [classes](crate::classes), after the symmetry itself was checked.
 
 use std::ops::Deref;
 
+use crate::classes::Classes;
 use crate::domain::contributions::Contributions;
 use crate::interpret::{Blocked, Machine, Shape, Unset};
 use crate::plan::{Plan, Wait};
 use crate::refusal::{Fault, Refusal, Spot};
-use crate::well_formed::WellFormed;
+use crate::well_formed::{WellFormed, classes};
 
 /// How many of the waiting lanes a deadlock shows.
 const WAITING_SHOWN: usize = 4;
@@ -28,6 +32,7 @@ const WAITING_SHOWN: usize = 4;
 pub struct Verified {
     plan: Plan,
     hash: u64,
+    in_rank_order: bool,
 }
 
 impl Deref for Verified {
@@ -44,6 +49,12 @@ impl Verified {
         self.hash
     }
 
+    /// Whether every reduction combines the ranks in their order from left to right, so that an operation need not
+    /// commute. Not known, and so false, where the plan was proved by classes.
+    pub fn in_rank_order(&self) -> bool {
+        self.in_rank_order
+    }
+
     /// The plan, for the interpreter.
     pub fn well_formed(&self) -> WellFormed<'_> {
         WellFormed::trusted(&self.plan)
@@ -58,33 +69,37 @@ impl Verified {
 /// Proves a plan, or says where it is wrong.
 pub fn verify(plan: Plan) -> Result<Verified, Refusal> {
     let checked = WellFormed::check(&plan)?;
+    let classes = classes(checked)?;
     let rounds = checked.rounds();
+    let mut in_rank_order = classes.are_trivial();
     for &aliasing in &checked.aliasing {
         for (calls, tiles) in [(rounds, 1), (2, rounds)] {
-            prove(checked, Shape { calls, tiles, aliasing })?;
+            in_rank_order &= prove(checked, Shape { calls, tiles, aliasing }, &classes)?;
         }
     }
     let hash = plan.fingerprint();
-    Ok(Verified { plan, hash })
+    Ok(Verified { plan, hash, in_rank_order })
 }
 
-/// Runs a plan once in the given shape, looking for faults.
-fn prove(plan: WellFormed<'_>, shape: Shape) -> Result<(), Refusal> {
+/// Runs a plan once in the given shape, looking for faults; tells whether all reductions keep the ranks' order.
+fn prove(plan: WellFormed<'_>, shape: Shape, classes: &Classes) -> Result<bool, Refusal> {
     let refuse = |spot, fault| Err(Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) });
-    let mut machine = Machine::new(plan, shape, Contributions::new(plan, shape));
+    let domain = Contributions::new(plan, shape, classes.clone());
+    let mut machine = Machine::by_classes(plan, shape, domain, classes.clone());
     let ran = machine.run(|domain, _, _| domain.fault.is_none());
     if let Err(Unset { spot, cell }) = ran {
         return refuse(Some(spot), Fault::Unset { aliasing: shape.aliasing, cell });
     }
     let blocked = machine.blocked();
-    if let Some((spot, fault)) = machine.into_domain().fault {
+    let domain = machine.into_domain();
+    if let Some((spot, fault)) = domain.fault {
         return refuse(spot, fault);
     }
     if let Some((spot, _)) = blocked.first() {
         let waiting = blocked.iter().take(WAITING_SHOWN).map(|(spot, why)| waiting(spot, why)).collect();
         return refuse(Some(spot.clone()), Fault::Deadlock { aliasing: shape.aliasing, waiting });
     }
-    Ok(())
+    Ok(domain.in_rank_order)
 }
 
 /// Who waits for what, in a clause.

@@ -6,6 +6,7 @@ use std::ops::Deref;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::classes::Classes;
 use crate::plan::{Buffer, Input, Lane, Loop, Node, Op, Output, Plan, Step, Wait};
 use crate::refusal::{Fault, Refusal, Spot};
 use crate::walk::Visit;
@@ -21,11 +22,14 @@ const COUNTERS_MAX: u32 = 1024;
 /// Chunks of a buffer.
 const CHUNKS_MAX: u32 = 1 << 20;
 /// Nodes, waits, inputs, outputs and signals that all ranks together go through in one tile.
-const WORK_MAX: u64 = 1 << 22;
-/// The same over all tiles of a proof, times the lanes whose clocks each of them carries: some seconds.
-const CLOCK_WORK_MAX: u64 = 1 << 29;
+const WORK_MAX: u64 = 1 << 25;
+/// The same over all tiles of a proof, for the ranks that stand for the others, times the lanes whose clocks each of
+/// them carries: some seconds.
+const CLOCK_WORK_MAX: u64 = 1 << 31;
+/// Up to so much of that, every rank stands for itself, whatever symmetry a plan declares.
+const EXACT_WORK_MAX: u64 = 1 << 26;
 /// Lanes of all ranks: each knows how far each of the others is.
-const LANES_TOTAL_MAX: u64 = 1 << 12;
+const LANES_TOTAL_MAX: u64 = 1 << 16;
 /// Clock entries that signals and entered calls leave behind in a proof: half a gigabyte.
 const KEPT_CLOCKS_MAX: u64 = 1 << 27;
 /// Chunks of memory of all ranks in a proof: some hundred megabytes.
@@ -120,14 +124,18 @@ fn sizes(plan: &Plan) -> Result<(), Fault> {
     if plan.programs.len() != plan.ranks as usize {
         return malformed(format!("{} ranks, but programs for {}", plan.ranks, plan.programs.len()));
     }
-    let (collective, chunks) = (plan.collective, plan.chunks);
-    if collective.root().is_some_and(|root| root >= plan.ranks) {
-        return malformed(format!("a {collective} of {} ranks has no such root", plan.ranks));
+    let (collective, chunks) = (&plan.collective, plan.chunks);
+    if let Some(what) = collective.misfit(plan.ranks) {
+        return malformed(what);
+    }
+    if plan.uneven && !collective.may_be_uneven() {
+        return malformed(format!("the blocks of a {collective} cannot be uneven"));
     }
     let (input, output) = collective.blocks(plan.ranks);
     let per_block = plan.chunks_per_block();
     let cut = |blocks: u32, chunks: u32| u64::from(blocks) * u64::from(per_block) == u64::from(chunks);
-    if per_block == 0 || !cut(input, chunks.input) || !cut(output, chunks.output) {
+    let moves = input > 0 || output > 0;
+    if moves && (per_block == 0) || !cut(input, chunks.input) || !cut(output, chunks.output) {
         return malformed(format!(
             "a rank of this {collective} has {input} blocks of input and {output} of output, and each is cut into as many \
              chunks; {} and {} chunks are not",
@@ -150,32 +158,74 @@ fn sizes(plan: &Plan) -> Result<(), Fault> {
             return malformed(format!("rank {rank} has no lane"));
         }
     }
-    let work = plan.work();
-    limit("the work of one tile", work, WORK_MAX)?;
-    let lanes_total = plan.programs.iter().map(|program| program.lanes.len() as u64).sum::<u64>();
+    limit("the work of one tile", plan.work(), WORK_MAX)?;
+    for (number, group) in plan.groups.iter().enumerate() {
+        let rising = group.members.windows(2).all(|pair| pair[0] < pair[1]);
+        if !rising || group.members.last().is_none_or(|&last| last >= plan.ranks) {
+            return malformed(format!("group {number} does not list some of the ranks in rising order"));
+        }
+    }
+    limit("the number of groups", plan.groups.len() as u64, RANKS_MAX.into())?;
+    let members = plan.groups.iter().map(|group| group.members.len() as u64).sum();
+    limit("the number of members of all groups", members, u64::from(RANKS_MAX) * 4)
+}
+
+/// The classes by which a plan is proved: every rank on its own if that takes no time, else those it declares.
+pub(crate) fn classes(plan: WellFormed<'_>) -> Result<Classes, Refusal> {
+    let refuse = |spot, fault| Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) };
+    let declared =
+        Classes::check(plan.plan()).map_err(|(spot, what)| refuse(spot, Fault::Malformed(what)))?;
+    let trivial = Classes::trivial(plan.ranks);
+    let classes = if plan.proof_work(&trivial) <= EXACT_WORK_MAX { trivial } else { declared };
+    limits(plan.plan(), &classes).map_err(|fault| refuse(None, fault))?;
+    Ok(classes)
+}
+
+/// Checks that a proof by these classes takes neither for ever nor all memory.
+fn limits(plan: &Plan, classes: &Classes) -> Result<(), Fault> {
+    let limit = |what, value: u64, limit: u64| {
+        if value <= limit { Ok(()) } else { Err(Fault::TooLarge { what, value, limit }) }
+    };
+    let lanes = plan.lanes_total();
     let rounds = 2 * u64::from(plan.rounds());
-    limit("the number of lanes of all ranks", lanes_total, LANES_TOTAL_MAX)?;
-    limit("the work of a proof", work * rounds * lanes_total, CLOCK_WORK_MAX)?;
+    let classes_count = classes.representatives().len() as u64;
+    limit("the number of lanes of all ranks", lanes, LANES_TOTAL_MAX)?;
+    limit("the work of a proof", plan.proof_work(classes), CLOCK_WORK_MAX)?;
     // Entering a call is a signal too, and the only one that takes no step.
-    let signals = plan.total(|step| step.signals.len(), |_| 0) + u64::from(plan.ranks);
-    limit("the number of signals of a proof, times lanes", signals * rounds * lanes_total, KEPT_CLOCKS_MAX)?;
+    let signals = plan.total(classes, |step| step.signals.len(), |_| 0) + classes_count;
+    limit("the number of signals of a proof, times lanes", signals * rounds * lanes, KEPT_CLOCKS_MAX)?;
     let user = u64::from(plan.chunks.input) + u64::from(plan.chunks.output);
-    let cells = u64::from(plan.ranks) * (rounds / 2 * user + u64::from(plan.chunks.scratch));
+    let cells = classes_count * (rounds / 2 * user + u64::from(plan.chunks.scratch));
     limit("the number of chunks of all ranks and tiles of a proof", cells, CELLS_MAX)
 }
 
 impl Plan {
     /// The steps, waits, inputs, outputs, signals and loops that all ranks together go through in one tile.
     pub fn work(&self) -> u64 {
+        self.work_of(&Classes::trivial(self.ranks))
+    }
+
+    fn work_of(&self, classes: &Classes) -> u64 {
         let of_step =
             |step: &Step| 1 + step.waits.len() + step.inputs.len() + step.outputs.len() + step.signals.len();
         // A walk looks at all that is written in a loop to find out whether any of it runs.
-        self.total(of_step, |inner| 1 + nodes_in(&inner.body))
+        self.total(classes, of_step, |inner| 1 + nodes_in(&inner.body))
     }
 
-    /// Something about each step and each loop, added up over all that one tile goes through.
-    fn total(&self, of_step: fn(&Step) -> usize, of_loop: fn(&Loop) -> usize) -> u64 {
-        let lanes = self.programs.iter().flat_map(|program| &program.lanes);
+    /// The work of a proof by these classes, times the clocks that each bit of it carries.
+    fn proof_work(&self, classes: &Classes) -> u64 {
+        let rounds = 2 * u64::from(self.rounds());
+        self.work_of(classes).saturating_mul(rounds).saturating_mul(self.lanes_total())
+    }
+
+    fn lanes_total(&self) -> u64 {
+        self.programs.iter().map(|program| program.lanes.len() as u64).sum()
+    }
+
+    /// Something about each step and each loop, added up over all that the representatives go through in one tile.
+    fn total(&self, classes: &Classes, of_step: fn(&Step) -> usize, of_loop: fn(&Loop) -> usize) -> u64 {
+        let ranks = classes.representatives().iter().filter_map(|&rank| self.programs.get(rank as usize));
+        let lanes = ranks.flat_map(|program| &program.lanes);
         lanes.fold(0, |sum, lane| sum.saturating_add(sum_over(&lane.nodes, of_step, of_loop)))
     }
 
@@ -269,6 +319,10 @@ impl Rules<'_> {
                     self.peer(remote.rank)?;
                     self.place(remote.rank, remote.buffer, remote.chunk)?;
                 }
+                Input::Switch(all) => {
+                    let members = self.group(all.group)?;
+                    members.iter().try_for_each(|&rank| self.place(rank, all.buffer, all.chunk))?;
+                }
                 Input::Received { from } => {
                     self.peer(from)?;
                     if !seen.insert(from) {
@@ -288,6 +342,10 @@ impl Rules<'_> {
                 Output::Peer(remote) => {
                     self.peer(remote.rank)?;
                     self.target(remote.rank, remote.buffer, remote.chunk)?;
+                }
+                Output::Multicast(all) => {
+                    let members = self.group(all.group)?;
+                    members.iter().try_for_each(|&rank| self.target(rank, all.buffer, all.chunk))?;
                 }
                 Output::Sent { to } => {
                     self.peer(to)?;
@@ -337,19 +395,30 @@ impl Rules<'_> {
         if rank == self.rank { Err("it names its own rank as a peer".to_owned()) } else { Ok(()) }
     }
 
+    /// The members of a group that the step's rank belongs to.
+    fn group(&self, number: u32) -> Result<&[u32], String> {
+        let Some(group) = self.plan.groups.get(number as usize) else {
+            return Err(format!("there is no group {number}, only {}", self.plan.groups.len()));
+        };
+        if group.members.binary_search(&self.rank).is_err() {
+            return Err(format!("its rank is no member of group {number}"));
+        }
+        Ok(&group.members)
+    }
+
     fn place(&self, rank: u32, buffer: Buffer, chunk: u32) -> Result<(), String> {
-        let collective = self.plan.collective;
+        let (collective, ranks) = (&self.plan.collective, self.plan.ranks);
         let chunks = match buffer {
-            Buffer::Input if !collective.gives(rank) => {
-                return Err(format!("in a {collective}, rank {rank} passes nothing in, so it has no input"));
-            }
-            Buffer::Output if !collective.gets(rank) => {
-                return Err(format!("in a {collective}, rank {rank} gets nothing back, so it has no output"));
-            }
-            Buffer::Input => self.plan.chunks.input,
-            Buffer::Output => self.plan.chunks.output,
+            Buffer::Input => collective.gives(rank, ranks) * self.plan.chunks_per_block(),
+            Buffer::Output => collective.gets(rank, ranks) * self.plan.chunks_per_block(),
             Buffer::Scratch => self.plan.chunks.scratch,
         };
+        if chunks == 0 && buffer == Buffer::Input {
+            return Err(format!("in a {collective}, rank {rank} passes nothing in, so it has no input"));
+        }
+        if chunks == 0 && buffer == Buffer::Output {
+            return Err(format!("in a {collective}, rank {rank} gets nothing back, so it has no output"));
+        }
         if chunk < chunks {
             Ok(())
         } else {

@@ -1,13 +1,12 @@
 //! Files made to take up time or memory: what a proof costs is bounded by what the limits count.
 
-use weftlink_plan::algorithms::ring;
 use weftlink_plan::plan::{Aliasing, Channel, Lane, Loop, Node, Program, Protocol, Step, Wait};
-use weftlink_plan::{Affine, Fault, Plan, verify};
+use weftlink_plan::{Affine, Algorithm, Fault, Plan, verify};
 
 /// A plan of ranks whose lanes are these, right or wrong.
 fn plan(ranks: u32, lanes: Vec<Vec<Node>>) -> Plan {
     let lanes: Vec<_> = lanes.into_iter().map(|nodes| Lane { channel: 0, nodes }).collect();
-    let mut plan = ring(1, 1);
+    let mut plan = Algorithm::Ring.plan(1, 1);
     plan.ranks = ranks;
     plan.aliasing = vec![Aliasing::InPlace];
     plan.programs = vec![Program { lanes }; ranks as usize];

@@ -1,8 +1,7 @@
 //! Good plans that use what no built-in algorithm uses yet, so that it is tested all the same.
 
 use weftlink_plan::plan::{
-    Aliasing, Channel, Chunks, Collective, Format, Input, Lane, Output, Place, Plan, Program, Protocol, Step,
-    Wait,
+    Channel, Chunks, Collective, Input, Lane, Output, Place, Plan, Program, Protocol, Step, Wait,
 };
 
 /// All-reduce by writing into the peers' scratch, which is reused in every tile: nobody begins the next tile before
@@ -26,15 +25,11 @@ pub fn push(ranks: u32) -> Plan {
         }
     };
     Plan {
-        weft: Format::default(),
-        name: "push".to_owned(),
-        collective: Collective::AllReduce,
-        ranks,
         chunks: Chunks { input: 1, output: 1, scratch: ranks },
-        aliasing: Aliasing::BOTH.to_vec(),
         channels: vec![],
         counters: 2,
         programs: (0..ranks).map(program).collect(),
+        ..Plan::outline("push", Collective::AllReduce, ranks, 1)
     }
 }
 
@@ -54,15 +49,11 @@ pub fn split(ranks: u32) -> Plan {
         Program { lanes: vec![lane(send), lane(combine)] }
     };
     Plan {
-        weft: Format::default(),
-        name: "split".to_owned(),
-        collective: Collective::AllReduce,
-        ranks,
         chunks: Chunks { input: 1, output: 1, scratch: 0 },
-        aliasing: Aliasing::BOTH.to_vec(),
         channels: vec![Channel { protocol: Protocol::Simple, depth: 2 }],
         counters: 1,
         programs: (0..ranks).map(program).collect(),
+        ..Plan::outline("split", Collective::AllReduce, ranks, 1)
     }
 }
 
@@ -93,14 +84,10 @@ pub fn credit() -> Plan {
     ];
     let program = |nodes| Program { lanes: vec![Lane { channel: 0, nodes }] };
     Plan {
-        weft: Format::default(),
-        name: "credit".to_owned(),
-        collective: Collective::AllReduce,
-        ranks: 2,
         chunks: Chunks { input: 1, output: 1, scratch: 2 },
-        aliasing: Aliasing::BOTH.to_vec(),
         channels: vec![Channel { protocol: Protocol::Simple, depth: 1 }],
         counters: 2,
         programs: vec![program(zero), program(one)],
+        ..Plan::outline("credit", Collective::AllReduce, 2, 1)
     }
 }

@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use weftlink_plan::algorithms::{
-    chain_broadcast, chain_reduce, exchange, linear_gather, linear_scatter, one_shot, pairwise_all_to_all,
-    ring, ring_all_gather, ring_reduce_scatter, two_shot,
-};
-use weftlink_plan::plan::Protocol;
-use weftlink_plan::{Plan, Refusal, verify};
+use weftlink_plan::{Algorithm, Collective, Plan, Refusal, verify};
 use weftlink_testkit::chaos::{Sighting, hunt};
 use weftlink_testkit::mutations::{Mutant, mutants};
 use weftlink_testkit::plans::{credit, push, split};
+
+/// An algorithm's plan on ranks that know nothing of their wiring.
+fn flat(algorithm: Algorithm, collective: Collective, ranks: u32, rings: u32) -> Plan {
+    algorithm.flat(&collective, ranks, rings).expect("it does that")
+}
 
 /// A plan to be mutated.
 struct Subject {
@@ -28,28 +28,34 @@ struct Subject {
 }
 
 fn subjects() -> Vec<Subject> {
-    let subject = |name, plan, seeds, bad_min| Subject { name, plan, seeds, bad_min };
+    // Without its symmetry: a mutant that breaks it would be refused for that alone.
+    let subject = |name, plan: Plan, seeds, bad_min| Subject {
+        name,
+        plan: Plan { symmetry: None, ..plan },
+        seeds,
+        bad_min,
+    };
     vec![
-        subject("ring(2, 1)", ring(2, 1), 6, 140),
-        subject("ring(3, 1)", ring(3, 1), 6, 420),
-        subject("ring(4, 2)", ring(4, 2), 3, 1300),
-        subject("exchange(2, Ll)", shallow(exchange(2, Protocol::Ll)), 16, 85),
-        subject("exchange(3, Simple)", shallow(exchange(3, Protocol::Simple)), 16, 190),
-        subject("one_shot(2)", one_shot(2), 16, 90),
-        subject("one_shot(3)", one_shot(3), 16, 230),
-        subject("two_shot(2)", two_shot(2), 16, 115),
-        subject("two_shot(3)", two_shot(3), 16, 310),
+        subject("ring of 2", Algorithm::Ring.plan(2, 1), 6, 140),
+        subject("Ring 3x1", Algorithm::Ring.plan(3, 1), 6, 420),
+        subject("Ring 4x2", Algorithm::Ring.plan(4, 2), 3, 1300),
+        subject("exchange(2, Ll)", shallow(Algorithm::ExchangeLl.plan(2, 1)), 16, 85),
+        subject("exchange(3, Simple)", shallow(Algorithm::Exchange.plan(3, 1)), 16, 190),
+        subject("OneShot 2x1", Algorithm::OneShot.plan(2, 1), 16, 90),
+        subject("OneShot 3x1", Algorithm::OneShot.plan(3, 1), 16, 230),
+        subject("TwoShot 2x1", Algorithm::TwoShot.plan(2, 1), 16, 115),
+        subject("TwoShot 3x1", Algorithm::TwoShot.plan(3, 1), 16, 310),
         subject("push(3)", push(3), 16, 380),
         subject("split(3)", split(3), 16, 235),
         subject("credit()", credit(), 16, 150),
-        subject("ring_all_gather(3, 1)", ring_all_gather(3, 1), 6, 238),
-        subject("ring_all_gather(2, 2)", ring_all_gather(2, 2), 6, 190),
-        subject("ring_reduce_scatter(3, 1)", ring_reduce_scatter(3, 1), 6, 252),
-        subject("chain_broadcast(3, 1)", chain_broadcast(3, 1), 8, 75),
-        subject("chain_reduce(3, 1)", chain_reduce(3, 1), 8, 78),
-        subject("linear_gather(3, 2)", linear_gather(3, 2), 8, 98),
-        subject("linear_scatter(3, 0)", linear_scatter(3, 0), 8, 98),
-        subject("pairwise_all_to_all(3)", pairwise_all_to_all(3), 6, 237),
+        subject("Ring AllGather", flat(Algorithm::Ring, Collective::AllGather, 3, 1), 6, 238),
+        subject("Ring AllGather", flat(Algorithm::Ring, Collective::AllGather, 2, 2), 6, 190),
+        subject("Ring ReduceScatter", flat(Algorithm::Ring, Collective::ReduceScatter, 3, 1), 6, 190),
+        subject("Chain Broadcast", flat(Algorithm::Chain, Collective::Broadcast { root: 1 }, 3, 1), 8, 75),
+        subject("Chain Reduce", flat(Algorithm::Chain, Collective::Reduce { root: 1 }, 3, 1), 8, 78),
+        subject("Linear Gather", flat(Algorithm::Linear, Collective::Gather { root: 2 }, 3, 1), 8, 98),
+        subject("Linear Scatter", flat(Algorithm::Linear, Collective::Scatter { root: 0 }, 3, 1), 8, 98),
+        subject("Pairwise AllToAll", flat(Algorithm::Pairwise, Collective::AllToAll, 3, 1), 6, 190),
     ]
 }
 
@@ -115,7 +121,7 @@ fn whatever_goes_wrong_was_refused() {
 /// What is accepted although it has a mistake is a good start for a second one.
 #[test]
 fn whatever_is_accepted_with_two_mistakes_goes_right() {
-    let plans = [credit(), push(2), split(2), one_shot(2), two_shot(2)];
+    let plans = [credit(), push(2), split(2), Algorithm::OneShot.plan(2, 1), Algorithm::TwoShot.plan(2, 1)];
     let is_accepted = |mutant: &Mutant| verify(mutant.plan.clone()).is_ok();
     let once: Vec<_> = plans.iter().flat_map(mutants).filter(is_accepted).collect();
     let accepted = in_parallel(&once, |first| {

@@ -135,7 +135,7 @@ impl Args {
             (_, ranks) => ranks.unwrap_or(2),
         };
         if let Some(plan) = plan.as_ref().filter(|plan| plan.collective != Collective::AllReduce) {
-            let (name, collective) = (&plan.name, plan.collective);
+            let (name, collective) = (&plan.name, &plan.collective);
             return misuse(format!("{name} computes {collective}; only all-reduce runs so far"));
         }
         if let Some(plan) = plan.as_ref().filter(|plan| plan.needs_windows() && !self.local_register) {

@@ -36,7 +36,7 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    fn of(timings: &[Timing], collective: Collective, bytes: usize) -> Option<Self> {
+    fn of(timings: &[Timing], collective: &Collective, bytes: usize) -> Option<Self> {
         let first = timings.first()?;
         let ranks_us: Vec<f64> =
             timings.iter().map(|timing| timing.seconds * 1e6 / f64::from(timing.iterations)).collect();
@@ -54,7 +54,7 @@ impl Measured {
 }
 
 /// What each rank moves at least, as a multiple of the buffer: it makes rates of different numbers of ranks comparable.
-fn bus_factor(collective: Collective, ranks: usize) -> f64 {
+fn bus_factor(collective: &Collective, ranks: usize) -> f64 {
     let others = (ranks as f64 - 1.0) / ranks as f64;
     match collective {
         Collective::AllReduce => 2.0 * others,
@@ -71,7 +71,7 @@ pub(super) struct Merger {
 
 impl Merger {
     pub(super) fn new(job: &Job) -> Self {
-        Self { collective: job.collective, waiting: vec![VecDeque::new(); job.ranks] }
+        Self { collective: job.collective.clone(), waiting: vec![VecDeque::new(); job.ranks] }
     }
 
     /// Takes what a rank reports, and returns the row that this completes, if any.
@@ -85,7 +85,7 @@ impl Merger {
         let bytes = count * ELEMENT.1;
         let merge = |timing: fn(&RankRow) -> Option<Timing>| {
             let timings: Vec<Timing> = rows.iter().filter_map(timing).collect();
-            Measured::of(&timings, self.collective, bytes)
+            Measured::of(&timings, &self.collective, bytes)
         };
         let (out_of_place, in_place) = (merge(|row| row.out_of_place), merge(|row| row.in_place));
         Some(Row { count, bytes, plan, out_of_place, in_place })
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_rank_alone_has_no_bus() {
-        assert_eq!(bus_factor(Collective::AllReduce, 1), 0.0);
-        assert_eq!(bus_factor(Collective::AllReduce, 2), 1.0);
+        assert_eq!(bus_factor(&Collective::AllReduce, 1), 0.0);
+        assert_eq!(bus_factor(&Collective::AllReduce, 2), 1.0);
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let plan = verified.with_context(|| file.clone()).map_err(Failure::Finding)?;
     if !args.json {
-        let (name, ranks, collective) = (&plan.name, counted(plan.ranks, "rank"), plan.collective);
+        let (name, ranks, collective) = (&plan.name, counted(plan.ranks, "rank"), &plan.collective);
         let (lanes, steps, hash) =
             (counted(lanes(&plan), "lane"), counted(steps(&plan), "step"), plan.hash());
         let needs = if plan.needs_windows() { "; needs symmetric buffers" } else { "" };

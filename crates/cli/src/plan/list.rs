@@ -3,17 +3,17 @@
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
-use weftlink_plan::{Algorithm, Aliasing, Plan};
+use weftlink_plan::{Algorithm, Aliasing, Collective, Plan};
 
 use crate::table::Table;
 
 pub(super) fn print(as_json: bool) -> io::Result<()> {
     if as_json {
-        let algorithms: Vec<Value> = Algorithm::ALL.into_iter().map(json).collect();
+        let algorithms: Vec<Value> = Algorithm::doing(&Collective::AllReduce).map(json).collect();
         return crate::print_json(&json!({ "algorithms": algorithms }));
     }
     let mut table = Table::new(["algorithm", "buffers", "in place", "what it does"]);
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::doing(&Collective::AllReduce) {
         let plan = sample(algorithm);
         table.row([
             algorithm.name().to_owned(),

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use anyhow::anyhow;
 use clap::{Subcommand, ValueEnum};
-use weftlink_plan::{Algorithm, Plan, verify};
+use weftlink_plan::{Algorithm, Collective, Plan, verify};
 
 pub(crate) use file::read;
 
@@ -87,12 +87,12 @@ pub(crate) fn built_in(algorithm: Algorithm, ranks: u32, lanes: Option<u32>) -> 
     if lanes.is_some_and(|lanes| lanes > 1) && algorithm != Algorithm::Ring {
         return Err(Failure::misuse(anyhow!("--lanes is for --algorithm ring; {algorithm} has one lane")));
     }
-    Ok(algorithm.plan(ranks, lanes.unwrap_or(1)))
+    algorithm.flat(&Collective::AllReduce, ranks, lanes.unwrap_or(1)).map_err(Failure::misuse)
 }
 
 fn print(build: &Build) -> Result<(), Failure> {
     let Some(algorithm) = build.algorithm else {
-        let names: Vec<_> = Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect();
+        let names: Vec<_> = Algorithm::doing(&Collective::AllReduce).map(Algorithm::name).collect();
         return Err(Failure::misuse(anyhow!("say which: --algorithm {}", names.join(", "))));
     };
     if let Some(rank) = build.show.filter(|&rank| rank >= build.ranks) {

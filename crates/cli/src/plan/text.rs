@@ -3,14 +3,16 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use weftlink_plan::plan::{Channel, Input, Lane, Node, Op, Output, Place, Protocol, Remote, Step, Wait};
+use weftlink_plan::plan::{
+    Channel, Grouped, Input, Lane, Node, Op, Output, Place, Protocol, Remote, Step, Wait,
+};
 use weftlink_plan::{Affine, Plan, Verified};
 
 use crate::counted;
 
 /// Prints a plan, or what one rank does in it.
 pub(super) fn print(out: &mut impl Write, plan: &Verified, show: Option<u32>) -> io::Result<()> {
-    let (name, collective, ranks) = (&plan.name, plan.collective, counted(plan.ranks, "rank"));
+    let (name, collective, ranks) = (&plan.name, &plan.collective, counted(plan.ranks, "rank"));
     writeln!(out, "{name}: {collective} on {ranks}, {}; proved, hash {:016x}", ways(plan), plan.hash())?;
     let chunks = plan.chunks;
     let scratch = if chunks.scratch > 0 { format!(", scratch {}", chunks.scratch) } else { String::new() };
@@ -121,6 +123,7 @@ fn about_input(input: &Input) -> String {
         Input::Local(local) => place(local),
         Input::Received { from } => format!("message from rank {}", formula(from)),
         Input::Peer(peer) => remote(peer),
+        Input::Switch(all) => format!("the switch's sum of {}", grouped(all)),
     }
 }
 
@@ -129,11 +132,16 @@ fn about_output(output: &Output) -> String {
         Output::Local(local) => format!("store in {}", place(local)),
         Output::Sent { to } => format!("send to rank {}", formula(to)),
         Output::Peer(peer) => format!("store in {}", remote(peer)),
+        Output::Multicast(all) => format!("multicast to {}", grouped(all)),
     }
 }
 
 fn place(place: &Place) -> String {
     format!("{}[{}]", place.buffer, formula(&place.chunk))
+}
+
+fn grouped(all: &Grouped) -> String {
+    format!("{}[{}] of group {}", all.buffer, formula(&all.chunk), all.group)
 }
 
 fn remote(remote: &Remote) -> String {

@@ -210,9 +210,16 @@ impl Communicator {
             return Err(Error::Misuse(what));
         }
         if plan.collective != Collective::AllReduce {
-            let (name, collective) = (&plan.name, plan.collective);
+            let (name, collective) = (&plan.name, &plan.collective);
             return Err(Error::Misuse(format!(
                 "the plan {name:?} computes {collective}; only all-reduce runs so far"
+            )));
+        }
+        if !plan.groups.is_empty() {
+            let name = &plan.name;
+            return Err(Error::Misuse(format!(
+                "the plan {name:?} needs a switch that computes, and ranks on CPUs have none; \
+                 `Plan::without_switches` does the same without"
             )));
         }
         self.load_under(Header::allocating(What::Load, plan.hash(), 0), plan)

@@ -11,65 +11,59 @@
 //! **Paper.** Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005
 //! (pipelined ring).
 
-use crate::plan::{
-    Aliasing, Channel, Chunks, Collective, Format, Input, Lane, Output, Place, Plan, Program, Protocol, Step,
-};
+use crate::Recipe;
+use crate::layout::Layout;
+use crate::plan::{Channel, Collective, Input, Lane, Output, Place, Plan, Program, Protocol, Step};
 
 /// One message is read while the next is written.
 const DEPTH: u32 = 2;
 
-/// The broadcast from `root` to `ranks`.
-///
-/// # Panics
-/// If `root` is none of the ranks.
-pub fn chain_broadcast(ranks: u32, root: u32) -> Plan {
-    let step = |place: &Link| {
+/// The broadcast from `root`.
+pub fn broadcast(layout: &Layout, root: u32) -> Recipe<'_> {
+    let step = |link: &Link| {
         let source =
-            if place.position == 0 { Input::Local(Place::input(0)) } else { Input::received(place.before) };
+            if link.position == 0 { Input::Local(Place::input(0)) } else { Input::received(link.before) };
         let keep = Step::copy(source).to(Output::Local(Place::output(0)));
-        if place.position + 1 == ranks { keep } else { keep.to(Output::sent(place.behind)) }
+        if link.is_end { keep } else { keep.to(Output::sent(link.behind)) }
     };
-    plan(Collective::Broadcast { root }, ranks, root, step)
+    recipe(Collective::Broadcast { root }, layout, root, step)
 }
 
-/// The reduction of `ranks` to `root`.
-///
-/// # Panics
-/// If `root` is none of the ranks.
-pub fn chain_reduce(ranks: u32, root: u32) -> Plan {
-    let step = |place: &Link| {
+/// The reduction to `root`.
+pub fn reduce(layout: &Layout, root: u32) -> Recipe<'_> {
+    let step = |link: &Link| {
         let own = Input::Local(Place::input(0));
-        let is_end = place.position + 1 == ranks;
         let sum =
-            if is_end { Step::copy(own) } else { Step::reduce(vec![Input::received(place.behind), own]) };
-        sum.to(if place.position == 0 { Output::Local(Place::output(0)) } else { Output::sent(place.before) })
+            if link.is_end { Step::copy(own) } else { Step::reduce(vec![Input::received(link.behind), own]) };
+        sum.to(if link.position == 0 { Output::Local(Place::output(0)) } else { Output::sent(link.before) })
     };
-    plan(Collective::Reduce { root }, ranks, root, step)
+    recipe(Collective::Reduce { root }, layout, root, step)
 }
 
 /// A rank's place in the chain: how far from the root, and its neighbours towards and away from it.
 struct Link {
     position: u32,
+    is_end: bool,
     before: u32,
     behind: u32,
 }
 
-fn plan(collective: Collective, ranks: u32, root: u32, step: impl Fn(&Link) -> Step) -> Plan {
-    assert!(root < ranks, "the root is one of the ranks");
-    let program = |rank: u32| {
-        let around = |by: u32| (rank + by) % ranks;
-        let link = Link { position: around(ranks - root), before: around(ranks - 1), behind: around(1) };
+/// A chain along the first of the layout's rings, cut open in front of the root.
+fn recipe<'a>(
+    collective: Collective,
+    layout: &'a Layout,
+    root: u32,
+    step: impl Fn(&Link) -> Step + Send + Sync + 'a,
+) -> Recipe<'a> {
+    let (ranks, order) = (layout.ranks(), &layout.rings[0]);
+    let place = |rank: u32| order.iter().position(|&other| other == rank).unwrap_or_default() as u32;
+    let channels = vec![Channel { protocol: Protocol::Simple, depth: DEPTH }];
+    let outline = Plan { channels, ..Plan::outline("chain", collective, ranks, 1) };
+    Recipe::new(outline, move |rank| {
+        let around = |by: u32| order[((place(rank) + by) % ranks) as usize];
+        let position = (place(rank) + ranks - place(root)) % ranks;
+        let is_end = position + 1 == ranks;
+        let link = Link { position, is_end, before: around(ranks - 1), behind: around(1) };
         Program { lanes: vec![Lane { channel: 0, nodes: vec![step(&link).into()] }] }
-    };
-    Plan {
-        weft: Format::default(),
-        name: "chain".to_owned(),
-        collective,
-        ranks,
-        chunks: Chunks { input: 1, output: 1, scratch: 0 },
-        aliasing: Aliasing::BOTH.to_vec(),
-        channels: vec![Channel { protocol: Protocol::Simple, depth: DEPTH }],
-        counters: 0,
-        programs: (0..ranks).map(program).collect(),
-    }
+    })
 }

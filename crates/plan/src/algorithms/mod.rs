@@ -1,27 +1,25 @@
 //! The algorithms, one file each. A file's header gives the steps, the bytes on the wire, when it wins and the paper.
+//!
+//! An algorithm is a name that writes [recipes](crate::Recipe): for a collective and a [layout](crate::Layout) of ranks
+//! on their wiring, or it says in a sentence why it cannot.
 
-mod chain;
-mod exchange;
-mod linear;
-mod one_shot;
-mod pairwise;
-mod ring;
-mod two_shot;
+pub mod chain;
+pub mod exchange;
+pub mod linear;
+pub mod one_shot;
+pub mod pairwise;
+pub mod ring;
+pub mod two_shot;
 
 use std::fmt;
 use std::str::FromStr;
 
+use crate::collective::Collective;
+use crate::layout::Layout;
 use crate::plan::{Plan, Protocol};
+use crate::recipe::Recipe;
 
-pub use chain::{chain_broadcast, chain_reduce};
-pub use exchange::exchange;
-pub use linear::{linear_gather, linear_scatter};
-pub use one_shot::one_shot;
-pub use pairwise::pairwise_all_to_all;
-pub use ring::{ring, ring_all_gather, ring_reduce_scatter};
-pub use two_shot::two_shot;
-
-/// The all-reduce algorithms that are built in.
+/// The algorithms that are built in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Algorithm {
     /// Every rank sends its whole input to every other; payload and flag share cache lines.
@@ -34,45 +32,100 @@ pub enum Algorithm {
     TwoShot,
     /// Chunks travel around a ring twice, once to be reduced and once to be handed out.
     Ring,
+    /// Ranks stand in a row and hand on.
+    Chain,
+    /// The root deals with everyone in turn.
+    Linear,
+    /// Every two ranks exchange what they have for each other.
+    Pairwise,
 }
+
+/// Why an algorithm has no plan for a collective on some wiring, in a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Impossible(pub String);
+
+/// What is said of each algorithm, in the order of the names: what it is called, and what it does in a line.
+const ABOUT: [(Algorithm, &str, &str); 8] = [
+    (
+        Algorithm::ExchangeLl,
+        "exchange-ll",
+        "everyone sends everything to everyone, payload and flag in one cache line",
+    ),
+    (Algorithm::Exchange, "exchange", "everyone sends everything to everyone, through staging memory"),
+    (Algorithm::OneShot, "one-shot", "everyone reads all inputs in peer memory and reduces for itself"),
+    (Algorithm::TwoShot, "two-shot", "everyone reduces its share in peer memory and writes it to everyone"),
+    (Algorithm::Ring, "ring", "chunks travel around a ring, once to be reduced and once to be handed out"),
+    (Algorithm::Chain, "chain", "ranks stand in a row and hand on, tile after tile"),
+    (Algorithm::Linear, "linear", "the root deals with everyone in turn"),
+    (Algorithm::Pairwise, "pairwise", "every two ranks exchange what they have for each other"),
+];
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Algorithm; 5] =
-        [Algorithm::ExchangeLl, Algorithm::Exchange, Algorithm::OneShot, Algorithm::TwoShot, Algorithm::Ring];
+    pub const ALL: [Algorithm; ABOUT.len()] = {
+        let mut all = [Algorithm::Ring; ABOUT.len()];
+        let mut at = 0;
+        while at < all.len() {
+            all[at] = ABOUT[at].0;
+            assert!(all[at] as usize == at, "the table is in the order of the names");
+            at += 1;
+        }
+        all
+    };
 
     /// The name in tables, flags and files.
     pub fn name(self) -> &'static str {
-        match self {
-            Algorithm::ExchangeLl => "exchange-ll",
-            Algorithm::Exchange => "exchange",
-            Algorithm::OneShot => "one-shot",
-            Algorithm::TwoShot => "two-shot",
-            Algorithm::Ring => "ring",
-        }
+        ABOUT[self as usize].1
     }
 
     /// What it does, in a line.
     pub fn about(self) -> &'static str {
-        match self {
-            Algorithm::ExchangeLl => {
-                "everyone sends everything to everyone, payload and flag in one cache line"
+        ABOUT[self as usize].2
+    }
+
+    /// Those that do a collective on ranks that know nothing of their wiring.
+    pub fn doing(collective: &Collective) -> impl Iterator<Item = Algorithm> {
+        Self::ALL.into_iter().filter(|algorithm| algorithm.flat(collective, 2, 1).is_ok())
+    }
+
+    /// How it does a collective on a layout, or why it cannot.
+    pub fn recipe<'a>(self, collective: &Collective, layout: &'a Layout) -> Result<Recipe<'a>, Impossible> {
+        if let Some(what) = collective.misfit(layout.ranks()) {
+            return Err(Impossible(what));
+        }
+        match (self, collective) {
+            (Algorithm::ExchangeLl, Collective::AllReduce) => Ok(exchange::all_reduce(layout, Protocol::Ll)),
+            (Algorithm::Exchange, Collective::AllReduce) => {
+                Ok(exchange::all_reduce(layout, Protocol::Simple))
             }
-            Algorithm::Exchange => "everyone sends everything to everyone, through staging memory",
-            Algorithm::OneShot => "everyone reads all inputs in peer memory and reduces for itself",
-            Algorithm::TwoShot => "everyone reduces its share in peer memory and writes it to everyone",
-            Algorithm::Ring => "chunks travel around a ring, once to be reduced and once to be handed out",
+            (Algorithm::OneShot, Collective::AllReduce) => Ok(one_shot::all_reduce(layout)),
+            (Algorithm::TwoShot, Collective::AllReduce) => Ok(two_shot::all_reduce(layout)),
+            (Algorithm::Ring, Collective::AllReduce) => Ok(ring::all_reduce(layout)),
+            (Algorithm::Ring, Collective::AllGather) => Ok(ring::all_gather(layout)),
+            (Algorithm::Ring, Collective::ReduceScatter) => Ok(ring::reduce_scatter(layout)),
+            (Algorithm::Chain, &Collective::Broadcast { root }) => Ok(chain::broadcast(layout, root)),
+            (Algorithm::Chain, &Collective::Reduce { root }) => Ok(chain::reduce(layout, root)),
+            (Algorithm::Linear, &Collective::Gather { root }) => Ok(linear::gather(layout, root)),
+            (Algorithm::Linear, &Collective::Scatter { root }) => Ok(linear::scatter(layout, root)),
+            (Algorithm::Pairwise, Collective::AllToAll) => Ok(pairwise::all_to_all(layout)),
+            _ => Err(Impossible(format!("{self} does no {}", collective.name()))),
         }
     }
 
-    /// Its plan for so many ranks; `lanes` side by side where the algorithm can use several.
-    pub fn plan(self, ranks: u32, lanes: u32) -> Plan {
-        match self {
-            Algorithm::ExchangeLl => exchange(ranks, Protocol::Ll),
-            Algorithm::Exchange => exchange(ranks, Protocol::Simple),
-            Algorithm::OneShot => one_shot(ranks),
-            Algorithm::TwoShot => two_shot(ranks),
-            Algorithm::Ring => ring(ranks, lanes),
+    /// Its plan for a collective of ranks that know nothing of their wiring, with `rings` side by side where it uses any.
+    pub fn flat(self, collective: &Collective, ranks: u32, rings: u32) -> Result<Plan, Impossible> {
+        Ok(self.recipe(collective, &Layout::flat(ranks, rings))?.plan())
+    }
+
+    /// Its all-reduce of ranks that know nothing of their wiring.
+    ///
+    /// # Panics
+    /// If it has none, or there are no ranks or rings.
+    pub fn plan(self, ranks: u32, rings: u32) -> Plan {
+        match self.flat(&Collective::AllReduce, ranks, rings) {
+            Ok(plan) => plan,
+            Err(why) => panic!("{why}"),
         }
     }
 }

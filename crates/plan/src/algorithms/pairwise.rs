@@ -9,40 +9,41 @@
 //!
 //! **Paper.** Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005.
 
-use crate::Affine;
+use crate::layout::Layout;
 use crate::plan::{
-    Aliasing, Channel, Chunks, Collective, Format, Input, Lane, Node, Output, Place, Plan, Program, Protocol,
-    Step,
+    Aliasing, Channel, Collective, Digit, Input, Lane, Node, Output, Place, Plan, Program, Protocol,
+    RankDigit, Step, Symmetry,
 };
+use crate::{Affine, Recipe};
 
 /// Every pair of ranks exchanges one message each way in a tile, and may be a tile apart.
 const DEPTH: u32 = 2;
 
-/// The all-to-all of `ranks`. Out of place only: a block would be overwritten before it is sent.
-///
-/// # Panics
-/// If there are no ranks.
-pub fn pairwise_all_to_all(ranks: u32) -> Plan {
-    assert!(ranks > 0, "an all-to-all needs a rank");
-    Plan {
-        weft: Format::default(),
-        name: "pairwise".to_owned(),
-        collective: Collective::AllToAll,
-        ranks,
-        chunks: Chunks { input: ranks, output: ranks, scratch: 0 },
+/// The all-to-all. Out of place only: a block would be overwritten before it is sent.
+pub fn all_to_all(layout: &Layout) -> Recipe<'_> {
+    let ranks = layout.ranks();
+    let blocks = vec![Digit { size: ranks, with: Some(0) }];
+    let symmetry = Symmetry {
+        ranks: vec![RankDigit { size: ranks, turns: true }],
+        input: blocks.clone(),
+        output: blocks,
+        scratch: vec![],
+    };
+    let outline = Plan {
         aliasing: vec![Aliasing::OutOfPlace],
         channels: vec![Channel { protocol: Protocol::Simple, depth: DEPTH }],
-        counters: 0,
-        programs: (0..ranks).map(|rank| pairwise_program(rank, ranks)).collect(),
-    }
-}
-
-fn pairwise_program(rank: u32, ranks: u32) -> Program {
-    let ahead = || Affine::ring(i64::from(rank) + 1, 1, ranks);
-    let behind = || Affine::ring(i64::from(rank) - 1, -1, ranks);
-    let own = Step::copy(Input::Local(Place::input(rank))).to(Output::Local(Place::output(rank)));
-    let send = Step::copy(Input::Local(Place::input(ahead()))).to(Output::Sent { to: ahead() });
-    let receive = Step::copy(Input::Received { from: behind() }).to(Output::Local(Place::output(behind())));
-    let nodes = vec![own.into(), Node::repeat(ranks - 1, [send, receive])];
-    Program { lanes: vec![Lane { channel: 0, nodes }] }
+        uneven: true,
+        symmetry: Some(symmetry),
+        ..Plan::outline("pairwise", Collective::AllToAll, ranks, 1)
+    };
+    Recipe::new(outline, move |rank| {
+        let ahead = || Affine::ring(i64::from(rank) + 1, 1, ranks);
+        let behind = || Affine::ring(i64::from(rank) - 1, -1, ranks);
+        let own = Step::copy(Input::Local(Place::input(rank))).to(Output::Local(Place::output(rank)));
+        let send = Step::copy(Input::Local(Place::input(ahead()))).to(Output::Sent { to: ahead() });
+        let receive =
+            Step::copy(Input::Received { from: behind() }).to(Output::Local(Place::output(behind())));
+        let nodes = vec![own.into(), Node::repeat(ranks - 1, [send, receive])];
+        Program { lanes: vec![Lane { channel: 0, nodes }] }
+    })
 }

@@ -12,39 +12,25 @@
 //! **Paper.** "Two-shot" in NVIDIA's and PyTorch's symmetric-memory kernels; as reduce-scatter and all-gather,
 //! Rabenseifner, 2004.
 
-use crate::plan::{
-    Aliasing, Chunks, Collective, Format, Input, Lane, Output, Place, Plan, Program, Step, Wait,
-};
+use crate::Recipe;
+use crate::layout::Layout;
+use crate::plan::{Collective, Input, Lane, Output, Place, Plan, Program, Step, Wait};
 
 /// The counter that says a rank has written its share everywhere.
 const WRITTEN: u32 = 0;
 
-/// The plan for `ranks`.
-///
-/// # Panics
-/// If there are no ranks.
-pub fn two_shot(ranks: u32) -> Plan {
-    assert!(ranks > 0, "an all-reduce needs a rank");
-    Plan {
-        weft: Format::default(),
-        name: "two-shot".to_owned(),
-        collective: Collective::AllReduce,
-        ranks,
-        chunks: Chunks { input: ranks, output: ranks, scratch: 0 },
-        aliasing: Aliasing::BOTH.to_vec(),
-        channels: vec![],
-        counters: 1,
-        programs: (0..ranks).map(|rank| two_shot_program(rank, ranks)).collect(),
-    }
-}
-
-fn two_shot_program(rank: u32, ranks: u32) -> Program {
-    let peers = || (0..ranks).filter(move |&peer| peer != rank);
-    let parts = (0..ranks).map(|owner| Input::held_by(owner, rank, Place::input(rank))).collect();
-    let share = Step::reduce(parts)
-        .after(peers().map(Wait::entered))
-        .to_all((0..ranks).map(|owner| Output::held_by(owner, rank, Place::output(rank))))
-        .signal(WRITTEN);
-    let leave = Step::sync().after(peers().map(|peer| Wait::reached(peer, WRITTEN, 1)));
-    Program { lanes: vec![Lane { channel: 0, nodes: vec![share.into(), leave.into()] }] }
+/// The all-reduce.
+pub fn all_reduce(layout: &Layout) -> Recipe<'_> {
+    let ranks = layout.ranks();
+    let outline = Plan { counters: 1, ..Plan::outline("two-shot", Collective::AllReduce, ranks, ranks) };
+    Recipe::new(outline, move |rank| {
+        let peers = || (0..ranks).filter(move |&peer| peer != rank);
+        let parts = (0..ranks).map(|owner| Input::held_by(owner, rank, Place::input(rank))).collect();
+        let share = Step::reduce(parts)
+            .after(peers().map(Wait::entered))
+            .to_all((0..ranks).map(|owner| Output::held_by(owner, rank, Place::output(rank))))
+            .signal(WRITTEN);
+        let leave = Step::sync().after(peers().map(|peer| Wait::reached(peer, WRITTEN, 1)));
+        Program { lanes: vec![Lane { channel: 0, nodes: vec![share.into(), leave.into()] }] }
+    })
 }

@@ -9,9 +9,10 @@ use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
+use crate::classes::{Classes, Turn};
 use crate::collective::Promise;
 use crate::interpret::{Access, Domain, Shape, cell_position};
-use crate::plan::Buffer;
+use crate::plan::{Buffer, Collective};
 use crate::refusal::{Cell, Fault, Spot, Toucher};
 use crate::well_formed::WellFormed;
 
@@ -19,32 +20,63 @@ use crate::well_formed::WellFormed;
 pub(crate) struct Contributions<'p> {
     plan: WellFormed<'p>,
     shape: Shape,
+    classes: Classes,
     terms: Vec<Term>,
     numbers: FxHashMap<Term, u32>,
     /// How many leaves each term has, counted with repetition.
     leaves: Vec<u64>,
     /// Which chunk of the inputs each term is about.
     chunks: Vec<u32>,
+    /// What each lane of a representative knows of every lane of every rank.
     clocks: Vec<Vec<u32>>,
+    /// The first of each rank's lanes among those of all ranks, and one past the last.
+    firsts: Vec<u32>,
+    /// For each lane of a representative, its place among the lanes of all ranks.
+    places: Vec<u32>,
     shadows: Vec<Shadow>,
+    /// What each rank knew of itself when it entered its calls, for barriers.
+    entries: Vec<Vec<u32>>,
     /// The expression of the first rank that returned, by call, tile and what was promised.
-    agreed: FxHashMap<(u32, u32, Promised), (u32, u32)>,
+    agreed: FxHashMap<(u32, u32, Promised), (u32, Value)>,
+    /// Whether every reduction so far combined the ranks in their order, from left to right.
+    pub(crate) in_rank_order: bool,
     pub(crate) fault: Option<(Option<Spot>, Fault)>,
 }
 
-/// Whose chunk of input, if it is one rank's and not a reduction over all; and which.
-type Promised = (Option<u32>, u32);
+/// What a chunk of output must hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Promised {
+    /// One rank's chunk.
+    Copy { rank: u32, chunk: u32 },
+    /// This chunk of so many ranks, from the first.
+    Reduction { below: u32, chunk: u32 },
+}
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// An expression: a numbered term with all its names turned, and the ranks it combines if it does so in their order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Value {
+    number: u32,
+    turn: Turn,
+    /// The first rank and one past the last.
+    span: Option<(u32, u32)>,
+}
+
+impl PartialEq for Value {
+    /// The same bits, whatever the order was called.
+    fn eq(&self, other: &Self) -> bool {
+        (self.number, self.turn) == (other.number, other.turn)
+    }
+}
+
+/// Terms that are turned into one another have the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Term {
-    Fresh {
-        call: u32,
-        rank: u32,
-        tile: u32,
-        chunk: u32,
-    },
-    /// Two terms combined, the smaller number first: `a + b` and `b + a` are the same bits.
-    Pair(u32, u32),
+    /// A chunk of the input of a representative.
+    Fresh { call: u32, rank: u32, tile: u32, chunk: u32 },
+    /// Two terms combined, the second turned: `a + b` and `b + a` are the same bits, so the smaller number is first.
+    Pair(u32, u32, Turn),
+    /// A term that a switch combined in an order of its own; each time may be another.
+    Unordered(u32, u32),
 }
 
 /// Who touched a cell last.
@@ -57,27 +89,42 @@ struct Shadow {
 
 #[derive(Clone)]
 struct Touch {
-    lane: usize,
+    /// The lane, among those of all ranks.
+    place: u32,
     clock: u32,
     by: Toucher,
 }
 
 impl<'p> Contributions<'p> {
-    pub(crate) fn new(plan: WellFormed<'p>, shape: Shape) -> Self {
-        let lanes = plan.programs.iter().map(|program| program.lanes.len()).sum();
+    pub(crate) fn new(plan: WellFormed<'p>, shape: Shape, classes: Classes) -> Self {
+        let mut firsts = vec![0];
+        for program in &plan.programs {
+            firsts.push(firsts[firsts.len() - 1] + program.lanes.len() as u32);
+        }
+        let places: Vec<u32> = classes
+            .representatives()
+            .iter()
+            .flat_map(|&rank| firsts[rank as usize]..firsts[rank as usize + 1])
+            .collect();
         // Clocks start at 1, so that a lane that was never met is seen to be unknown.
-        let clocks =
-            (0..lanes).map(|lane| (0..lanes).map(|other| u32::from(lane == other)).collect()).collect();
+        let lanes = firsts[plan.ranks as usize];
+        let clock = |place: &u32| (0..lanes).map(|other| u32::from(*place == other)).collect();
+        let clocks = places.iter().map(clock).collect();
         Self {
             plan,
             shape,
+            entries: vec![Vec::new(); classes.representatives().len()],
+            classes,
             terms: Vec::new(),
             numbers: FxHashMap::default(),
             leaves: Vec::new(),
             chunks: Vec::new(),
             clocks,
+            firsts,
+            places,
             shadows: Vec::new(),
             agreed: FxHashMap::default(),
+            in_rank_order: true,
             fault: None,
         }
     }
@@ -86,130 +133,200 @@ impl<'p> Contributions<'p> {
         if let Some(&number) = self.numbers.get(&term) {
             return number;
         }
-        let (leaves, chunk) = match &term {
-            Term::Fresh { chunk, .. } => (1, *chunk),
-            Term::Pair(a, b) => {
-                let leaves = self.leaves[*a as usize].saturating_add(self.leaves[*b as usize]);
-                (leaves, self.chunks[*a as usize])
+        let (leaves, chunk) = match term {
+            Term::Fresh { chunk, .. } => (1, chunk),
+            Term::Pair(a, b, _) => {
+                let leaves = self.leaves[a as usize].saturating_add(self.leaves[b as usize]);
+                (leaves, self.chunks[a as usize])
             }
+            Term::Unordered(of, _) => (self.leaves[of as usize], self.chunks[of as usize]),
         };
         let number = self.terms.len() as u32;
-        self.terms.push(term.clone());
+        self.terms.push(term);
         self.leaves.push(leaves);
         self.chunks.push(chunk);
         self.numbers.insert(term, number);
         number
     }
 
-    /// The leaves of an expression from left to right, at most `limit` of them.
-    fn leaves_of(&self, number: u32, limit: usize) -> Vec<&Term> {
+    /// A chunk of a rank's input.
+    fn leaf(&mut self, call: u32, rank: u32, tile: u32, chunk: u32) -> Value {
+        let turn = self.classes.turn_of(rank);
+        let back = self.classes.back(turn);
+        let (first, chunk) = (self.classes.rank(rank, back), self.classes.chunk(Buffer::Input, chunk, back));
+        let number = self.number(Term::Fresh { call, rank: first, tile, chunk });
+        Value { number, turn, span: Some((rank, rank + 1)) }
+    }
+
+    /// Two expressions combined, written so that it does not matter which came first.
+    fn pair(&mut self, a: Value, b: Value) -> Value {
+        let between = |a: Value, b: Value| self.classes.then(b.turn, self.classes.back(a.turn));
+        let a_first = (a.number, between(a, b)) <= (b.number, between(b, a));
+        let (first, second) = if a_first { (a, b) } else { (b, a) };
+        let turn = between(first, second);
+        let span = match (a.span, b.span) {
+            (Some((start, middle)), Some((next, end))) if middle == next => Some((start, end)),
+            _ => None,
+        };
+        let number = self.number(Term::Pair(first.number, second.number, turn));
+        Value { number, turn: first.turn, span }
+    }
+
+    /// Which chunk of the inputs an expression is about.
+    fn chunk(&self, value: Value) -> u32 {
+        self.classes.chunk(Buffer::Input, self.chunks[value.number as usize], value.turn)
+    }
+
+    /// The leaves of an expression from left to right, at most `limit` of them: call, rank, tile, chunk.
+    fn leaves_of(&self, value: Value, limit: usize) -> Vec<(u32, u32, u32, u32)> {
         let mut found = Vec::new();
-        let mut stack = vec![number];
-        while let Some(number) = stack.pop()
+        let mut stack = vec![(value.number, value.turn)];
+        while let Some((number, turn)) = stack.pop()
             && found.len() < limit
         {
-            match &self.terms[number as usize] {
-                Term::Pair(a, b) => stack.extend([b, a]),
-                leaf => found.push(leaf),
+            match self.terms[number as usize] {
+                Term::Pair(a, b, between) => stack.extend([(b, self.classes.then(between, turn)), (a, turn)]),
+                Term::Unordered(of, _) => stack.push((of, turn)),
+                Term::Fresh { call, rank, tile, chunk } => {
+                    let chunk = self.classes.chunk(Buffer::Input, chunk, turn);
+                    found.push((call, self.classes.rank(rank, turn), tile, chunk));
+                }
             }
         }
         found
     }
 
-    /// What a chunk of output must hold: whose chunk, or, of all ranks, which.
-    fn promised(&self, cell: Cell) -> Promised {
+    /// What a chunk of output must hold.
+    fn promised(&self, rank: u32, chunk: u32) -> Option<Promised> {
         let per_block = self.plan.chunks_per_block();
-        let (block, index) = (cell.chunk / per_block, cell.chunk % per_block);
-        match self.plan.collective.promise(cell.rank, block) {
-            Promise::Copy { rank, block } => (Some(rank), block * per_block + index),
-            Promise::Reduction { block } => (None, block * per_block + index),
-        }
+        let (block, index) = (chunk / per_block, chunk % per_block);
+        Some(match self.plan.collective.promise(rank, self.plan.ranks, block)? {
+            Promise::Copy { rank, block } => Promised::Copy { rank, chunk: block * per_block + index },
+            Promise::Reduction { block, below } => {
+                Promised::Reduction { below, chunk: block * per_block + index }
+            }
+        })
     }
 
-    /// Whether an expression is what a chunk of output must hold: one rank's chunk, or each rank's exactly once.
-    fn keeps_promise(&self, number: u32, call: u32, cell: Cell) -> bool {
-        let (from, promised) = self.promised(cell);
-        if let Some(rank) = from {
-            let copy = Term::Fresh { call, rank, tile: cell.tile, chunk: promised };
-            return self.terms[number as usize] == copy;
-        }
-        let ranks = self.plan.ranks as usize;
-        if self.leaves[number as usize] != ranks as u64 {
+    /// Whether an expression is what was promised: one rank's chunk, or each rank's exactly once.
+    fn keeps(&mut self, promised: Promised, value: Value, call: u32, tile: u32) -> bool {
+        let (below, promised) = match promised {
+            Promised::Copy { rank, chunk } => return self.leaf(call, rank, tile, chunk) == value,
+            Promised::Reduction { below, chunk } => (below, chunk),
+        };
+        if self.leaves[value.number as usize] != u64::from(below) {
             return false;
         }
-        let mut seen = vec![false; ranks];
-        let mut fits = |leaf: &Term| match *leaf {
-            Term::Fresh { call: its_call, rank, tile, chunk } => {
-                (its_call, tile, chunk) == (call, cell.tile, promised)
-                    && !std::mem::replace(&mut seen[rank as usize], true)
-            }
-            Term::Pair(..) => false,
+        let mut seen = vec![false; below as usize];
+        let mut fits = |(its_call, rank, its_tile, chunk): (u32, u32, u32, u32)| {
+            let first_time = seen.get_mut(rank as usize).is_some_and(|seen| !std::mem::replace(seen, true));
+            first_time && (its_call, its_tile, chunk) == (call, tile, promised)
         };
-        self.leaves_of(number, ranks).into_iter().all(&mut fits)
+        self.leaves_of(value, below as usize).into_iter().all(&mut fits)
+    }
+
+    /// Whether all ranks that are turned from this one hold the same bits too, and those that were looked at before.
+    fn agrees(
+        &mut self,
+        call: u32,
+        cell: Cell,
+        promised: Promised,
+        value: Value,
+    ) -> Result<(), (u32, Value)> {
+        let Promised::Reduction { below, chunk } = promised else { return Ok(()) };
+        for keeping in self.classes.generators_that_keep(Buffer::Input) {
+            let turned = self.turned(&value, keeping);
+            if turned != value {
+                return Err((self.classes.rank(cell.rank, keeping), turned));
+            }
+        }
+        // Turned so that of all chunks that are turned into one another the same is looked at.
+        let (first, turn) = self.classes.first_chunk(Buffer::Input, chunk);
+        let value = self.turned(&value, turn);
+        let key = (call, cell.tile, Promised::Reduction { below, chunk: first });
+        let (other, theirs) = *self.agreed.entry(key).or_insert((cell.rank, value));
+        if theirs == value { Ok(()) } else { Err((other, theirs)) }
     }
 
     /// An expression for people: which ranks' chunks it holds.
-    fn describe(&self, number: u32) -> String {
+    fn describe(&self, value: Value) -> String {
         const SHOWN: usize = 12;
-        let write = |leaf: &&Term| match **leaf {
-            Term::Fresh { rank, chunk, .. } => format!("r{rank}[{chunk}]"),
-            Term::Pair(..) => String::new(),
-        };
-        let count = self.leaves[number as usize];
-        let parts: Vec<_> = self.leaves_of(number, SHOWN).iter().map(write).collect();
+        let write = |&(_, rank, _, chunk): &(u32, u32, u32, u32)| format!("r{rank}[{chunk}]");
+        let count = self.leaves[value.number as usize];
+        let parts: Vec<_> = self.leaves_of(value, SHOWN).iter().map(write).collect();
         let more =
             if count > SHOWN as u64 { format!(" + {} more", count - SHOWN as u64) } else { String::new() };
         format!("{}{more}", parts.join(" + "))
+    }
+
+    /// A lane of some rank, given by its place among all, turned.
+    fn turned_place(&self, place: u32, turn: Turn) -> u32 {
+        if turn == Turn::NONE {
+            return place;
+        }
+        let rank = self.firsts.partition_point(|&first| first <= place) as u32 - 1;
+        self.firsts[self.classes.rank(rank, turn) as usize] + (place - self.firsts[rank as usize])
     }
 
     fn blame(&mut self, spot: Option<Spot>, fault: Fault) {
         self.fault.get_or_insert((spot, fault));
     }
 
-    fn seen(&self, lane: usize, touch: &Touch) -> bool {
-        self.clocks[lane][touch.lane] >= touch.clock
+    /// Whether a lane knows of an access, made by a lane turned from the one it is written down for.
+    fn seen(&self, lane: usize, touch: &Touch, turn: Turn) -> bool {
+        self.clocks[lane][self.turned_place(touch.place, turn) as usize] >= touch.clock
     }
 }
 
 impl Domain for Contributions<'_> {
-    type Value = u32;
+    type Value = Value;
     type Stamp = Rc<[u32]>;
 
-    fn fresh(&mut self, call: u32, cell: Cell) -> u32 {
-        self.number(Term::Fresh { call, rank: cell.rank, tile: cell.tile, chunk: cell.chunk })
+    fn fresh(&mut self, call: u32, cell: Cell) -> Value {
+        self.leaf(call, cell.rank, cell.tile, cell.chunk)
     }
 
-    fn reduce(&mut self, spot: &Spot, inputs: &[u32]) -> u32 {
-        let chunk = |number: u32| self.chunks[number as usize];
-        if inputs.windows(2).any(|pair| chunk(pair[0]) != chunk(pair[1])) {
-            let parts: Vec<_> = inputs.iter().map(|&number| self.describe(number)).collect();
+    fn reduce(&mut self, spot: &Spot, inputs: &[Value]) -> Value {
+        if inputs.windows(2).any(|pair| self.chunk(pair[0]) != self.chunk(pair[1])) {
+            let parts: Vec<_> = inputs.iter().map(|&value| self.describe(value)).collect();
             let (aliasing, found) = (self.shape.aliasing, parts.join(" with "));
             self.blame(Some(spot.clone()), Fault::Mixed { aliasing, found });
         }
         // From left to right, as executors do: three at once are the first two, then the third.
-        let add = |sum: u32, &other: &u32| self.number(Term::Pair(sum.min(other), sum.max(other)));
-        inputs[1..].iter().fold(inputs[0], add)
+        inputs[1..].iter().fold(inputs[0], |sum, &other| self.pair(sum, other))
     }
 
-    fn returned(&mut self, call: u32, cell: Cell, value: Option<&u32>) {
+    fn reduce_unordered(&mut self, spot: &Spot, inputs: &[Value]) -> Value {
+        let sum = self.reduce(spot, inputs);
+        let number = self.number(Term::Unordered(sum.number, self.terms.len() as u32));
+        Value { number, turn: sum.turn, span: None }
+    }
+
+    fn returned(&mut self, call: u32, cell: Cell, value: Option<&Value>) {
         let aliasing = self.shape.aliasing;
         let wrong = |found: String, expected: String| Fault::Wrong { aliasing, cell, found, expected };
-        let fault = match (cell.buffer, value) {
-            (Buffer::Input, Some(&number)) => {
-                let kept = Term::Fresh { call, rank: cell.rank, tile: cell.tile, chunk: cell.chunk };
-                (self.terms[number as usize] != kept)
-                    .then(|| wrong(self.describe(number), "left as the caller passed it".to_owned()))
+        if let (Buffer::Input, Some(&value)) = (cell.buffer, value) {
+            if self.leaf(call, cell.rank, cell.tile, cell.chunk) != value {
+                let fault = wrong(self.describe(value), "left as the caller passed it".to_owned());
+                self.blame(None, fault);
             }
-            (_, None) => Some(wrong("whatever was there".to_owned(), self.promise(cell))),
-            (_, Some(&number)) if !self.keeps_promise(number, call, cell) => {
-                Some(wrong(self.describe(number), self.promise(cell)))
+            return;
+        }
+        let Some(promised) = self.promised(cell.rank, cell.chunk) else { return };
+        let fault = match value {
+            None => Some(wrong("whatever was there".to_owned(), about(promised))),
+            Some(&value) if !self.keeps(promised, value, call, cell.tile) => {
+                Some(wrong(self.describe(value), about(promised)))
             }
-            (_, Some(&number)) => {
-                let key = (call, cell.tile, self.promised(cell));
-                let (other, theirs) = *self.agreed.entry(key).or_insert((cell.rank, number));
-                (theirs != number).then(|| Fault::Order {
+            Some(&value) => {
+                let whole =
+                    matches!(promised, Promised::Reduction { below, .. } if value.span != Some((0, below)));
+                self.in_rank_order &= !whole;
+                let found = self.describe(value);
+                let agrees = self.agrees(call, cell, promised, value);
+                agrees.err().map(|(other, theirs)| Fault::Order {
                     cell,
-                    found: self.describe(number),
+                    found,
                     other,
                     theirs: self.describe(theirs),
                 })
@@ -220,9 +337,41 @@ impl Domain for Contributions<'_> {
         }
     }
 
+    fn entered(&mut self, rank: u32, lane: usize) {
+        let clock = self.clocks[lane][self.places[lane] as usize];
+        self.entries[self.classes.position(rank)].push(clock);
+    }
+
+    fn left(&mut self, call: u32, rank: u32, lane: usize) {
+        if self.plan.collective != Collective::Barrier {
+            return;
+        }
+        let knows = |other: &u32| {
+            // A rank that has not entered yet has no entry to be known.
+            let entry = self.entries[self.classes.position(*other)].get(call as usize);
+            entry.is_some_and(|&clock| self.clocks[lane][self.firsts[*other as usize] as usize] >= clock)
+        };
+        if let Some(other) = (0..self.plan.ranks).find(|other| !knows(other)) {
+            self.blame(None, Fault::Unmet { rank, other });
+        }
+    }
+
+    fn turned(&mut self, value: &Value, turn: Turn) -> Value {
+        // Which ranks a turned expression combines in which order is not kept: by classes, no order is claimed.
+        let span = if turn == Turn::NONE { value.span } else { None };
+        Value { number: value.number, turn: self.classes.then(value.turn, turn), span }
+    }
+
+    fn turned_stamp(&mut self, stamp: &Rc<[u32]>, turn: Turn) -> Rc<[u32]> {
+        let back = self.classes.back(turn);
+        let ranks = (0..self.plan.ranks).map(|rank| self.classes.rank(rank, back) as usize);
+        let parts = ranks.flat_map(|from| &stamp[self.firsts[from] as usize..self.firsts[from + 1] as usize]);
+        parts.copied().collect()
+    }
+
     fn stamp(&mut self, lane: usize) -> Rc<[u32]> {
         let stamp = self.clocks[lane].as_slice().into();
-        self.clocks[lane][lane] += 1;
+        self.clocks[lane][self.places[lane] as usize] += 1;
         stamp
     }
 
@@ -232,24 +381,47 @@ impl Domain for Contributions<'_> {
         }
     }
 
-    fn stored(&mut self, spot: &Spot, cell: Cell, value: &u32) {
-        // Chunks of the same index have the same length, whatever block they belong to.
-        let index = |chunk: u32| chunk % self.plan.chunks_per_block();
-        if cell.buffer != Buffer::Scratch && index(self.chunks[*value as usize]) != index(cell.chunk) {
+    fn stored(&mut self, spot: &Spot, cell: Cell, value: &Value) {
+        if cell.buffer == Buffer::Scratch {
+            return;
+        }
+        let chunk = self.chunk(*value);
+        let fits = if self.plan.uneven {
+            // Every block has its own length, so only what belongs there fits.
+            let per_block = self.plan.chunks_per_block();
+            let of_output = match (cell.buffer, self.shape.aliasing) {
+                (Buffer::Input, _) => Some(Promised::Reduction { below: 0, chunk: cell.chunk }),
+                _ => self.promised(cell.rank, cell.chunk),
+            };
+            match of_output {
+                Some(Promised::Copy { rank, chunk: wanted }) => {
+                    let whose = self.leaves_of(*value, 1).first().map(|leaf| leaf.1);
+                    wanted == chunk && whose == Some(rank)
+                }
+                Some(Promised::Reduction { chunk: wanted, .. }) => wanted == chunk,
+                None => chunk % per_block == cell.chunk % per_block,
+            }
+        } else {
+            // Chunks of the same index have the same length, whatever block they belong to.
+            let index = |chunk: u32| chunk % self.plan.chunks_per_block();
+            index(chunk) == index(cell.chunk)
+        };
+        if !fits {
             let (aliasing, found) = (self.shape.aliasing, self.describe(*value));
             self.blame(Some(spot.clone()), Fault::Misplaced { aliasing, cell, found });
         }
     }
 
     fn touch(&mut self, lane: usize, spot: Option<&Spot>, cell: Cell, access: Access) {
-        let position = cell_position(self.plan, self.shape, cell);
+        let position = cell_position(self.plan, self.shape, &self.classes, cell);
         if self.shadows.len() <= position {
             self.shadows.resize(position + 1, Shadow::default());
         }
+        let turn = self.classes.turn_of(cell.rank);
         let shadow = &self.shadows[position];
-        let write = shadow.write.iter().find(|touch| !self.seen(lane, touch)).map(|touch| (touch, "writing"));
-        let read =
-            || shadow.reads.iter().find(|touch| !self.seen(lane, touch)).map(|touch| (touch, "reading"));
+        let unseen = |touch: &&Touch| !self.seen(lane, touch, turn);
+        let write = shadow.write.iter().find(unseen).map(|touch| (touch, "writing"));
+        let read = || shadow.reads.iter().find(unseen).map(|touch| (touch, "reading"));
         let other = if access == Access::Write { write.or_else(read) } else { write };
         if let Some((touch, theirs)) = other {
             let mine = if access == Access::Write { "written" } else { "read" };
@@ -267,26 +439,26 @@ impl Domain for Contributions<'_> {
             self.blame(spot, fault);
         }
         let by = spot.map_or(Toucher::User(cell.rank), |spot| Toucher::Step(spot.clone()));
-        let touch = Touch { lane, clock: self.clocks[lane][lane], by };
+        // Written down as seen by the rank that stands for the memory's owner.
+        let place = self.turned_place(self.places[lane], self.classes.back(turn));
+        let touch = Touch { place, clock: self.clocks[lane][self.places[lane] as usize], by };
         let shadow = &mut self.shadows[position];
         match access {
             Access::Write => *shadow = Shadow { write: Some(touch), reads: Vec::new() },
             Access::Read => {
                 // A lane's later read stands for its earlier ones.
-                shadow.reads.retain(|read| read.lane != lane);
+                shadow.reads.retain(|read| read.place != place);
                 shadow.reads.push(touch);
             }
         }
     }
 }
 
-impl Contributions<'_> {
-    fn promise(&self, cell: Cell) -> String {
-        let last = self.plan.ranks - 1;
-        match self.promised(cell) {
-            (Some(rank), chunk) => format!("r{rank}[{chunk}]"),
-            (None, chunk) if last == 0 => format!("r0[{chunk}]"),
-            (None, chunk) => format!("r0[{chunk}] to r{last}[{chunk}], each once"),
-        }
+/// A promise for people.
+fn about(promised: Promised) -> String {
+    match promised {
+        Promised::Copy { rank, chunk } => format!("r{rank}[{chunk}]"),
+        Promised::Reduction { below: 1, chunk } => format!("r0[{chunk}]"),
+        Promised::Reduction { below, chunk } => format!("r0[{chunk}] to r{}[{chunk}], each once", below - 1),
     }
 }

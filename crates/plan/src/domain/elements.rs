@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use crate::Verified;
+use crate::collective::Promise;
 use crate::cut::Cut;
 use crate::interpret::{Access, Domain, Event, Machine, Shape};
 use crate::plan::{Aliasing, Buffer};
 use crate::refusal::{Cell, Spot};
 
-/// What a call should give: runs a plan on real elements.
+/// What a call should give: runs a plan on real elements, in blocks that are all cut in the same way.
 ///
 /// `inputs` holds one buffer per rank, of as many elements as its blocks have together (none for a rank that gives
 /// nothing); `cut` must be the executor's cut of one block, since it decides the order of additions. Returns each rank's
@@ -25,16 +26,41 @@ pub fn oracle<T: Copy>(
     inputs: &[Vec<T>],
     combine: impl Fn(T, T) -> T,
 ) -> (Vec<Vec<T>>, Vec<Event>) {
+    oracle_uneven(plan, |_, _| cut, aliasing, inputs, combine)
+}
+
+/// The same for blocks of different lengths: `cuts` tells the cut of each block of each rank's input. Where blocks are
+/// reduced, all ranks must cut them alike.
+///
+/// # Panics
+/// If the number or the lengths of inputs are not the plan's.
+pub fn oracle_uneven<T: Copy>(
+    plan: &Verified,
+    cuts: impl Fn(u32, u32) -> Cut,
+    aliasing: Aliasing,
+    inputs: &[Vec<T>],
+    combine: impl Fn(T, T) -> T,
+) -> (Vec<Vec<T>>, Vec<Event>) {
     assert_eq!(inputs.len(), plan.ranks as usize, "one input per rank");
-    let (input, output) = plan.collective.blocks(plan.ranks);
-    let length = |blocks: u32, has: bool| if has { blocks as usize * cut.count() } else { 0 };
-    for (rank, buffer) in (0..).zip(inputs) {
-        assert_eq!(buffer.len(), length(input, plan.collective.gives(rank)), "the input of rank {rank}");
+    let (collective, ranks) = (&plan.collective, plan.ranks);
+    let of_input = |rank| (0..collective.gives(rank, ranks)).map(|block| cuts(rank, block)).collect();
+    let of_output = |rank| {
+        let cut = |block| match collective.promise(rank, ranks, block) {
+            Some(Promise::Copy { rank, block }) => cuts(rank, block),
+            Some(Promise::Reduction { block, .. }) => cuts(0, block),
+            None => Cut::whole(0, 1, 1),
+        };
+        (0..collective.gets(rank, ranks)).map(cut).collect()
+    };
+    let cuts: [Vec<Vec<Cut>>; 2] = [(0..ranks).map(of_input).collect(), (0..ranks).map(of_output).collect()];
+    let length = |cuts: &[Cut]| cuts.iter().map(Cut::count).sum::<usize>();
+    for (rank, (buffer, cuts)) in inputs.iter().zip(&cuts[0]).enumerate() {
+        assert_eq!(buffer.len(), length(cuts), "the input of rank {rank}");
     }
-    let outputs =
-        (0..plan.ranks).map(|rank| vec![None; length(output, plan.collective.gets(rank))]).collect();
-    let shape = Shape { calls: 1, tiles: cut.tiles() as u32, aliasing };
-    let domain = Elements { inputs, outputs, cut, per_block: plan.chunks_per_block(), combine };
+    let outputs = cuts[1].iter().map(|cuts| vec![None; length(cuts)]).collect();
+    let tiles = cuts.iter().flatten().flatten().map(Cut::tiles).max().unwrap_or(1);
+    let shape = Shape { calls: 1, tiles: tiles as u32, aliasing };
+    let domain = Elements { inputs, outputs, cuts, per_block: plan.chunks_per_block(), combine };
     let mut machine = Machine::new(plan.well_formed(), shape, domain);
     let mut events = Vec::new();
     let ran = machine.run(|_, event, _| {
@@ -50,7 +76,8 @@ pub fn oracle<T: Copy>(
 struct Elements<'i, T, F> {
     inputs: &'i [Vec<T>],
     outputs: Vec<Vec<Option<T>>>,
-    cut: Cut,
+    /// The cuts of the input and output blocks of each rank.
+    cuts: [Vec<Vec<Cut>>; 2],
     per_block: u32,
     combine: F,
 }
@@ -58,9 +85,10 @@ struct Elements<'i, T, F> {
 impl<T, F> Elements<'_, T, F> {
     /// Where a chunk lies in its buffer.
     fn range(&self, cell: Cell) -> Range<usize> {
-        let (block, index) = (cell.chunk / self.per_block, cell.chunk % self.per_block);
-        let range = self.cut.range(cell.tile as usize, index as usize);
-        let first = block as usize * self.cut.count();
+        let (block, index) = ((cell.chunk / self.per_block) as usize, cell.chunk % self.per_block);
+        let blocks = &self.cuts[usize::from(cell.buffer == Buffer::Output)][cell.rank as usize];
+        let range = blocks[block].range(cell.tile as usize, index as usize);
+        let first: usize = blocks[..block].iter().map(Cut::count).sum();
         first + range.start..first + range.end
     }
 }

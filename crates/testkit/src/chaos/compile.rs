@@ -19,7 +19,7 @@ impl Chaos {
         if ranks == 0 || plan.programs.len() != ranks {
             return Err(Malformed::Sizes("the plan has not one program for each rank"));
         }
-        let collective = plan.collective;
+        let collective = &plan.collective;
         // A root has the most; one that is no rank leaves all with nothing.
         let most = |of: fn((usize, usize)) -> usize| {
             (0..ranks).map(|rank| of(blocks(collective, ranks, rank))).max()
@@ -74,7 +74,7 @@ impl Chaos {
         let mut chaos = Chaos {
             shape,
             ranks,
-            collective,
+            collective: collective.clone(),
             chunks,
             counters,
             signals_per_round,
@@ -184,6 +184,7 @@ impl Site<'_> {
             Input::Peer(remote) => {
                 self.memory(self.peer(&remote.rank, at)?, remote.buffer, &remote.chunk, at)
             }
+            Input::Switch(_) => Err(Malformed::Sizes("lower the plan first: chaos has no switch")),
             Input::Received { from } => self.fifo(self.peer(from, at)?, self.rank),
         }
     }
@@ -194,6 +195,7 @@ impl Site<'_> {
             Output::Peer(remote) => {
                 self.memory(self.peer(&remote.rank, at)?, remote.buffer, &remote.chunk, at)
             }
+            Output::Multicast(_) => Err(Malformed::Sizes("lower the plan first: chaos has no switch")),
             Output::Sent { to } => self.fifo(self.rank, self.peer(to, at)?),
         }
     }

@@ -4,10 +4,19 @@
 use weftlink_plan::Collective;
 
 /// How many blocks a rank passes in and gets back, if it does.
-pub(super) fn blocks(collective: Collective, ranks: usize, rank: usize) -> (usize, usize) {
+pub(super) fn blocks(collective: &Collective, ranks: usize, rank: usize) -> (usize, usize) {
     let only = |root: u32, blocks: usize| if root as usize == rank { blocks } else { 0 };
-    match collective {
-        Collective::AllReduce => (1, 1),
+    let count = |messages: &[(u32, u32)], side: fn(&(u32, u32)) -> u32| {
+        messages.iter().filter(|message| side(message) as usize == rank).count()
+    };
+    match *collective {
+        Collective::AllReduce | Collective::Scan => (1, 1),
+        Collective::ExclusiveScan => (1, usize::from(rank > 0)),
+        Collective::Barrier => (0, 0),
+        Collective::Neighbours { .. } => (6, 6),
+        Collective::SendReceive { ref messages } => {
+            (count(messages, |message| message.0), count(messages, |message| message.1))
+        }
         Collective::Reduce { root } => (1, only(root, 1)),
         Collective::Broadcast { root } => (only(root, 1), 1),
         Collective::AllGather => (1, ranks),
@@ -19,9 +28,26 @@ pub(super) fn blocks(collective: Collective, ranks: usize, rank: usize) -> (usiz
 }
 
 /// Which blocks of whose inputs add up to a block of a rank's output: rank, block.
-pub(super) fn parts(collective: Collective, ranks: usize, rank: usize, block: usize) -> Vec<(usize, usize)> {
+pub(super) fn parts(collective: &Collective, ranks: usize, rank: usize, block: usize) -> Vec<(usize, usize)> {
     let everybodys = |block: usize| (0..ranks).map(|rank| (rank, block)).collect();
-    match collective {
+    match *collective {
+        Collective::Scan => (0..=rank).map(|rank| (rank, 0)).collect(),
+        Collective::ExclusiveScan => (0..rank).map(|rank| (rank, 0)).collect(),
+        Collective::Barrier => vec![],
+        Collective::SendReceive { ref messages } => {
+            let to_rank: Vec<_> = (0..messages.len()).filter(|&at| messages[at].1 as usize == rank).collect();
+            let (at, from) = (to_rank[block], messages[to_rank[block]].0);
+            vec![(from as usize, messages[..at].iter().filter(|message| message.0 == from).count())]
+        }
+        Collective::Neighbours { torus: [x, y, z] } => {
+            let size = [x, y, z].map(|size| size as usize);
+            let mut at = [rank / (size[1] * size[2]), rank / size[2] % size[1], rank % size[2]];
+            let (dimension, behind) = (block / 2, block % 2 == 1);
+            let step = if behind { 1 } else { size[dimension] - 1 };
+            at[dimension] = (at[dimension] + step) % size[dimension];
+            let from = (at[0] * size[1] + at[1]) * size[2] + at[2];
+            vec![(from, 2 * dimension + usize::from(!behind))]
+        }
         Collective::AllReduce | Collective::Reduce { .. } => everybodys(0),
         Collective::ReduceScatter => everybodys(rank),
         Collective::Broadcast { root } => vec![(root as usize, 0)],

@@ -1,7 +1,7 @@
 //! Plans with known mistakes are seen to go wrong, in the way that was to be expected.
 
-use weftlink_plan::algorithms::{exchange, one_shot, ring, two_shot};
-use weftlink_plan::plan::{Buffer, Input, Node, Output, Place, Plan, Protocol, Remote, Step, Wait};
+use weftlink_plan::Algorithm;
+use weftlink_plan::plan::{Buffer, Input, Node, Output, Place, Plan, Remote, Step, Wait};
 use weftlink_plan::{Affine, Aliasing};
 
 use super::*;
@@ -30,13 +30,13 @@ fn wrong(plan: &Plan) -> Wrong {
 #[test]
 fn good_plans_are_good() {
     let plans = [
-        ring(1, 1),
-        ring(2, 1),
-        ring(5, 2),
-        exchange(1, Protocol::Ll),
-        exchange(3, Protocol::Simple),
-        one_shot(3),
-        two_shot(3),
+        Algorithm::Ring.plan(1, 1),
+        Algorithm::Ring.plan(2, 1),
+        Algorithm::Ring.plan(5, 2),
+        Algorithm::ExchangeLl.plan(1, 1),
+        Algorithm::Exchange.plan(3, 1),
+        Algorithm::OneShot.plan(3, 1),
+        Algorithm::TwoShot.plan(3, 1),
         push(2),
         split(2),
         credit(),
@@ -49,35 +49,35 @@ fn good_plans_are_good() {
 
 #[test]
 fn two_shot_without_its_last_sync_returns_too_early() {
-    let mut plan = two_shot(2);
+    let mut plan = Algorithm::TwoShot.plan(2, 1);
     nodes(&mut plan, 1).pop();
     assert!(matches!(wrong(&plan), Wrong::Sum { rank: 1, .. }));
 }
 
 #[test]
 fn one_shot_in_place_reads_what_is_overwritten() {
-    let mut plan = one_shot(2);
+    let mut plan = Algorithm::OneShot.plan(2, 1);
     plan.aliasing.push(Aliasing::InPlace);
     assert!(matches!(wrong(&plan), Wrong::Sum { .. }));
 }
 
 #[test]
 fn one_shot_without_its_entry_reads_what_is_not_there_yet() {
-    let mut plan = one_shot(2);
+    let mut plan = Algorithm::OneShot.plan(2, 1);
     step(&mut plan, 0, 0).waits.clear();
     assert!(matches!(wrong(&plan), Wrong::Sum { .. }));
 }
 
 #[test]
 fn ring_with_steps_swapped_adds_the_wrong_chunks() {
-    let mut plan = ring(3, 1);
+    let mut plan = Algorithm::Ring.plan(3, 1);
     nodes(&mut plan, 1).swap(1, 2);
     assert!(hunt(&plan, SEEDS).is_some());
 }
 
 #[test]
 fn ring_without_room_deadlocks() {
-    let mut plan = ring(2, 1);
+    let mut plan = Algorithm::Ring.plan(2, 1);
     plan.channels[0].depth = 1;
     let Some(Outcome::Deadlock(deadlock)) = hunt(&plan, SEEDS).map(|sighting| sighting.outcome) else {
         panic!("it does not deadlock")
@@ -87,11 +87,11 @@ fn ring_without_room_deadlocks() {
 
 #[test]
 fn exchange_in_another_order_gives_other_bits() {
-    let mut plan = exchange(3, Protocol::Simple);
+    let mut plan = Algorithm::Exchange.plan(3, 1);
     step(&mut plan, 2, 1).inputs.swap(0, 2);
     assert!(matches!(wrong(&plan), Wrong::Bits { .. }));
     // Two numbers have only one sum.
-    let mut plan = exchange(2, Protocol::Simple);
+    let mut plan = Algorithm::Exchange.plan(2, 1);
     step(&mut plan, 1, 1).inputs.swap(0, 1);
     assert_eq!(hunt(&plan, SEEDS), None);
 }
@@ -121,7 +121,7 @@ fn lanes_that_do_not_meet_overwrite_in_place() {
 
 #[test]
 fn an_input_that_is_written_is_seen() {
-    let mut plan = two_shot(2);
+    let mut plan = Algorithm::TwoShot.plan(2, 1);
     plan.aliasing = vec![Aliasing::OutOfPlace];
     step(&mut plan, 0, 0).outputs.push(Output::Local(Place::input(0)));
     assert!(matches!(wrong(&plan), Wrong::Input { rank: 0, .. } | Wrong::Sum { .. }));
@@ -129,7 +129,7 @@ fn an_input_that_is_written_is_seen() {
 
 #[test]
 fn a_write_after_the_return_is_seen() {
-    let mut plan = two_shot(2);
+    let mut plan = Algorithm::TwoShot.plan(2, 1);
     // Rank 0 writes once more what is already there, when rank 1 may be gone.
     let remote = Remote { rank: 1.into(), buffer: Buffer::Output, chunk: 0.into() };
     let late = Step::copy(Input::Local(Place::output(0))).to(Output::Peer(remote));
@@ -139,7 +139,7 @@ fn a_write_after_the_return_is_seen() {
 
 #[test]
 fn a_message_that_nobody_takes_is_seen() {
-    let mut plan = exchange(2, Protocol::Ll);
+    let mut plan = Algorithm::ExchangeLl.plan(2, 1);
     nodes(&mut plan, 0).push(Step::copy(Input::Local(Place::output(0))).to(Output::sent(1)).into());
     let shape = Shape { aliasing: Aliasing::OutOfPlace, calls: 1, tiles: 1 };
     let schedule = Schedule { temperament: Temperament::Uniform, seed: 0 };
@@ -150,7 +150,7 @@ fn a_message_that_nobody_takes_is_seen() {
 #[test]
 fn what_does_not_exist_is_malformed() {
     let malformed = |change: &dyn Fn(&mut Plan)| {
-        let mut plan = two_shot(2);
+        let mut plan = Algorithm::TwoShot.plan(2, 1);
         change(&mut plan);
         match hunt(&plan, 1).map(|sighting| sighting.outcome) {
             Some(Outcome::Malformed(malformed)) => malformed,
@@ -175,7 +175,7 @@ fn what_does_not_exist_is_malformed() {
 
 #[test]
 fn a_sighting_can_be_repeated() {
-    let mut plan = one_shot(3);
+    let mut plan = Algorithm::OneShot.plan(3, 1);
     step(&mut plan, 2, 1).waits.clear();
     let sighting = hunt(&plan, SEEDS).unwrap();
     let chaos = Chaos::prepare(&plan, sighting.shape).unwrap();
@@ -186,7 +186,7 @@ fn a_sighting_can_be_repeated() {
 fn formulas_mean_what_the_plan_says() {
     // The unrolling here is independent of the plan's; the two must agree all the same.
     for ranks in 2..6 {
-        let plan = ring(ranks, 2);
+        let plan = Algorithm::Ring.plan(ranks, 2);
         let shape = Shape { aliasing: Aliasing::OutOfPlace, calls: 1, tiles: 1 };
         let chaos = Chaos::prepare(&plan, shape).unwrap();
         let unrolled = chaos.lanes.iter().map(|lane| lane.steps.len());

@@ -99,7 +99,7 @@ impl Users {
         let block = chaos.chunks * CHUNK;
         for (tile, index, address) in buffers.output.addresses(tiles) {
             let bits = memory[address];
-            let parts = parts(chaos.collective, chaos.ranks, rank, index / block);
+            let parts = parts(&chaos.collective, chaos.ranks, rank, index / block);
             let value =
                 |&(from, of): &(usize, usize)| self.input(call, from, tile, of * block + index % block);
             let expected: f64 = parts.iter().map(|part| f64::from(value(part))).sum();

@@ -38,6 +38,9 @@ pub(super) fn indices(step: &mut Step) -> Vec<(String, Role, &mut Affine)> {
             Input::Local(place) => {
                 found.push((format!("input {index} chunk"), Role::Chunk(place.buffer), &mut place.chunk));
             }
+            Input::Switch(all) => {
+                found.push((format!("input {index} chunk"), Role::Chunk(all.buffer), &mut all.chunk));
+            }
             Input::Received { from } => found.push((format!("input {index} rank"), Role::Rank, from)),
             Input::Peer(remote) => {
                 found.push((format!("input {index} rank"), Role::Rank, &mut remote.rank));
@@ -49,6 +52,9 @@ pub(super) fn indices(step: &mut Step) -> Vec<(String, Role, &mut Affine)> {
         match output {
             Output::Local(place) => {
                 found.push((format!("output {index} chunk"), Role::Chunk(place.buffer), &mut place.chunk));
+            }
+            Output::Multicast(all) => {
+                found.push((format!("output {index} chunk"), Role::Chunk(all.buffer), &mut all.chunk));
             }
             Output::Sent { to } => found.push((format!("output {index} rank"), Role::Rank, to)),
             Output::Peer(remote) => {

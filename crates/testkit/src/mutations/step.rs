@@ -1,7 +1,7 @@
 //! Mistakes in one step.
 
 use weftlink_plan::Affine;
-use weftlink_plan::plan::{Buffer, Input, Op, Output, Place, Remote, Step, Wait};
+use weftlink_plan::plan::{Buffer, Grouped, Input, Op, Output, Place, Remote, Step, Wait};
 
 use super::{Site, index};
 
@@ -129,6 +129,13 @@ fn other_inputs(input: &Input, site: &Site<'_>) -> Vec<(String, Input)> {
             found.push(("from the sender's input".into(), Input::Peer(remote)));
             found.push(("from own input".into(), Input::Local(Place::input(0))));
         }
+        Input::Switch(all) => {
+            for buffer in other_buffers(all.buffer, site) {
+                found.push((format!("from {buffer}"), Input::Switch(Grouped { buffer, ..all.clone() })));
+            }
+            let place = Place { buffer: all.buffer, chunk: all.chunk };
+            found.push(("from own memory".into(), Input::Local(place)));
+        }
         Input::Peer(remote) => {
             for buffer in other_buffers(remote.buffer, site) {
                 let other = Remote { buffer, ..remote.clone() };
@@ -162,6 +169,13 @@ fn other_outputs(output: &Output, site: &Site<'_>) -> Vec<(String, Output)> {
             let remote = Remote { rank: to, buffer: Buffer::Output, chunk: 0.into() };
             found.push(("to the receiver's output".into(), Output::Peer(remote)));
             found.push(("to own output".into(), Output::Local(Place::output(0))));
+        }
+        Output::Multicast(all) => {
+            for buffer in other_buffers(all.buffer, site) {
+                found.push((format!("to {buffer}"), Output::Multicast(Grouped { buffer, ..all.clone() })));
+            }
+            let place = Place { buffer: all.buffer, chunk: all.chunk };
+            found.push(("to own memory".into(), Output::Local(place)));
         }
         Output::Peer(remote) => {
             for buffer in other_buffers(remote.buffer, site) {

@@ -1,0 +1,391 @@
+//! Rank classes: a plan that looks the same from many ranks is proved for one of each kind.
+//!
+//! A plan may declare a [`Symmetry`]: ranks and chunks are written as numbers of several digits, and turning a digit of
+//! the ranks, with the digits of the chunks that turn along, maps the plan to itself. [`Classes::check`] confirms that
+//! for every rank and step, so nothing is believed. The ranks that turns lead to one another are a class; the one whose
+//! turning digits are all zero stands for it.
+//!
+//! Why that is enough: the meaning of a plan does not depend on the schedule, so all ranks of a class may be taken to act
+//! at the same time, each doing what its representative does with all names turned. The
+//! [interpreter](crate::interpret) runs the representatives alone: a message from rank p is the message its
+//! representative sent, turned to p. A turn that moves anything moves every rank, so each FIFO, counter and cell has
+//! exactly one counterpart at a representative.
+
+use serde::{Deserialize, Serialize};
+
+use crate::collective::Promise;
+use crate::plan::{Buffer, Group, Grouped, Input, Output, Place, Plan, Remote, Step, Wait};
+use crate::refusal::Spot;
+
+/// Turns that map a plan to itself.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Symmetry {
+    /// The digits of a rank, the most significant first: how many values each has, and whether it turns.
+    pub ranks: Vec<RankDigit>,
+    /// The digits of a chunk of input.
+    #[serde(default)]
+    pub input: Vec<Digit>,
+    /// The digits of a chunk of output.
+    #[serde(default)]
+    pub output: Vec<Digit>,
+    /// The digits of a chunk of scratch.
+    #[serde(default)]
+    pub scratch: Vec<Digit>,
+}
+
+/// A digit of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RankDigit {
+    /// How many values it has.
+    pub size: u32,
+    /// Whether it turns.
+    pub turns: bool,
+}
+
+/// A digit of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Digit {
+    /// How many values it has.
+    pub size: u32,
+    /// The digit of the ranks that it turns with, which has as many values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with: Option<u32>,
+}
+
+/// A turn: how far each digit of the ranks is turned, written as a rank. Zero turns nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Turn(u32);
+
+impl Turn {
+    /// The turn that changes nothing.
+    pub const NONE: Turn = Turn(0);
+}
+
+/// The classes of a plan's ranks.
+#[derive(Clone, Debug)]
+pub struct Classes {
+    /// Nothing where every rank is a class of its own.
+    symmetry: Option<Symmetry>,
+    representatives: Vec<u32>,
+    /// Which of the representatives stands for each rank.
+    positions: Vec<u32>,
+}
+
+impl Classes {
+    /// Every rank on its own.
+    pub fn trivial(ranks: u32) -> Self {
+        Self { symmetry: None, representatives: (0..ranks).collect(), positions: (0..ranks).collect() }
+    }
+
+    /// The classes that a plan declares, if turning leads from each rank's program to that of the next.
+    pub fn check(plan: &Plan) -> Result<Self, (Option<Spot>, String)> {
+        let Some(symmetry) = &plan.symmetry else { return Ok(Self::trivial(plan.ranks)) };
+        sizes(plan, symmetry).map_err(|what| (None, what))?;
+        let classes = Self::of(plan.ranks, symmetry);
+        classes.promise_turns(plan).map_err(|what| (None, what))?;
+        for turn in classes.generators() {
+            for rank in 0..plan.ranks {
+                classes.same(plan, rank, turn)?;
+            }
+        }
+        Ok(classes)
+    }
+
+    fn of(ranks: u32, symmetry: &Symmetry) -> Self {
+        let symmetry = Some(symmetry.clone());
+        let mut classes = Self { symmetry, representatives: vec![], positions: vec![] };
+        let is_first = |rank: &u32| classes.turn_of(*rank) == Turn::NONE;
+        classes.representatives = (0..ranks).filter(is_first).collect();
+        let position = |rank| classes.representatives.binary_search(&classes.representative(rank));
+        classes.positions = (0..ranks).map(|rank| position(rank).unwrap_or_default() as u32).collect();
+        classes
+    }
+
+    /// The ranks that stand for the others.
+    pub fn representatives(&self) -> &[u32] {
+        &self.representatives
+    }
+
+    /// Which of the representatives stands for a rank.
+    pub fn position(&self, rank: u32) -> usize {
+        self.positions[rank as usize] as usize
+    }
+
+    /// Whether every rank stands for itself alone.
+    pub fn are_trivial(&self) -> bool {
+        self.symmetry.is_none()
+    }
+
+    /// How a rank is turned from its representative.
+    pub fn turn_of(&self, rank: u32) -> Turn {
+        let Some(symmetry) = &self.symmetry else { return Turn::NONE };
+        let turned = digits(rank, symmetry.ranks.iter().map(|digit| digit.size))
+            .zip(symmetry.ranks.iter().rev())
+            .map(|((digit, place), of)| if of.turns { digit * place } else { 0 });
+        Turn(turned.sum())
+    }
+
+    /// The representative of a rank.
+    pub fn representative(&self, rank: u32) -> u32 {
+        self.rank(rank, self.back(self.turn_of(rank)))
+    }
+
+    /// A rank, turned.
+    pub fn rank(&self, rank: u32, turn: Turn) -> u32 {
+        match &self.symmetry {
+            Some(symmetry) if turn != Turn::NONE => {
+                let sizes = symmetry.ranks.iter().map(|digit| digit.size);
+                let pairs =
+                    digits(rank, sizes.clone()).zip(digits(turn.0, sizes)).zip(symmetry.ranks.iter().rev());
+                pairs.map(|(((a, place), (b, _)), digit)| (a + b) % digit.size * place).sum()
+            }
+            _ => rank,
+        }
+    }
+
+    /// A chunk of a buffer, turned.
+    pub fn chunk(&self, buffer: Buffer, chunk: u32, turn: Turn) -> u32 {
+        match &self.symmetry {
+            Some(symmetry) if turn != Turn::NONE => {
+                let list = symmetry.of(buffer);
+                let by: Vec<u32> = digits(turn.0, symmetry.ranks.iter().map(|digit| digit.size))
+                    .map(|(digit, _)| digit)
+                    .collect();
+                let by = |with: Option<u32>| with.map_or(0, |with| by[by.len() - 1 - with as usize]);
+                let sizes = list.iter().map(|digit| digit.size);
+                let pairs = digits(chunk, sizes).zip(list.iter().rev());
+                pairs.map(|((at, place), digit)| (at + by(digit.with)) % digit.size * place).sum()
+            }
+            _ => chunk,
+        }
+    }
+
+    /// One turn after the other.
+    pub fn then(&self, first: Turn, second: Turn) -> Turn {
+        Turn(self.rank(first.0, second))
+    }
+
+    /// The turn that undoes a turn.
+    pub fn back(&self, turn: Turn) -> Turn {
+        let Some(symmetry) = &self.symmetry else { return turn };
+        if turn == Turn::NONE {
+            return turn;
+        }
+        let sizes = symmetry.ranks.iter().map(|digit| digit.size);
+        let undone = digits(turn.0, sizes).zip(symmetry.ranks.iter().rev());
+        Turn(undone.map(|((digit, place), of)| (of.size - digit) % of.size * place).sum())
+    }
+
+    /// A turn by one of each digit that turns: all others are made of these.
+    fn generators(&self) -> Vec<Turn> {
+        let Some(symmetry) = &self.symmetry else { return Vec::new() };
+        let places =
+            digits(0, symmetry.ranks.iter().map(|digit| digit.size)).zip(symmetry.ranks.iter().rev());
+        places.filter(|(_, of)| of.turns && of.size > 1).map(|((_, place), _)| Turn(place)).collect()
+    }
+
+    /// The generators that leave every chunk of a buffer where it is.
+    pub fn generators_that_keep(&self, buffer: Buffer) -> Vec<Turn> {
+        let Some(symmetry) = &self.symmetry else { return Vec::new() };
+        let moves = |turn: &Turn| {
+            let count: u32 = symmetry.of(buffer).iter().map(|digit| digit.size).product();
+            (0..count).any(|chunk| self.chunk(buffer, chunk, *turn) != chunk)
+        };
+        self.generators().into_iter().filter(|turn| !moves(turn)).collect()
+    }
+
+    /// Checks that what a turned rank is promised is what the rank is promised, turned. Otherwise a promise kept by one
+    /// rank would say nothing about the others.
+    fn promise_turns(&self, plan: &Plan) -> Result<(), String> {
+        let per_block = plan.chunks_per_block();
+        let promised = |rank: u32, chunk: u32| {
+            let promise = plan.collective.promise(rank, plan.ranks, chunk / per_block)?;
+            Some(match promise {
+                Promise::Copy { rank, block } => (Some(rank), block * per_block + chunk % per_block),
+                Promise::Reduction { block, .. } => (None, block * per_block + chunk % per_block),
+            })
+        };
+        for turn in self.generators() {
+            for rank in 0..plan.ranks {
+                for chunk in 0..plan.chunks.output {
+                    let here = promised(rank, chunk).map(|(from, at)| {
+                        (from.map(|from| self.rank(from, turn)), self.chunk(Buffer::Input, at, turn))
+                    });
+                    let there = promised(self.rank(rank, turn), self.chunk(Buffer::Output, chunk, turn));
+                    if here != there {
+                        return Err("what it promises does not turn with its symmetry".to_owned());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Of the chunks that are turned into one another, the one whose turning digits are zero, and the turn that leads
+    /// there from `chunk`.
+    pub fn first_chunk(&self, buffer: Buffer, chunk: u32) -> (u32, Turn) {
+        let Some(symmetry) = &self.symmetry else { return (chunk, Turn::NONE) };
+        let list = symmetry.of(buffer);
+        let mut turn = Turn::NONE;
+        let mut turned = vec![false; symmetry.ranks.len()];
+        for ((digit, _), of) in digits(chunk, list.iter().map(|digit| digit.size)).zip(list.iter().rev()) {
+            // A rank's digit that turns several of the chunk's is used up by the first.
+            if let Some(with) = of.with
+                && !std::mem::replace(&mut turned[with as usize], true)
+            {
+                let place: u32 = symmetry.ranks[with as usize + 1..].iter().map(|digit| digit.size).product();
+                turn = self.then(turn, Turn((of.size - digit) % of.size * place));
+            }
+        }
+        (self.chunk(buffer, chunk, turn), turn)
+    }
+
+    /// Holds the program of a turned rank against the rank's program, turned.
+    fn same(&self, plan: &Plan, rank: u32, turn: Turn) -> Result<(), (Option<Spot>, String)> {
+        let other = self.rank(rank, turn);
+        let (mine, theirs) = (&plan.programs[rank as usize], &plan.programs[other as usize]);
+        let differs = |spot| {
+            let what = format!("by its symmetry, rank {rank} should do the same turned, and does not");
+            Err((Some(spot), what))
+        };
+        let mut number = 0;
+        for (a, b) in mine.lanes.iter().zip(&theirs.lanes) {
+            let (mut walked, mut turned) = (a.walk(), b.walk());
+            loop {
+                match (walked.next(), turned.next()) {
+                    (None, None) => break,
+                    (Some(x), Some(y)) => {
+                        let here = x.step.at(&x.iterations).map(|step| self.step(plan, &step, turn));
+                        if here != y.step.at(&y.iterations) {
+                            let (step, iterations) = (y.index, y.iterations);
+                            return differs(Spot { rank: other, lane: number, step, iterations });
+                        }
+                    }
+                    _ => return differs(Spot { rank: other, lane: number, step: 0, iterations: vec![] }),
+                }
+            }
+            if a.channel != b.channel {
+                return differs(Spot { rank: other, lane: number, step: 0, iterations: vec![] });
+            }
+            number += 1;
+        }
+        if mine.lanes.len() == theirs.lanes.len() {
+            return Ok(());
+        }
+        differs(Spot { rank: other, lane: number, step: 0, iterations: vec![] })
+    }
+
+    /// A step with everything it names turned.
+    fn step(&self, plan: &Plan, step: &Step<u32>, turn: Turn) -> Step<u32> {
+        let place =
+            |place: &Place<u32>| Place { chunk: self.chunk(place.buffer, place.chunk, turn), ..*place };
+        let remote = |remote: &Remote<u32>| Remote {
+            rank: self.rank(remote.rank, turn),
+            chunk: self.chunk(remote.buffer, remote.chunk, turn),
+            ..*remote
+        };
+        let grouped = |grouped: &Grouped<u32>| {
+            let group = &plan.groups[grouped.group as usize];
+            let mut turned: Vec<_> = group.members.iter().map(|&rank| self.rank(rank, turn)).collect();
+            turned.sort_unstable();
+            let is_it = |other: &Group| other.switch == group.switch && other.members == turned;
+            let group = plan.groups.iter().position(is_it).map_or(u32::MAX, |position| position as u32);
+            Grouped { group, buffer: grouped.buffer, chunk: self.chunk(grouped.buffer, grouped.chunk, turn) }
+        };
+        Step {
+            waits: step
+                .waits
+                .iter()
+                .map(|wait| match *wait {
+                    Wait::Entered { rank } => Wait::Entered { rank: self.rank(rank, turn) },
+                    Wait::Reached { rank, counter, count } => {
+                        Wait::Reached { rank: self.rank(rank, turn), counter, count }
+                    }
+                })
+                .collect(),
+            inputs: step
+                .inputs
+                .iter()
+                .map(|input| match input {
+                    Input::Local(local) => Input::Local(place(local)),
+                    Input::Received { from } => Input::Received { from: self.rank(*from, turn) },
+                    Input::Peer(peer) => Input::Peer(remote(peer)),
+                    Input::Switch(all) => Input::Switch(grouped(all)),
+                })
+                .collect(),
+            op: step.op,
+            outputs: step
+                .outputs
+                .iter()
+                .map(|output| match output {
+                    Output::Local(local) => Output::Local(place(local)),
+                    Output::Sent { to } => Output::Sent { to: self.rank(*to, turn) },
+                    Output::Peer(peer) => Output::Peer(remote(peer)),
+                    Output::Multicast(all) => Output::Multicast(grouped(all)),
+                })
+                .collect(),
+            signals: step.signals.clone(),
+        }
+    }
+}
+
+impl Symmetry {
+    fn of(&self, buffer: Buffer) -> &[Digit] {
+        match buffer {
+            Buffer::Input => &self.input,
+            Buffer::Output => &self.output,
+            Buffer::Scratch => &self.scratch,
+        }
+    }
+}
+
+/// The digits of a number and what one of each is worth, the least significant first.
+fn digits(number: u32, sizes: impl DoubleEndedIterator<Item = u32>) -> impl Iterator<Item = (u32, u32)> {
+    let split = |(rest, place): &mut (u32, u32), size: u32| {
+        let digit = (*rest % size, *place);
+        *rest /= size;
+        *place = place.saturating_mul(size);
+        Some(digit)
+    };
+    sizes.rev().scan((number, 1), split)
+}
+
+/// Checks that digits have sizes, that these make up the numbers they stand for, and that turning means something.
+fn sizes(plan: &Plan, symmetry: &Symmetry) -> Result<(), String> {
+    let product = |sizes: Vec<u32>| {
+        sizes
+            .into_iter()
+            .try_fold(1_u32, |product, size| product.checked_mul(size).filter(|product| *product > 0))
+    };
+    if product(symmetry.ranks.iter().map(|digit| digit.size).collect()) != Some(plan.ranks) {
+        return Err("the digits of its symmetry do not make up its ranks".to_owned());
+    }
+    if !plan.collective.is_symmetric() {
+        return Err(format!("a {} is not the same for all ranks, so it has no symmetry", plan.collective));
+    }
+    for (buffer, chunks) in [
+        (Buffer::Input, plan.chunks.input),
+        (Buffer::Output, plan.chunks.output),
+        (Buffer::Scratch, plan.chunks.scratch),
+    ] {
+        let list = symmetry.of(buffer);
+        let whole = chunks == 0 && list.is_empty()
+            || product(list.iter().map(|digit| digit.size).collect()) == Some(chunks);
+        if !whole {
+            return Err(format!("the digits of its symmetry do not make up its chunks of {buffer}"));
+        }
+        for digit in list {
+            let Some(with) = digit.with else { continue };
+            let fits = symmetry.ranks.get(with as usize).is_some_and(|of| of.turns && of.size == digit.size);
+            if !fits {
+                return Err(format!(
+                    "a digit of its chunks of {buffer} turns with none of the ranks' digits"
+                ));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! A plan that is written rank by rank, on demand.
+//!
+//! A rank of 100,000 needs its own program and not those of the others: an algorithm returns a recipe, which holds what
+//! all programs have in common and writes any one of them. The whole plan is the recipe written out, for the verifier
+//! and for files.
+
+use crate::collective::Collective;
+use crate::plan::{Aliasing, Chunks, Format, Plan, Program};
+
+/// An outline, and how to write each rank's program.
+pub struct Recipe<'a> {
+    outline: Plan,
+    program: Box<dyn Fn(u32) -> Program + Send + Sync + 'a>,
+}
+
+impl<'a> Recipe<'a> {
+    /// A recipe; the outline's own programs are left out.
+    pub fn new(outline: Plan, program: impl Fn(u32) -> Program + Send + Sync + 'a) -> Self {
+        Self { outline: Plan { programs: Vec::new(), ..outline }, program: Box::new(program) }
+    }
+
+    /// What all ranks have in common: a plan without programs.
+    pub fn outline(&self) -> &Plan {
+        &self.outline
+    }
+
+    /// What one rank does.
+    pub fn program(&self, rank: u32) -> Program {
+        (self.program)(rank)
+    }
+
+    /// The whole plan.
+    pub fn plan(&self) -> Plan {
+        let programs = (0..self.outline.ranks).map(|rank| self.program(rank)).collect();
+        Plan { programs, ..self.outline.clone() }
+    }
+}
+
+impl Plan {
+    /// A plan without programs, channels or counters, whose blocks are cut into `chunks` each, right in place and out
+    /// of place: a start for [`Recipe::new`] and for plans written by hand.
+    pub fn outline(name: &str, collective: Collective, ranks: u32, chunks: u32) -> Self {
+        let (input, output) = collective.blocks(ranks);
+        Self {
+            weft: Format::default(),
+            name: name.to_owned(),
+            collective,
+            ranks,
+            chunks: Chunks { input: input * chunks, output: output * chunks, scratch: 0 },
+            aliasing: Aliasing::BOTH.to_vec(),
+            uneven: false,
+            channels: Vec::new(),
+            groups: Vec::new(),
+            counters: 0,
+            symmetry: None,
+            programs: Vec::new(),
+        }
+    }
+}

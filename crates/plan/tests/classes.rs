@@ -1,0 +1,60 @@
+//! Rank classes: large plans are proved by a few ranks, a wrong symmetry is refused, and what is wrong everywhere is
+//! found all the same.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use weftlink_plan::plan::{Node, Output, Place, RankDigit, Step};
+use weftlink_plan::{Algorithm, Collective, Layout, Plan, verify};
+
+#[test]
+fn a_thousand_ranks_in_seconds() {
+    for collective in [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter] {
+        verify(Algorithm::Ring.flat(&collective, 1024, 2).unwrap()).unwrap();
+    }
+    let islands = Layout::grid(128, 8, 1);
+    verify(Algorithm::Ring.recipe(&Collective::AllReduce, &islands).unwrap().plan()).unwrap();
+    verify(Algorithm::Pairwise.flat(&Collective::AllToAll, 1024, 1).unwrap()).unwrap();
+}
+
+/// A plan that is too large to be proved rank by rank, so that its classes are used.
+fn large() -> Plan {
+    Algorithm::Ring.flat(&Collective::AllReduce, 256, 1).unwrap()
+}
+
+fn refused(plan: Plan) -> String {
+    verify(plan).unwrap_err().to_string()
+}
+
+#[test]
+fn a_rank_that_is_different_breaks_the_symmetry() {
+    let mut plan = large();
+    let Node::Step(step) = &mut plan.programs[77].lanes[0].nodes[0] else { panic!("a step") };
+    *step = Step::copy(weftlink_plan::plan::Input::Local(Place::input(78))).to(Output::sent(78));
+    assert!(refused(plan).contains("rank 77, lane 0, step 0: by its symmetry"));
+    let mut plan = large();
+    plan.symmetry.as_mut().unwrap().ranks = vec![RankDigit { size: 255, turns: true }];
+    assert!(refused(plan).contains("do not make up its ranks"));
+    let mut plan = large();
+    plan.symmetry.as_mut().unwrap().output[0].with = None;
+    assert!(refused(plan).contains("does not turn with its symmetry"));
+}
+
+#[test]
+fn what_every_rank_does_wrong_is_found() {
+    // Each forgets to add its own part in the first iteration of the loop.
+    let mut plan = large();
+    for program in &mut plan.programs {
+        let Node::Loop(repeated) = &mut program.lanes[0].nodes[1] else { panic!("a loop") };
+        repeated.times -= 1;
+    }
+    assert!(verify(plan).is_err());
+    // Each leaves out the last copy.
+    let mut plan = large();
+    for program in &mut plan.programs {
+        let last = program.lanes[0].nodes.pop().unwrap();
+        let Node::Step(mut last) = last else { panic!("a step") };
+        last.outputs = vec![Output::Local(Place::output(0))];
+        program.lanes[0].nodes.push(last.into());
+    }
+    assert!(verify(plan).is_err());
+}

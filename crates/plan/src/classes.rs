@@ -70,14 +70,19 @@ pub struct Classes {
     /// Nothing where every rank is a class of its own.
     symmetry: Option<Symmetry>,
     representatives: Vec<u32>,
-    /// Which of the representatives stands for each rank.
+    /// Which of the representatives stands for each rank, and how the rank is turned from it.
     positions: Vec<u32>,
+    turns: Vec<Turn>,
+    /// What a one of each digit of the ranks is worth.
+    places: Vec<u32>,
 }
 
 impl Classes {
     /// Every rank on its own.
     pub fn trivial(ranks: u32) -> Self {
-        Self { symmetry: None, representatives: (0..ranks).collect(), positions: (0..ranks).collect() }
+        let itself: Vec<u32> = (0..ranks).collect();
+        let turns = vec![Turn::NONE; ranks as usize];
+        Self { symmetry: None, representatives: itself.clone(), positions: itself, turns, places: vec![] }
     }
 
     /// The classes that a plan declares, if turning leads from each rank's program to that of the next.
@@ -95,13 +100,22 @@ impl Classes {
     }
 
     fn of(ranks: u32, symmetry: &Symmetry) -> Self {
-        let symmetry = Some(symmetry.clone());
-        let mut classes = Self { symmetry, representatives: vec![], positions: vec![] };
-        let is_first = |rank: &u32| classes.turn_of(*rank) == Turn::NONE;
-        classes.representatives = (0..ranks).filter(is_first).collect();
-        let position = |rank| classes.representatives.binary_search(&classes.representative(rank));
-        classes.positions = (0..ranks).map(|rank| position(rank).unwrap_or_default() as u32).collect();
-        classes
+        let mut places = vec![1; symmetry.ranks.len()];
+        for digit in (1..places.len()).rev() {
+            places[digit - 1] = places[digit] * symmetry.ranks[digit].size;
+        }
+        let turned = |rank: u32| {
+            let digits = symmetry.ranks.iter().zip(&places);
+            let turning = digits.filter(|(digit, _)| digit.turns);
+            Turn(turning.map(|(digit, place)| rank / place % digit.size * place).sum())
+        };
+        let turns: Vec<Turn> = (0..ranks).map(turned).collect();
+        let representatives: Vec<u32> =
+            (0..ranks).filter(|rank| turns[*rank as usize] == Turn::NONE).collect();
+        // Undoing a rank's turn takes away its turning digits.
+        let position = |rank: u32| representatives.binary_search(&(rank - turns[rank as usize].0));
+        let positions = (0..ranks).map(|rank| position(rank).unwrap_or_default() as u32).collect();
+        Self { symmetry: Some(symmetry.clone()), representatives, positions, turns, places }
     }
 
     /// The ranks that stand for the others.
@@ -121,46 +135,26 @@ impl Classes {
 
     /// How a rank is turned from its representative.
     pub fn turn_of(&self, rank: u32) -> Turn {
-        let Some(symmetry) = &self.symmetry else { return Turn::NONE };
-        let turned = digits(rank, symmetry.ranks.iter().map(|digit| digit.size))
-            .zip(symmetry.ranks.iter().rev())
-            .map(|((digit, place), of)| if of.turns { digit * place } else { 0 });
-        Turn(turned.sum())
-    }
-
-    /// The representative of a rank.
-    pub fn representative(&self, rank: u32) -> u32 {
-        self.rank(rank, self.back(self.turn_of(rank)))
+        self.turns[rank as usize]
     }
 
     /// A rank, turned.
     pub fn rank(&self, rank: u32, turn: Turn) -> u32 {
-        match &self.symmetry {
-            Some(symmetry) if turn != Turn::NONE => {
-                let sizes = symmetry.ranks.iter().map(|digit| digit.size);
-                let pairs =
-                    digits(rank, sizes.clone()).zip(digits(turn.0, sizes)).zip(symmetry.ranks.iter().rev());
-                pairs.map(|(((a, place), (b, _)), digit)| (a + b) % digit.size * place).sum()
-            }
-            _ => rank,
-        }
+        let Some(symmetry) = self.symmetry.as_ref().filter(|_| turn != Turn::NONE) else { return rank };
+        let digits = symmetry.ranks.iter().zip(&self.places);
+        digits.map(|(digit, place)| (rank / place + turn.0 / place) % digit.size * place).sum()
     }
 
     /// A chunk of a buffer, turned.
     pub fn chunk(&self, buffer: Buffer, chunk: u32, turn: Turn) -> u32 {
-        match &self.symmetry {
-            Some(symmetry) if turn != Turn::NONE => {
-                let list = symmetry.of(buffer);
-                let by: Vec<u32> = digits(turn.0, symmetry.ranks.iter().map(|digit| digit.size))
-                    .map(|(digit, _)| digit)
-                    .collect();
-                let by = |with: Option<u32>| with.map_or(0, |with| by[by.len() - 1 - with as usize]);
-                let sizes = list.iter().map(|digit| digit.size);
-                let pairs = digits(chunk, sizes).zip(list.iter().rev());
-                pairs.map(|((at, place), digit)| (at + by(digit.with)) % digit.size * place).sum()
-            }
-            _ => chunk,
+        let Some(symmetry) = self.symmetry.as_ref().filter(|_| turn != Turn::NONE) else { return chunk };
+        let (mut turned, mut place) = (0, 1);
+        for digit in symmetry.of(buffer).iter().rev() {
+            let by = digit.with.map_or(0, |with| turn.0 / self.places[with as usize] % digit.size);
+            turned += (chunk / place + by) % digit.size * place;
+            place = place.saturating_mul(digit.size);
         }
+        turned
     }
 
     /// One turn after the other.
@@ -170,21 +164,19 @@ impl Classes {
 
     /// The turn that undoes a turn.
     pub fn back(&self, turn: Turn) -> Turn {
-        let Some(symmetry) = &self.symmetry else { return turn };
-        if turn == Turn::NONE {
-            return turn;
-        }
-        let sizes = symmetry.ranks.iter().map(|digit| digit.size);
-        let undone = digits(turn.0, sizes).zip(symmetry.ranks.iter().rev());
-        Turn(undone.map(|((digit, place), of)| (of.size - digit) % of.size * place).sum())
+        let Some(symmetry) = self.symmetry.as_ref().filter(|_| turn != Turn::NONE) else { return turn };
+        let digits = symmetry.ranks.iter().zip(&self.places);
+        Turn(
+            digits
+                .map(|(digit, place)| (digit.size - turn.0 / place % digit.size) % digit.size * place)
+                .sum(),
+        )
     }
 
     /// A turn by one of each digit that turns: all others are made of these.
     fn generators(&self) -> Vec<Turn> {
-        let Some(symmetry) = &self.symmetry else { return Vec::new() };
-        let places =
-            digits(0, symmetry.ranks.iter().map(|digit| digit.size)).zip(symmetry.ranks.iter().rev());
-        places.filter(|(_, of)| of.turns && of.size > 1).map(|((_, place), _)| Turn(place)).collect()
+        let digits = self.symmetry.iter().flat_map(|symmetry| &symmetry.ranks).zip(&self.places);
+        digits.filter(|(digit, _)| digit.turns && digit.size > 1).map(|(_, place)| Turn(*place)).collect()
     }
 
     /// The generators that leave every chunk of a buffer where it is.
@@ -228,17 +220,17 @@ impl Classes {
     /// there from `chunk`.
     pub fn first_chunk(&self, buffer: Buffer, chunk: u32) -> (u32, Turn) {
         let Some(symmetry) = &self.symmetry else { return (chunk, Turn::NONE) };
-        let list = symmetry.of(buffer);
-        let mut turn = Turn::NONE;
+        let (mut turn, mut place) = (Turn::NONE, 1);
         let mut turned = vec![false; symmetry.ranks.len()];
-        for ((digit, _), of) in digits(chunk, list.iter().map(|digit| digit.size)).zip(list.iter().rev()) {
+        for digit in symmetry.of(buffer).iter().rev() {
             // A rank's digit that turns several of the chunk's is used up by the first.
-            if let Some(with) = of.with
+            if let Some(with) = digit.with
                 && !std::mem::replace(&mut turned[with as usize], true)
             {
-                let place: u32 = symmetry.ranks[with as usize + 1..].iter().map(|digit| digit.size).product();
-                turn = self.then(turn, Turn((of.size - digit) % of.size * place));
+                let back = (digit.size - chunk / place % digit.size) % digit.size;
+                turn = self.then(turn, Turn(back * self.places[with as usize]));
             }
+            place = place.saturating_mul(digit.size);
         }
         (self.chunk(buffer, chunk, turn), turn)
     }
@@ -340,17 +332,6 @@ impl Symmetry {
             Buffer::Scratch => &self.scratch,
         }
     }
-}
-
-/// The digits of a number and what one of each is worth, the least significant first.
-fn digits(number: u32, sizes: impl DoubleEndedIterator<Item = u32>) -> impl Iterator<Item = (u32, u32)> {
-    let split = |(rest, place): &mut (u32, u32), size: u32| {
-        let digit = (*rest % size, *place);
-        *rest /= size;
-        *place = place.saturating_mul(size);
-        Some(digit)
-    };
-    sizes.rev().scan((number, 1), split)
 }
 
 /// Checks that digits have sizes, that these make up the numbers they stand for, and that turning means something.

@@ -1,7 +1,6 @@
 //! The rules a plan can be held to without running it: indices in range, one writer for everything, sizes that can
 //! be verified. What passes can be interpreted without surprises; whether it is right is for [`verify`](crate::verify).
 
-use std::collections::BTreeMap;
 use std::ops::Deref;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -53,7 +52,7 @@ impl<'p> WellFormed<'p> {
         let refuse = |spot, fault| Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) };
         sizes(plan).map_err(|fault| refuse(None, fault))?;
         let per_tile: Vec<_> = (0..plan.ranks).map(|rank| WellFormed(plan).signals_per_tile(rank)).collect();
-        let mut traffic = BTreeMap::new();
+        let mut traffic = FxHashMap::default();
         for (rank, program) in (0..).zip(&plan.programs) {
             let mut writers = Writers::default();
             for (number, lane) in (0..).zip(&program.lanes) {
@@ -70,14 +69,14 @@ impl<'p> WellFormed<'p> {
                 }
             }
         }
-        for ((source, target, channel), Traffic { sent, received, first }) in traffic {
-            if sent != received {
-                let what = format!(
-                    "rank {source} sends {sent} messages to rank {target} on channel {channel} in a tile, which \
-                     receives {received}"
-                );
-                return Err(refuse(Some(first), Fault::Malformed(what)));
-            }
+        let lopsided = traffic.into_iter().filter(|(_, traffic)| traffic.sent != traffic.received);
+        if let Some((fifo, Traffic { sent, received, first })) = lopsided.min_by_key(|(fifo, _)| *fifo) {
+            let (source, target, channel) = fifo;
+            let what = format!(
+                "rank {source} sends {sent} messages to rank {target} on channel {channel} in a tile, which \
+                 receives {received}"
+            );
+            return Err(refuse(Some(first), Fault::Malformed(what)));
         }
         Ok(Self(plan))
     }
@@ -281,7 +280,7 @@ struct Rules<'p> {
 
 impl Rules<'_> {
     /// Counts the messages of a step, by source, target and channel.
-    fn count(&self, step: &Step<u32>, spot: &Spot, traffic: &mut BTreeMap<(u32, u32, u32), Traffic>) {
+    fn count(&self, step: &Step<u32>, spot: &Spot, traffic: &mut FxHashMap<(u32, u32, u32), Traffic>) {
         let mut add = |source, target, sent, received| {
             let new = || Traffic { sent: 0, received: 0, first: spot.clone() };
             let traffic = traffic.entry((source, target, self.lane.channel)).or_insert_with(new);

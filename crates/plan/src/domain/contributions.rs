@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::classes::{Classes, Turn};
 use crate::collective::Promise;
@@ -38,6 +38,10 @@ pub(crate) struct Contributions<'p> {
     entries: Vec<Vec<u32>>,
     /// The expression of the first rank that returned, by call, tile and what was promised.
     agreed: FxHashMap<(u32, u32, Promised), (u32, Value)>,
+    /// What has been seen to keep which promise: all ranks that hold the same value are promised the same.
+    kept: FxHashSet<(u32, Promised)>,
+    /// For each turn that was met, where each lane's clock comes from.
+    turned_clocks: FxHashMap<Turn, Rc<[u32]>>,
     /// Whether every reduction so far combined the ranks in their order, from left to right.
     pub(crate) in_rank_order: bool,
     pub(crate) fault: Option<(Option<Spot>, Fault)>,
@@ -124,6 +128,8 @@ impl<'p> Contributions<'p> {
             places,
             shadows: Vec::new(),
             agreed: FxHashMap::default(),
+            kept: FxHashSet::default(),
+            turned_clocks: FxHashMap::default(),
             in_rank_order: true,
             fault: None,
         }
@@ -210,6 +216,27 @@ impl<'p> Contributions<'p> {
 
     /// Whether an expression is what was promised: one rank's chunk, or each rank's exactly once.
     fn keeps(&mut self, promised: Promised, value: Value, call: u32, tile: u32) -> bool {
+        // A turned value keeps a promise if the value keeps it turned back.
+        let back = self.classes.back(value.turn);
+        let value = self.turned(&value, back);
+        let promised = match promised {
+            Promised::Copy { rank, chunk } => Promised::Copy {
+                rank: self.classes.rank(rank, back),
+                chunk: self.classes.chunk(Buffer::Input, chunk, back),
+            },
+            Promised::Reduction { below, chunk } => {
+                Promised::Reduction { below, chunk: self.classes.chunk(Buffer::Input, chunk, back) }
+            }
+        };
+        let key = (value.number, promised);
+        let keeps = self.kept.contains(&key) || self.holds(promised, value, call, tile);
+        if keeps {
+            self.kept.insert(key);
+        }
+        keeps
+    }
+
+    fn holds(&mut self, promised: Promised, value: Value, call: u32, tile: u32) -> bool {
         let (below, promised) = match promised {
             Promised::Copy { rank, chunk } => return self.leaf(call, rank, tile, chunk) == value,
             Promised::Reduction { below, chunk } => (below, chunk),
@@ -322,11 +349,10 @@ impl Domain for Contributions<'_> {
                 let whole =
                     matches!(promised, Promised::Reduction { below, .. } if value.span != Some((0, below)));
                 self.in_rank_order &= !whole;
-                let found = self.describe(value);
                 let agrees = self.agrees(call, cell, promised, value);
                 agrees.err().map(|(other, theirs)| Fault::Order {
                     cell,
-                    found,
+                    found: self.describe(value),
                     other,
                     theirs: self.describe(theirs),
                 })
@@ -363,10 +389,12 @@ impl Domain for Contributions<'_> {
     }
 
     fn turned_stamp(&mut self, stamp: &Rc<[u32]>, turn: Turn) -> Rc<[u32]> {
-        let back = self.classes.back(turn);
-        let ranks = (0..self.plan.ranks).map(|rank| self.classes.rank(rank, back) as usize);
-        let parts = ranks.flat_map(|from| &stamp[self.firsts[from] as usize..self.firsts[from + 1] as usize]);
-        parts.copied().collect()
+        let from = self.turned_clocks.entry(turn).or_insert_with(|| {
+            let back = self.classes.back(turn);
+            let ranks = (0..self.plan.ranks).map(|rank| self.classes.rank(rank, back) as usize);
+            ranks.flat_map(|from| self.firsts[from]..self.firsts[from + 1]).collect()
+        });
+        from.iter().map(|&place| stamp[place as usize]).collect()
     }
 
     fn stamp(&mut self, lane: usize) -> Rc<[u32]> {

@@ -1,0 +1,120 @@
+//! How plans scale: ring, tree and hierarchical all-reduces, doubling the ranks.
+//!
+//! For each: the time to write the program of one rank (the layout being known), the time and memory to write the whole
+//! plan, and the time to prove it. Prints one row a size, each the median of several repetitions, and what each doubling
+//! costs; then, with `--csv FILE` after `--`, the raw rows. Memory is the peak of the process while that size was worked
+//! on, as the kernel counts it.
+
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use weftlink_plan::{Algorithm, Collective, Layout, verify};
+
+const REPETITIONS: usize = 5;
+const PER_ISLAND: u32 = 8;
+/// Past these, only one rank's program is written, or the plan is written but not proved.
+const WHOLE_RANKS_MAX: u32 = 16_384;
+const PROVED_RANKS_MAX: u32 = 1_024;
+
+struct Row {
+    algorithm: Algorithm,
+    ranks: u32,
+    program: Vec<Duration>,
+    whole: Vec<Duration>,
+    proof: Vec<Duration>,
+    peak_mib: f64,
+}
+
+fn main() {
+    let csv = std::env::args().skip_while(|arg| arg != "--csv").nth(1);
+    println!("algorithm      ranks  program us  growth   plan ms  growth  proof ms  growth  peak MiB");
+    let mut rows: Vec<Row> = Vec::new();
+    for name in ["ring", "tree", "hierarchical"] {
+        let Ok(algorithm) = name.parse() else { continue };
+        for ranks in (5..=16).map(|power| 1 << power).chain([100_000]) {
+            let row = measure(algorithm, ranks);
+            let before =
+                rows.iter().find(|before| before.algorithm == algorithm && before.ranks * 2 == ranks);
+            let cell = |of: fn(&Row) -> &[Duration], scale: f64| {
+                let time = median(of(&row)).map(|time| format!("{:.1}", time * scale));
+                let growth = before.and_then(|before| Some(median(of(&row))? / median(of(before))?));
+                let growth = growth.map(|growth| format!("{growth:.2}x"));
+                (time.unwrap_or_default(), growth.unwrap_or_default())
+            };
+            let (program, program_growth) = cell(|row| &row.program, 1e6);
+            let (whole, whole_growth) = cell(|row| &row.whole, 1e3);
+            let (proof, proof_growth) = cell(|row| &row.proof, 1e3);
+            println!(
+                "{name:<13} {ranks:>6}  {program:>10}  {program_growth:>6}  {whole:>8}  {whole_growth:>6}  \
+                 {proof:>8}  {proof_growth:>6}  {:>8.1}",
+                row.peak_mib
+            );
+            rows.push(row);
+        }
+    }
+    if let Some(file) = csv {
+        std::fs::write(&file, raw(&rows)).unwrap_or_else(|error| panic!("cannot write {file}: {error}"));
+        println!("raw rows in {file}");
+    }
+}
+
+fn measure(algorithm: Algorithm, ranks: u32) -> Row {
+    reset_peak();
+    let layout = Layout::grid(ranks / PER_ISLAND, PER_ISLAND, 1);
+    let mut row = Row { algorithm, ranks, program: vec![], whole: vec![], proof: vec![], peak_mib: 0.0 };
+    for _ in 0..REPETITIONS {
+        let start = Instant::now();
+        let recipe = algorithm.recipe(&Collective::AllReduce, &layout).expect("these do all-reduces");
+        black_box(recipe.program(ranks - 1));
+        row.program.push(start.elapsed());
+        if ranks > WHOLE_RANKS_MAX {
+            continue;
+        }
+        let start = Instant::now();
+        let plan = recipe.plan();
+        row.whole.push(start.elapsed());
+        if ranks > PROVED_RANKS_MAX {
+            continue;
+        }
+        let start = Instant::now();
+        black_box(verify(plan).expect("built-in plans are right"));
+        row.proof.push(start.elapsed());
+    }
+    row.peak_mib = peak_mib();
+    row
+}
+
+fn median(times: &[Duration]) -> Option<f64> {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    Some(sorted.get(sorted.len() / 2)?.as_secs_f64())
+}
+
+fn raw(rows: &[Row]) -> String {
+    let mut text = String::from("algorithm,ranks,repetition,program_us,plan_us,proof_us,peak_mib\n");
+    for row in rows {
+        for index in 0..REPETITIONS {
+            let us = |times: &[Duration]| {
+                times.get(index).map(|time| format!("{:.1}", time.as_secs_f64() * 1e6)).unwrap_or_default()
+            };
+            let (program, whole, proof) = (us(&row.program), us(&row.whole), us(&row.proof));
+            let (name, ranks, peak) = (row.algorithm, row.ranks, row.peak_mib);
+            let _ = writeln!(text, "{name},{ranks},{index},{program},{whole},{proof},{peak:.1}");
+        }
+    }
+    text
+}
+
+/// Makes the kernel forget the highest memory use so far.
+fn reset_peak() {
+    // Where /proc is not writable, the peaks are those since the start: never too low.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+fn peak_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok());
+    kib.unwrap_or(f64::NAN) / 1024.0
+}

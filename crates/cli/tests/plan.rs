@@ -158,10 +158,12 @@ fn the_guide_knows_the_limits_of_a_proof() {
     let lane = |nodes: Value| json!({ "nodes": nodes });
     let lanes = |count: usize, each: &Value| json!({ "lanes": vec![each; count] });
     let empty = lane(json!([]));
+    let mut with_signals = lanes(256, &empty);
+    with_signals["lanes"][0] = lane(repeated(600, &signal));
     for (what, ranks, program, changes) in [
         ("number of ranks", 70_000, lanes(1, &empty), json!({})),
         ("lanes of a rank", 1, lanes(257, &empty), json!({})),
-        ("lanes of all ranks", 17, lanes(256, &empty), json!({})),
+        ("lanes of all ranks", 65, lanes(256, &empty), json!({})),
         (
             "number of channels",
             1,
@@ -176,14 +178,9 @@ fn the_guide_knows_the_limits_of_a_proof() {
         ),
         ("number of counters", 1, lanes(1, &empty), json!({ "counters": 1025 })),
         ("number of chunks", 1, lanes(1, &empty), json!({ "chunks": { "input": 1, "output": 2_000_000 } })),
-        ("work of one tile", 1, lanes(1, &lane(repeated(5_000_000, &sync))), json!({})),
+        ("work of one tile", 1, lanes(1, &lane(repeated(40_000_000, &sync))), json!({})),
         ("work of a proof", 1, lanes(256, &lane(repeated(10_000, &sync))), json!({})),
-        (
-            "signals of a proof",
-            16,
-            lanes(256, &lane(json!([signal, signal, signal]))),
-            json!({ "counters": 1 }),
-        ),
+        ("signals of a proof", 16, with_signals, json!({ "counters": 1 })),
         (
             "chunks of all ranks and tiles",
             2,
@@ -194,7 +191,7 @@ fn the_guide_knows_the_limits_of_a_proof() {
         let mut plan = json!({
             "weft": "plan/1", "name": "large", "collective": "all-reduce", "ranks": ranks,
             "chunks": { "input": 1, "output": 1 }, "aliasing": ["in_place"],
-            "programs": vec![program; ranks.min(17)],
+            "programs": vec![program; ranks.min(65)],
         });
         let changed =
             changes.as_object().unwrap().iter().map(|(field, value)| (field.clone(), value.clone()));

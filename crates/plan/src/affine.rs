@@ -32,6 +32,18 @@ impl Affine {
         Self { offset: self.offset + i64::from(offset), ..self }
     }
 
+    /// The same number written in one way: as a plain one if no loop changes it, else with its start within the ring.
+    pub(crate) fn wrapped(&self) -> Self {
+        let fixed = self.by.iter().all(|by| *by == 0);
+        match (self.at(&[]), self.modulo) {
+            (Some(number), _) if fixed => number.into(),
+            (_, Some(modulo)) if modulo > 0 => {
+                Self { base: self.base.rem_euclid(modulo.into()), ..self.clone() }
+            }
+            _ => self.clone(),
+        }
+    }
+
     /// The value in the given iterations; nothing if it is negative or does not fit.
     pub fn at(&self, iterations: &[u32]) -> Option<u32> {
         let mut value = self.base;

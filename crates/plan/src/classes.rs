@@ -13,9 +13,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Affine;
 use crate::collective::Promise;
-use crate::plan::{Buffer, Group, Grouped, Input, Output, Place, Plan, Remote, Step, Wait};
+use crate::plan::{Buffer, Group, Input, Node, Output, Plan, Role, Step};
 use crate::refusal::Spot;
+use crate::walk::Visit;
 
 /// Turns that map a plan to itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -238,90 +240,131 @@ impl Classes {
     /// Holds the program of a turned rank against the rank's program, turned.
     fn same(&self, plan: &Plan, rank: u32, turn: Turn) -> Result<(), (Option<Spot>, String)> {
         let other = self.rank(rank, turn);
-        let (mine, theirs) = (&plan.programs[rank as usize], &plan.programs[other as usize]);
-        let differs = |spot| {
+        let (mine, theirs) = (&plan.programs[rank as usize].lanes, &plan.programs[other as usize].lanes);
+        let differs = |lane: usize, step: u32, iterations: Vec<u32>| {
             let what = format!("by its symmetry, rank {rank} should do the same turned, and does not");
-            Err((Some(spot), what))
+            Err((Some(Spot { rank: other, lane: lane as u32, step, iterations }), what))
         };
-        let mut number = 0;
-        for (a, b) in mine.lanes.iter().zip(&theirs.lanes) {
-            let (mut walked, mut turned) = (a.walk(), b.walk());
-            loop {
-                match (walked.next(), turned.next()) {
-                    (None, None) => break,
-                    (Some(x), Some(y)) => {
-                        let here = x.step.at(&x.iterations).map(|step| self.step(plan, &step, turn));
-                        if here != y.step.at(&y.iterations) {
-                            let (step, iterations) = (y.index, y.iterations);
-                            return differs(Spot { rank: other, lane: number, step, iterations });
-                        }
-                    }
-                    _ => return differs(Spot { rank: other, lane: number, step: 0, iterations: vec![] }),
+        if mine.len() != theirs.len() {
+            return differs(0, 0, vec![]);
+        }
+        for (number, (a, b)) in mine.iter().zip(theirs).enumerate() {
+            if a.channel != b.channel {
+                return differs(number, 0, vec![]);
+            }
+            if self.same_as_written(plan, &a.nodes, &b.nodes, turn) {
+                continue;
+            }
+            let mut turned = b.walk();
+            for Visit { step, iterations, .. } in a.walk() {
+                let Some(there) = turned.next() else { return differs(number, 0, vec![]) };
+                let here = step.at(&iterations).and_then(|step| self.step(plan, &step, turn));
+                if here != there.step.at(&there.iterations) {
+                    return differs(number, there.index, there.iterations);
                 }
             }
-            if a.channel != b.channel {
-                return differs(Spot { rank: other, lane: number, step: 0, iterations: vec![] });
+            if let Some(more) = turned.next() {
+                return differs(number, more.index, more.iterations);
             }
-            number += 1;
         }
-        if mine.lanes.len() == theirs.lanes.len() {
-            return Ok(());
-        }
-        differs(Spot { rank: other, lane: number, step: 0, iterations: vec![] })
+        Ok(())
     }
 
-    /// A step with everything it names turned.
-    fn step(&self, plan: &Plan, step: &Step<u32>, turn: Turn) -> Step<u32> {
-        let place =
-            |place: &Place<u32>| Place { chunk: self.chunk(place.buffer, place.chunk, turn), ..*place };
-        let remote = |remote: &Remote<u32>| Remote {
-            rank: self.rank(remote.rank, turn),
-            chunk: self.chunk(remote.buffer, remote.chunk, turn),
-            ..*remote
+    /// Whether two lanes are the same, one of them turned, as can be seen without going through their loops.
+    fn same_as_written(&self, plan: &Plan, mine: &[Node], theirs: &[Node], turn: Turn) -> bool {
+        let same = |pair: (&Node, &Node)| match pair {
+            (Node::Loop(a), Node::Loop(b)) => {
+                a.times == b.times && self.same_as_written(plan, &a.body, &b.body, turn)
+            }
+            (Node::Step(a), Node::Step(b)) => {
+                let turned = a.map(|index, role| self.formula(index, role, turn));
+                let turned = turned.and_then(|step| self.turn_groups(plan, step, turn));
+                turned.is_some() && turned == b.map(|index, _| Some(index.wrapped()))
+            }
+            _ => false,
         };
-        let grouped = |grouped: &Grouped<u32>| {
-            let group = &plan.groups[grouped.group as usize];
-            let mut turned: Vec<_> = group.members.iter().map(|&rank| self.rank(rank, turn)).collect();
-            turned.sort_unstable();
-            let is_it = |other: &Group| other.switch == group.switch && other.members == turned;
-            let group = plan.groups.iter().position(is_it).map_or(u32::MAX, |position| position as u32);
-            Grouped { group, buffer: grouped.buffer, chunk: self.chunk(grouped.buffer, grouped.chunk, turn) }
-        };
-        Step {
-            waits: step
-                .waits
-                .iter()
-                .map(|wait| match *wait {
-                    Wait::Entered { rank } => Wait::Entered { rank: self.rank(rank, turn) },
-                    Wait::Reached { rank, counter, count } => {
-                        Wait::Reached { rank: self.rank(rank, turn), counter, count }
-                    }
-                })
-                .collect(),
-            inputs: step
-                .inputs
-                .iter()
-                .map(|input| match input {
-                    Input::Local(local) => Input::Local(place(local)),
-                    Input::Received { from } => Input::Received { from: self.rank(*from, turn) },
-                    Input::Peer(peer) => Input::Peer(remote(peer)),
-                    Input::Switch(all) => Input::Switch(grouped(all)),
-                })
-                .collect(),
-            op: step.op,
-            outputs: step
-                .outputs
-                .iter()
-                .map(|output| match output {
-                    Output::Local(local) => Output::Local(place(local)),
-                    Output::Sent { to } => Output::Sent { to: self.rank(*to, turn) },
-                    Output::Peer(peer) => Output::Peer(remote(peer)),
-                    Output::Multicast(all) => Output::Multicast(grouped(all)),
-                })
-                .collect(),
-            signals: step.signals.clone(),
-        }
+        mine.len() == theirs.len() && mine.iter().zip(theirs).all(same)
     }
+
+    /// A step with everything it names turned; nothing if a group is turned into none.
+    fn step(&self, plan: &Plan, step: &Step<u32>, turn: Turn) -> Option<Step<u32>> {
+        let turned = step.map(|&index, role| {
+            Some(match role {
+                Role::Rank => self.rank(index, turn),
+                Role::Chunk(buffer) => self.chunk(buffer, index, turn),
+                Role::Count => index,
+            })
+        });
+        self.turn_groups(plan, turned?, turn)
+    }
+
+    fn turn_groups<I>(&self, plan: &Plan, mut step: Step<I>, turn: Turn) -> Option<Step<I>> {
+        let turned = |number: u32| {
+            let group = plan.groups.get(number as usize)?;
+            let mut members: Vec<_> = group.members.iter().map(|&rank| self.rank(rank, turn)).collect();
+            members.sort_unstable();
+            let is_it = |other: &Group| other.switch == group.switch && other.members == members;
+            plan.groups.iter().position(is_it).map(|position| position as u32)
+        };
+        for input in &mut step.inputs {
+            if let Input::Switch(all) = input {
+                all.group = turned(all.group)?;
+            }
+        }
+        for output in &mut step.outputs {
+            if let Output::Multicast(all) = output {
+                all.group = turned(all.group)?;
+            }
+        }
+        Some(step)
+    }
+
+    /// An index, turned, if a formula can tell: a number; one that the turn leaves alone; or one that goes around all
+    /// numbers there are, which the turn moves on by a whole digit.
+    fn formula(&self, index: &Affine, role: Role, turn: Turn) -> Option<Affine> {
+        let symmetry = self.symmetry.as_ref()?;
+        let fixed = index.by.iter().all(|by| *by == 0);
+        let (first_digit_by, total, alone) = match role {
+            Role::Count => return Some(index.wrapped()),
+            Role::Rank if fixed => return Some(self.rank(index.at(&[])?, turn).into()),
+            Role::Chunk(buffer) if fixed => return Some(self.chunk(buffer, index.at(&[])?, turn).into()),
+            Role::Rank => {
+                let total: u32 = symmetry.ranks.iter().map(|digit| digit.size).product();
+                (turn.0, total, false)
+            }
+            Role::Chunk(buffer) => {
+                let digits = symmetry.of(buffer);
+                let total: u32 = digits.iter().map(|digit| digit.size).product();
+                let by = |digit: &Digit| {
+                    digit.with.map_or(0, |with| turn.0 / self.places[with as usize] % digit.size)
+                };
+                let first = digits.first()?;
+                let others = digits[1..].iter().all(|digit| by(digit) == 0);
+                if !others {
+                    return None;
+                }
+                (by(first) * (total / first.size), total, by(first) == 0)
+            }
+        };
+        if alone {
+            return Some(index.wrapped());
+        }
+        // Only the first digit is turned, so that turning is adding.
+        let is_first = match role {
+            Role::Rank => turn.0.is_multiple_of(total / symmetry.ranks.first()?.size),
+            _ => true,
+        };
+        let step = index.by.iter().fold(i64::from(total), |step, by| gcd(step, *by));
+        let stays_below = index.offset >= 0 && index.offset < gcd(step, index.base);
+        let goes_around = index.modulo == Some(total) && stays_below && is_first;
+        let moved = Affine { base: index.base.checked_add(first_digit_by.into())?, ..index.clone() };
+        let stays = gcd(step, moved.base) > index.offset;
+        (goes_around && stays).then(|| moved.wrapped())
+    }
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a.saturating_abs() } else { gcd(b, a.checked_rem(b).unwrap_or(0)) }
 }
 
 impl Symmetry {

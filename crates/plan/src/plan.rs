@@ -330,42 +330,57 @@ impl fmt::Display for Buffer {
     }
 }
 
+/// What an index in a step counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Ranks.
+    Rank,
+    /// Chunks of a buffer.
+    Chunk(Buffer),
+    /// Signals of a counter.
+    Count,
+}
+
 impl Step {
     /// The step in given iterations of the loops around it; nothing if some index is negative or too large there.
     pub fn at(&self, iterations: &[u32]) -> Option<Step<u32>> {
-        let place = |place: &Place| Some(Place { buffer: place.buffer, chunk: place.chunk.at(iterations)? });
-        let remote = |remote: &Remote| {
-            let (rank, chunk) = (remote.rank.at(iterations)?, remote.chunk.at(iterations)?);
-            Some(Remote { rank, buffer: remote.buffer, chunk })
+        self.map(|index, _| index.at(iterations))
+    }
+}
+
+impl<I> Step<I> {
+    /// The step with every index replaced; nothing if one cannot be.
+    pub fn map<J>(&self, to: impl Fn(&I, Role) -> Option<J>) -> Option<Step<J>> {
+        let rank = |rank: &I| to(rank, Role::Rank);
+        let place = |Place { buffer, chunk }: &Place<I>| {
+            Some(Place { buffer: *buffer, chunk: to(chunk, Role::Chunk(*buffer))? })
         };
-        let grouped = |grouped: &Grouped| {
-            Some(Grouped {
-                group: grouped.group,
-                buffer: grouped.buffer,
-                chunk: grouped.chunk.at(iterations)?,
-            })
+        let remote = |Remote { rank: owner, buffer, chunk }: &Remote<I>| {
+            Some(Remote { rank: rank(owner)?, buffer: *buffer, chunk: to(chunk, Role::Chunk(*buffer))? })
         };
-        let wait = |wait: &Wait| {
+        let grouped = |Grouped { group, buffer, chunk }: &Grouped<I>| {
+            Some(Grouped { group: *group, buffer: *buffer, chunk: to(chunk, Role::Chunk(*buffer))? })
+        };
+        let wait = |wait: &Wait<I>| {
             Some(match wait {
-                Wait::Entered { rank } => Wait::Entered { rank: rank.at(iterations)? },
-                Wait::Reached { rank, counter, count } => {
-                    let (rank, count) = (rank.at(iterations)?, count.at(iterations)?);
-                    Wait::Reached { rank, counter: *counter, count }
+                Wait::Entered { rank: of } => Wait::Entered { rank: rank(of)? },
+                Wait::Reached { rank: of, counter, count } => {
+                    Wait::Reached { rank: rank(of)?, counter: *counter, count: to(count, Role::Count)? }
                 }
             })
         };
-        let input = |input: &Input| {
+        let input = |input: &Input<I>| {
             Some(match input {
                 Input::Local(local) => Input::Local(place(local)?),
-                Input::Received { from } => Input::Received { from: from.at(iterations)? },
+                Input::Received { from } => Input::Received { from: rank(from)? },
                 Input::Peer(peer) => Input::Peer(remote(peer)?),
                 Input::Switch(all) => Input::Switch(grouped(all)?),
             })
         };
-        let output = |output: &Output| {
+        let output = |output: &Output<I>| {
             Some(match output {
                 Output::Local(local) => Output::Local(place(local)?),
-                Output::Sent { to } => Output::Sent { to: to.at(iterations)? },
+                Output::Sent { to } => Output::Sent { to: rank(to)? },
                 Output::Peer(peer) => Output::Peer(remote(peer)?),
                 Output::Multicast(all) => Output::Multicast(grouped(all)?),
             })

@@ -28,7 +28,7 @@ const CLOCK_WORK_MAX: u64 = 1 << 31;
 /// Up to so much of that, every rank stands for itself, whatever symmetry a plan declares.
 const EXACT_WORK_MAX: u64 = 1 << 26;
 /// Lanes of all ranks: each knows how far each of the others is.
-const LANES_TOTAL_MAX: u64 = 1 << 16;
+const LANES_TOTAL_MAX: u64 = 1 << 14;
 /// Clock entries that signals and entered calls leave behind in a proof: half a gigabyte.
 const KEPT_CLOCKS_MAX: u64 = 1 << 27;
 /// Chunks of memory of all ranks in a proof: some hundred megabytes.
@@ -172,10 +172,12 @@ fn sizes(plan: &Plan) -> Result<(), Fault> {
 /// The classes by which a plan is proved: every rank on its own if that takes no time, else those it declares.
 pub(crate) fn classes(plan: WellFormed<'_>) -> Result<Classes, Refusal> {
     let refuse = |spot, fault| Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) };
-    let declared =
-        Classes::check(plan.plan()).map_err(|(spot, what)| refuse(spot, Fault::Malformed(what)))?;
     let trivial = Classes::trivial(plan.ranks);
-    let classes = if plan.proof_work(&trivial) <= EXACT_WORK_MAX { trivial } else { declared };
+    let classes = if plan.proof_work(&trivial) <= EXACT_WORK_MAX {
+        trivial
+    } else {
+        Classes::check(plan.plan()).map_err(|(spot, what)| refuse(spot, Fault::Malformed(what)))?
+    };
     limits(plan.plan(), &classes).map_err(|fault| refuse(None, fault))?;
     Ok(classes)
 }

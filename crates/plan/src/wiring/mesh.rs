@@ -47,6 +47,15 @@ pub struct Packing<T> {
 impl Mesh {
     /// The direct links between some GPUs, which are numbered as given; nothing if they have none.
     pub fn of(fabric: &Fabric, gpus: &[DeviceId]) -> Option<Self> {
+        Self::rounded(fabric, gpus, |width, unit| width / unit)
+    }
+
+    /// The same, but that what does not come to whole wires is rounded up: cuts must not look narrower than they are.
+    pub(super) fn generous(fabric: &Fabric, gpus: &[DeviceId]) -> Option<Self> {
+        Self::rounded(fabric, gpus, u64::div_ceil)
+    }
+
+    fn rounded(fabric: &Fabric, gpus: &[DeviceId], round: fn(u64, u64) -> u64) -> Option<Self> {
         let mut rates = vec![0_u64; gpus.len() * gpus.len()];
         let mut counts = rates.clone();
         let mut numbers: Vec<(DeviceId, usize)> = gpus.iter().copied().zip(0..).collect();
@@ -68,7 +77,7 @@ impl Mesh {
         let unit = unit.max(widest.div_ceil(BUNDLE_WIRES_MAX));
         Some(Self {
             ranks: gpus.len(),
-            wires: widths.iter().map(|width| (width / unit) as u32).collect(),
+            wires: widths.iter().map(|width| round(*width, unit) as u32).collect(),
             wire_bytes_per_second: if known { unit } else { 0 },
         })
     }

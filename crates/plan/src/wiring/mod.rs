@@ -7,8 +7,11 @@
 //! Deliberately absent: trees across islands. Between islands there is one network port per rail, and a ring or a
 //! hierarchy uses all of them; which trees to lay over the rails is for algorithms to say.
 
+mod bounds;
+mod cuts;
 mod cycles;
 mod mesh;
+mod pods;
 mod rings;
 mod sites;
 mod switches;
@@ -18,6 +21,7 @@ use weftlink_fabric::Fabric;
 use crate::Layout;
 use sites::{Joined, Sites};
 
+pub use bounds::{Bound, Bounds};
 pub use mesh::{EXACT_RANKS_MAX, Mesh, Packing, Wires};
 pub use rings::{RINGS_MAX, RINGS_ON_A_SWITCH, RINGS_OVER_PCIE};
 

@@ -15,15 +15,18 @@ mod pods;
 mod rings;
 mod sites;
 mod switches;
+mod trees;
 
 use weftlink_fabric::Fabric;
 
 use crate::Layout;
+use crate::layout::Tree;
 use sites::{Joined, Sites};
 
 pub use bounds::{Bound, Bounds};
 pub use mesh::{EXACT_RANKS_MAX, Mesh, Packing, Wires};
 pub use rings::{RINGS_MAX, RINGS_ON_A_SWITCH, RINGS_OVER_PCIE};
+pub use trees::TREES_MAX;
 
 impl Layout {
     /// The ranks of a fabric, one per GPU in the order of [`Fabric::gpus`], on its wiring. A fabric without GPUs has no
@@ -40,11 +43,34 @@ impl Layout {
             (switches::multicast(&sites, &islands), switches::network_reduces(&sites, &islands));
         Self {
             rings,
-            trees: Vec::new(),
+            trees: trees_beyond_rings(&islands),
             switched,
             multicast,
             network_reduces,
             islands: islands.into_iter().map(|island| island.ranks).collect(),
         }
     }
+}
+
+/// Trees over a lone island of direct links, if they carry more than its rings.
+fn trees_beyond_rings(islands: &[sites::Placed<'_>]) -> Vec<Tree> {
+    let [only] = islands else { return Vec::new() };
+    let Joined::Links(mesh) = &only.island.kind else { return Vec::new() };
+    let rings = mesh.all_reduce_by_rings(&mesh.rings());
+    if mesh.all_reduce_bound().is_none_or(|(bound, _)| !rings.is_less(bound)) {
+        return Vec::new();
+    }
+    let trees = mesh.trees();
+    if !rings.is_less(mesh.all_reduce_by_trees(&trees)) {
+        return Vec::new();
+    }
+    // Positions of the island become ranks.
+    let tree = |tree: Tree| {
+        let mut parents = vec![None; only.ranks.len()];
+        for (position, parent) in tree.parents.into_iter().enumerate() {
+            parents[only.ranks[position] as usize] = parent.map(|parent| only.ranks[parent as usize]);
+        }
+        Tree { parents }
+    };
+    trees.items.into_iter().map(tree).collect()
 }

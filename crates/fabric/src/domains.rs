@@ -1,14 +1,19 @@
 //! NVLink domains: the GPUs that reach each other over their own links, without PCIe or network.
 
-use crate::components::components;
+use crate::components::components_of;
 use crate::device::{DeviceId, DeviceKind};
 use crate::fabric::Fabric;
 
 /// The domains of a fabric, each with its GPUs in order; a GPU without such links is a domain of one. xGMI and Xe
 /// Link make domains as NVLink does.
 pub fn gpu_domains(fabric: &Fabric) -> Vec<Vec<DeviceId>> {
+    gpu_domains_among(fabric, &fabric.device_ids().collect::<Vec<_>>())
+}
+
+/// The domains among some devices, which are given in order: those of one host, or of one island.
+pub fn gpu_domains_among(fabric: &Fabric, devices: &[DeviceId]) -> Vec<Vec<DeviceId>> {
     let is_gpu = |id: &DeviceId| matches!(fabric.device(*id).kind, DeviceKind::Gpu(_));
-    let components = components(fabric, |link| fabric.spec(link).kind.is_gpu_fabric());
+    let components = components_of(fabric, devices, |link| fabric.spec(link).kind.is_gpu_fabric());
     let gpus = components.into_iter().map(|members| members.into_iter().filter(is_gpu).collect::<Vec<_>>());
     gpus.filter(|gpus| !gpus.is_empty()).collect()
 }

@@ -17,7 +17,7 @@ pub mod fabric;
 pub mod figure;
 pub mod format;
 pub mod link;
-mod maxflow;
+pub mod maxflow;
 pub mod nearest;
 pub mod paths;
 pub mod rate;

@@ -2,7 +2,7 @@
 
 /// A graph to push flow through.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct FlowGraph {
+pub struct FlowGraph {
     /// Edges in pairs: edge `e` and its reverse `e ^ 1`.
     targets: Vec<u32>,
     residual: Vec<u64>,
@@ -16,7 +16,8 @@ pub(crate) struct FlowGraph {
 const UNREACHED: u32 = u32::MAX;
 
 impl FlowGraph {
-    pub(crate) fn new(nodes: usize) -> Self {
+    /// A graph of so many nodes and no edges.
+    pub fn new(nodes: usize) -> Self {
         Self {
             edges_from: vec![Vec::new(); nodes],
             level: vec![UNREACHED; nodes],
@@ -26,7 +27,7 @@ impl FlowGraph {
     }
 
     /// Adds a directed edge and returns its number.
-    pub(crate) fn edge(&mut self, source: usize, target: usize, capacity: u64) -> usize {
+    pub fn edge(&mut self, source: usize, target: usize, capacity: u64) -> usize {
         let edge = self.targets.len();
         self.targets.extend([target as u32, source as u32]);
         self.residual.extend([capacity, 0]);
@@ -37,12 +38,12 @@ impl FlowGraph {
     }
 
     /// Gives an edge another capacity for the flows to come.
-    pub(crate) fn set_capacity(&mut self, edge: usize, capacity: u64) {
+    pub fn set_capacity(&mut self, edge: usize, capacity: u64) {
         self.original[edge] = capacity;
     }
 
     /// The largest flow from source to sink; starts afresh each time.
-    pub(crate) fn max_flow(&mut self, source: usize, sink: usize) -> u64 {
+    pub fn max_flow(&mut self, source: usize, sink: usize) -> u64 {
         self.residual.copy_from_slice(&self.original);
         let mut total = 0_u64;
         while self.find_levels(source, sink) {
@@ -59,12 +60,12 @@ impl FlowGraph {
     }
 
     /// An edge's capacity.
-    pub(crate) fn capacity(&self, edge: usize) -> u64 {
+    pub fn capacity(&self, edge: usize) -> u64 {
         self.original[edge]
     }
 
     /// What the last flow sent over an edge.
-    pub(crate) fn flow(&self, edge: usize) -> u64 {
+    pub fn flow(&self, edge: usize) -> u64 {
         self.original[edge].saturating_sub(self.residual[edge])
     }
 

@@ -21,6 +21,7 @@ mod refusal;
 mod verify;
 pub mod walk;
 mod well_formed;
+pub mod wiring;
 
 pub use affine::Affine;
 pub use algorithms::Algorithm;

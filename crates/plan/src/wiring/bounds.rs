@@ -1,0 +1,385 @@
+//! How fast a collective can be at all: what must cross a cut, over what the cut carries.
+//!
+//! For any part P of the n ranks, whatever the algorithm, some of the S bytes must leave P and some must enter it:
+//!
+//! | collective | out of P | into P |
+//! |---|---|---|
+//! | all-reduce | S | S |
+//! | all-gather | S·p/n | S·(n-p)/n |
+//! | reduce-scatter | S·(n-p)/n | S·p/n |
+//! | all-to-all | S·p(n-p)/n | S·p(n-p)/n |
+//! | broadcast, scatter from a root in P | S, S·(n-p)/n | |
+//! | broadcast, scatter from elsewhere | | S, S·p/n |
+//! | reduce, gather | as into and out of, the other way around | |
+//! | scan | as a broadcast from the first and a reduce to the last | |
+//! | messages, neighbours | those that leave | those that enter |
+//!
+//! S is the size that nccl-tests print: the whole of the larger buffer. An all-reduce among k parts that no switch
+//! helps sends 2(k-1)·S all in all, which is the sharper bound for k > 2. Where switches reduce and multicast, every
+//! part still sends S and receives S.
+//!
+//! Parts tried: single ranks, hosts, islands, hosts below the same leaf switches, halves; and on direct links every
+//! subset (see [`Mesh`]). Rates are what transfers get. As elsewhere, GPUs with links of their own use these
+//! among themselves, and PCIe only to get out.
+//!
+//! Deliberately absent: latency. A bound says how fast a very large call can be, not how long a small one takes.
+
+use std::fmt;
+
+use weftlink_fabric::Fabric;
+use weftlink_fabric::rate::{Domain, OneWay, Rate};
+
+use super::cuts;
+use super::mesh::{EXACT_RANKS_MAX, Mesh};
+use super::sites::Sites;
+use super::switches;
+use crate::Collective;
+use crate::collective::neighbour;
+
+/// The most that a collective can move on a fabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// A call of S bytes takes no less than S over this.
+    pub bytes_per_second: u64,
+    /// The cut that says so.
+    pub cut: String,
+}
+
+/// What the cuts of a fabric carry.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    ranks: u64,
+    partitions: Vec<Partition>,
+    meshes: Vec<MeshCuts>,
+}
+
+/// All ranks in parts.
+#[derive(Clone, Debug)]
+pub(super) struct Partition {
+    /// What the parts are, in the plural: `GPUs`.
+    pub(super) what: &'static str,
+    pub(super) classes: Vec<Class>,
+    /// The part that each rank is in, and the class of each part.
+    pub(super) part_of: Vec<u32>,
+    pub(super) class_of: Vec<u32>,
+    /// Whether a switch that the parts are joined by may add up for them.
+    pub(super) switches_reduce: bool,
+}
+
+/// Parts that are cut off alike.
+#[derive(Clone, Debug)]
+pub(super) struct Class {
+    /// What the first of them is called.
+    pub(super) name: String,
+    /// How many there are.
+    pub(super) parts: u64,
+    /// Ranks in each.
+    pub(super) ranks: u64,
+    /// What each can send to the others.
+    pub(super) out: u64,
+    /// What each can receive from them.
+    pub(super) into: u64,
+}
+
+/// An island of direct links, for its subsets.
+#[derive(Clone, Debug)]
+pub(super) struct MeshCuts {
+    pub(super) mesh: Mesh,
+    /// Names of its GPUs.
+    pub(super) names: Vec<String>,
+    /// The ranks of each island that is wired like this.
+    pub(super) islands: Vec<Vec<u32>>,
+    /// What each GPU can send past its links, and receive.
+    pub(super) beside: Vec<(u64, u64)>,
+    /// Whether its links are all there is.
+    pub(super) alone: bool,
+}
+
+impl Bounds {
+    /// Looks at a fabric, whose ranks are its GPUs in order.
+    pub fn of(fabric: &Fabric) -> Self {
+        let sites = Sites::of(fabric);
+        let islands = sites.islands();
+        let network = switches::network_reduces(&sites, &islands).is_ok();
+        let multicast = switches::multicast(&sites, &islands).is_ok();
+        let (partitions, meshes) = cuts::cuts(&sites, &islands, multicast, network);
+        Self { ranks: fabric.gpus().len() as u64, partitions, meshes }
+    }
+
+    /// The most that any algorithm can get, with all that the switches can do. None for a single rank, which waits for
+    /// nobody, for a barrier, which moves nothing, for a collective that does not fit the ranks, and where ranks are not
+    /// joined or the description does not say how fast.
+    pub fn bound(&self, collective: &Collective) -> Option<Bound> {
+        self.tightest(collective, true)
+    }
+
+    /// The most that an algorithm can get which leaves reducing to the GPUs.
+    pub fn bound_without_switches(&self, collective: &Collective) -> Option<Bound> {
+        self.tightest(collective, false)
+    }
+
+    fn tightest(&self, collective: &Collective, with_switches: bool) -> Option<Bound> {
+        let last = u32::try_from(self.ranks.checked_sub(1)?).ok()?;
+        if collective.misfit(last + 1).is_some() {
+            return None;
+        }
+        // The first of equals: single ranks before islands before halves.
+        let tightest = match collective {
+            Collective::Barrier => return None,
+            // What the first rank has must reach everybody, and what everybody has the last rank.
+            Collective::Scan | Collective::ExclusiveScan => {
+                let ends = [Collective::Broadcast { root: 0 }, Collective::Reduce { root: last }];
+                let bounds = ends.iter().filter_map(|end| self.tightest(end, with_switches));
+                return bounds.min_by_key(|bound| bound.bytes_per_second);
+            }
+            Collective::SendReceive { .. } | Collective::Neighbours { .. } => {
+                let (messages, blocks) = (messages(collective, last + 1), collective.blocks(last + 1));
+                let blocks = blocks.0.max(blocks.1).into();
+                let limits =
+                    self.partitions.iter().flat_map(|partition| partition.crossed(&messages, blocks));
+                limits.min_by_key(|limit| limit.bytes_per_second)?
+            }
+            _ => {
+                let partitions = self.partitions.iter().flat_map(|partition| {
+                    let together = partition.together(collective, with_switches);
+                    partition.one_by_one(collective, self.ranks).into_iter().chain(together)
+                });
+                let meshes = self.meshes.iter().flat_map(|mesh| {
+                    let together = mesh.together(collective);
+                    mesh.subsets(collective, self.ranks).into_iter().chain(together)
+                });
+                partitions.chain(meshes).min_by_key(|limit| limit.bytes_per_second)?
+            }
+        };
+        (tightest.bytes_per_second > 0)
+            .then(|| Bound { bytes_per_second: tightest.bytes_per_second, cut: tightest.cut.to_string() })
+    }
+}
+
+/// Who sends a block to whom.
+fn messages(collective: &Collective, ranks: u32) -> Vec<(u32, u32)> {
+    match collective {
+        Collective::SendReceive { messages } => messages.clone(),
+        Collective::Neighbours { torus } => {
+            let sends = |rank: u32| (0..6).map(move |number| (rank, neighbour(*torus, rank, number)));
+            (0..ranks).flat_map(sends).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A bound that has not been put into words yet.
+struct Limit<'b> {
+    bytes_per_second: u64,
+    cut: Cut<'b>,
+}
+
+/// Where a bound comes from.
+enum Cut<'b> {
+    Class(&'b Class, Way, u64),
+    Together { what: &'static str, parts: u64, bytes_per_second: u64 },
+    Subset(&'b MeshCuts, u32, Way, u64),
+    Parts(&'b MeshCuts, Vec<u32>),
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    Out,
+    Into,
+}
+
+impl Partition {
+    /// What each part alone allows.
+    fn one_by_one(&self, collective: &Collective, ranks: u64) -> Vec<Limit<'_>> {
+        let root = collective.root().map(|root| self.class_of[self.part_of[root as usize] as usize]);
+        let mut limits = Vec::new();
+        for (number, class) in (0..).zip(&self.classes) {
+            let here = root == Some(number);
+            // A class of several parts has one with the root and others without.
+            for has_root in [true, false] {
+                let exists = if has_root { here } else { !here || class.parts > 1 };
+                let needs = Needs::of(collective, class.ranks, ranks, has_root);
+                let way = |way: Way, carries: u64, (part, whole): (u128, u128)| {
+                    let bytes_per_second = over(carries, part, whole)?;
+                    exists.then_some(Limit { bytes_per_second, cut: Cut::Class(class, way, carries) })
+                };
+                limits.extend(way(Way::Out, class.out, needs.out));
+                limits.extend(way(Way::Into, class.into, needs.into));
+            }
+        }
+        limits
+    }
+
+    /// What the messages that cross its parts allow, of which the call's bytes are `blocks`.
+    fn crossed(&self, messages: &[(u32, u32)], blocks: u128) -> Vec<Limit<'_>> {
+        let mut crossing = vec![(0_u128, 0_u128); self.class_of.len()];
+        for &(from, to) in messages {
+            let (source, target) = (self.part_of[from as usize] as usize, self.part_of[to as usize] as usize);
+            if source != target {
+                crossing[source].0 += 1;
+                crossing[target].1 += 1;
+            }
+        }
+        let mut limits = Vec::new();
+        for ((out, into), class) in crossing.into_iter().zip(&self.class_of) {
+            let class = &self.classes[*class as usize];
+            for (way, carries, crossing) in [(Way::Out, class.out, out), (Way::Into, class.into, into)] {
+                let limit = over(carries, crossing, blocks);
+                limits.extend(limit.map(|bytes_per_second| Limit {
+                    bytes_per_second,
+                    cut: Cut::Class(class, way, carries),
+                }));
+            }
+        }
+        limits
+    }
+
+    /// What all parts together allow.
+    fn together(&self, collective: &Collective, with_switches: bool) -> Option<Limit<'_>> {
+        if *collective != Collective::AllReduce || (with_switches && self.switches_reduce) {
+            return None;
+        }
+        let parts: u64 = self.classes.iter().map(|class| class.parts).sum();
+        let sum = |of: fn(&Class) -> u64| {
+            self.classes.iter().map(|class| u128::from(of(class)) * u128::from(class.parts)).sum::<u128>()
+        };
+        let carries = clamp(sum(|class| class.out).min(sum(|class| class.into)));
+        let bytes_per_second = over(carries, 2 * (u128::from(parts).saturating_sub(1)), 1)?;
+        Some(Limit {
+            bytes_per_second,
+            cut: Cut::Together { what: self.what, parts, bytes_per_second: carries },
+        })
+    }
+}
+
+impl MeshCuts {
+    /// What each subset of the island allows.
+    fn subsets(&self, collective: &Collective, ranks: u64) -> Vec<Limit<'_>> {
+        let own = self.mesh.ranks();
+        if !(2..=EXACT_RANKS_MAX).contains(&own) {
+            return Vec::new();
+        }
+        let place =
+            |root: u32| self.islands.iter().find_map(|island| island.iter().position(|rank| *rank == root));
+        let root = collective.root().and_then(place);
+        let everyone = (1_u32 << own) - 1;
+        let mut limits: [Option<Limit<'_>>; 2] = [None, None];
+        for set in 1..everyone {
+            let [out, into] = self.carried(set, everyone);
+            let here = root.is_some_and(|place| set >> place & 1 == 1);
+            // Of several islands like this one has the root, and the same set of another does not.
+            for has_root in
+                [true, false].into_iter().filter(|has_root| *has_root == here || self.islands.len() > 1)
+            {
+                let needs = Needs::of(collective, set.count_ones().into(), ranks, has_root && here);
+                for (slot, way, carries, need) in
+                    [(0, Way::Out, out, needs.out), (1, Way::Into, into, needs.into)]
+                {
+                    let Some(bytes_per_second) = over(carries, need.0, need.1) else { continue };
+                    if limits[slot].as_ref().is_none_or(|known| bytes_per_second < known.bytes_per_second) {
+                        limits[slot] =
+                            Some(Limit { bytes_per_second, cut: Cut::Subset(self, set, way, carries) });
+                    }
+                }
+            }
+        }
+        limits.into_iter().flatten().collect()
+    }
+
+    /// What a set of its GPUs can send and receive.
+    fn carried(&self, set: u32, everyone: u32) -> [u64; 2] {
+        let beside = |of: fn(&(u64, u64)) -> u64| -> u64 {
+            let members = self.beside.iter().enumerate().filter(|(rank, _)| set >> rank & 1 == 1);
+            members.map(|(_, beside)| of(beside)).sum()
+        };
+        let wires = |set: u32| self.mesh.out_of(set).saturating_mul(self.mesh.wire_bytes_per_second());
+        // What enters a set leaves the rest.
+        let (out, into) = (wires(set), wires(everyone & !set));
+        [out.saturating_add(beside(|(out, _)| *out)), into.saturating_add(beside(|(_, into)| *into))]
+    }
+
+    /// What the best way to part the island allows, where it is all there is.
+    fn together(&self, collective: &Collective) -> Option<Limit<'_>> {
+        if *collective != Collective::AllReduce || !self.alone {
+            return None;
+        }
+        let (wires, parts) = self.mesh.all_reduce_bound()?;
+        let bytes_per_second = wires.times(self.mesh.wire_bytes_per_second());
+        Some(Limit { bytes_per_second, cut: Cut::Parts(self, parts) })
+    }
+}
+
+/// How much must leave a part and how much must enter it, as shares of the call's bytes.
+struct Needs {
+    out: (u128, u128),
+    into: (u128, u128),
+}
+
+impl Needs {
+    fn of(collective: &Collective, part: u64, ranks: u64, has_root: bool) -> Self {
+        let (part, ranks) = (u128::from(part), u128::from(ranks));
+        let rest = ranks.saturating_sub(part);
+        let (nothing, all) = ((0, 1), (1, 1));
+        let (own, others, crossing) = ((part, ranks), (rest, ranks), (part * rest, ranks));
+        let (out, into) = match (collective, has_root) {
+            (Collective::AllReduce, _) => (all, all),
+            (Collective::AllGather, _) => (own, others),
+            (Collective::ReduceScatter, _) => (others, own),
+            (Collective::AllToAll, _) => (crossing, crossing),
+            (Collective::Broadcast { .. }, true) | (Collective::Reduce { .. }, false) => (all, nothing),
+            (Collective::Broadcast { .. }, false) | (Collective::Reduce { .. }, true) => (nothing, all),
+            (Collective::Scatter { .. }, true) => (others, nothing),
+            (Collective::Scatter { .. }, false) => (nothing, own),
+            (Collective::Gather { .. }, true) => (nothing, others),
+            (Collective::Gather { .. }, false) => (own, nothing),
+            // These are made of others, or of messages.
+            (Collective::Scan | Collective::ExclusiveScan | Collective::Barrier, _)
+            | (Collective::SendReceive { .. } | Collective::Neighbours { .. }, _) => (nothing, nothing),
+        };
+        Self { out, into }
+    }
+}
+
+/// The rate at which `part` of `whole` passes what carries so much; none if nothing has to.
+fn over(carries: u64, part: u128, whole: u128) -> Option<u64> {
+    Some(clamp((u128::from(carries) * whole).checked_div(part)?))
+}
+
+fn clamp(bytes: u128) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+/// `out of host0: 400 GB/s`
+impl fmt::Display for Cut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let amount = |bytes: u64| Rate::<Domain, OneWay>::from_bytes(bytes).amount();
+        let set = |mesh: &MeshCuts, set: u32| {
+            let names = (0..).zip(&mesh.names).filter(|(rank, _)| set >> *rank & 1 == 1);
+            names.map(|(_, name)| name.as_str()).collect::<Vec<_>>().join("+")
+        };
+        match self {
+            Cut::Class(class, way, carries) => write!(f, "{way} {}: {}", class.name, amount(*carries)),
+            Cut::Together { what, parts, bytes_per_second } => {
+                write!(f, "out of all {parts} {what} together: {}", amount(*bytes_per_second))
+            }
+            Cut::Subset(mesh, members, way, carries) => {
+                write!(f, "{way} {}: {}", set(mesh, *members), amount(*carries))
+            }
+            Cut::Parts(mesh, parts) => {
+                let names: Vec<String> = parts.iter().map(|part| set(mesh, *part)).collect();
+                let wires: u64 = parts.iter().map(|part| mesh.mesh.out_of(*part)).sum();
+                let carries = wires.saturating_mul(mesh.mesh.wire_bytes_per_second());
+                write!(f, "between the {} parts {}: {}", parts.len(), names.join(" | "), amount(carries))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Way::Out => "out of",
+            Way::Into => "into",
+        })
+    }
+}

@@ -1,0 +1,76 @@
+//! What algorithms need to know of a fabric: islands, rings and trees found on its wiring, and what its cuts allow.
+//!
+//! Nothing here goes by a system's name. [`Layout::of`] digests a fabric; a [`Mesh`] is an island of direct links, on
+//! which rings and trees are searched for. Many equal hosts are looked at once, so 100,000 GPUs take little longer than
+//! eight.
+//!
+//! Deliberately absent: trees across islands. Between islands there is one network port per rail, and a ring or a
+//! hierarchy uses all of them; which trees to lay over the rails is for algorithms to say.
+
+mod bounds;
+mod cuts;
+mod cycles;
+mod mesh;
+mod pods;
+mod rings;
+mod sites;
+mod switches;
+mod trees;
+
+use weftlink_fabric::Fabric;
+
+use crate::Layout;
+use crate::layout::Tree;
+use sites::{Joined, Sites};
+
+pub use bounds::{Bound, Bounds};
+pub use mesh::{EXACT_RANKS_MAX, Mesh, Packing, Wires};
+pub use rings::{RINGS_MAX, RINGS_ON_A_SWITCH, RINGS_OVER_PCIE};
+pub use trees::TREES_MAX;
+
+impl Layout {
+    /// The ranks of a fabric, one per GPU in the order of [`Fabric::gpus`], on its wiring. A fabric without GPUs has no
+    /// ranks and no rings.
+    pub fn of(fabric: &Fabric) -> Self {
+        let sites = Sites::of(fabric);
+        let islands = sites.islands();
+        let several = |island: &&sites::Placed<'_>| island.ranks.len() > 1;
+        let by_switch = |island: &sites::Placed<'_>| matches!(island.island.kind, Joined::Switch);
+        let switched =
+            islands.iter().any(|island| several(&island)) && islands.iter().filter(several).all(by_switch);
+        let rings = rings::rings(&sites, &islands);
+        let (multicast, network_reduces) =
+            (switches::multicast(&sites, &islands), switches::network_reduces(&sites, &islands));
+        Self {
+            rings,
+            trees: trees_beyond_rings(&islands),
+            switched,
+            multicast,
+            network_reduces,
+            islands: islands.into_iter().map(|island| island.ranks).collect(),
+        }
+    }
+}
+
+/// Trees over a lone island of direct links, if they carry more than its rings.
+fn trees_beyond_rings(islands: &[sites::Placed<'_>]) -> Vec<Tree> {
+    let [only] = islands else { return Vec::new() };
+    let Joined::Links(mesh) = &only.island.kind else { return Vec::new() };
+    let rings = mesh.all_reduce_by_rings(&mesh.rings());
+    if mesh.all_reduce_bound().is_none_or(|(bound, _)| !rings.is_less(bound)) {
+        return Vec::new();
+    }
+    let trees = mesh.trees();
+    if !rings.is_less(mesh.all_reduce_by_trees(&trees)) {
+        return Vec::new();
+    }
+    // Positions of the island become ranks.
+    let tree = |tree: Tree| {
+        let mut parents = vec![None; only.ranks.len()];
+        for (position, parent) in tree.parents.into_iter().enumerate() {
+            parents[only.ranks[position] as usize] = parent.map(|parent| only.ranks[parent as usize]);
+        }
+        Tree { parents }
+    };
+    trees.items.into_iter().map(tree).collect()
+}

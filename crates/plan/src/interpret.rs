@@ -57,6 +57,10 @@ pub trait Domain {
     fn stamp(&mut self, lane: usize) -> Self::Stamp;
     /// A lane has seen a stamp: what it carries has happened before everything the lane does from now on.
     fn meet(&mut self, lane: usize, stamp: &Self::Stamp);
+    /// A lane fills a slot that its receiver gave back, and has seen what that one knew.
+    fn credit(&mut self, lane: usize, stamp: &Self::Stamp) {
+        self.meet(lane, stamp);
+    }
     /// A lane (or, between calls, the user of its rank) reads or writes memory.
     fn touch(&mut self, lane: usize, spot: Option<&Spot>, cell: Cell, access: Access);
     /// A step puts its result into memory.
@@ -298,7 +302,7 @@ impl<'p, D: Domain> Machine<'p, D> {
                 // this run the receiver has already given another back.
                 let used_before = fifo.given_back.len() == fifo.free as usize;
                 let stamp = if used_before { fifo.given_back.pop_front() } else { None };
-                stamp.iter().for_each(|stamp| self.domain.meet(lane, stamp));
+                stamp.iter().for_each(|stamp| self.domain.credit(lane, stamp));
             }
         }
         let mut values = Vec::with_capacity(step.inputs.len());

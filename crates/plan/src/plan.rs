@@ -138,7 +138,7 @@ pub struct Group {
 }
 
 /// A switch that computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Switch {
     /// NVSwitch: the sum goes to the rank that asks, and what it stores goes out from there (NVLS).

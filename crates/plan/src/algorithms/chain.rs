@@ -1,4 +1,6 @@
-//! Chain broadcast and chain reduce.
+//! # Chain
+//!
+//! Ranks stand in a row and hand on, tile after tile.
 //!
 //! **Steps.** Ranks stand in a chain that begins (broadcast) or ends (reduce) at the root, in the order of their numbers
 //! around the ring. A broadcast is handed down: keep it, pass it on. A reduction is handed up: add to it, pass it on.
@@ -6,10 +8,16 @@
 //!
 //! **Bytes on the wire.** One buffer per rank, one way.
 //!
+//! **Possible.** Everywhere: all it needs is an order, and messages between neighbours.
+//!
 //! **When it wins.** Large buffers, which are cut into many tiles. Its latency grows with n.
 //!
 //! **Paper.** Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005
 //! (pipelined ring).
+//!
+//! | collective | inside | across | rank | island |
+//! |---|---|---|---|---|
+//! | broadcast, reduce | `n-m` | `m-1` | `S [g>1]` | `S [m>1]` |
 
 use crate::Recipe;
 use crate::layout::Layout;

@@ -1,15 +1,23 @@
-//! Exchange: one-shot all-reduce by messages.
+//! # Exchange
+//!
+//! One-shot all-reduce by messages: every rank sends everything to everyone.
 //!
 //! **Steps.** Every rank sends its whole input to every other, then combines all of them in the order of the ranks,
 //! so that all ranks hold the same bits. Two steps, one message in a row.
 //!
 //! **Bytes on the wire.** n-1 times the buffer per rank, each way.
 //!
-//! **When it wins.** Small buffers: latency is that of a single message. With [`Protocol::Ll`] the payload rides in
+//! **Possible.** Everywhere: all it needs is messages between any two ranks.
+//!
+//! **When it wins.** Small buffers: latency is that of a single message. As exchange-ll ([`Protocol::Ll`]) the payload rides in
 //! the cache line of its own flag.
 //!
 //! **Paper.** Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005
 //! (as the limit of recursive doubling); "all-pairs" in MSCCL++.
+//!
+//! | collective | inside | across | rank | island |
+//! |---|---|---|---|---|
+//! | all-reduce | `[m=1][g>1]` | `[m>1]` | `S (g-1)` | `S g (n-g)` |
 
 use crate::Recipe;
 use crate::layout::Layout;

@@ -1,12 +1,20 @@
-//! Linear gather and linear scatter.
+//! # Linear
+//!
+//! The root deals with everyone in turn.
 //!
 //! **Steps.** The root takes (gather) or sends (scatter) every other rank's block, one after the other.
 //!
 //! **Bytes on the wire.** n-1 blocks at the root, one at every other rank: the least possible.
 //!
+//! **Possible.** Everywhere: all it needs is messages between the root and everyone.
+//!
 //! **When it wins.** Where the root's link is the bottleneck anyway, which it is for large blocks.
 //!
 //! **Paper.** Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005.
+//!
+//! | collective | inside | across | rank | island |
+//! |---|---|---|---|---|
+//! | gather, scatter | `[m=1][g>1]` | `[m>1]` | `S (g-1)/n` | `S (n-g)/n` |
 
 use crate::Recipe;
 use crate::layout::Layout;

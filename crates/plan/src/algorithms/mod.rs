@@ -5,6 +5,7 @@
 
 pub mod chain;
 pub mod exchange;
+pub mod header;
 pub mod linear;
 pub mod one_shot;
 pub mod pairwise;

@@ -1,14 +1,22 @@
-//! One-shot all-reduce in peer memory.
+//! # One-shot
+//!
+//! Every rank reads all inputs in peer memory and reduces for itself.
 //!
 //! **Steps.** Once all have entered the call, every rank reads all inputs where they are, combines them in the order
 //! of the ranks and keeps the result; nobody leaves before everybody has read.
 //!
 //! **Bytes on the wire.** n-1 times the buffer read per rank.
 //!
-//! **When it wins.** Small symmetric buffers on many ranks. It cannot work in place: a rank would overwrite what
-//! others are still reading.
+//! **Possible.** Where ranks reach each other's buffers, which must be symmetric memory. It cannot work in place: a rank would
+//! overwrite what others are still reading.
+//!
+//! **When it wins.** Small symmetric buffers on many ranks.
 //!
 //! **Paper.** "One-shot" in NVIDIA's and PyTorch's symmetric-memory kernels; MSCCL++, Shah et al., 2025.
+//!
+//! | collective | inside | across | rank | island |
+//! |---|---|---|---|---|
+//! | all-reduce | `2 [m=1][g>1]` | `2 [m>1]` | `S (g-1)` | `S g (n-g)` |
 
 use crate::Recipe;
 use crate::layout::Layout;

@@ -1,13 +1,23 @@
-//! Pairwise all-to-all.
+//! # Pairwise
+//!
+//! Every two ranks exchange what they have for each other.
 //!
 //! **Steps.** In round k every rank sends to the rank k further on and receives from the rank k further back: n-1 rounds,
-//! one loop, and no rank is sent to by two at once.
+//! one loop, and no rank is sent to by two at once. On islands it depends on the positions which rounds stay inside, hence
+//! the bounds: at most g-1 rounds at either end do.
 //!
 //! **Bytes on the wire.** n-1 blocks per rank, each way: the least possible.
+//!
+//! **Possible.** Everywhere: all it needs is messages between any two ranks. Out of place only: a block would be overwritten
+//! before it is sent.
 //!
 //! **When it wins.** Large blocks.
 //!
 //! **Paper.** Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005.
+//!
+//! | collective | inside | across | rank | island |
+//! |---|---|---|---|---|
+//! | all-to-all | `<= min(n-1, 2(g-1))` | `<= (n-1)[m>1]` | `S (g-1)/n` | `S g (n-g)/n` |
 
 use crate::layout::Layout;
 use crate::plan::{

@@ -1,4 +1,6 @@
-//! Ring all-reduce, all-gather and reduce-scatter.
+//! # Ring
+//!
+//! Chunks travel around a ring of all ranks: once to be reduced, once more to be handed out.
 //!
 //! **Steps.** *All-gather:* every rank keeps its block and passes it on; n-1 times it receives one, keeps it and passes it
 //! on, but the last. *Reduce-scatter:* block b starts behind rank b and is passed around once, each rank adding its part;
@@ -7,11 +9,18 @@
 //! around writes the output. Blocks and parts are cut into as many chunks as there are rings; each ring is a lane.
 //!
 //! **Bytes on the wire.** n-1 blocks per rank, each way of the ring; for the all-reduce 2(n-1)/n of the buffer. No
-//! algorithm can send less.
+//! algorithm without a switch that adds can send less. An island sends no more than a rank does.
+//!
+//! **Possible.** Everywhere: all it needs is an order around, and messages between neighbours.
 //!
 //! **When it wins.** Large buffers, and buffers that peers cannot reach. Its latency grows with n.
 //!
 //! **Paper.** Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+//!
+//! | collective | inside | across | rank | island |
+//! |---|---|---|---|---|
+//! | all-reduce | `2(n-1) - [m>1](1 + floor((2n-3)/g))` | `[m>1](1 + floor((2n-3)/g))` | `2 S (n-1)/n [g>1]` | `2 S (n-1)/n [m>1]` |
+//! | all-gather, reduce-scatter | `n-1 - [m>1](1 + floor((n-2)/g))` | `[m>1](1 + floor((n-2)/g))` | `S (n-1)/n [g>1]` | `S (n-1)/n [m>1]` |
 
 use crate::layout::Layout;
 use crate::plan::{

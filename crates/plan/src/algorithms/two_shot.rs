@@ -1,4 +1,6 @@
-//! Two-shot all-reduce in peer memory.
+//! # Two-shot
+//!
+//! Every rank reduces its share in peer memory and writes it to everyone.
 //!
 //! **Steps.** The buffer is cut into n chunks. Once all have entered the call, rank r reads chunk r of every input
 //! where it is, combines them in the order of the ranks and writes the result into chunk r of every output: one step
@@ -7,10 +9,16 @@
 //! **Bytes on the wire.** (n-1)/n of the buffer read and as much written per rank: the least possible, and each byte
 //! is touched once.
 //!
+//! **Possible.** Where ranks reach each other's buffers, which must be symmetric memory.
+//!
 //! **When it wins.** Symmetric buffers that peers can reach, from a few hundred bytes up; in place too.
 //!
 //! **Paper.** "Two-shot" in NVIDIA's and PyTorch's symmetric-memory kernels; as reduce-scatter and all-gather,
 //! Rabenseifner, 2004.
+//!
+//! | collective | inside | across | rank | island |
+//! |---|---|---|---|---|
+//! | all-reduce | `2 [m=1][g>1]` | `2 [m>1]` | `2 S (g-1)/n` | `2 S g (n-g)/n` |
 
 use crate::Recipe;
 use crate::layout::Layout;

@@ -1,0 +1,162 @@
+//! Traffic: what a plan moves, counted on its steps. Nothing is assumed about the algorithm that wrote it.
+//!
+//! A message and a write to a peer are sent by the rank that takes the step; a read from a peer is sent by the owner of what
+//! is read. What a switch adds up every member sends, and the rank that asks receives; what it multicasts that rank sends
+//! once, and every member receives, itself included. A switch of the network that adds and multicasts in one step hands
+//! the sum down at once, so that the rank that asks sends and receives no more than the others.
+//!
+//! All chunks are as long as each other here: shares of the size that nccl-tests shows, which is the larger of a rank's two
+//! buffers.
+
+mod links;
+
+use std::collections::BTreeMap;
+
+use crate::plan::{Grouped, Input, Output, Remote, Step, Switch};
+use crate::ratio::Ratio;
+use crate::well_formed::WellFormed;
+
+/// What a plan moves in one tile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// Chunks by source and target rank.
+    pairs: BTreeMap<(u32, u32), u64>,
+    /// Chunks between a rank and a switch that computes.
+    switched: BTreeMap<(Switch, u32), Flow>,
+    /// One chunk, as a share of the call's size.
+    chunk: Ratio,
+}
+
+/// What a rank or an island sends and receives, in chunks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Flow {
+    sent: u64,
+    received: u64,
+}
+
+impl Traffic {
+    /// Counts on the steps of a plan.
+    pub fn of(plan: WellFormed<'_>) -> Self {
+        let (input, output) = plan.collective.blocks(plan.ranks);
+        let chunks = i128::from(input.max(output)) * i128::from(plan.chunks_per_block());
+        let chunk = Ratio::new(1, chunks).unwrap_or(Ratio::ZERO);
+        let mut traffic = Self { pairs: BTreeMap::new(), switched: BTreeMap::new(), chunk };
+        for (rank, program) in (0..).zip(&plan.plan().programs) {
+            for visit in program.lanes.iter().flat_map(|lane| lane.walk()) {
+                let Some(step) = visit.step.at(&visit.iterations) else {
+                    unreachable!("a well-formed plan has such steps only")
+                };
+                traffic.step(plan, rank, &step);
+            }
+        }
+        traffic
+    }
+
+    /// What goes from rank to rank, as shares of the call's size; what goes to and from switches that compute is not in it.
+    pub fn pairs(&self) -> impl Iterator<Item = ((u32, u32), Ratio)> {
+        self.pairs.iter().map(|(&pair, &chunks)| (pair, self.share(chunks)))
+    }
+
+    /// The most that any rank sends, or receives, inside its island, as a share of the call's size. `islands` tells the
+    /// island of each rank.
+    pub fn most_inside(&self, islands: &[u32]) -> Ratio {
+        let mut ranks = BTreeMap::<u32, Flow>::new();
+        for (&(from, to), &chunks) in &self.pairs {
+            if islands[from as usize] == islands[to as usize] {
+                ranks.entry(from).or_default().sent += chunks;
+                ranks.entry(to).or_default().received += chunks;
+            }
+        }
+        for (&(switch, rank), flow) in &self.switched {
+            if switch == Switch::Nvswitch {
+                ranks.entry(rank).or_default().add(*flow);
+            }
+        }
+        self.most(ranks)
+    }
+
+    /// The most that any island sends, or receives, as a share of the call's size.
+    pub fn most_across(&self, islands: &[u32]) -> Ratio {
+        let mut totals = BTreeMap::<u32, Flow>::new();
+        for (&(from, to), &chunks) in &self.pairs {
+            let (from, to) = (islands[from as usize], islands[to as usize]);
+            if from != to {
+                totals.entry(from).or_default().sent += chunks;
+                totals.entry(to).or_default().received += chunks;
+            }
+        }
+        for (&(switch, rank), flow) in &self.switched {
+            if switch == Switch::Network {
+                totals.entry(islands[rank as usize]).or_default().add(*flow);
+            }
+        }
+        self.most(totals)
+    }
+
+    fn step(&mut self, plan: WellFormed<'_>, rank: u32, step: &Step<u32>) {
+        let group = |number: u32| &plan.plan().groups[number as usize];
+        let multicasts: Vec<u32> = step.outputs.iter().filter_map(multicast).collect();
+        let sums: Vec<u32> = step.inputs.iter().filter_map(summed).collect();
+        let handed_down = |number: u32| {
+            group(number).switch == Switch::Network && sums.contains(&number) && multicasts.contains(&number)
+        };
+        for input in &step.inputs {
+            match *input {
+                Input::Peer(Remote { rank: owner, .. }) => self.pair(owner, rank),
+                Input::Switch(Grouped { group: number, .. }) => {
+                    let switch = group(number).switch;
+                    group(number).members.iter().for_each(|&member| self.flow(switch, member).sent += 1);
+                    self.flow(switch, rank).received += u64::from(!handed_down(number));
+                }
+                Input::Local(_) | Input::Received { .. } => {}
+            }
+        }
+        for output in &step.outputs {
+            match *output {
+                Output::Sent { to } => self.pair(rank, to),
+                Output::Peer(Remote { rank: owner, .. }) => self.pair(rank, owner),
+                Output::Multicast(Grouped { group: number, .. }) => {
+                    let switch = group(number).switch;
+                    self.flow(switch, rank).sent += u64::from(!handed_down(number));
+                    group(number).members.iter().for_each(|&member| self.flow(switch, member).received += 1);
+                }
+                Output::Local(_) => {}
+            }
+        }
+    }
+
+    /// A chunk goes from a rank to a rank. What stays at home is no traffic.
+    fn pair(&mut self, from: u32, to: u32) {
+        if from != to {
+            *self.pairs.entry((from, to)).or_default() += 1;
+        }
+    }
+
+    fn flow(&mut self, switch: Switch, rank: u32) -> &mut Flow {
+        self.switched.entry((switch, rank)).or_default()
+    }
+
+    fn most<K>(&self, flows: BTreeMap<K, Flow>) -> Ratio {
+        self.share(flows.into_values().map(|flow| flow.sent.max(flow.received)).max().unwrap_or(0))
+    }
+
+    fn share(&self, chunks: u64) -> Ratio {
+        // A chunk is one over a count, so this does not leave the range of fractions.
+        self.chunk.times(chunks.into()).unwrap_or(Ratio::ZERO)
+    }
+}
+
+impl Flow {
+    fn add(&mut self, other: Flow) {
+        self.sent += other.sent;
+        self.received += other.received;
+    }
+}
+
+fn summed(input: &Input<u32>) -> Option<u32> {
+    if let Input::Switch(all) = input { Some(all.group) } else { None }
+}
+
+fn multicast(output: &Output<u32>) -> Option<u32> {
+    if let Output::Multicast(all) = output { Some(all.group) } else { None }
+}

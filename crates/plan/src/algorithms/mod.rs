@@ -10,6 +10,7 @@ pub mod linear;
 pub mod one_shot;
 pub mod pairwise;
 pub mod ring;
+pub mod tree;
 pub mod two_shot;
 
 use std::fmt;
@@ -39,6 +40,8 @@ pub enum Algorithm {
     Linear,
     /// Every two ranks exchange what they have for each other.
     Pairwise,
+    /// Two binary trees carry half of the data each, up to be reduced and down to be handed out.
+    Tree,
 }
 
 /// Why an algorithm has no plan for a collective on some wiring, in a sentence.
@@ -47,7 +50,7 @@ pub enum Algorithm {
 pub struct Impossible(pub String);
 
 /// What is said of each algorithm, in the order of the names: what it is called, and what it does in a line.
-const ABOUT: [(Algorithm, &str, &str); 8] = [
+const ABOUT: [(Algorithm, &str, &str); 9] = [
     (
         Algorithm::ExchangeLl,
         "exchange-ll",
@@ -60,6 +63,11 @@ const ABOUT: [(Algorithm, &str, &str); 8] = [
     (Algorithm::Chain, "chain", "ranks stand in a row and hand on, tile after tile"),
     (Algorithm::Linear, "linear", "the root deals with everyone in turn"),
     (Algorithm::Pairwise, "pairwise", "every two ranks exchange what they have for each other"),
+    (
+        Algorithm::Tree,
+        "tree",
+        "two binary trees carry half of the data each, up to be reduced and down to be handed out",
+    ),
 ];
 
 impl Algorithm {
@@ -110,6 +118,9 @@ impl Algorithm {
             (Algorithm::Linear, &Collective::Gather { root }) => Ok(linear::gather(layout, root)),
             (Algorithm::Linear, &Collective::Scatter { root }) => Ok(linear::scatter(layout, root)),
             (Algorithm::Pairwise, Collective::AllToAll) => Ok(pairwise::all_to_all(layout)),
+            (Algorithm::Tree, Collective::AllReduce) => Ok(tree::all_reduce(layout)),
+            (Algorithm::Tree, &Collective::Broadcast { root }) => Ok(tree::broadcast(layout, root)),
+            (Algorithm::Tree, &Collective::Reduce { root }) => Ok(tree::reduce(layout, root)),
             _ => Err(Impossible(format!("{self} does no {}", collective.name()))),
         }
     }

@@ -1,0 +1,181 @@
+//! Every algorithm and every collective it does: proved on many layouts, and right on elements at any count.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use weftlink_plan::domain::elements::oracle;
+use weftlink_plan::{Algorithm, Collective, Cut, Layout, Plan, verify};
+
+/// The collectives to try with so many ranks: every kind, from and to several roots.
+fn collectives(ranks: u32) -> Vec<Collective> {
+    let mut roots: Vec<u32> = if ranks <= 9 { (0..ranks).collect() } else { vec![0, ranks / 2, ranks - 1] };
+    roots.dedup();
+    let rooted = roots.into_iter().flat_map(|root| {
+        [
+            Collective::Reduce { root },
+            Collective::Broadcast { root },
+            Collective::Gather { root },
+            Collective::Scatter { root },
+        ]
+    });
+    let mut all: Vec<_> = rooted.collect();
+    all.extend(Collective::KINDS.into_iter().filter(|collective| collective.root().is_none()));
+    all.extend(tori(ranks).into_iter().map(|torus| Collective::Neighbours { torus }));
+    all.extend(messages(ranks).into_iter().map(|messages| Collective::SendReceive { messages }));
+    all
+}
+
+/// Rings, planes and cubes, with dimensions of one and two ranks where they fit.
+fn tori(ranks: u32) -> Vec<[u32; 3]> {
+    let mut tori = vec![[1, 1, ranks], [ranks, 1, 1]];
+    for divisor in [2, 3, 4].into_iter().filter(|&divisor| ranks.is_multiple_of(divisor)) {
+        tori.push([1, ranks / divisor, divisor]);
+        if (ranks / divisor).is_multiple_of(2) {
+            tori.push([divisor, ranks / divisor / 2, 2]);
+        }
+    }
+    tori
+}
+
+/// Lists of messages: none, all to themselves, everybody to everybody several times, two that both send first, and some
+/// that look random.
+fn messages(ranks: u32) -> Vec<Vec<(u32, u32)>> {
+    let last = ranks - 1;
+    let both = [(0, last), (last, 0)].repeat(5);
+    let mixed = (0..3 * ranks).map(|i| (i * 7 % ranks, i * i % ranks)).collect();
+    let mut lists = vec![vec![], (0..ranks).map(|rank| (rank, rank)).collect(), both, mixed];
+    if ranks <= 9 {
+        lists.push((0..3 * ranks * ranks).map(|i| (i % ranks, i / ranks % ranks)).collect());
+    }
+    lists
+}
+
+/// Every plan of every algorithm on a layout.
+fn plans(layout: &Layout) -> Vec<Plan> {
+    let mut plans = Vec::new();
+    for collective in collectives(layout.ranks()) {
+        let recipes =
+            Algorithm::ALL.into_iter().filter_map(|algorithm| algorithm.recipe(&collective, layout).ok());
+        plans.extend(recipes.map(|recipe| recipe.plan()));
+    }
+    plans
+}
+
+fn prove(layout: &Layout) {
+    for plan in plans(layout) {
+        let (name, collective, ranks) = (plan.name.clone(), plan.collective.clone(), plan.ranks);
+        verify(plan).unwrap_or_else(|refusal| panic!("{name} {collective} of {ranks}: {refusal}"));
+    }
+}
+
+#[test]
+fn all_are_proved_for_few_ranks() {
+    (1..=17).for_each(|ranks| prove(&Layout::flat(ranks, 1)));
+}
+
+#[test]
+fn all_are_proved_for_many_ranks() {
+    [24, 32, 64, 72].into_iter().for_each(|ranks| prove(&Layout::flat(ranks, 1)));
+}
+
+#[test]
+fn all_are_proved_on_islands() {
+    for (islands, each) in [(2, 1), (2, 3), (2, 4), (3, 3), (4, 2), (5, 2), (4, 8)] {
+        prove(&Layout::grid(islands, each, 1));
+    }
+    // Islands of different sizes, whose ranks are not in order, and inside which not everyone reaches everyone.
+    let islands = vec![vec![3, 0], vec![5, 1, 6, 7], vec![2], vec![4, 8]];
+    prove(&Layout { islands, switched: false, ..Layout::flat(9, 2) });
+}
+
+/// What a block of output should hold, from what the collective is and not from how the crate promises it. Element i of
+/// block b of rank r is given as `number(r, b, i)`.
+fn expected(
+    collective: &Collective,
+    ranks: u32,
+    rank: u32,
+    block: usize,
+    number: impl Fn(u32, usize) -> u64,
+) -> Option<u64> {
+    let sum = |below: u32, block: usize| Some((0..below).map(|from| number(from, block)).sum());
+    let mine = rank as usize;
+    match collective {
+        Collective::AllReduce => sum(ranks, 0),
+        Collective::Reduce { root } => (rank == *root).then(|| sum(ranks, 0))?,
+        Collective::Broadcast { root } => Some(number(*root, 0)),
+        Collective::AllGather => Some(number(block as u32, 0)),
+        Collective::ReduceScatter => sum(ranks, mine),
+        Collective::AllToAll => Some(number(block as u32, mine)),
+        Collective::Gather { root } => (rank == *root).then(|| number(block as u32, 0)),
+        Collective::Scatter { root } => Some(number(*root, mine)),
+        Collective::Scan => sum(rank + 1, 0),
+        Collective::ExclusiveScan => (rank > 0).then(|| sum(rank, 0))?,
+        Collective::SendReceive { messages } => {
+            let mut sent = vec![0; ranks as usize];
+            let mut received = Vec::new();
+            for &(from, to) in messages {
+                if to == rank {
+                    received.push((from, sent[from as usize]));
+                }
+                sent[from as usize] += 1;
+            }
+            received.get(block).map(|&(from, block)| number(from, block))
+        }
+        Collective::Neighbours { torus: [x, y, z] } => {
+            let at = [rank / (y * z), rank / z % y, rank % z];
+            let (dimension, size) = (block / 2, [*x, *y, *z][block / 2]);
+            let mut there = at;
+            there[dimension] = (at[dimension] + if block % 2 == 0 { size - 1 } else { 1 }) % size;
+            let neighbour = (there[0] * y + there[1]) * z + there[2];
+            // What it gave to the one on its other side, which is here.
+            Some(number(neighbour, if block % 2 == 0 { block + 1 } else { block - 1 }))
+        }
+        Collective::Barrier => None,
+    }
+}
+
+#[test]
+fn all_give_what_the_collective_is() {
+    for ranks in (1..=9).chain([16, 17]) {
+        for plan in plans(&Layout::flat(ranks, 2)) {
+            if ranks <= 5 {
+                assert_eq!(Plan::from_json(&plan.to_json()).unwrap(), plan);
+            }
+            let plan = verify(plan).unwrap();
+            for count in [0, 1, 7, 100] {
+                gives_what_the_collective_is(&plan, count);
+            }
+        }
+    }
+}
+
+fn gives_what_the_collective_is(plan: &weftlink_plan::Verified, count: usize) {
+    let (collective, ranks) = (&plan.collective, plan.ranks);
+    let number = |rank: u32, block: usize, at: usize| {
+        1_000_003 * u64::from(rank + 1) + 1009 * block as u64 + at as u64
+    };
+    let input = |rank| {
+        let blocks = collective.gives(rank, ranks) as usize;
+        (0..blocks).flat_map(|block| (0..count).map(move |at| number(rank, block, at))).collect()
+    };
+    let inputs: Vec<Vec<u64>> = (0..ranks).map(input).collect();
+    let cut = Cut::new(count, plan.chunks_per_block(), 4, 8);
+    for &aliasing in &plan.aliasing {
+        let (outputs, _) = oracle(plan, cut, aliasing, &inputs, |a, b| a + b);
+        for (rank, output) in (0..).zip(&outputs) {
+            for block in 0.. {
+                let wanted: Option<Vec<_>> = (0..count)
+                    .map(|at| expected(collective, ranks, rank, block, |from, block| number(from, block, at)))
+                    .collect();
+                let range = block * count..(block + 1) * count;
+                let Some(found) = output.get(range).filter(|found| !found.is_empty()) else { break };
+                assert_eq!(
+                    Some(found),
+                    wanted.as_deref(),
+                    "{} {collective} {aliasing}, rank {rank}",
+                    plan.name
+                );
+            }
+            assert_eq!(output.len(), collective.gets(rank, ranks) as usize * count);
+        }
+    }
+}

@@ -5,6 +5,8 @@
 
 pub mod chain;
 pub mod exchange;
+mod grid;
+pub mod hierarchical;
 pub mod linear;
 pub mod one_shot;
 pub mod pairwise;
@@ -38,6 +40,8 @@ pub enum Algorithm {
     Linear,
     /// Every two ranks exchange what they have for each other.
     Pairwise,
+    /// First inside each island, then between the islands along rails, then inside again.
+    Hierarchical,
 }
 
 /// Why an algorithm has no plan for a collective on some wiring, in a sentence.
@@ -46,7 +50,7 @@ pub enum Algorithm {
 pub struct Impossible(pub String);
 
 /// What is said of each algorithm, in the order of the names: what it is called, and what it does in a line.
-const ABOUT: [(Algorithm, &str, &str); 8] = [
+const ABOUT: [(Algorithm, &str, &str); 9] = [
     (
         Algorithm::ExchangeLl,
         "exchange-ll",
@@ -59,6 +63,11 @@ const ABOUT: [(Algorithm, &str, &str); 8] = [
     (Algorithm::Chain, "chain", "ranks stand in a row and hand on, tile after tile"),
     (Algorithm::Linear, "linear", "the root deals with everyone in turn"),
     (Algorithm::Pairwise, "pairwise", "every two ranks exchange what they have for each other"),
+    (
+        Algorithm::Hierarchical,
+        "hierarchical",
+        "inside each island, between the islands along rails, inside again",
+    ),
 ];
 
 impl Algorithm {
@@ -109,6 +118,13 @@ impl Algorithm {
             (Algorithm::Linear, &Collective::Gather { root }) => Ok(linear::gather(layout, root)),
             (Algorithm::Linear, &Collective::Scatter { root }) => Ok(linear::scatter(layout, root)),
             (Algorithm::Pairwise, Collective::AllToAll) => Ok(pairwise::all_to_all(layout)),
+            (Algorithm::Hierarchical, Collective::AllReduce) => hierarchical::all_reduce(layout),
+            (Algorithm::Hierarchical, Collective::AllGather) => hierarchical::all_gather(layout),
+            (Algorithm::Hierarchical, Collective::ReduceScatter) => hierarchical::reduce_scatter(layout),
+            (Algorithm::Hierarchical, &Collective::Broadcast { root }) => {
+                hierarchical::broadcast(layout, root)
+            }
+            (Algorithm::Hierarchical, Collective::AllToAll) => hierarchical::all_to_all(layout),
             _ => Err(Impossible(format!("{self} does no {}", collective.name()))),
         }
     }

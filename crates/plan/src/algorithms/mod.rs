@@ -5,7 +5,9 @@
 
 pub mod chain;
 pub mod exchange;
+mod grid;
 pub mod header;
+pub mod hierarchical;
 pub mod linear;
 pub mod one_shot;
 pub mod pairwise;
@@ -42,6 +44,8 @@ pub enum Algorithm {
     Pairwise,
     /// Two binary trees carry half of the data each, up to be reduced and down to be handed out.
     Tree,
+    /// First inside each island, then between the islands along rails, then inside again.
+    Hierarchical,
 }
 
 /// Why an algorithm has no plan for a collective on some wiring, in a sentence.
@@ -50,7 +54,7 @@ pub enum Algorithm {
 pub struct Impossible(pub String);
 
 /// What is said of each algorithm, in the order of the names: what it is called, and what it does in a line.
-const ABOUT: [(Algorithm, &str, &str); 9] = [
+const ABOUT: [(Algorithm, &str, &str); 10] = [
     (
         Algorithm::ExchangeLl,
         "exchange-ll",
@@ -67,6 +71,11 @@ const ABOUT: [(Algorithm, &str, &str); 9] = [
         Algorithm::Tree,
         "tree",
         "two binary trees carry half of the data each, up to be reduced and down to be handed out",
+    ),
+    (
+        Algorithm::Hierarchical,
+        "hierarchical",
+        "inside each island, between the islands along rails, inside again",
     ),
 ];
 
@@ -121,6 +130,13 @@ impl Algorithm {
             (Algorithm::Tree, Collective::AllReduce) => Ok(tree::all_reduce(layout)),
             (Algorithm::Tree, &Collective::Broadcast { root }) => Ok(tree::broadcast(layout, root)),
             (Algorithm::Tree, &Collective::Reduce { root }) => Ok(tree::reduce(layout, root)),
+            (Algorithm::Hierarchical, Collective::AllReduce) => hierarchical::all_reduce(layout),
+            (Algorithm::Hierarchical, Collective::AllGather) => hierarchical::all_gather(layout),
+            (Algorithm::Hierarchical, Collective::ReduceScatter) => hierarchical::reduce_scatter(layout),
+            (Algorithm::Hierarchical, &Collective::Broadcast { root }) => {
+                hierarchical::broadcast(layout, root)
+            }
+            (Algorithm::Hierarchical, Collective::AllToAll) => hierarchical::all_to_all(layout),
             _ => Err(Impossible(format!("{self} does no {}", collective.name()))),
         }
     }

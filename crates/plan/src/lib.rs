@@ -34,5 +34,5 @@ pub use plan::{Aliasing, Plan};
 pub use recipe::Recipe;
 pub use reduction::{Element, Reducer, Reduction};
 pub use refusal::{Cell, Fault, Refusal, Spot, Toucher};
-pub use verify::{Verified, verify};
+pub use verify::{Verified, verify, verify_by_classes};
 pub use well_formed::WellFormed;

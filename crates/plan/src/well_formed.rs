@@ -26,7 +26,7 @@ const WORK_MAX: u64 = 1 << 25;
 /// them carries: some seconds.
 const CLOCK_WORK_MAX: u64 = 1 << 31;
 /// Up to so much of that, every rank stands for itself, whatever symmetry a plan declares.
-const EXACT_WORK_MAX: u64 = 1 << 26;
+pub(crate) const EXACT_WORK_MAX: u64 = 1 << 26;
 /// Lanes of all ranks: each knows how far each of the others is.
 const LANES_TOTAL_MAX: u64 = 1 << 14;
 /// Clock entries that signals and entered calls leave behind in a proof: half a gigabyte.
@@ -169,11 +169,11 @@ fn sizes(plan: &Plan) -> Result<(), Fault> {
     limit("the number of members of all groups", members, u64::from(RANKS_MAX) * 4)
 }
 
-/// The classes by which a plan is proved: every rank on its own if that takes no time, else those it declares.
-pub(crate) fn classes(plan: WellFormed<'_>) -> Result<Classes, Refusal> {
+/// The classes by which a plan is proved: every rank on its own up to so much work, else those it declares.
+pub(crate) fn classes(plan: WellFormed<'_>, exact_work_max: u64) -> Result<Classes, Refusal> {
     let refuse = |spot, fault| Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) };
     let trivial = Classes::trivial(plan.ranks);
-    let classes = if plan.proof_work(&trivial) <= EXACT_WORK_MAX {
+    let classes = if plan.proof_work(&trivial) <= exact_work_max {
         trivial
     } else {
         Classes::check(plan.plan()).map_err(|(spot, what)| refuse(spot, Fault::Malformed(what)))?

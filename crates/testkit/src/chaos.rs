@@ -14,7 +14,8 @@
 //! whether anybody else touches them; it writes fresh input just before it enters the next call.
 //!
 //! **What is seen.** A deadlock, a wrong sum, ranks that disagree in a bit, an input that was changed, memory that was
-//! written after the call returned, messages that nobody took. Not seen: what no schedule tried happened to show.
+//! written after the call returned, a barrier left too early, messages that nobody
+//! took. Not seen: what no schedule tried happened to show.
 //!
 //! Deliberately absent: weak memory. Reads and writes take effect at once and in order.
 
@@ -24,7 +25,6 @@ mod flat;
 mod lane;
 mod machine;
 mod outcome;
-mod promise;
 mod random;
 mod schedule;
 mod user;

@@ -5,12 +5,15 @@
 //!
 //! [`chaos`] runs a plan on real numbers under hostile schedules, to see whether it goes wrong; [`mutations`] makes
 //! all the small mistakes that a plan's author could make. Together they test the verifier: whatever goes wrong
-//! under chaos must have been refused. [`plans`] has good plans that use what no built-in algorithm uses.
+//! under chaos must have been refused. Their subjects are the [`catalogue`] of all that the algorithms can do, and [`plans`]
+//! that use what no built-in algorithm uses. [`promise`] is a second list of what each collective promises.
 //!
 //! Deliberately absent: anything a user of Weft would need. No crate that is published depends on this one.
 
 pub mod cases;
+pub mod catalogue;
 pub mod chaos;
 pub mod mutations;
 pub mod plans;
+pub mod promise;
 pub mod trace;

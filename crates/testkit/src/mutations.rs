@@ -5,11 +5,14 @@
 
 mod index;
 mod step;
+mod turned;
 
 use std::collections::HashSet;
 
 use weftlink_plan::Plan;
 use weftlink_plan::plan::{Aliasing, Node, Step};
+
+pub use turned::turned;
 
 /// A plan with one mistake.
 #[derive(Clone, Debug)]
@@ -69,6 +72,13 @@ fn whole(plan: &Plan, found: &mut Found) {
     }
     for aliasing in Aliasing::BOTH.into_iter().filter(|aliasing| !plan.aliasing.contains(aliasing)) {
         change("aliasing", format!("claims {aliasing} too"), &|plan| plan.aliasing.push(aliasing));
+    }
+    for (group, written) in plan.groups.iter().enumerate() {
+        for (position, rank) in written.members.iter().enumerate() {
+            change("group member", format!("group {group} without rank {rank}"), &|plan| {
+                plan.groups[group].members.remove(position);
+            });
+        }
     }
     change("counters", "one counter less".into(), &|plan| plan.counters = plan.counters.saturating_sub(1));
     let less = |chunks: &mut u32| *chunks = chunks.saturating_sub(1);

@@ -1,8 +1,25 @@
 //! Good plans that use what no built-in algorithm uses yet, so that it is tested all the same.
 
+mod moves;
+mod switched;
+
 use weftlink_plan::plan::{
     Channel, Chunks, Collective, Input, Lane, Output, Place, Plan, Program, Protocol, Step, Wait,
 };
+
+pub use moves::{barrier, exclusive_scan, messages, neighbours, scan};
+pub use switched::switched;
+
+/// All of them for so many ranks, in which sizes there are.
+pub fn all(ranks: u32) -> Vec<Plan> {
+    let mut plans = vec![push(ranks), split(ranks), switched(ranks), scan(ranks), exclusive_scan(ranks)];
+    plans
+        .extend([barrier(ranks), messages(ranks, &[(0, ranks - 1), (ranks - 1, 0), (0, ranks - 1), (0, 0)])]);
+    plans.extend([neighbours([1, 1, ranks]), neighbours([1, ranks, 1])]);
+    plans.extend((ranks == 2).then(credit));
+    plans.extend((ranks == 4).then(|| neighbours([2, 1, 2])));
+    plans
+}
 
 /// All-reduce by writing into the peers' scratch, which is reused in every tile: nobody begins the next tile before
 /// the peers have read this one.

@@ -148,6 +148,8 @@ impl Algorithm {
             Algorithm::Chain => file!("chain.rs"),
             Algorithm::Linear => file!("linear.rs"),
             Algorithm::Pairwise => file!("pairwise.rs"),
+            Algorithm::Tree => file!("tree.rs"),
+            Algorithm::Hierarchical => file!("hierarchical.rs"),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::collective::Promise;
 use crate::cut::Cut;
 use crate::interpret::{Access, Domain, Event, Machine, Shape};
 use crate::plan::{Aliasing, Buffer};
+use crate::reduction::Reducer;
 use crate::refusal::{Cell, Spot};
 
 /// What a call should give: runs a plan on real elements, in blocks that are all cut in the same way.
@@ -24,7 +25,7 @@ pub fn oracle<T: Copy>(
     cut: Cut,
     aliasing: Aliasing,
     inputs: &[Vec<T>],
-    combine: impl Fn(T, T) -> T,
+    combine: impl Fn(T, T) -> T + Send + Sync,
 ) -> (Vec<Vec<T>>, Vec<Event>) {
     oracle_uneven(plan, |_, _| cut, aliasing, inputs, combine)
 }
@@ -39,7 +40,22 @@ pub fn oracle_uneven<T: Copy>(
     cuts: impl Fn(u32, u32) -> Cut,
     aliasing: Aliasing,
     inputs: &[Vec<T>],
-    combine: impl Fn(T, T) -> T,
+    combine: impl Fn(T, T) -> T + Send + Sync,
+) -> (Vec<Vec<T>>, Vec<Event>) {
+    oracle_with(plan, cuts, aliasing, inputs, &Reducer::user_defined(true, combine))
+}
+
+/// The same for a reduction with all its parts. Whether the plan may carry it is for
+/// [`Reduction::allowed`](crate::Reduction::allowed) to say; it is done here in any case.
+///
+/// # Panics
+/// If the number or the lengths of inputs are not the plan's.
+pub fn oracle_with<T: Copy>(
+    plan: &Verified,
+    cuts: impl Fn(u32, u32) -> Cut,
+    aliasing: Aliasing,
+    inputs: &[Vec<T>],
+    reducer: &Reducer<'_, T>,
 ) -> (Vec<Vec<T>>, Vec<Event>) {
     assert_eq!(inputs.len(), plan.ranks as usize, "one input per rank");
     let (collective, ranks) = (&plan.collective, plan.ranks);
@@ -60,7 +76,7 @@ pub fn oracle_uneven<T: Copy>(
     let outputs = cuts[1].iter().map(|cuts| vec![None; length(cuts)]).collect();
     let tiles = cuts.iter().flatten().flatten().map(Cut::tiles).max().unwrap_or(1);
     let shape = Shape { calls: 1, tiles: tiles as u32, aliasing };
-    let domain = Elements { inputs, outputs, cuts, per_block: plan.chunks_per_block(), combine };
+    let domain = Elements { plan, inputs, outputs, cuts, reducer };
     let mut machine = Machine::new(plan.well_formed(), shape, domain);
     let mut events = Vec::new();
     let ran = machine.run(|_, event, _| {
@@ -73,19 +89,20 @@ pub fn oracle_uneven<T: Copy>(
     (outputs.into_iter().map(whole).collect(), events)
 }
 
-struct Elements<'i, T, F> {
+struct Elements<'i, T> {
+    plan: &'i Verified,
     inputs: &'i [Vec<T>],
     outputs: Vec<Vec<Option<T>>>,
     /// The cuts of the input and output blocks of each rank.
     cuts: [Vec<Vec<Cut>>; 2],
-    per_block: u32,
-    combine: F,
+    reducer: &'i Reducer<'i, T>,
 }
 
-impl<T, F> Elements<'_, T, F> {
+impl<T> Elements<'_, T> {
     /// Where a chunk lies in its buffer.
     fn range(&self, cell: Cell) -> Range<usize> {
-        let (block, index) = ((cell.chunk / self.per_block) as usize, cell.chunk % self.per_block);
+        let per_block = self.plan.chunks_per_block();
+        let (block, index) = ((cell.chunk / per_block) as usize, cell.chunk % per_block);
         let blocks = &self.cuts[usize::from(cell.buffer == Buffer::Output)][cell.rank as usize];
         let range = blocks[block].range(cell.tile as usize, index as usize);
         let first: usize = blocks[..block].iter().map(Cut::count).sum();
@@ -93,18 +110,22 @@ impl<T, F> Elements<'_, T, F> {
     }
 }
 
-impl<T: Copy, F: Fn(T, T) -> T> Domain for Elements<'_, T, F> {
+impl<T: Copy> Domain for Elements<'_, T> {
     type Value = Rc<[T]>;
     type Stamp = ();
 
     fn fresh(&mut self, _call: u32, cell: Cell) -> Rc<[T]> {
-        self.inputs[cell.rank as usize][self.range(cell)].into()
+        let given = &self.inputs[cell.rank as usize][self.range(cell)];
+        if !self.plan.collective.reduces() {
+            return given.into();
+        }
+        given.iter().map(|&value| self.reducer.before(cell.rank, value)).collect()
     }
 
     fn reduce(&mut self, _spot: &Spot, inputs: &[Rc<[T]>]) -> Rc<[T]> {
         let Some((first, others)) = inputs.split_first() else { return Rc::new([]) };
         let fold = |(at, &value): (usize, &T)| {
-            others.iter().fold(value, |sum, other| (self.combine)(sum, other[at]))
+            others.iter().fold(value, |sum, other| self.reducer.combine(sum, other[at]))
         };
         first.iter().enumerate().map(fold).collect()
     }
@@ -112,7 +133,12 @@ impl<T: Copy, F: Fn(T, T) -> T> Domain for Elements<'_, T, F> {
     fn returned(&mut self, _call: u32, cell: Cell, value: Option<&Rc<[T]>>) {
         if let (Buffer::Output, Some(value)) = (cell.buffer, value) {
             let range = self.range(cell);
-            let values = value.iter().map(|&value| Some(value));
+            let block = cell.chunk / self.plan.chunks_per_block();
+            let promised = self.plan.collective.promise(cell.rank, self.plan.ranks, block);
+            let values = value.iter().map(|&value| match promised {
+                Some(Promise::Reduction { below, .. }) => Some(self.reducer.after(value, below)),
+                _ => Some(value),
+            });
             self.outputs[cell.rank as usize][range]
                 .iter_mut()
                 .zip(values)

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use weftlink_plan::plan::{Buffer, Input, Lane, Node, Op, Output, Step, Wait};
-use weftlink_plan::{Affine, Aliasing, Plan};
+use weftlink_plan::{Affine, Aliasing, Collective, Plan};
 
 use super::Shape;
 use super::flat::{CHUNK, Chaos, End, FlatFifo, FlatLane, FlatStep, FlatWait, Malformed, Span, UserBuffers};
-use super::promise::blocks;
+use crate::promise::blocks;
 
 /// More of anything than tests need; what asks for more is refused rather than run.
 const LIMIT: usize = 100_000;
@@ -24,9 +24,15 @@ impl Chaos {
         let most = |of: fn((usize, usize)) -> usize| {
             (0..ranks).map(|rank| of(blocks(collective, ranks, rank))).max()
         };
-        let (inputs, outputs) = (most(|blocks| blocks.0).unwrap_or(0), most(|blocks| blocks.1).unwrap_or(0));
+        let (inputs, mut outputs) =
+            (most(|blocks| blocks.0).unwrap_or(0), most(|blocks| blocks.1).unwrap_or(0));
+        if *collective == Collective::ExclusiveScan {
+            // A single rank gets nothing, and its buffer is as long as if it got something.
+            outputs = 1;
+        }
         let (input, output) = (plan.chunks.input as usize, plan.chunks.output as usize);
-        let chunks = input.checked_div(inputs).unwrap_or(0);
+        // Where no blocks are moved, as in a barrier, there are no chunks to count.
+        let chunks = input.checked_div(inputs).or_else(|| output.checked_div(outputs)).unwrap_or(1);
         if chunks == 0 || input != inputs * chunks || output != outputs * chunks {
             return Err(Malformed::Sizes("the chunks are not those of whole blocks"));
         }
@@ -51,9 +57,12 @@ impl Chaos {
                 let numbers = blocks * chunks * CHUNK;
                 Span { base: take(tiles * numbers), stride: numbers, numbers }
             };
-            // The smaller buffer is the rank's own block of the larger.
+            // The smaller buffer is the rank's own block of the larger, or begins where that begins if messages are
+            // exchanged, of which none is the rank's own.
+            let messages = matches!(collective, Collective::SendReceive { .. });
             let within = |larger: Span, blocks: usize, own: usize| {
-                let first = if blocks * chunks * CHUNK == larger.numbers { 0 } else { own * chunks * CHUNK };
+                let is_start = messages || blocks * chunks * CHUNK == larger.numbers;
+                let first = if is_start { 0 } else { own * chunks * CHUNK };
                 Span { base: larger.base + first, stride: larger.stride, numbers: blocks * chunks * CHUNK }
             };
             let (input, output) = match (in_place && inputs > 0 && outputs > 0, inputs > outputs) {

@@ -114,6 +114,16 @@ pub enum Wrong {
         /// How many calls had returned on that rank.
         returned: u32,
     },
+    /// A barrier was left before everybody had come to it.
+    #[error("rank {rank} left the barrier of call {call} before rank {other} had entered it")]
+    Early {
+        /// Who left.
+        rank: usize,
+        /// Which call.
+        call: u32,
+        /// Who was missing.
+        other: usize,
+    },
     /// A message was never taken.
     #[error("a message from rank {from} to rank {to} was never taken")]
     Leftover {

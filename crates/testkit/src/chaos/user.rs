@@ -10,8 +10,8 @@ use weftlink_plan::{Aliasing, Collective};
 
 use super::flat::{CHUNK, Chaos};
 use super::outcome::Wrong;
-use super::promise::parts;
 use super::random::mix;
+use crate::promise::parts;
 
 /// What rounding may do to a sum of numbers in [1, 2), relative to it, on as many ranks as tests have.
 const TOLERANCE: f64 = 4e-6;
@@ -96,6 +96,12 @@ impl Users {
 
     fn check(&mut self, chaos: &Chaos, rank: usize, memory: &[u32]) -> Result<(), Wrong> {
         let (buffers, call, tiles) = (chaos.buffers[rank], self.users[rank].returned, chaos.shape.tiles);
+        let is_missing = |other: &usize| self.users[*other].entered <= call;
+        if chaos.collective == Collective::Barrier
+            && let Some(other) = (0..chaos.ranks).find(is_missing)
+        {
+            return Err(Wrong::Early { rank, call, other });
+        }
         let block = chaos.chunks * CHUNK;
         for (tile, index, address) in buffers.output.addresses(tiles) {
             let bits = memory[address];

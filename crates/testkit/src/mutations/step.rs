@@ -99,6 +99,11 @@ fn other_counters(counter: u32, site: &Site<'_>) -> impl Iterator<Item = u32> {
     (0..=site.plan.counters).filter(move |&other| other != counter)
 }
 
+/// The other groups, and one that does not exist.
+fn other_groups(group: u32, site: &Site<'_>) -> impl Iterator<Item = u32> {
+    (0..=site.plan.groups.len() as u32).filter(move |&other| other != group)
+}
+
 /// The rank after the one whose program it is.
 fn next_rank(site: &Site<'_>) -> Affine {
     ((site.rank as u32 + 1) % site.plan.ranks).into()
@@ -130,6 +135,10 @@ fn other_inputs(input: &Input, site: &Site<'_>) -> Vec<(String, Input)> {
             found.push(("from own input".into(), Input::Local(Place::input(0))));
         }
         Input::Switch(all) => {
+            for group in other_groups(all.group, site) {
+                let other = Input::Switch(Grouped { group, ..all.clone() });
+                found.push((format!("from group {group}"), other));
+            }
             for buffer in other_buffers(all.buffer, site) {
                 found.push((format!("from {buffer}"), Input::Switch(Grouped { buffer, ..all.clone() })));
             }
@@ -171,6 +180,10 @@ fn other_outputs(output: &Output, site: &Site<'_>) -> Vec<(String, Output)> {
             found.push(("to own output".into(), Output::Local(Place::output(0))));
         }
         Output::Multicast(all) => {
+            for group in other_groups(all.group, site) {
+                let other = Output::Multicast(Grouped { group, ..all.clone() });
+                found.push((format!("to group {group}"), other));
+            }
             for buffer in other_buffers(all.buffer, site) {
                 found.push((format!("to {buffer}"), Output::Multicast(Grouped { buffer, ..all.clone() })));
             }

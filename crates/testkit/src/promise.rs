@@ -1,10 +1,12 @@
 //! What each collective promises, written down a second time: the verifier has its own list, and two that agree are
 //! worth more than one that is used twice.
+//!
+//! A barrier promises nothing about blocks; that nobody leaves early is for [`chaos`](crate::chaos) to see.
 
 use weftlink_plan::Collective;
 
 /// How many blocks a rank passes in and gets back, if it does.
-pub(super) fn blocks(collective: &Collective, ranks: usize, rank: usize) -> (usize, usize) {
+pub fn blocks(collective: &Collective, ranks: usize, rank: usize) -> (usize, usize) {
     let only = |root: u32, blocks: usize| if root as usize == rank { blocks } else { 0 };
     let count = |messages: &[(u32, u32)], side: fn(&(u32, u32)) -> u32| {
         messages.iter().filter(|message| side(message) as usize == rank).count()
@@ -28,7 +30,7 @@ pub(super) fn blocks(collective: &Collective, ranks: usize, rank: usize) -> (usi
 }
 
 /// Which blocks of whose inputs add up to a block of a rank's output: rank, block.
-pub(super) fn parts(collective: &Collective, ranks: usize, rank: usize, block: usize) -> Vec<(usize, usize)> {
+pub fn parts(collective: &Collective, ranks: usize, rank: usize, block: usize) -> Vec<(usize, usize)> {
     let everybodys = |block: usize| (0..ranks).map(|rank| (rank, block)).collect();
     match *collective {
         Collective::Scan => (0..=rank).map(|rank| (rank, 0)).collect(),

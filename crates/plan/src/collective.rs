@@ -17,7 +17,8 @@ use crate::plan::Buffer;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Collective {
-    /// Every rank ends with the reduction of all ranks' inputs, the same bits everywhere.
+    /// Every rank ends with the reduction of all ranks' inputs, the same bits everywhere unless the plan
+    /// [says otherwise](crate::plan::Agreement).
     AllReduce,
     /// The root ends with the reduction of all ranks' inputs.
     Reduce {

@@ -7,7 +7,7 @@
 //!
 //! - every output chunk holds what the collective promises, of this call and tile: one rank's chunk, or the reduction of
 //!   the ranks' chunks, each exactly once; no rank leaves a barrier that another has not entered;
-//! - all ranks combine in the same order, so that they hold the same bits;
+//! - all ranks combine in the same order, so that they hold the same bits, unless the plan does not claim it;
 //! - no step combines different chunks or puts one where another belongs, so that each has one length in elements;
 //! - nothing waits for ever;
 //! - no two accesses of the same memory are unordered unless both read, the caller's own before and after included;

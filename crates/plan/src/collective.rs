@@ -265,6 +265,21 @@ impl Collective {
             _ => (Buffer::Output, block),
         }
     }
+
+    /// The block of a rank's other buffer that is the same memory when input and output are one, whether or not the
+    /// rank gives and gets; nothing if there is none.
+    pub(crate) fn twin(&self, rank: u32, buffer: Buffer, block: u32) -> Option<(Buffer, u32)> {
+        use Collective::{AllGather, Gather, ReduceScatter, Scatter};
+        match (self, buffer) {
+            (_, Buffer::Scratch) => None,
+            (AllGather | Gather { .. }, Buffer::Input) => Some((Buffer::Output, rank)),
+            (AllGather | Gather { .. }, Buffer::Output) => (block == rank).then_some((Buffer::Input, 0)),
+            (ReduceScatter | Scatter { .. }, Buffer::Output) => Some((Buffer::Input, rank)),
+            (ReduceScatter | Scatter { .. }, Buffer::Input) => (block == rank).then_some((Buffer::Output, 0)),
+            (_, Buffer::Input) => Some((Buffer::Output, block)),
+            (_, Buffer::Output) => Some((Buffer::Input, block)),
+        }
+    }
 }
 
 fn count(messages: &[(u32, u32)], wanted: impl Fn(&&(u32, u32)) -> bool) -> u32 {

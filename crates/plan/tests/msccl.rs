@@ -2,14 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use weftlink_plan::collective::Promise;
 use weftlink_plan::domain::elements::oracle;
 use weftlink_plan::msccl::At;
-use weftlink_plan::plan::{Agreement, Aliasing, Protocol};
-use weftlink_plan::{Collective, Cut, MscclError, Plan, Verified, verify};
+use weftlink_plan::plan::{Agreement, Aliasing, Lane, Node, Program, Protocol};
+use weftlink_plan::{Algorithm, Collective, Cut, MscclError, Plan, Verified, verify};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/msccl")
@@ -65,12 +66,95 @@ fn proved(text: &str, name: &str) -> Verified {
     verify(plan).unwrap_or_else(|refusal| panic!("{name}: {refusal}"))
 }
 
+/// Reads and proves a file, writes its plan and reads that again: the same collective, and the same results.
+fn goes_around(text: &str, name: &str) {
+    let plan = proved(text, name);
+    let written = plan.to_msccl().unwrap_or_else(|error| panic!("{name}: {error}"));
+    let again = proved(&written, name);
+    assert_eq!((&plan.collective, &plan.aliasing), (&again.collective, &again.aliasing), "{name}");
+    assert_eq!((plan.agreement, plan.chunks.input), (again.agreement, again.chunks.input), "{name}");
+    assert_eq!(outputs(&plan), outputs(&again), "{name}");
+    assert_eq!(again.to_msccl().unwrap(), written, "{name}: writing what was written changes nothing");
+}
+
 #[test]
-fn files_are_proved_and_keep_their_promises() {
+fn files_are_proved_and_go_around() {
     for file in files(&folder()) {
-        let text = fs::read_to_string(&file).unwrap();
-        outputs(&proved(&text, &file.display().to_string()));
+        goes_around(&fs::read_to_string(&file).unwrap(), &file.display().to_string());
     }
+}
+
+/// Every built-in plan for so many ranks.
+fn built_in(ranks: u32) -> Vec<Plan> {
+    let mut kinds = Collective::KINDS.to_vec();
+    let root = ranks - 1;
+    kinds.extend([Collective::Reduce { root }, Collective::Broadcast { root }]);
+    kinds.extend([Collective::Gather { root }, Collective::Scatter { root }]);
+    let all =
+        Algorithm::ALL.into_iter().flat_map(|algorithm| kinds.iter().map(move |kind| (algorithm, kind)));
+    all.filter_map(|(algorithm, kind)| algorithm.flat(kind, ranks, 3).ok()).collect()
+}
+
+#[test]
+fn built_in_plans_go_out_and_come_back() {
+    let mut went = BTreeSet::new();
+    for ranks in [1, 2, 3, 5, 8] {
+        for plan in built_in(ranks) {
+            let name = format!("{} {} of {ranks}", plan.name, plan.collective);
+            let plan = verify(plan).unwrap();
+            let written = match plan.to_msccl() {
+                Ok(written) => written,
+                // Those that reach into other ranks' memory.
+                Err(MscclError::Inexpressible { .. }) => continue,
+                Err(error) => panic!("{name}: {error}"),
+            };
+            went.insert((plan.name.clone(), plan.collective.name()));
+            let again = proved(&written, &name);
+            assert_eq!((&plan.collective, &plan.aliasing), (&again.collective, &again.aliasing), "{name}");
+            assert_eq!(again.agreement, Agreement::SameBits, "{name}");
+            assert_eq!(outputs(&plan), outputs(&again), "{name}");
+            assert_eq!(again.to_msccl().unwrap(), written, "{name}");
+        }
+    }
+    for (name, collective) in [
+        ("ring", "all-reduce"),
+        ("ring", "all-gather"),
+        ("ring", "reduce-scatter"),
+        ("exchange", "all-reduce"),
+        ("exchange-ll", "all-reduce"),
+        ("chain", "broadcast"),
+        ("chain", "reduce"),
+        ("linear", "gather"),
+        ("linear", "scatter"),
+        ("pairwise", "all-to-all"),
+    ] {
+        assert!(went.contains(&(name.to_owned(), collective)), "{name} {collective}: {went:?}");
+    }
+}
+
+#[test]
+fn what_the_format_cannot_say_is_refused() {
+    let says = |plan: Plan, what: &str| {
+        let message = plan.to_msccl().unwrap_err().to_string();
+        assert!(message.contains(what), "{message} does not say {what}");
+    };
+    says(
+        Algorithm::OneShot.plan(2, 1),
+        "rank 0, lane 0, step 0: it waits until rank 1 has entered the call; MSCCL's XML has no way",
+    );
+    let mut peers = Algorithm::OneShot.plan(2, 1);
+    let Node::Step(step) = &mut peers.programs[0].lanes[0].nodes[0] else { panic!("a step") };
+    step.waits.clear();
+    says(peers, "it reads the memory of rank 1");
+    let mut mixed = Algorithm::Ring.plan(3, 2);
+    mixed.channels[1].protocol = Protocol::Ll;
+    says(mixed, "different protocols");
+    let mut barrier = Plan::outline("barrier", Collective::Barrier, 2, 1);
+    barrier.programs = vec![Program { lanes: vec![Lane { channel: 0, nodes: vec![] }] }; 2];
+    says(barrier, "it is a barrier; MSCCL's XML has no way");
+    let mut malformed = Algorithm::Ring.plan(3, 2);
+    malformed.aliasing.clear();
+    says(malformed, "is refused");
 }
 
 #[test]
@@ -278,13 +362,13 @@ fn what_is_no_xml_of_this_kind_is_refused_by_its_line() {
 
 /// Files of others, where WEFT_SAMPLES/msccl has some.
 #[test]
-fn samples_are_proved() {
+fn samples_are_proved_and_go_around() {
     let Ok(samples) = std::env::var("WEFT_SAMPLES") else {
         println!("skipped: WEFT_SAMPLES is not set");
         return;
     };
     for file in files(&Path::new(&samples).join("msccl")) {
         let text = fs::read_to_string(&file).unwrap();
-        outputs(&proved(&text, &file.display().to_string()));
+        goes_around(&text, &file.display().to_string());
     }
 }

@@ -34,6 +34,12 @@ pub enum MscclError {
     /// The plan as a whole uses what the format does not have.
     #[error("{0}; MSCCL's XML has no way to say that")]
     InexpressiblePlan(String),
+    /// The plan that was to be written would wait for ever.
+    #[error("{spot}: it waits for a signal that never comes; verify the plan before it is written")]
+    Stuck {
+        /// The step that waits.
+        spot: Spot,
+    },
     /// The plan that was to be written breaks the rules of plans.
     #[error(transparent)]
     Refused(#[from] Refusal),

@@ -21,11 +21,16 @@
 //! Kept nowhere: `minBytes`, `maxBytes`, `nthreads`, `nchannels`, and whatever else the runtimes do not need in order to
 //! know what moves. Not read: the newer form with `op` elements, and collectives of the user's own (`custom`).
 
+mod emit;
 mod error;
+mod lanes;
+mod order;
 mod pairs;
 mod parse;
 mod program;
 mod read;
+mod split;
+mod write;
 
 pub use error::{At, MscclError};
 
@@ -35,5 +40,12 @@ impl Plan {
     /// Reads MSCCL's XML. What is read is not proved yet.
     pub fn from_msccl(text: &str) -> Result<Self, MscclError> {
         read::plan(&parse::program(text)?)
+    }
+
+    /// The plan as MSCCL's XML, with loops rolled out and lanes split into tbs of one peer each way.
+    ///
+    /// XML has no depth of FIFOs: whoever reads it takes NCCL's. So what is written has to be verified again.
+    pub fn to_msccl(&self) -> Result<String, MscclError> {
+        Ok(emit::xml(&write::program(self)?))
     }
 }

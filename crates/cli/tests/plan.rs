@@ -133,7 +133,13 @@ fn misuse_is_told_from_bad_input() {
         ("all-reduce --algorithm exchange --lanes 3", 2, "--lanes is for --algorithm ring"),
         ("verify nothere.json", 2, "cannot read nothere.json"),
         ("verify .", 1, "cannot read ."),
-        ("verify msccl.xml", 1, "msccl.xml: this is XML; Weft reads plans in JSON\n"),
+        ("verify msccl.xml", 1, "msccl.xml: algo: the attribute coll is missing\n"),
+        ("import msccl.xml", 1, "msccl.xml: algo: the attribute coll is missing\n"),
+        (
+            "all-reduce --algorithm one-shot --emit msccl",
+            1,
+            "it waits until rank 1 has entered the call; MSCCL's XML",
+        ),
         (
             "verify no.json",
             1,
@@ -203,4 +209,29 @@ fn the_guide_knows_the_limits_of_a_proof() {
         let is_told = limits.split([' ', ';', '|']).any(|word| word == limit);
         assert!(is_told, "docs/plan.md does not tell that {what} has the limit {limit}");
     }
+}
+
+#[test]
+fn msccl_programs_go_in_and_out() {
+    let folder = scratch("plan-msccl");
+    let run = |command: &str| {
+        let done = shell(&folder, command);
+        assert_eq!(done.code, Some(0), "{command}: {}", done.errors);
+        done.output
+    };
+    run("weft plan all-reduce -n 3 --algorithm exchange --emit msccl > exchange.xml");
+    let proved = run("weft plan verify exchange.xml");
+    assert!(
+        proved.starts_with(
+            "exchange.xml: exchange for 3 ranks computes all-reduce, out of place and in place;"
+        )
+    );
+    assert_eq!(run("weft plan verify - < exchange.xml").replacen("-:", "exchange.xml:", 1), proved);
+    run("weft plan import exchange.xml -o exchange.json");
+    assert_eq!(run("weft plan import exchange.xml"), run("cat exchange.json"));
+    assert_eq!(run("weft plan verify exchange.json").replace(".json", ".xml"), proved);
+    run("sed '0,/rrc/s//rrs/' exchange.xml > astray.xml");
+    let astray = shell(&folder, "weft plan verify astray.xml");
+    assert_eq!(astray.code, Some(1));
+    assert!(astray.errors.contains("gpu 0, tb 0, step 1"), "{}", astray.errors);
 }

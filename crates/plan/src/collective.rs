@@ -17,7 +17,8 @@ use crate::plan::Buffer;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Collective {
-    /// Every rank ends with the reduction of all ranks' inputs, the same bits everywhere.
+    /// Every rank ends with the reduction of all ranks' inputs, the same bits everywhere unless the plan
+    /// [says otherwise](crate::plan::Agreement).
     AllReduce,
     /// The root ends with the reduction of all ranks' inputs.
     Reduce {
@@ -262,6 +263,21 @@ impl Collective {
             // One side may have more blocks; those beyond the other's stay its own.
             (_, Buffer::Input) if block >= self.gets(rank, ranks) => (Buffer::Input, block),
             _ => (Buffer::Output, block),
+        }
+    }
+
+    /// The block of a rank's other buffer that is the same memory when input and output are one, whether or not the
+    /// rank gives and gets; nothing if there is none.
+    pub(crate) fn twin(&self, rank: u32, buffer: Buffer, block: u32) -> Option<(Buffer, u32)> {
+        use Collective::{AllGather, Gather, ReduceScatter, Scatter};
+        match (self, buffer) {
+            (_, Buffer::Scratch) => None,
+            (AllGather | Gather { .. }, Buffer::Input) => Some((Buffer::Output, rank)),
+            (AllGather | Gather { .. }, Buffer::Output) => (block == rank).then_some((Buffer::Input, 0)),
+            (ReduceScatter | Scatter { .. }, Buffer::Output) => Some((Buffer::Input, rank)),
+            (ReduceScatter | Scatter { .. }, Buffer::Input) => (block == rank).then_some((Buffer::Output, 0)),
+            (_, Buffer::Input) => Some((Buffer::Output, block)),
+            (_, Buffer::Output) => Some((Buffer::Input, block)),
         }
     }
 }

@@ -41,6 +41,9 @@ pub struct Plan {
     /// Whether it is right for blocks of different lengths too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uneven: bool,
+    /// Whether ranks that are promised the same reduction get the same bits.
+    #[serde(default, skip_serializing_if = "Agreement::is_default")]
+    pub agreement: Agreement,
     /// The kinds of FIFO that lanes use.
     #[serde(default)]
     pub channels: Vec<Channel>,
@@ -100,6 +103,23 @@ impl fmt::Display for Aliasing {
             Aliasing::InPlace => "in place",
             Aliasing::OutOfPlace => "out of place",
         })
+    }
+}
+
+/// Whether ranks that are promised the same reduction get the same bits. Rounding depends on the order of additions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Agreement {
+    /// All combine in the same order.
+    #[default]
+    SameBits,
+    /// Each in an order of its own, so that results may differ in the last bits. Programs from elsewhere do that.
+    UpToRounding,
+}
+
+impl Agreement {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 }
 

@@ -5,7 +5,7 @@
 //! and for files.
 
 use crate::collective::Collective;
-use crate::plan::{Aliasing, Chunks, Format, Plan, Program};
+use crate::plan::{Agreement, Aliasing, Chunks, Format, Plan, Program};
 
 /// An outline, and how to write each rank's program.
 pub struct Recipe<'a> {
@@ -49,6 +49,7 @@ impl Plan {
             chunks: Chunks { input: input * chunks, output: output * chunks, scratch: 0 },
             aliasing: Aliasing::BOTH.to_vec(),
             uneven: false,
+            agreement: Agreement::SameBits,
             channels: Vec::new(),
             groups: Vec::new(),
             counters: 0,

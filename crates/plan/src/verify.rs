@@ -7,7 +7,7 @@
 //!
 //! - every output chunk holds what the collective promises, of this call and tile: one rank's chunk, or the reduction of
 //!   the ranks' chunks, each exactly once; no rank leaves a barrier that another has not entered;
-//! - all ranks combine in the same order, so that they hold the same bits;
+//! - all ranks combine in the same order, so that they hold the same bits, unless the plan does not claim it;
 //! - no step combines different chunks or puts one where another belongs, so that each has one length in elements;
 //! - nothing waits for ever;
 //! - no two accesses of the same memory are unordered unless both read, the caller's own before and after included;
@@ -20,7 +20,7 @@ use std::ops::Deref;
 use crate::classes::Classes;
 use crate::domain::contributions::Contributions;
 use crate::interpret::{Blocked, Machine, Shape, Unset};
-use crate::plan::{Plan, Wait};
+use crate::plan::{Agreement, Plan, Wait};
 use crate::refusal::{Fault, Refusal, Spot};
 use crate::well_formed::{EXACT_WORK_MAX, WellFormed, classes};
 
@@ -90,6 +90,20 @@ fn verify_up_to(plan: Plan, exact_work_max: u64) -> Result<Verified, Refusal> {
     }
     let hash = plan.fingerprint();
     Ok(Verified { plan, hash, in_rank_order })
+}
+
+/// What a plan can claim about the bits of its results. Nothing is proved; a plan that is wrong in another way is left to
+/// [`verify`].
+pub(crate) fn agreement(plan: &Plan) -> Agreement {
+    let Ok(checked) = WellFormed::check(plan) else { return Agreement::SameBits };
+    let Ok(classes) = classes(checked) else { return Agreement::SameBits };
+    let shape = |aliasing| Shape { calls: 1, tiles: 1, aliasing };
+    let ran = checked.aliasing.iter().map(|&aliasing| prove(checked, shape(aliasing), &classes));
+    let differs = |refusal: &Refusal| matches!(*refusal.fault, Fault::Order { .. });
+    match ran.filter_map(Result::err).any(|refusal| differs(&refusal)) {
+        true => Agreement::UpToRounding,
+        false => Agreement::SameBits,
+    }
 }
 
 /// Runs a plan once in the given shape, looking for faults; tells whether all reductions keep the ranks' order.

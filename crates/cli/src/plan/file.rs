@@ -1,4 +1,4 @@
-//! Plans in files: reading them, and `weft plan verify`.
+//! Plans in files: reading them, `weft plan verify` and `weft plan import`.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
 use weftlink_fabric::bytes::Bytes;
+use weftlink_plan::plan::Agreement;
 use weftlink_plan::{Plan, Refusal, Verified, verify};
 
 use super::text::ways;
@@ -17,37 +18,64 @@ const BYTES_MAX: u64 = 64 << 20;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A plan in JSON, as `--emit json` prints it; `-` for standard input
+    /// A plan in JSON, as `--emit json` prints it, or MSCCL's XML; `-` for standard input
     file: PathBuf,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
+#[derive(clap::Args)]
+pub(super) struct ImportArgs {
+    /// MSCCL's XML; `-` for standard input
+    file: PathBuf,
+    /// Write the plan here instead of printing it
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
 /// A file's plan, proved.
 pub(crate) fn read(file: &Path) -> Result<Verified, Failure> {
-    verify(parse(file)?).with_context(|| file.display().to_string()).map_err(Failure::Finding)
+    let (plan, form) = parse(file)?;
+    verify(plan).map_err(|refusal| refusal_of(file, form, &refusal))
+}
+
+/// `weft plan import`.
+pub(super) fn import(args: &ImportArgs) -> Result<(), Failure> {
+    let (plan, _) = parse(&args.file)?;
+    let json = plan.to_json();
+    match &args.output {
+        None => Ok(writeln!(io::stdout(), "{json}")?),
+        Some(file) => std::fs::write(file, json + "\n")
+            .with_context(|| format!("cannot write {}", file.display()))
+            .map_err(Failure::Misuse),
+    }
 }
 
 /// `weft plan verify`.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let file = args.file.display().to_string();
-    let verified = verify(parse(&args.file)?);
+    let (plan, form) = parse(&args.file)?;
+    let verified = verify(plan);
     if args.json {
         crate::print_json(&match &verified {
             Ok(plan) => proved(&file, plan),
             Err(refusal) => refused(&file, refusal),
         })?;
     }
-    let plan = verified.with_context(|| file.clone()).map_err(Failure::Finding)?;
+    let plan = verified.map_err(|refusal| refusal_of(&args.file, form, &refusal))?;
     if !args.json {
         let (name, ranks, collective) = (&plan.name, counted(plan.ranks, "rank"), &plan.collective);
         let (lanes, steps, hash) =
             (counted(lanes(&plan), "lane"), counted(steps(&plan), "step"), plan.hash());
         let needs = if plan.needs_windows() { "; needs symmetric buffers" } else { "" };
+        let bits = match plan.agreement {
+            Agreement::SameBits => "",
+            Agreement::UpToRounding => "; ranks add in different orders, so the last bits may differ",
+        };
         writeln!(
             io::stdout(),
-            "{file}: {name} for {ranks} computes {collective}, {}; {steps} in {lanes}{needs}; \
+            "{file}: {name} for {ranks} computes {collective}, {}; {steps} in {lanes}{needs}{bits}; \
              hash {hash:016x}",
             ways(&plan)
         )?;
@@ -55,7 +83,25 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn parse(file: &Path) -> Result<Plan, Failure> {
+/// What a file is written in.
+#[derive(Clone, Copy)]
+enum Form {
+    Json,
+    Msccl,
+}
+
+/// A refusal, with whatever it takes to find the step in the file.
+fn refusal_of(file: &Path, form: Form, refusal: &Refusal) -> Failure {
+    let file = file.display();
+    Failure::finding(match form {
+        Form::Msccl if refusal.spot.is_some() => {
+            anyhow!("{file}: {refusal}; rank, lane and step are the file's gpu, tb and s")
+        }
+        _ => anyhow!("{file}: {refusal}"),
+    })
+}
+
+fn parse(file: &Path) -> Result<(Plan, Form), Failure> {
     let name = file.display();
     let source: Box<dyn Read> = if file == Path::new("-") {
         Box::new(io::stdin().lock())
@@ -69,11 +115,14 @@ fn parse(file: &Path) -> Result<Plan, Failure> {
         let limit = Bytes(BYTES_MAX);
         return Err(Failure::finding(anyhow!("{name} is larger than {limit}, so it is no plan")));
     }
-    if text.trim_start_matches('\u{feff}').trim_start().starts_with('<') {
-        return Err(Failure::finding(anyhow!("{name}: this is XML; Weft reads plans in JSON")));
+    // Errors tell their cause already, and would tell it again as a chain.
+    let text = text.trim_start_matches('\u{feff}');
+    if text.trim_start().starts_with('<') {
+        let plan = Plan::from_msccl(text).map_err(|error| Failure::finding(anyhow!("{name}: {error}")))?;
+        return Ok((plan, Form::Msccl));
     }
-    // The error tells its cause already, and would tell it again as a chain.
-    Plan::from_json(&text).map_err(|error| Failure::finding(anyhow!("{name}: {error}")))
+    let plan = Plan::from_json(text).map_err(|error| Failure::finding(anyhow!("{name}: {error}")))?;
+    Ok((plan, Form::Json))
 }
 
 fn proved(file: &str, plan: &Verified) -> Value {
@@ -84,6 +133,7 @@ fn proved(file: &str, plan: &Verified) -> Value {
         "collective": plan.collective,
         "ranks": plan.ranks,
         "aliasing": plan.aliasing,
+        "agreement": plan.agreement,
         "needs_symmetric_buffers": plan.needs_windows(),
         "lanes": lanes(plan),
         "steps": steps(plan),

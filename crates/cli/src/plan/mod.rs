@@ -25,7 +25,9 @@ Examples:
   weft plan all-reduce -n 4 --algorithm ring
   weft plan all-reduce -n 4 --algorithm ring --show 0
   weft plan all-reduce -n 4 --algorithm ring --emit json > ring.json
-  weft plan verify ring.json"
+  weft plan all-reduce -n 4 --algorithm ring --emit msccl > ring.xml
+  weft plan verify ring.json
+  weft plan import ring.xml -o ring.json"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -44,6 +46,8 @@ enum Command {
     AllReduce(Build),
     /// Prove that the plan in a file computes its collective, or say where it goes wrong
     Verify(file::Args),
+    /// Print the plan of an MSCCL program as JSON; it is not proved
+    Import(file::ImportArgs),
 }
 
 #[derive(clap::Args)]
@@ -57,7 +61,7 @@ struct Build {
     /// With --algorithm ring: rings side by side
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     lanes: Option<u32>,
-    /// What to print: words, or the file that `weft bench --plan` reads
+    /// What to print: words, the file that `weft bench --plan` reads, or MSCCL's XML
     #[arg(long, value_name = "FORM", default_value = "text")]
     emit: Emit,
     /// Print what this rank does, and leave the others out
@@ -72,12 +76,14 @@ const RANKS_MAX: i64 = 1024;
 enum Emit {
     Text,
     Json,
+    Msccl,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         Some(Command::AllReduce(build)) => print(build),
         Some(Command::Verify(args)) => file::run(args),
+        Some(Command::Import(args)) => file::import(args),
         None => Ok(list::print(args.json)?),
     }
 }
@@ -99,13 +105,14 @@ fn print(build: &Build) -> Result<(), Failure> {
         let last = build.ranks - 1;
         return Err(Failure::misuse(anyhow!("--show {rank}: the ranks are 0 to {last}")));
     }
-    if build.emit == Emit::Json && build.show.is_some() {
+    if build.emit != Emit::Text && build.show.is_some() {
         return Err(Failure::misuse(anyhow!("--show is for --emit text; a file holds all ranks")));
     }
     let plan = built_in(algorithm, build.ranks, build.lanes)?;
     let mut out = io::stdout().lock();
     match build.emit {
         Emit::Json => writeln!(out, "{}", plan.to_json())?,
+        Emit::Msccl => write!(out, "{}", plan.to_msccl().map_err(Failure::finding)?)?,
         Emit::Text => {
             let plan = verify(plan).map_err(Failure::finding)?;
             text::print(&mut out, &plan, build.show)?;

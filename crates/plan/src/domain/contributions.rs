@@ -12,7 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::classes::{Classes, Turn};
 use crate::collective::Promise;
 use crate::interpret::{Access, Domain, Shape, cell_position};
-use crate::plan::{Buffer, Collective};
+use crate::plan::{Agreement, Buffer, Collective};
 use crate::refusal::{Cell, Fault, Spot, Toucher};
 use crate::well_formed::WellFormed;
 
@@ -349,8 +349,9 @@ impl Domain for Contributions<'_> {
                 let whole =
                     matches!(promised, Promised::Reduction { below, .. } if value.span != Some((0, below)));
                 self.in_rank_order &= !whole;
+                let must_agree = self.plan.agreement == Agreement::SameBits;
                 let agrees = self.agrees(call, cell, promised, value);
-                agrees.err().map(|(other, theirs)| Fault::Order {
+                agrees.err().filter(|_| must_agree).map(|(other, theirs)| Fault::Order {
                     cell,
                     found: self.describe(value),
                     other,

@@ -1,0 +1,278 @@
+//! A program to a plan: ranks, lanes and steps with the file's numbers.
+
+use std::collections::BTreeMap;
+
+use super::error::{At, MscclError};
+use super::pairs;
+use super::program::{self, Block, Gpu, Kind, Program};
+use crate::Affine;
+use crate::plan::{
+    Aliasing, Buffer, Channel, Chunks, Collective, Input, Lane, Loop, Node, Output, Place, Plan, Protocol,
+    Step, Wait,
+};
+use crate::verify::agreement;
+
+/// The slots of a FIFO between two gpus on a channel: `NCCL_STEPS`.
+const SLOTS: u32 = 8;
+/// The slots that a message of protocol Simple takes: `MSCCL_CHUNKSTEPS`. The others take one.
+const SLOTS_OF_SIMPLE: u32 = 4;
+
+/// What a program does, as a plan.
+pub(super) fn plan(program: &Program) -> Result<Plan, MscclError> {
+    let ranks = program.gpus.len() as u32;
+    let (input, output) = program.collective.blocks(ranks);
+    let per_block = program.chunks / input.max(output).max(1);
+    let scratch = program.gpus.iter().map(|gpu| gpu.scratch_chunks).max().unwrap_or(0);
+    let (mut programs, mut counters) = (Vec::new(), 0);
+    for (rank, gpu) in (0..).zip(&program.gpus) {
+        let reader = GpuReader {
+            rank,
+            gpu,
+            collective: &program.collective,
+            ranks,
+            per_block,
+            in_place_only: program.aliasing == [Aliasing::InPlace],
+            telling: telling(gpu),
+        };
+        let lanes = (0..).zip(&gpu.blocks).map(|(number, block)| reader.lane(number, block));
+        let mut lanes = lanes.collect::<Result<Vec<_>, _>>()?;
+        if lanes.iter().flat_map(Lane::steps).any(|step| !step.signals.is_empty()) {
+            counters = counters.max(lanes.len() as u32);
+        }
+        if lanes.is_empty() {
+            lanes.push(Lane { channel: 0, nodes: vec![] });
+        }
+        programs.push(crate::plan::Program { lanes });
+    }
+    pairs::check(program)?;
+    let outline = Plan::outline(&program.name, program.collective.clone(), ranks, per_block);
+    let chunks = Chunks { scratch, ..outline.chunks };
+    let (aliasing, channels) = (program.aliasing.clone(), channels(program));
+    let mut plan = Plan { chunks, aliasing, channels, counters, programs, ..outline };
+    plan.agreement = agreement(&plan);
+    Ok(plan)
+}
+
+/// The channels of a program. A step's chunks are one message if they fit into a slot, and then it never waits halfway
+/// for its peer; so there are at least as many slots as a step has chunks.
+fn channels(program: &Program) -> Vec<Channel> {
+    let depth = if program.protocol == Protocol::Simple { SLOTS / SLOTS_OF_SIMPLE } else { SLOTS };
+    let mut channels = Vec::new();
+    for block in program.gpus.iter().flat_map(|gpu| &gpu.blocks) {
+        let number = block.channel as usize;
+        if number >= channels.len() {
+            channels.resize(number + 1, Channel { protocol: program.protocol, depth });
+        }
+        let longest = block.steps.iter().filter(|step| step.kind.sends()).map(|step| step.count).max();
+        channels[number].depth = channels[number].depth.max(longest.unwrap_or(0));
+    }
+    channels
+}
+
+/// Which steps of a gpu tell others that they are done, and who has to know at the end of a tile.
+struct Telling {
+    /// By tb and step: how often the tb's counter has been signalled once the step is done.
+    told: Vec<Vec<u32>>,
+    /// By tb and step: whether the step signals.
+    signals: Vec<Vec<bool>>,
+    /// By tb: the steps of other tbs that must be done before its next tile writes their scratch.
+    guards: Vec<BTreeMap<u32, u32>>,
+}
+
+fn telling(gpu: &Gpu) -> Telling {
+    let guards = guards(gpu);
+    let mut signals: Vec<Vec<bool>> =
+        gpu.blocks.iter().map(|block| block.steps.iter().map(|step| step.tells).collect()).collect();
+    for (&block, &step) in guards.iter().flatten() {
+        signals[block as usize][step as usize] = true;
+    }
+    let total = |(block, signals): (&Block, &Vec<bool>)| {
+        let mut sum = 0;
+        let each = block.steps.iter().zip(signals).map(|(step, signals)| {
+            sum += if *signals { step.count.max(1) } else { 0 };
+            sum
+        });
+        each.collect()
+    };
+    let told = gpu.blocks.iter().zip(&signals).map(total).collect();
+    Telling { told, signals, guards }
+}
+
+/// For each tb that writes scratch: the last step of every other tb that touches the same chunks.
+fn guards(gpu: &Gpu) -> Vec<BTreeMap<u32, u32>> {
+    // By chunk: the tbs that touch it, each with its last step there and whether any of its steps writes.
+    let mut touches: BTreeMap<u32, BTreeMap<u32, (u32, bool)>> = BTreeMap::new();
+    for (number, block) in (0..).zip(&gpu.blocks) {
+        for (index, step) in (0..).zip(&block.steps) {
+            let places = [(step.kind.reads(), step.source, false), (step.kind.writes(), step.target, true)];
+            for (used, place, writes) in places {
+                let Some(first) = place.chunk.filter(|_| used && place.buffer == Buffer::Scratch) else {
+                    continue;
+                };
+                for chunk in first..first.saturating_add(step.count).min(gpu.scratch_chunks) {
+                    let touch = touches.entry(chunk).or_default().entry(number).or_insert((index, false));
+                    *touch = (index, touch.1 | writes);
+                }
+            }
+        }
+    }
+    let mut guards = vec![BTreeMap::new(); gpu.blocks.len()];
+    for touchers in touches.values() {
+        for (&writer, _) in touchers.iter().filter(|(_, (_, writes))| *writes) {
+            for (&other, &(last, _)) in touchers.iter().filter(|(other, _)| **other != writer) {
+                let step = guards[writer as usize].entry(other).or_insert(last);
+                *step = last.max(*step);
+            }
+        }
+    }
+    guards
+}
+
+/// What is needed to read the steps of a gpu.
+struct GpuReader<'a> {
+    rank: u32,
+    gpu: &'a Gpu,
+    collective: &'a Collective,
+    ranks: u32,
+    per_block: u32,
+    in_place_only: bool,
+    telling: Telling,
+}
+
+impl GpuReader<'_> {
+    fn lane(&self, number: u32, block: &Block) -> Result<Lane, MscclError> {
+        let read = (0..).zip(&block.steps).map(|(index, step)| self.node(number, block, index, step));
+        let mut nodes = read.collect::<Result<Vec<_>, _>>()?;
+        let guards = &self.telling.guards[number as usize];
+        if !guards.is_empty() {
+            let waits = guards.iter().map(|(&block, &step)| self.told(block, step));
+            nodes.push(Step::sync().after(waits).into());
+        }
+        Ok(Lane { channel: block.channel, nodes })
+    }
+
+    fn node(&self, number: u32, block: &Block, index: u32, step: &program::Step) -> Result<Node, MscclError> {
+        let at = At::step(self.rank, number, index);
+        let wait = step.after.map(|(other, target)| self.wait(at, other, target)).transpose()?;
+        let signals = self.telling.signals[number as usize][index as usize];
+        let around = |step: Step| {
+            let step = step.after(wait);
+            if signals { step.signal(number) } else { step }
+        };
+        if step.kind == Kind::Nop || step.count == 0 {
+            return Ok(around(Step::sync()).into());
+        }
+        let source = || self.place(at, "src", step, step.source);
+        let target = || self.place(at, "dst", step, step.target);
+        let peer = |peer: Option<u32>, which| peer.ok_or_else(|| no_peer(at, step.kind, which));
+        let received = || Ok::<_, MscclError>(Input::received(peer(block.receive, "recv")?));
+        let own = || Ok::<_, MscclError>(Input::Local(self.readable(source()?)));
+        let inputs = match step.kind {
+            Kind::Send | Kind::Copy => vec![own()?],
+            Kind::Receive | Kind::ReceiveCopySend => vec![received()?],
+            Kind::Reduce => vec![Input::Local(self.readable(target()?)), own()?],
+            _ => vec![received()?, own()?],
+        };
+        let mut moved = Step::reduce(inputs);
+        if step.kind.writes() {
+            moved = moved.to(Output::Local(self.writable(target()?)));
+        }
+        if step.kind.sends() {
+            moved = moved.to(Output::sent(peer(block.send, "send")?));
+        }
+        let moved = around(moved).into();
+        // A loop around one step counts as one step, so that the next keeps its number.
+        Ok(if step.count == 1 { moved } else { Node::Loop(Loop { times: step.count, body: vec![moved] }) })
+    }
+
+    /// Waits for a step of another tb, which must say that others do.
+    fn wait(&self, at: At, block: u32, step: u32) -> Result<Wait, MscclError> {
+        let found = self.gpu.blocks.get(block as usize).and_then(|other| other.steps.get(step as usize));
+        let Some(found) = found else {
+            return Err(at.error(format!("it waits for step {step} of tb {block}, which is not there")));
+        };
+        if Some(block) == at.tb {
+            return Err(
+                at.error(format!("it waits for step {step} of its own tb; steps run in order anyway"))
+            );
+        }
+        if !found.tells {
+            let reason = match found.kind {
+                Kind::Nop => {
+                    "which is a nop, and nobody is told of those; wait for a step that moves something"
+                }
+                _ => "which has hasdep 0, so that nobody is told when it is done; set it to 1 there",
+            };
+            return Err(at.error(format!("it waits for step {step} of tb {block}, {reason}")));
+        }
+        Ok(self.told(block, step))
+    }
+
+    fn told(&self, block: u32, step: u32) -> Wait {
+        Wait::reached(self.rank, block, self.telling.told[block as usize][step as usize])
+    }
+
+    /// A step's place, held to what the gpu says it has.
+    fn place(
+        &self,
+        at: At,
+        which: &str,
+        step: &program::Step,
+        place: program::Place,
+    ) -> Result<(Buffer, u32, u32), MscclError> {
+        let (chunks, name) = (self.gpu.chunks(place.buffer), place.buffer);
+        let end = |first: u32| u64::from(first) + u64::from(step.count);
+        match place.chunk {
+            Some(first) if end(first) <= chunks.into() => Ok((place.buffer, first, step.count)),
+            Some(first) => {
+                let last = end(first) - 1;
+                Err(at.error(format!(
+                    "it needs {name} chunk {last}, and the gpu has {chunks}; mend {which}off"
+                )))
+            }
+            None => Err(at.error(format!("a {} needs {which}off, which is -1", step.kind.name()))),
+        }
+    }
+
+    /// Where the plan reads what a program does: in place, a rank without an input has it in its output, and the other
+    /// way around.
+    fn readable(&self, (buffer, chunk, count): (Buffer, u32, u32)) -> Place {
+        let has = match buffer {
+            Buffer::Input => self.collective.gives(self.rank, self.ranks) > 0,
+            Buffer::Output => self.collective.gets(self.rank, self.ranks) > 0,
+            Buffer::Scratch => true,
+        };
+        let twin = if has { None } else { self.twin(buffer, chunk) };
+        let (buffer, chunk) = twin.unwrap_or((buffer, chunk));
+        Place { buffer, chunk: counted(chunk, count) }
+    }
+
+    /// Where the plan writes what a program does: not to an input. One that is nowhere in the output stays, for the
+    /// verifier to refuse.
+    fn writable(&self, (buffer, chunk, count): (Buffer, u32, u32)) -> Place {
+        let is_input = buffer == Buffer::Input && self.collective.gets(self.rank, self.ranks) > 0;
+        let twin = if is_input { self.twin(buffer, chunk) } else { None };
+        let (buffer, chunk) = twin.unwrap_or((buffer, chunk));
+        Place { buffer, chunk: counted(chunk, count) }
+    }
+
+    /// The chunk of the other buffer that is the same memory in place, if that is the only way the program runs.
+    fn twin(&self, buffer: Buffer, chunk: u32) -> Option<(Buffer, u32)> {
+        if !self.in_place_only {
+            return None;
+        }
+        let (block, within) = (chunk / self.per_block, chunk % self.per_block);
+        let (other, block) = self.collective.twin(self.rank, buffer, block)?;
+        Some((other, block * self.per_block + within))
+    }
+}
+
+/// The chunk in each of `count` iterations.
+fn counted(first: u32, count: u32) -> Affine {
+    let by = if count > 1 { vec![1] } else { vec![] };
+    Affine { by, ..first.into() }
+}
+
+fn no_peer(at: At, kind: Kind, which: &str) -> MscclError {
+    at.error(format!("a {} needs a peer, and the tb's {which} is -1", kind.name()))
+}

@@ -3,12 +3,18 @@
 //! An algorithm is a name that writes [recipes](crate::Recipe): for a collective and a [layout](crate::Layout) of ranks
 //! on their wiring, or it says in a sentence why it cannot.
 
+pub mod bruck;
 pub mod chain;
+pub mod dissemination;
 pub mod exchange;
+pub mod halving_doubling;
 pub mod linear;
 pub mod one_shot;
 pub mod pairwise;
+pub mod pat;
+pub mod recursive_doubling;
 pub mod ring;
+mod rounds;
 pub mod tree;
 pub mod two_shot;
 
@@ -41,6 +47,16 @@ pub enum Algorithm {
     Pairwise,
     /// Two binary trees carry half of the data each, up to be reduced and down to be handed out.
     Tree,
+    /// Ranks exchange all they have with one at twice the distance in every round.
+    RecursiveDoubling,
+    /// Ranks exchange half of what is left in every round, then twice what is known.
+    HalvingDoubling,
+    /// What goes the same way around the ring goes together, over distances that double.
+    Bruck,
+    /// A tree for every rank's block, all of them at once, the farthest ranks first.
+    Pat,
+    /// News of who has entered spreads over distances that double.
+    Dissemination,
 }
 
 /// Why an algorithm has no plan for a collective on some wiring, in a sentence.
@@ -49,7 +65,7 @@ pub enum Algorithm {
 pub struct Impossible(pub String);
 
 /// What is said of each algorithm, in the order of the names: what it is called, and what it does in a line.
-const ABOUT: [(Algorithm, &str, &str); 9] = [
+const ABOUT: [(Algorithm, &str, &str); 14] = [
     (
         Algorithm::ExchangeLl,
         "exchange-ll",
@@ -67,6 +83,23 @@ const ABOUT: [(Algorithm, &str, &str); 9] = [
         "tree",
         "two binary trees carry half of the data each, up to be reduced and down to be handed out",
     ),
+    (
+        Algorithm::RecursiveDoubling,
+        "recursive-doubling",
+        "everyone exchanges all it has with one at twice the distance in every round",
+    ),
+    (
+        Algorithm::HalvingDoubling,
+        "halving-doubling",
+        "everyone exchanges half of what is left in every round, then twice what is known",
+    ),
+    (
+        Algorithm::Bruck,
+        "bruck",
+        "what goes the same way around the ring goes together, over distances that double",
+    ),
+    (Algorithm::Pat, "pat", "a tree for every rank's block, all of them at once, the farthest ranks first"),
+    (Algorithm::Dissemination, "dissemination", "news of who has entered spreads over distances that double"),
 ];
 
 impl Algorithm {
@@ -120,6 +153,24 @@ impl Algorithm {
             (Algorithm::Tree, Collective::AllReduce) => Ok(tree::all_reduce(layout)),
             (Algorithm::Tree, &Collective::Broadcast { root }) => Ok(tree::broadcast(layout, root)),
             (Algorithm::Tree, &Collective::Reduce { root }) => Ok(tree::reduce(layout, root)),
+            (Algorithm::RecursiveDoubling, Collective::AllReduce) => {
+                Ok(recursive_doubling::all_reduce(layout))
+            }
+            (Algorithm::RecursiveDoubling, Collective::AllGather) => recursive_doubling::all_gather(layout),
+            (Algorithm::RecursiveDoubling, Collective::Scan) => Ok(recursive_doubling::scan(layout)),
+            (Algorithm::RecursiveDoubling, Collective::ExclusiveScan) => {
+                Ok(recursive_doubling::exclusive_scan(layout))
+            }
+            (Algorithm::HalvingDoubling, Collective::AllReduce) => Ok(halving_doubling::all_reduce(layout)),
+            (Algorithm::HalvingDoubling, Collective::AllGather) => Ok(halving_doubling::all_gather(layout)),
+            (Algorithm::HalvingDoubling, Collective::ReduceScatter) => {
+                Ok(halving_doubling::reduce_scatter(layout))
+            }
+            (Algorithm::Bruck, Collective::AllGather) => Ok(bruck::all_gather(layout)),
+            (Algorithm::Bruck, Collective::AllToAll) => Ok(bruck::all_to_all(layout)),
+            (Algorithm::Pat, Collective::AllGather) => Ok(pat::all_gather(layout)),
+            (Algorithm::Pat, Collective::ReduceScatter) => Ok(pat::reduce_scatter(layout)),
+            (Algorithm::Dissemination, Collective::Barrier) => Ok(dissemination::barrier(layout)),
             _ => Err(Impossible(format!("{self} does no {}", collective.name()))),
         }
     }

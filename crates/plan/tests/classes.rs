@@ -28,6 +28,7 @@ fn what_goes_in_rounds_is_the_same_for_all_ranks() {
         (Algorithm::Pat, Collective::AllGather),
         (Algorithm::Pat, Collective::ReduceScatter),
         (Algorithm::Dissemination, Collective::Barrier),
+        (Algorithm::Linear, Collective::Neighbours { torus: [8, 8, 4] }),
     ] {
         let plan = algorithm.flat(&collective, 256, 1).unwrap();
         verify(plan).unwrap_or_else(|refusal| panic!("{algorithm} {collective}: {refusal}"));

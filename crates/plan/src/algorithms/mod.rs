@@ -171,6 +171,15 @@ impl Algorithm {
             (Algorithm::Pat, Collective::AllGather) => Ok(pat::all_gather(layout)),
             (Algorithm::Pat, Collective::ReduceScatter) => Ok(pat::reduce_scatter(layout)),
             (Algorithm::Dissemination, Collective::Barrier) => Ok(dissemination::barrier(layout)),
+            (Algorithm::Chain, Collective::Scan) => Ok(chain::scan(layout)),
+            (Algorithm::Chain, Collective::ExclusiveScan) => Ok(chain::exclusive_scan(layout)),
+            (Algorithm::Linear, &Collective::Broadcast { root }) => Ok(linear::broadcast(layout, root)),
+            (Algorithm::Linear, &Collective::Reduce { root }) => Ok(linear::reduce(layout, root)),
+            (Algorithm::Linear, Collective::SendReceive { messages }) => {
+                Ok(linear::send_receive(layout, messages))
+            }
+            (Algorithm::Linear, &Collective::Neighbours { torus }) => Ok(linear::neighbours(layout, torus)),
+            (Algorithm::Pairwise, Collective::ReduceScatter) => Ok(pairwise::reduce_scatter(layout)),
             _ => Err(Impossible(format!("{self} does no {}", collective.name()))),
         }
     }

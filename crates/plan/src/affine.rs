@@ -27,6 +27,11 @@ impl Affine {
         Self { offset: 0, base, by: vec![by], modulo: Some(modulo) }
     }
 
+    /// `first + i` in a single loop.
+    pub fn counted(first: u32) -> Self {
+        Self { offset: 0, base: first.into(), by: vec![1], modulo: None }
+    }
+
     /// The same number with `offset` added after wrapping.
     pub fn plus(self, offset: u32) -> Self {
         Self { offset: self.offset + i64::from(offset), ..self }

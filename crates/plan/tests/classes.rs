@@ -16,6 +16,25 @@ fn a_thousand_ranks_in_seconds() {
     verify(Algorithm::Pairwise.flat(&Collective::AllToAll, 1024, 1).unwrap()).unwrap();
 }
 
+#[test]
+fn what_goes_in_rounds_is_the_same_for_all_ranks() {
+    for (algorithm, collective) in [
+        (Algorithm::HalvingDoubling, Collective::AllReduce),
+        (Algorithm::HalvingDoubling, Collective::AllGather),
+        (Algorithm::HalvingDoubling, Collective::ReduceScatter),
+        (Algorithm::RecursiveDoubling, Collective::AllGather),
+        (Algorithm::Bruck, Collective::AllGather),
+        (Algorithm::Bruck, Collective::AllToAll),
+        (Algorithm::Pat, Collective::AllGather),
+        (Algorithm::Pat, Collective::ReduceScatter),
+        (Algorithm::Dissemination, Collective::Barrier),
+        (Algorithm::Linear, Collective::Neighbours { torus: [8, 8, 4] }),
+    ] {
+        let plan = algorithm.flat(&collective, 256, 1).unwrap();
+        verify(plan).unwrap_or_else(|refusal| panic!("{algorithm} {collective}: {refusal}"));
+    }
+}
+
 /// A plan that is too large to be proved rank by rank, so that its classes are used.
 fn large() -> Plan {
     Algorithm::Ring.flat(&Collective::AllReduce, 256, 1).unwrap()

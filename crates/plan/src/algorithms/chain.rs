@@ -4,6 +4,8 @@
 //!
 //! **Steps.** Ranks stand in a chain that begins (broadcast) or ends (reduce) at the root, in the order of their numbers
 //! around the ring. A broadcast is handed down: keep it, pass it on. A reduction is handed up: add to it, pass it on.
+//! A scan goes along the ranks in their order: everyone adds its input, keeps the sum and passes it on; of an exclusive scan
+//! everyone keeps what it got.
 //! Tiles follow each other, so all ranks are busy as soon as n tiles are under way.
 //!
 //! **Bytes on the wire.** One buffer per rank, one way.
@@ -48,6 +50,34 @@ pub fn reduce(layout: &Layout, root: u32) -> Recipe<'_> {
     recipe(Collective::Reduce { root }, layout, root, step)
 }
 
+/// The scan, along the ranks in their order.
+pub fn scan(layout: &Layout) -> Recipe<'_> {
+    along_ranks(Collective::Scan, layout, 0, |before, behind| {
+        let own = Input::Local(Place::input(0));
+        let parts = before.map(Input::received).into_iter().chain([own]).collect();
+        vec![Step::reduce(parts).to(Output::Local(Place::output(0))).to_all(behind.map(Output::sent))]
+    })
+}
+
+/// The exclusive scan, along the ranks in their order. What a rank gets waits in scratch until its own input, which it may
+/// overwrite, has been added to what it passes on.
+pub fn exclusive_scan(layout: &Layout) -> Recipe<'_> {
+    along_ranks(Collective::ExclusiveScan, layout, 1, |before, behind| {
+        let own = Input::Local(Place::input(0));
+        let (keep, aside) = (Output::Local(Place::output(0)), Place::scratch(0));
+        match (before, behind) {
+            (None, None) => vec![Step::sync()],
+            (None, Some(behind)) => vec![Step::copy(own).to(Output::sent(behind))],
+            (Some(before), None) => vec![Step::copy(Input::received(before)).to(keep)],
+            (Some(before), Some(behind)) => vec![
+                Step::copy(Input::received(before)).to(Output::Local(aside.clone())),
+                Step::reduce(vec![Input::Local(aside.clone()), own]).to(Output::sent(behind)),
+                Step::copy(Input::Local(aside)).to(keep),
+            ],
+        }
+    })
+}
+
 /// A rank's place in the chain: how far from the root, and its neighbours towards and away from it.
 struct Link {
     position: u32,
@@ -73,5 +103,22 @@ fn recipe<'a>(
         let is_end = position + 1 == ranks;
         let link = Link { position, is_end, before: around(ranks - 1), behind: around(1) };
         Program { lanes: vec![Lane { channel: 0, nodes: vec![step(&link).into()] }] }
+    })
+}
+
+/// A chain of the ranks in their order; `steps` is told who stands before and behind.
+fn along_ranks<'a>(
+    collective: Collective,
+    layout: &'a Layout,
+    scratch: u32,
+    steps: impl Fn(Option<u32>, Option<u32>) -> Vec<Step> + Send + Sync + 'a,
+) -> Recipe<'a> {
+    let ranks = layout.ranks();
+    let channels = vec![Channel { protocol: Protocol::Simple, depth: DEPTH }];
+    let mut outline = Plan { channels, ..Plan::outline("chain", collective, ranks, 1) };
+    outline.chunks.scratch = scratch;
+    Recipe::new(outline, move |rank| {
+        let steps = steps(rank.checked_sub(1), Some(rank + 1).filter(|&behind| behind < ranks));
+        Program { lanes: vec![Lane { channel: 0, nodes: steps.into_iter().map(Into::into).collect() }] }
     })
 }

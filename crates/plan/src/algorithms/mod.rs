@@ -3,15 +3,21 @@
 //! An algorithm is a name that writes [recipes](crate::Recipe): for a collective and a [layout](crate::Layout) of ranks
 //! on their wiring, or it says in a sentence why it cannot.
 
+pub mod bruck;
 pub mod chain;
+pub mod dissemination;
 pub mod exchange;
 mod grid;
+pub mod halving_doubling;
 pub mod header;
 pub mod hierarchical;
 pub mod linear;
 pub mod one_shot;
 pub mod pairwise;
+pub mod pat;
+pub mod recursive_doubling;
 pub mod ring;
+mod rounds;
 pub mod tree;
 pub mod two_shot;
 
@@ -46,6 +52,16 @@ pub enum Algorithm {
     Tree,
     /// First inside each island, then between the islands along rails, then inside again.
     Hierarchical,
+    /// Ranks exchange all they have with one at twice the distance in every round.
+    RecursiveDoubling,
+    /// Ranks exchange half of what is left in every round, then twice what is known.
+    HalvingDoubling,
+    /// What goes the same way around the ring goes together, over distances that double.
+    Bruck,
+    /// A tree for every rank's block, all of them at once, the farthest ranks first.
+    Pat,
+    /// News of who has entered spreads over distances that double.
+    Dissemination,
 }
 
 /// Why an algorithm has no plan for a collective on some wiring, in a sentence.
@@ -54,7 +70,7 @@ pub enum Algorithm {
 pub struct Impossible(pub String);
 
 /// What is said of each algorithm, in the order of the names: what it is called, and what it does in a line.
-const ABOUT: [(Algorithm, &str, &str); 10] = [
+const ABOUT: &[(Algorithm, &str, &str)] = &[
     (
         Algorithm::ExchangeLl,
         "exchange-ll",
@@ -77,6 +93,23 @@ const ABOUT: [(Algorithm, &str, &str); 10] = [
         "hierarchical",
         "inside each island, between the islands along rails, inside again",
     ),
+    (
+        Algorithm::RecursiveDoubling,
+        "recursive-doubling",
+        "everyone exchanges all it has with one at twice the distance in every round",
+    ),
+    (
+        Algorithm::HalvingDoubling,
+        "halving-doubling",
+        "everyone exchanges half of what is left in every round, then twice what is known",
+    ),
+    (
+        Algorithm::Bruck,
+        "bruck",
+        "what goes the same way around the ring goes together, over distances that double",
+    ),
+    (Algorithm::Pat, "pat", "a tree for every rank's block, all of them at once, the farthest ranks first"),
+    (Algorithm::Dissemination, "dissemination", "news of who has entered spreads over distances that double"),
 ];
 
 impl Algorithm {
@@ -137,6 +170,33 @@ impl Algorithm {
                 hierarchical::broadcast(layout, root)
             }
             (Algorithm::Hierarchical, Collective::AllToAll) => hierarchical::all_to_all(layout),
+            (Algorithm::RecursiveDoubling, Collective::AllReduce) => {
+                Ok(recursive_doubling::all_reduce(layout))
+            }
+            (Algorithm::RecursiveDoubling, Collective::AllGather) => recursive_doubling::all_gather(layout),
+            (Algorithm::RecursiveDoubling, Collective::Scan) => Ok(recursive_doubling::scan(layout)),
+            (Algorithm::RecursiveDoubling, Collective::ExclusiveScan) => {
+                Ok(recursive_doubling::exclusive_scan(layout))
+            }
+            (Algorithm::HalvingDoubling, Collective::AllReduce) => Ok(halving_doubling::all_reduce(layout)),
+            (Algorithm::HalvingDoubling, Collective::AllGather) => Ok(halving_doubling::all_gather(layout)),
+            (Algorithm::HalvingDoubling, Collective::ReduceScatter) => {
+                Ok(halving_doubling::reduce_scatter(layout))
+            }
+            (Algorithm::Bruck, Collective::AllGather) => Ok(bruck::all_gather(layout)),
+            (Algorithm::Bruck, Collective::AllToAll) => Ok(bruck::all_to_all(layout)),
+            (Algorithm::Pat, Collective::AllGather) => Ok(pat::all_gather(layout)),
+            (Algorithm::Pat, Collective::ReduceScatter) => Ok(pat::reduce_scatter(layout)),
+            (Algorithm::Dissemination, Collective::Barrier) => Ok(dissemination::barrier(layout)),
+            (Algorithm::Chain, Collective::Scan) => Ok(chain::scan(layout)),
+            (Algorithm::Chain, Collective::ExclusiveScan) => Ok(chain::exclusive_scan(layout)),
+            (Algorithm::Linear, &Collective::Broadcast { root }) => Ok(linear::broadcast(layout, root)),
+            (Algorithm::Linear, &Collective::Reduce { root }) => Ok(linear::reduce(layout, root)),
+            (Algorithm::Linear, Collective::SendReceive { messages }) => {
+                Ok(linear::send_receive(layout, messages))
+            }
+            (Algorithm::Linear, &Collective::Neighbours { torus }) => Ok(linear::neighbours(layout, torus)),
+            (Algorithm::Pairwise, Collective::ReduceScatter) => Ok(pairwise::reduce_scatter(layout)),
             _ => Err(Impossible(format!("{self} does no {}", collective.name()))),
         }
     }

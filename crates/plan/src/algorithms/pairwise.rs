@@ -2,9 +2,11 @@
 //!
 //! Every two ranks exchange what they have for each other.
 //!
-//! **Steps.** In round k every rank sends to the rank k further on and receives from the rank k further back: n-1 rounds,
-//! one loop, and no rank is sent to by two at once. On islands it depends on the positions which rounds stay inside, hence
-//! the bounds: at most g-1 rounds at either end do.
+//! **Steps.** *All-to-all:* in round k every rank sends to the rank k further on and receives from the rank k further back: n-1 rounds,
+//! one loop, and no rank is sent to by two at once.
+//! *Reduce-scatter:* every rank sends its part of each block to the rank it belongs to, in the same order, then combines all
+//! parts of its own block in the order of the ranks.
+//! On islands it depends on the positions which rounds stay inside, hence the bounds: at most g-1 rounds at either end do.
 //!
 //! **Bytes on the wire.** n-1 blocks per rank, each way: the least possible.
 //!
@@ -55,5 +57,27 @@ pub fn all_to_all(layout: &Layout) -> Recipe<'_> {
             Step::copy(Input::Received { from: behind() }).to(Output::Local(Place::output(behind())));
         let nodes = vec![own.into(), Node::repeat(ranks - 1, [send, receive])];
         Program { lanes: vec![Lane { channel: 0, nodes }] }
+    })
+}
+
+/// The reduce-scatter.
+pub fn reduce_scatter(layout: &Layout) -> Recipe<'_> {
+    let ranks = layout.ranks();
+    let outline = Plan {
+        channels: vec![Channel { protocol: Protocol::Simple, depth: DEPTH }],
+        uneven: true,
+        ..Plan::outline("pairwise", Collective::ReduceScatter, ranks, 1)
+    };
+    Recipe::new(outline, move |rank| {
+        let ahead = || Affine::ring(i64::from(rank) + 1, 1, ranks);
+        let send = Step::copy(Input::Local(Place::input(ahead()))).to(Output::Sent { to: ahead() });
+        let part = |owner: u32| match owner == rank {
+            true => Input::Local(Place::input(rank)),
+            false => Input::received(owner),
+        };
+        let combine = Step::reduce((0..ranks).map(part).collect()).to(Output::Local(Place::output(0)));
+        Program {
+            lanes: vec![Lane { channel: 0, nodes: vec![Node::repeat(ranks - 1, [send]), combine.into()] }],
+        }
     })
 }

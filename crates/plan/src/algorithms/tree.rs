@@ -157,18 +157,23 @@ fn below(number: u32, count: u32, second: bool) -> Links {
     if nodes == 0 {
         return Links::default();
     }
-    // The node of the in-order tree that a number is, and back. The second tree is mirrored or shifted.
-    let (node, of_node): (fn(u32, u32) -> u32, fn(u32, u32) -> u32) = match (second, nodes.is_multiple_of(2))
-    {
-        (false, _) => (|number, _| number, |node, _| node),
-        (true, true) => (|number, nodes| nodes + 1 - number, |node, nodes| nodes + 1 - node),
-        (true, false) => (|number, nodes| number % nodes + 1, |node, nodes| (node + nodes - 2) % nodes + 1),
+    // The second tree is mirrored, which has no effect twice, or shifted, which is undone by shifting on around.
+    let shifted = |number: u32, by: u32| (number - 1 + by) % nodes + 1;
+    let node = |number: u32| match (second, nodes.is_multiple_of(2)) {
+        (false, _) => number,
+        (true, true) => nodes + 1 - number,
+        (true, false) => shifted(number, 1),
+    };
+    let of_node = |node: u32| match (second, nodes.is_multiple_of(2)) {
+        (false, _) => node,
+        (true, true) => nodes + 1 - node,
+        (true, false) => shifted(node, nodes - 1),
     };
     if number == 0 {
-        return Links { parent: None, children: vec![of_node(1 << nodes.ilog2(), nodes)] };
+        return Links { parent: None, children: vec![of_node(1 << nodes.ilog2())] };
     }
-    let tree = in_order(node(number, nodes), nodes);
-    let named = tree.named(|node| of_node(node, nodes));
+    let tree = in_order(node(number), nodes);
+    let named = tree.named(of_node);
     Links { parent: Some(named.parent.unwrap_or(0)), ..named }
 }
 

@@ -1,0 +1,44 @@
+//! # Dissemination
+//!
+//! A barrier in which news of who has entered spreads: in every round each rank knows of twice as many.
+//!
+//! **Steps.** In the round of distance d, which is 1, 2, 4 and so on, every rank raises its counter and waits until the rank
+//! d places back has raised its own as often. What that rank knew then, it knows now. After the last round everyone knows of
+//! everyone.
+//!
+//! **Bytes on the wire.** None but the counters.
+//!
+//! **Possible.** Where ranks see each other's counters.
+//!
+//! **When it wins.** Always: no barrier takes fewer rounds, and nobody is waited for by more than one rank in each.
+//!
+//! **Paper.** Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988.
+//!
+//! | collective | inside | across | rank | island |
+//! |---|---|---|---|---|
+
+use super::rounds::ring_symmetry;
+use crate::Recipe;
+use crate::layout::Layout;
+use crate::plan::{Collective, Lane, Plan, Program, Step, Wait};
+
+/// The counter that says how many rounds a rank has begun.
+const BEGUN: u32 = 0;
+
+/// The barrier.
+pub fn barrier(layout: &Layout) -> Recipe<'_> {
+    let ranks = layout.ranks();
+    let outline = Plan { counters: 1, ..Plan::outline("dissemination", Collective::Barrier, ranks, 1) };
+    let outline = Plan { symmetry: Some(ring_symmetry(&outline)), ..outline };
+    Recipe::new(outline, move |rank| {
+        let rounds = ranks.next_power_of_two().ilog2();
+        let wait = |round: u32| Wait::reached((rank + ranks - (1 << round)) % ranks, BEGUN, round + 1);
+        // A rank begins the next round when the wait of the last is over.
+        let steps = (0..rounds).map(|round| {
+            let news = round.checked_sub(1).map(wait);
+            Step::sync().after(news).signal(BEGUN)
+        });
+        let leave = Step::sync().after(rounds.checked_sub(1).map(wait));
+        Program { lanes: vec![Lane { channel: 0, nodes: steps.chain([leave]).map(Into::into).collect() }] }
+    })
+}

@@ -16,7 +16,6 @@ pub(super) struct Grid<'a> {
     pub(super) per_island: u32,
     places: Vec<(u32, u32)>,
     ways: Vec<Way>,
-    /// Whether rank `i·g + p` is at position p of island i.
     in_order: bool,
 }
 
@@ -91,6 +90,11 @@ impl<'a> Grid<'a> {
     /// Whether any two ranks of an island reach each other at full speed.
     pub(super) fn switched(&self) -> bool {
         self.layout.switched
+    }
+
+    /// Whether rank `i·g + p` is at position p of island i.
+    pub(super) fn is_in_order(&self) -> bool {
+        self.in_order
     }
 
     /// The rank at a position of an island.

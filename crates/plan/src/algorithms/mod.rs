@@ -8,6 +8,8 @@ pub mod exchange;
 mod grid;
 pub mod hierarchical;
 pub mod linear;
+pub mod nvls;
+pub mod nvls_tree;
 pub mod one_shot;
 pub mod pairwise;
 pub mod ring;
@@ -42,6 +44,10 @@ pub enum Algorithm {
     Pairwise,
     /// First inside each island, then between the islands along rails, then inside again.
     Hierarchical,
+    /// The switch of the island adds and hands out.
+    Nvls,
+    /// Switches add and hand out inside islands, trees between them.
+    NvlsTree,
 }
 
 /// Why an algorithm has no plan for a collective on some wiring, in a sentence.
@@ -50,7 +56,7 @@ pub enum Algorithm {
 pub struct Impossible(pub String);
 
 /// What is said of each algorithm, in the order of the names: what it is called, and what it does in a line.
-const ABOUT: [(Algorithm, &str, &str); 9] = [
+const ABOUT: [(Algorithm, &str, &str); 11] = [
     (
         Algorithm::ExchangeLl,
         "exchange-ll",
@@ -68,6 +74,8 @@ const ABOUT: [(Algorithm, &str, &str); 9] = [
         "hierarchical",
         "inside each island, between the islands along rails, inside again",
     ),
+    (Algorithm::Nvls, "nvls", "the switch of the island adds and hands out"),
+    (Algorithm::NvlsTree, "nvls-tree", "switches add and hand out inside islands, trees between them"),
 ];
 
 impl Algorithm {
@@ -125,6 +133,12 @@ impl Algorithm {
                 hierarchical::broadcast(layout, root)
             }
             (Algorithm::Hierarchical, Collective::AllToAll) => hierarchical::all_to_all(layout),
+            (Algorithm::Nvls, Collective::AllReduce) => nvls::all_reduce(layout),
+            (Algorithm::Nvls, Collective::AllGather) => nvls::all_gather(layout),
+            (Algorithm::Nvls, Collective::ReduceScatter) => nvls::reduce_scatter(layout),
+            (Algorithm::Nvls, &Collective::Broadcast { root }) => nvls::broadcast(layout, root),
+            (Algorithm::Nvls, &Collective::Reduce { root }) => nvls::reduce(layout, root),
+            (Algorithm::NvlsTree, Collective::AllReduce) => nvls_tree::all_reduce(layout),
             _ => Err(Impossible(format!("{self} does no {}", collective.name()))),
         }
     }

@@ -26,7 +26,13 @@ const GRIDS: [(u32, u32); 14] = [
     (16, 2),
 ];
 
-const ALGORITHMS: [Algorithm; 3] = [Algorithm::Hierarchical, Algorithm::Nvls, Algorithm::NvlsTree];
+const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::Hierarchical,
+    Algorithm::Nvls,
+    Algorithm::NvlsTree,
+    Algorithm::CollnetDirect,
+    Algorithm::CollnetChain,
+];
 
 /// Every collective that has a root, from the first, a middle and the last rank, and the others once.
 fn collectives(ranks: u32) -> Vec<Collective> {
@@ -187,6 +193,9 @@ fn what_is_impossible_is_said() {
     says(Algorithm::Hierarchical, &Layout::flat(4, 1), "at least 2 islands");
     says(Algorithm::Nvls, &Layout::grid(2, 4, 1), "within one island, and there are 2");
     says(Algorithm::NvlsTree, &Layout::flat(4, 1), "at least 2 islands");
+    let silent = || Layout { network_reduces: Err("it is Ethernet".to_owned()), ..Layout::grid(2, 4, 1) };
+    says(Algorithm::CollnetDirect, &silent(), "it is Ethernet");
+    says(Algorithm::CollnetChain, &silent(), "it is Ethernet");
     let why = || Err("the links end at other GPUs".to_owned());
     says(Algorithm::Nvls, &Layout { multicast: why(), ..Layout::flat(4, 1) }, "the links end at other GPUs");
     says(

@@ -108,6 +108,11 @@ impl<'a> Grid<'a> {
         Member { grid: self, numbering, lane, lanes: self.lanes(), rank, island, position }
     }
 
+    /// The positions of an island in the order of a lane's ring, as a chain.
+    pub(super) fn chain(&self, island: u32, lane: u32) -> &[u32] {
+        &self.ways[lane as usize].positions[island as usize].order
+    }
+
     /// Turning islands, and positions, leads from each rank to one that does the same, if all do what a [`Member`]
     /// offers. `digits` makes the digits of chunks from those of a number of islands and of one of positions.
     pub(super) fn symmetry(

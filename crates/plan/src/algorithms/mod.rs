@@ -4,6 +4,8 @@
 //! on their wiring, or it says in a sentence why it cannot.
 
 pub mod chain;
+pub mod collnet_chain;
+pub mod collnet_direct;
 pub mod exchange;
 mod grid;
 pub mod hierarchical;
@@ -48,6 +50,10 @@ pub enum Algorithm {
     Nvls,
     /// Switches add and hand out inside islands, trees between them.
     NvlsTree,
+    /// Each rank reduces its part inside its island, the network adds those of all islands.
+    CollnetDirect,
+    /// A chain through each island, and the network adds what the heads of the chains have.
+    CollnetChain,
 }
 
 /// Why an algorithm has no plan for a collective on some wiring, in a sentence.
@@ -56,7 +62,7 @@ pub enum Algorithm {
 pub struct Impossible(pub String);
 
 /// What is said of each algorithm, in the order of the names: what it is called, and what it does in a line.
-const ABOUT: [(Algorithm, &str, &str); 11] = [
+const ABOUT: [(Algorithm, &str, &str); 13] = [
     (
         Algorithm::ExchangeLl,
         "exchange-ll",
@@ -76,6 +82,16 @@ const ABOUT: [(Algorithm, &str, &str); 11] = [
     ),
     (Algorithm::Nvls, "nvls", "the switch of the island adds and hands out"),
     (Algorithm::NvlsTree, "nvls-tree", "switches add and hand out inside islands, trees between them"),
+    (
+        Algorithm::CollnetDirect,
+        "collnet-direct",
+        "each reduces its part inside its island, the network adds those of all islands",
+    ),
+    (
+        Algorithm::CollnetChain,
+        "collnet-chain",
+        "a chain through each island, the network adds what their heads have",
+    ),
 ];
 
 impl Algorithm {
@@ -139,6 +155,8 @@ impl Algorithm {
             (Algorithm::Nvls, &Collective::Broadcast { root }) => nvls::broadcast(layout, root),
             (Algorithm::Nvls, &Collective::Reduce { root }) => nvls::reduce(layout, root),
             (Algorithm::NvlsTree, Collective::AllReduce) => nvls_tree::all_reduce(layout),
+            (Algorithm::CollnetDirect, Collective::AllReduce) => collnet_direct::all_reduce(layout),
+            (Algorithm::CollnetChain, Collective::AllReduce) => collnet_chain::all_reduce(layout),
             _ => Err(Impossible(format!("{self} does no {}", collective.name()))),
         }
     }

@@ -6,10 +6,12 @@
 use crate::plan::{Group, Grouped, Input, Lane, Node, Op, Output, Place, Plan, Remote, Step};
 
 impl Plan {
-    /// The same plan with every sum by a switch, and every multicast, done by the rank that asked for it.
+    /// The same plan with every sum by a switch, and every multicast, done by the rank that asked for it. Each adds in the
+    /// order of the ranks, so a plan that had a symmetry has lost it.
     pub fn without_switches(mut self) -> Plan {
         let groups = std::mem::take(&mut self.groups);
         if !groups.is_empty() {
+            self.symmetry = None;
             for (rank, program) in (0..).zip(&mut self.programs) {
                 program.lanes.iter_mut().for_each(|lane: &mut Lane| lower(&mut lane.nodes, &groups, rank));
             }

@@ -16,7 +16,6 @@ pub(super) struct Grid<'a> {
     pub(super) per_island: u32,
     places: Vec<(u32, u32)>,
     ways: Vec<Way>,
-    /// Whether rank `i·g + p` is at position p of island i.
     in_order: bool,
 }
 
@@ -93,6 +92,11 @@ impl<'a> Grid<'a> {
         self.layout.switched
     }
 
+    /// Whether rank `i·g + p` is at position p of island i.
+    pub(super) fn is_in_order(&self) -> bool {
+        self.in_order
+    }
+
     /// The rank at a position of an island.
     pub(super) fn rank(&self, island: u32, position: u32) -> u32 {
         self.layout.islands[island as usize][position as usize]
@@ -102,6 +106,11 @@ impl<'a> Grid<'a> {
     pub(super) fn member(&self, rank: u32, lane: u32, numbering: Numbering) -> Member<'_> {
         let (island, position) = self.places[rank as usize];
         Member { grid: self, numbering, lane, lanes: self.lanes(), rank, island, position }
+    }
+
+    /// The positions of an island in the order of a lane's ring, as a chain.
+    pub(super) fn chain(&self, island: u32, lane: u32) -> &[u32] {
+        &self.ways[lane as usize].positions[island as usize].order
     }
 
     /// Turning islands, and positions, leads from each rank to one that does the same, if all do what a [`Member`]

@@ -150,6 +150,15 @@ impl Algorithm {
             Algorithm::Pairwise => file!("pairwise.rs"),
             Algorithm::Tree => file!("tree.rs"),
             Algorithm::Hierarchical => file!("hierarchical.rs"),
+            Algorithm::RecursiveDoubling => file!("recursive_doubling.rs"),
+            Algorithm::HalvingDoubling => file!("halving_doubling.rs"),
+            Algorithm::Bruck => file!("bruck.rs"),
+            Algorithm::Pat => file!("pat.rs"),
+            Algorithm::Dissemination => file!("dissemination.rs"),
+            Algorithm::Nvls => file!("nvls.rs"),
+            Algorithm::NvlsTree => file!("nvls_tree.rs"),
+            Algorithm::CollnetDirect => file!("collnet_direct.rs"),
+            Algorithm::CollnetChain => file!("collnet_chain.rs"),
         }
     }
 }

@@ -5,6 +5,8 @@
 
 pub mod bruck;
 pub mod chain;
+pub mod collnet_chain;
+pub mod collnet_direct;
 pub mod dissemination;
 pub mod exchange;
 mod grid;
@@ -12,6 +14,8 @@ pub mod halving_doubling;
 pub mod header;
 pub mod hierarchical;
 pub mod linear;
+pub mod nvls;
+pub mod nvls_tree;
 pub mod one_shot;
 pub mod pairwise;
 pub mod pat;
@@ -62,6 +66,14 @@ pub enum Algorithm {
     Pat,
     /// News of who has entered spreads over distances that double.
     Dissemination,
+    /// The switch of the island adds and hands out.
+    Nvls,
+    /// Switches add and hand out inside islands, trees between them.
+    NvlsTree,
+    /// Each rank reduces its part inside its island, the network adds those of all islands.
+    CollnetDirect,
+    /// A chain through each island, and the network adds what the heads of the chains have.
+    CollnetChain,
 }
 
 /// Why an algorithm has no plan for a collective on some wiring, in a sentence.
@@ -110,6 +122,18 @@ const ABOUT: &[(Algorithm, &str, &str)] = &[
     ),
     (Algorithm::Pat, "pat", "a tree for every rank's block, all of them at once, the farthest ranks first"),
     (Algorithm::Dissemination, "dissemination", "news of who has entered spreads over distances that double"),
+    (Algorithm::Nvls, "nvls", "the switch of the island adds and hands out"),
+    (Algorithm::NvlsTree, "nvls-tree", "switches add and hand out inside islands, trees between them"),
+    (
+        Algorithm::CollnetDirect,
+        "collnet-direct",
+        "each reduces its part inside its island, the network adds those of all islands",
+    ),
+    (
+        Algorithm::CollnetChain,
+        "collnet-chain",
+        "a chain through each island, the network adds what their heads have",
+    ),
 ];
 
 impl Algorithm {
@@ -197,6 +221,14 @@ impl Algorithm {
             }
             (Algorithm::Linear, &Collective::Neighbours { torus }) => Ok(linear::neighbours(layout, torus)),
             (Algorithm::Pairwise, Collective::ReduceScatter) => Ok(pairwise::reduce_scatter(layout)),
+            (Algorithm::Nvls, Collective::AllReduce) => nvls::all_reduce(layout),
+            (Algorithm::Nvls, Collective::AllGather) => nvls::all_gather(layout),
+            (Algorithm::Nvls, Collective::ReduceScatter) => nvls::reduce_scatter(layout),
+            (Algorithm::Nvls, &Collective::Broadcast { root }) => nvls::broadcast(layout, root),
+            (Algorithm::Nvls, &Collective::Reduce { root }) => nvls::reduce(layout, root),
+            (Algorithm::NvlsTree, Collective::AllReduce) => nvls_tree::all_reduce(layout),
+            (Algorithm::CollnetDirect, Collective::AllReduce) => collnet_direct::all_reduce(layout),
+            (Algorithm::CollnetChain, Collective::AllReduce) => collnet_chain::all_reduce(layout),
             _ => Err(Impossible(format!("{self} does no {}", collective.name()))),
         }
     }

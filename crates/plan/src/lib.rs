@@ -11,6 +11,7 @@ pub mod classes;
 pub mod collective;
 pub mod cut;
 pub mod domain;
+pub mod draw;
 mod element;
 pub mod formula;
 pub mod interpret;

@@ -57,6 +57,12 @@ impl Traffic {
         self.pairs.iter().map(|(&pair, &chunks)| (pair, self.share(chunks)))
     }
 
+    /// What each rank sends to and receives from switches that compute, as shares of the call's size.
+    pub fn switched(&self) -> impl Iterator<Item = ((Switch, u32), [Ratio; 2])> {
+        let shares = |flow: &Flow| [flow.sent, flow.received].map(|chunks| self.share(chunks));
+        self.switched.iter().map(move |(&of, flow)| (of, shares(flow)))
+    }
+
     /// The most that any rank sends, or receives, inside its island, as a share of the call's size. `islands` tells the
     /// island of each rank.
     pub fn most_inside(&self, islands: &[u32]) -> Ratio {

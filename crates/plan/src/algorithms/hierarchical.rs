@@ -27,11 +27,11 @@
 //!
 //! | collective | inside | across | rank | island |
 //! |---|---|---|---|---|
-//! | all-reduce | 2[g > 1] | 2(m-1) | 2 S (g-1)/g | 2 S (m-1)/m |
-//! | all-gather | [g > 1] | m-1 | S (g-1)/g | S (m-1)/m |
-//! | reduce-scatter | [g > 1] | m-1 | S (g-1)/g | S (m-1)/m |
-//! | broadcast | 2[g > 1] | m-1 | 2 S (g-1)/g | S |
-//! | all-to-all | [g > 1] | 1 | S (g-1)/g | S g (m-1)/m |
+//! | all-reduce | `2[g > 1]` | `2(m-1)` | `2 S (g-1)/g` | `2 S (m-1)/m` |
+//! | all-gather | `[g > 1]` | `m-1` | `S (g-1)/g` | `S (m-1)/m` |
+//! | reduce-scatter | `[g > 1]` | `m-1` | `S (g-1)/g` | `S (m-1)/m` |
+//! | broadcast | `2[g > 1]` | `m-1` | `2 S (g-1)/g` | `S` |
+//! | all-to-all | `[g > 1]` | `1` | `S (g-1)/g` | `S g (m-1)/m` |
 
 use std::iter::once;
 

@@ -24,9 +24,9 @@
 //!
 //! | collective | inside | across | rank | island |
 //! |---|---|---|---|---|
-//! | all-reduce | 2 log2(g) | 2 log2(m) | S ([g > 1] + [g > 2]/2 + [g > 3]/2) | S ([m > 1] + [m > 2]/2 + [m > 3]/2) |
-//! | broadcast | log2(g) | log2(m) | S [g > 1] | S [m > 1] |
-//! | reduce | log2(g) | log2(m) | S [g > 1] | S [m > 1] |
+//! | all-reduce | `2 log2(g)` | `2 log2(m)` | `S ([g > 1] + [g > 2]/2 + [g > 3]/2)` | `S ([m > 1] + [m > 2]/2 + [m > 3]/2)` |
+//! | broadcast | `log2(g)` | `log2(m)` | `S [g > 1]` | `S [m > 1]` |
+//! | reduce | `log2(g)` | `log2(m)` | `S [g > 1]` | `S [m > 1]` |
 
 use crate::Recipe;
 use crate::layout::Layout;

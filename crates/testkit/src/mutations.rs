@@ -29,18 +29,28 @@ pub struct Mutant {
 pub fn mutants(plan: &Plan) -> Vec<Mutant> {
     let mut found = Found { mutants: Vec::new(), seen: HashSet::from([plan.clone()]) };
     whole(plan, &mut found);
-    for (rank, program) in plan.programs.iter().enumerate() {
-        for (lane, written) in program.lanes.iter().enumerate() {
-            let site = Site { plan, rank, lane };
-            site.lane(&mut found);
-            let mut paths = Vec::new();
-            collect_paths(&written.nodes, &mut Vec::new(), &mut paths);
-            for path in &paths {
-                site.node(path, &paths, &mut found);
-            }
+    (0..plan.programs.len()).for_each(|rank| program(plan, rank, &mut found));
+    found.mutants
+}
+
+/// The mutants of a plan in which one rank makes a mistake.
+pub fn mutants_of(plan: &Plan, rank: u32) -> Vec<Mutant> {
+    let mut found = Found { mutants: Vec::new(), seen: HashSet::from([plan.clone()]) };
+    program(plan, rank as usize, &mut found);
+    found.mutants
+}
+
+/// Mistakes of one rank.
+fn program(plan: &Plan, rank: usize, found: &mut Found) {
+    for (lane, written) in plan.programs[rank].lanes.iter().enumerate() {
+        let site = Site { plan, rank, lane };
+        site.lane(found);
+        let mut paths = Vec::new();
+        collect_paths(&written.nodes, &mut Vec::new(), &mut paths);
+        for path in &paths {
+            site.node(path, &paths, found);
         }
     }
-    found.mutants
 }
 
 struct Found {

@@ -9,8 +9,8 @@ mod turned;
 
 use std::collections::HashSet;
 
-use weftlink_plan::Plan;
 use weftlink_plan::plan::{Aliasing, Node, Step};
+use weftlink_plan::{Collective, Plan};
 
 pub use turned::turned;
 
@@ -83,6 +83,19 @@ fn whole(plan: &Plan, found: &mut Found) {
     for aliasing in Aliasing::BOTH.into_iter().filter(|aliasing| !plan.aliasing.contains(aliasing)) {
         change("aliasing", format!("claims {aliasing} too"), &|plan| plan.aliasing.push(aliasing));
     }
+    if plan.collective.may_be_uneven() && !plan.uneven {
+        change("uneven", "claims uneven blocks too".into(), &|plan| plan.uneven = true);
+    }
+    change("root", "the next root".into(), &|plan| {
+        let ranks = plan.ranks;
+        if let Collective::Reduce { root }
+        | Collective::Broadcast { root }
+        | Collective::Gather { root }
+        | Collective::Scatter { root } = &mut plan.collective
+        {
+            *root = (*root + 1) % ranks;
+        }
+    });
     for (group, written) in plan.groups.iter().enumerate() {
         for (position, rank) in written.members.iter().enumerate() {
             change("group member", format!("group {group} without rank {rank}"), &|plan| {

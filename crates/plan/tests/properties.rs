@@ -6,11 +6,10 @@
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use weftlink_plan::domain::elements::oracle_with;
-use weftlink_plan::{Collective, Cut, Plan, Reducer, Reduction, Verified, verify, verify_by_classes};
+use weftlink_plan::{Cut, Plan, Reducer, Reduction, Verified, verify, verify_by_classes};
 use weftlink_testkit::catalogue::{Case, possible};
-use weftlink_testkit::mutations::{mutants, turned};
-use weftlink_testkit::plans;
-use weftlink_testkit::promise::{blocks, parts};
+use weftlink_testkit::mutations::{mutants_of, turned};
+use weftlink_testkit::{plans, promise};
 
 /// The most ranks of a case.
 const RANKS_MAX: u32 = 24;
@@ -52,38 +51,16 @@ impl Sizes {
         Cut::new(length, plan.chunks_per_block(), self.granule, self.granule * self.granules)
     }
 
-    /// Every rank's input.
     fn inputs<T>(&self, plan: &Plan, number: impl Fn(u32, u32, usize) -> T) -> Vec<Vec<T>> {
-        let ranks = plan.ranks;
-        let block = |rank, block| (0..self.length(plan, rank, block)).map(move |at| (rank, block, at));
-        let input = |rank| {
-            let given = blocks(&plan.collective, ranks as usize, rank as usize).0 as u32;
-            (0..given)
-                .flat_map(move |number| block(rank, number))
-                .map(|(r, b, at)| number(r, b, at))
-                .collect()
-        };
-        (0..ranks).map(input).collect()
+        let length = |rank, block| self.length(plan, rank as u32, block as u32);
+        let number = |rank, block, at| number(rank as u32, block as u32, at);
+        promise::inputs(&plan.collective, plan.ranks as usize, length, number)
     }
 
-    /// Every rank's output, as promised: `result` is given the ranks and blocks that make up each element.
     fn outputs<T>(&self, plan: &Plan, result: impl Fn(&[(usize, usize)], usize) -> T) -> Vec<Vec<T>> {
-        let (collective, ranks) = (&plan.collective, plan.ranks as usize);
-        let output = |rank| {
-            let got = blocks(collective, ranks, rank).1;
-            let whole = got_blocks(collective, ranks, rank, got).into_iter().flat_map(|parts| {
-                let length = self.length(plan, parts[0].0 as u32, parts[0].1 as u32);
-                (0..length).map(|at| result(&parts, at)).collect::<Vec<_>>()
-            });
-            whole.collect()
-        };
-        (0..ranks).map(output).collect()
+        let length = |rank, block| self.length(plan, rank as u32, block as u32);
+        promise::outputs(&plan.collective, plan.ranks as usize, length, result)
     }
-}
-
-/// What makes up each block that a rank gets.
-fn got_blocks(collective: &Collective, ranks: usize, rank: usize, got: usize) -> Vec<Vec<(usize, usize)>> {
-    (0..got).map(|block| parts(collective, ranks, rank, block)).collect()
 }
 
 /// A number that tells its place, positive and negative, zero now and then.
@@ -202,8 +179,8 @@ proptest! {
         if plan.symmetry.is_some() {
             prop_assert_eq!(verify_by_classes(plan.clone()).err(), None, "{}", case);
             // Mutants of many ranks take longer to write down than to judge.
-            if plan.ranks <= 8 {
-                let all = mutants(&plan);
+            if plan.ranks <= 12 {
+                let all = mutants_of(&plan, picks[0].index(plan.ranks as usize) as u32);
                 for mutant in picks.iter().map(|pick| pick.get(&all)) {
                     let Some(everywhere) = turned(&plan, &mutant.plan) else { continue };
                     let exact = verify(everywhere.clone()).err();

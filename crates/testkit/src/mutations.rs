@@ -9,8 +9,8 @@ mod turned;
 
 use std::collections::HashSet;
 
-use weftlink_plan::Plan;
 use weftlink_plan::plan::{Aliasing, Node, Step};
+use weftlink_plan::{Collective, Plan};
 
 pub use turned::turned;
 
@@ -29,18 +29,28 @@ pub struct Mutant {
 pub fn mutants(plan: &Plan) -> Vec<Mutant> {
     let mut found = Found { mutants: Vec::new(), seen: HashSet::from([plan.clone()]) };
     whole(plan, &mut found);
-    for (rank, program) in plan.programs.iter().enumerate() {
-        for (lane, written) in program.lanes.iter().enumerate() {
-            let site = Site { plan, rank, lane };
-            site.lane(&mut found);
-            let mut paths = Vec::new();
-            collect_paths(&written.nodes, &mut Vec::new(), &mut paths);
-            for path in &paths {
-                site.node(path, &paths, &mut found);
-            }
+    (0..plan.programs.len()).for_each(|rank| program(plan, rank, &mut found));
+    found.mutants
+}
+
+/// The mutants of a plan in which one rank makes a mistake.
+pub fn mutants_of(plan: &Plan, rank: u32) -> Vec<Mutant> {
+    let mut found = Found { mutants: Vec::new(), seen: HashSet::from([plan.clone()]) };
+    program(plan, rank as usize, &mut found);
+    found.mutants
+}
+
+/// Mistakes of one rank.
+fn program(plan: &Plan, rank: usize, found: &mut Found) {
+    for (lane, written) in plan.programs[rank].lanes.iter().enumerate() {
+        let site = Site { plan, rank, lane };
+        site.lane(found);
+        let mut paths = Vec::new();
+        collect_paths(&written.nodes, &mut Vec::new(), &mut paths);
+        for path in &paths {
+            site.node(path, &paths, found);
         }
     }
-    found.mutants
 }
 
 struct Found {
@@ -73,6 +83,19 @@ fn whole(plan: &Plan, found: &mut Found) {
     for aliasing in Aliasing::BOTH.into_iter().filter(|aliasing| !plan.aliasing.contains(aliasing)) {
         change("aliasing", format!("claims {aliasing} too"), &|plan| plan.aliasing.push(aliasing));
     }
+    if plan.collective.may_be_uneven() && !plan.uneven {
+        change("uneven", "claims uneven blocks too".into(), &|plan| plan.uneven = true);
+    }
+    change("root", "the next root".into(), &|plan| {
+        let ranks = plan.ranks;
+        if let Collective::Reduce { root }
+        | Collective::Broadcast { root }
+        | Collective::Gather { root }
+        | Collective::Scatter { root } = &mut plan.collective
+        {
+            *root = (*root + 1) % ranks;
+        }
+    });
     for (group, written) in plan.groups.iter().enumerate() {
         for (position, rank) in written.members.iter().enumerate() {
             change("group member", format!("group {group} without rank {rank}"), &|plan| {

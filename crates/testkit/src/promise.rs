@@ -58,3 +58,38 @@ pub fn parts(collective: &Collective, ranks: usize, rank: usize, block: usize) -
         Collective::AllToAll => vec![(block, rank)],
     }
 }
+
+/// Every rank's input, block after block: `length` tells how many elements a block of a rank has, and `number` each
+/// element, given its rank, block and place.
+pub fn inputs<T>(
+    collective: &Collective,
+    ranks: usize,
+    length: impl Fn(usize, usize) -> usize,
+    number: impl Fn(usize, usize, usize) -> T,
+) -> Vec<Vec<T>> {
+    let input = |rank| {
+        let places = (0..blocks(collective, ranks, rank).0)
+            .flat_map(|block| (0..length(rank, block)).map(move |at| (block, at)));
+        places.map(|(block, at)| number(rank, block, at)).collect()
+    };
+    (0..ranks).map(input).collect()
+}
+
+/// Every rank's output, as promised: `result` makes each element, given the ranks and blocks that add up to it and its
+/// place there.
+pub fn outputs<T>(
+    collective: &Collective,
+    ranks: usize,
+    length: impl Fn(usize, usize) -> usize,
+    result: impl Fn(&[(usize, usize)], usize) -> T,
+) -> Vec<Vec<T>> {
+    let output = |rank| {
+        let mut output = Vec::new();
+        for block in 0..blocks(collective, ranks, rank).1 {
+            let parts = parts(collective, ranks, rank, block);
+            output.extend((0..length(parts[0].0, parts[0].1)).map(|at| result(&parts, at)));
+        }
+        output
+    };
+    (0..ranks).map(output).collect()
+}

@@ -4,12 +4,13 @@ use weftlink_plan::classes::{Classes, Turn};
 use weftlink_plan::plan::{Grouped, Input, Lane, Output, Place, Plan, Program, Remote, Step, Wait};
 
 /// The plan with the mistake that one rank of its mutant makes made by every rank of the class, each turned; loops are
-/// written out. Nothing if the plan declares no symmetry, or the mutant differs elsewhere or cannot be turned.
+/// written out. A mistake that is no rank's is left as it is. Nothing if the plan declares no symmetry, or the mistake cannot
+/// be turned.
 pub fn turned(plan: &Plan, mutant: &Plan) -> Option<Plan> {
     plan.symmetry.as_ref()?;
     let classes = Classes::check(plan).ok()?;
-    if (Plan { programs: vec![], ..mutant.clone() }) != (Plan { programs: vec![], ..plan.clone() }) {
-        return None;
+    if mutant.programs == plan.programs {
+        return Some(mutant.clone());
     }
     let mut different = (0..plan.ranks).filter(|&rank| {
         let rank = rank as usize;

@@ -96,7 +96,7 @@ fn verify_up_to(plan: Plan, exact_work_max: u64) -> Result<Verified, Refusal> {
 /// [`verify`].
 pub(crate) fn agreement(plan: &Plan) -> Agreement {
     let Ok(checked) = WellFormed::check(plan) else { return Agreement::SameBits };
-    let Ok(classes) = classes(checked) else { return Agreement::SameBits };
+    let Ok(classes) = classes(checked, EXACT_WORK_MAX) else { return Agreement::SameBits };
     let shape = |aliasing| Shape { calls: 1, tiles: 1, aliasing };
     let ran = checked.aliasing.iter().map(|&aliasing| prove(checked, shape(aliasing), &classes));
     let differs = |refusal: &Refusal| matches!(*refusal.fault, Fault::Order { .. });

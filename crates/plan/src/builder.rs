@@ -1,7 +1,24 @@
 //! Short ways to write steps, for those who write algorithms.
 
 use crate::Affine;
-use crate::plan::{Buffer, Input, Loop, Node, Op, Output, Place, Remote, Step, Wait};
+use crate::plan::{
+    Buffer, Channel, Input, Lane, Loop, Node, Op, Output, Place, Plan, Program, Protocol, Remote, Step, Wait,
+};
+
+impl Plan {
+    /// Lets lanes send over one more kind of FIFO.
+    pub fn channel(mut self, protocol: Protocol, depth: u32) -> Self {
+        self.channels.push(Channel { protocol, depth });
+        self
+    }
+
+    /// Gives every rank one lane on the first channel, which does these steps in order.
+    pub fn steps(mut self, steps: impl Fn(u32) -> Vec<Step>) -> Self {
+        let lane = |rank| Lane { channel: 0, nodes: steps(rank).into_iter().map(Node::Step).collect() };
+        self.programs = (0..self.ranks).map(|rank| Program { lanes: vec![lane(rank)] }).collect();
+        self
+    }
+}
 
 impl Step {
     /// Takes one input to where [`to`](Self::to) says.

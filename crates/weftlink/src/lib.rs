@@ -14,7 +14,8 @@
 //!
 //! - [`Communicator`] runs collectives between ranks: threads ([`on_threads`]) or processes ([`bootstrap`]).
 //!   `examples/01-all-reduce.rs` and `examples/02-processes.rs` show both.
-//! - [`plan`] describes, proves and interprets what moves when.
+//! - [`plan`] describes, proves and interprets what moves when; `examples/03-own-plan.rs` writes an algorithm in a few
+//!   lines, has it proved and runs it.
 //! - [`fabric`] describes what is wired to what, and how fast.
 
 pub use weftlink_comm::{

@@ -15,6 +15,16 @@ fn ranks_that_are_processes() {
     assert_eq!(printed("02-processes"), "every rank holds 0 + 1 + 2 + 3 = 6\n4 of 4 ranks went well\n");
 }
 
+#[test]
+fn a_plan_of_ones_own() {
+    let printed = printed("03-own-plan");
+    assert!(printed.starts_with("plan \"star\" is refused: rank 1, lane 0, step 1:"), "{printed}");
+    assert!(
+        printed.ends_with("proved; every rank holds 0 + 1 + 2 + 3 = [6.0, 6.0, 6.0, 6.0]\n"),
+        "{printed}"
+    );
+}
+
 /// What an example prints. Cargo puts it into the folder `examples` beside the one that this test is in.
 fn printed(example: &str) -> String {
     let built = env::current_exe().unwrap().parent().unwrap().with_file_name("examples").join(example);

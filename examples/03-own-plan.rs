@@ -1,0 +1,32 @@
+//! An all-reduce of one's own: everybody sends to rank 0, which adds and sends the sum back. It is proved, then run.
+//!
+//! `cargo run --release -p weftlink --example 03-own-plan`
+
+use weftlink::plan::plan::{Input, Output, Place, Protocol, Step};
+use weftlink::plan::{Collective, Plan, verify};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let (mine, keep) = (|| Input::Local(Place::input(0)), || Output::Local(Place::output(0)));
+    let star =
+        Plan::outline("star", Collective::AllReduce, 4, 1).channel(Protocol::Simple, 2).steps(|rank| {
+            if rank == 0 {
+                let parts = [mine()].into_iter().chain((1..4).map(Input::received)).collect();
+                return vec![Step::reduce(parts).to(keep()).to_all((1..4).map(Output::sent))];
+            }
+            vec![Step::copy(mine()).to(Output::sent(0)), Step::copy(Input::received(0)).to(keep())]
+        });
+
+    let mut hasty = star.clone();
+    hasty.programs[0].lanes[0].nodes.pop();
+    println!("{}", verify(hasty).expect_err("rank 0 does nothing in this one"));
+
+    let star = verify(star)?;
+    let sums = weftlink::on_threads(4, |mut comm| {
+        let plan = comm.load(star.clone())?;
+        let mut values = [comm.rank() as f32; 1000];
+        comm.all_reduce_with(plan, &mut values)?;
+        Ok(values[999])
+    })?;
+    println!("proved; every rank holds 0 + 1 + 2 + 3 = {sums:?}");
+    Ok(())
+}

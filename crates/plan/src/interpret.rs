@@ -134,6 +134,8 @@ pub struct Unset {
 pub struct Machine<'p, D: Domain> {
     plan: WellFormed<'p>,
     shape: Shape,
+    /// Chunks of a block.
+    per_block: u32,
     domain: D,
     classes: Classes,
     lanes: Vec<LaneState<'p>>,
@@ -209,8 +211,17 @@ impl<'p, D: Domain> Machine<'p, D> {
         let chunks = plan.chunks;
         let per_rank = shape.tiles as usize * (chunks.input as usize + chunks.output as usize);
         let cells = vec![None; ranks.len() * (per_rank + chunks.scratch as usize)];
-        let mut machine =
-            Self { plan, shape, domain, classes, lanes, ranks, fifos: FxHashMap::default(), cells };
+        let mut machine = Self {
+            plan,
+            shape,
+            per_block: plan.chunks_per_block(),
+            domain,
+            classes,
+            lanes,
+            ranks,
+            fifos: FxHashMap::default(),
+            cells,
+        };
         for position in 0..machine.ranks.len() {
             machine.enter(position);
         }
@@ -492,7 +503,7 @@ impl<'p, D: Domain> Machine<'p, D> {
     fn enter(&mut self, position: usize) {
         let RankState { rank, lanes, call, .. } = &self.ranks[position];
         let (rank, lanes, call) = (*rank, lanes.clone(), *call);
-        let given = self.plan.collective.gives(rank, self.plan.ranks) * self.plan.chunks_per_block();
+        let given = self.plan.collective.gives(rank, self.plan.ranks) * self.per_block;
         // Outputs first: where both are one buffer, the input is what the user writes there.
         for (buffer, chunk, tile) in self.user_chunks() {
             let cell = self.cell(rank, buffer, tile, chunk);
@@ -525,7 +536,7 @@ impl<'p, D: Domain> Machine<'p, D> {
         self.join(lanes.clone());
         self.domain.left(done, rank, lanes.start);
         let plan = self.plan.plan();
-        let chunks = |blocks: u32| blocks * plan.chunks_per_block();
+        let chunks = |blocks: u32| blocks * self.per_block;
         let given = chunks(plan.collective.gives(rank, plan.ranks));
         let got = chunks(plan.collective.gets(rank, plan.ranks));
         for (buffer, chunk, tile) in self.user_chunks() {
@@ -605,7 +616,7 @@ impl<'p, D: Domain> Machine<'p, D> {
         if self.shape.aliasing == Aliasing::OutOfPlace {
             return Cell { rank, buffer, tile, chunk };
         }
-        let per_block = self.plan.chunks_per_block();
+        let per_block = self.per_block;
         let (buffer, block) = self.plan.collective.in_place(rank, self.plan.ranks, buffer, chunk / per_block);
         Cell { rank, buffer, tile, chunk: block * per_block + chunk % per_block }
     }

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::classes::Classes;
-use crate::plan::{Buffer, Input, Lane, Loop, Node, Op, Output, Plan, Step, Wait};
+use crate::plan::{Buffer, Collective, Input, Lane, Loop, Node, Op, Output, Plan, Step, Wait};
 use crate::refusal::{Fault, Refusal, Spot};
 use crate::walk::Visit;
 
@@ -18,6 +18,12 @@ const CHANNELS_MAX: usize = 1024;
 const DEPTH_MAX: u32 = 256;
 /// Counters of a rank.
 const COUNTERS_MAX: u32 = 1024;
+/// Messages that are sent and received as one group.
+const MESSAGES_MAX: usize = 1 << 12;
+/// Digits of the numbers that a symmetry turns.
+const DIGITS_MAX: usize = 8;
+/// Ranks times chunks of output, for each of which a symmetry is held against what is promised.
+const PROMISES_MAX: u64 = 1 << 26;
 /// Chunks of a buffer.
 const CHUNKS_MAX: u32 = 1 << 20;
 /// Nodes, waits, inputs, outputs and signals that all ranks together go through in one tile.
@@ -52,12 +58,18 @@ impl<'p> WellFormed<'p> {
         let refuse = |spot, fault| Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) };
         sizes(plan).map_err(|fault| refuse(None, fault))?;
         let per_tile: Vec<_> = (0..plan.ranks).map(|rank| WellFormed(plan).signals_per_tile(rank)).collect();
+        let (collective, per_block) = (&plan.collective, plan.chunks_per_block());
+        let room = |rank| {
+            let (gives, gets) = (collective.gives(rank, plan.ranks), collective.gets(rank, plan.ranks));
+            (gives * per_block, gets * per_block)
+        };
+        let rooms: Vec<_> = (0..plan.ranks).map(room).collect();
         let mut traffic = FxHashMap::default();
         for (rank, program) in (0..).zip(&plan.programs) {
             let mut writers = Writers::default();
             for (number, lane) in (0..).zip(&program.lanes) {
                 for Visit { step, index, iterations } in lane.walk() {
-                    let rules = Rules { plan, per_tile: &per_tile, rank, number, lane };
+                    let rules = Rules { plan, per_tile: &per_tile, rooms: &rooms, rank, number, lane };
                     let resolved = step.at(&iterations);
                     let spot = Spot { rank, lane: number, step: index, iterations };
                     let kept = match &resolved {
@@ -124,6 +136,14 @@ fn sizes(plan: &Plan) -> Result<(), Fault> {
         return malformed(format!("{} ranks, but programs for {}", plan.ranks, plan.programs.len()));
     }
     let (collective, chunks) = (&plan.collective, plan.chunks);
+    if let Collective::SendReceive { messages } = collective {
+        limit("the number of messages", messages.len() as u64, MESSAGES_MAX as u64)?;
+    }
+    if let Some(symmetry) = &plan.symmetry {
+        let digits = [symmetry.input.len(), symmetry.output.len(), symmetry.scratch.len()];
+        let most = digits.into_iter().max().unwrap_or(0).max(symmetry.ranks.len());
+        limit("the number of digits of a symmetry", most as u64, DIGITS_MAX as u64)?;
+    }
     if let Some(what) = collective.misfit(plan.ranks) {
         return malformed(what);
     }
@@ -176,6 +196,11 @@ pub(crate) fn classes(plan: WellFormed<'_>, exact_work_max: u64) -> Result<Class
     let classes = if plan.proof_work(&trivial) <= exact_work_max {
         trivial
     } else {
+        let (value, limit) = (u64::from(plan.ranks) * u64::from(plan.chunks.output), PROMISES_MAX);
+        if plan.symmetry.is_some() && value > limit {
+            let what = "the number of ranks times chunks of output under a symmetry";
+            return Err(refuse(None, Fault::TooLarge { what, value, limit }));
+        }
         Classes::check(plan.plan()).map_err(|(spot, what)| refuse(spot, Fault::Malformed(what)))?
     };
     limits(plan.plan(), &classes).map_err(|fault| refuse(None, fault))?;
@@ -207,8 +232,16 @@ impl Plan {
     }
 
     fn work_of(&self, classes: &Classes) -> u64 {
-        let of_step =
-            |step: &Step| 1 + step.waits.len() + step.inputs.len() + step.outputs.len() + step.signals.len();
+        // A switch does for its asker what the asker would do with every member.
+        let members = |group: u32| self.groups.get(group as usize).map_or(0, |group| group.members.len());
+        let of_input = |input: &Input| if let Input::Switch(all) = input { members(all.group) } else { 0 };
+        let of_output =
+            |output: &Output| if let Output::Multicast(all) = output { members(all.group) } else { 0 };
+        let of_step = |step: &Step| {
+            let listed = step.waits.len() + step.inputs.len() + step.outputs.len() + step.signals.len();
+            let switched = step.inputs.iter().map(of_input).chain(step.outputs.iter().map(of_output));
+            1 + listed + switched.sum::<usize>()
+        };
         // A walk looks at all that is written in a loop to find out whether any of it runs.
         self.total(classes, of_step, |inner| 1 + nodes_in(&inner.body))
     }
@@ -224,10 +257,15 @@ impl Plan {
     }
 
     /// Something about each step and each loop, added up over all that the representatives go through in one tile.
-    fn total(&self, classes: &Classes, of_step: fn(&Step) -> usize, of_loop: fn(&Loop) -> usize) -> u64 {
+    fn total(
+        &self,
+        classes: &Classes,
+        of_step: impl Fn(&Step) -> usize,
+        of_loop: impl Fn(&Loop) -> usize,
+    ) -> u64 {
         let ranks = classes.representatives().iter().filter_map(|&rank| self.programs.get(rank as usize));
         let lanes = ranks.flat_map(|program| &program.lanes);
-        lanes.fold(0, |sum, lane| sum.saturating_add(sum_over(&lane.nodes, of_step, of_loop)))
+        lanes.fold(0, |sum, lane| sum.saturating_add(sum_over(&lane.nodes, &of_step, &of_loop)))
     }
 
     /// How many tiles in a row use every slot again while its last use may still be near.
@@ -237,7 +275,7 @@ impl Plan {
 }
 
 /// Something about each step and each loop, added up over all that are met when these nodes run once.
-fn sum_over(nodes: &[Node], of_step: fn(&Step) -> usize, of_loop: fn(&Loop) -> usize) -> u64 {
+fn sum_over(nodes: &[Node], of_step: &dyn Fn(&Step) -> usize, of_loop: &dyn Fn(&Loop) -> usize) -> u64 {
     let node = |node: &Node| match node {
         Node::Step(step) => of_step(step) as u64,
         Node::Loop(inner) => sum_over(&inner.body, of_step, of_loop)
@@ -275,6 +313,8 @@ struct Traffic {
 struct Rules<'p> {
     plan: &'p Plan,
     per_tile: &'p [Vec<u32>],
+    /// How many chunks of input and output each rank has.
+    rooms: &'p [(u32, u32)],
     rank: u32,
     number: u32,
     lane: &'p Lane,
@@ -408,10 +448,10 @@ impl Rules<'_> {
     }
 
     fn place(&self, rank: u32, buffer: Buffer, chunk: u32) -> Result<(), String> {
-        let (collective, ranks) = (&self.plan.collective, self.plan.ranks);
+        let collective = &self.plan.collective;
         let chunks = match buffer {
-            Buffer::Input => collective.gives(rank, ranks) * self.plan.chunks_per_block(),
-            Buffer::Output => collective.gets(rank, ranks) * self.plan.chunks_per_block(),
+            Buffer::Input => self.rooms[rank as usize].0,
+            Buffer::Output => self.rooms[rank as usize].1,
             Buffer::Scratch => self.plan.chunks.scratch,
         };
         if chunks == 0 && buffer == Buffer::Input {

@@ -20,6 +20,8 @@ use crate::well_formed::WellFormed;
 pub(crate) struct Contributions<'p> {
     plan: WellFormed<'p>,
     shape: Shape,
+    /// Chunks of a block.
+    per_block: u32,
     classes: Classes,
     terms: Vec<Term>,
     numbers: FxHashMap<Term, u32>,
@@ -117,6 +119,7 @@ impl<'p> Contributions<'p> {
         Self {
             plan,
             shape,
+            per_block: plan.chunks_per_block(),
             entries: vec![Vec::new(); classes.representatives().len()],
             classes,
             terms: Vec::new(),
@@ -204,7 +207,7 @@ impl<'p> Contributions<'p> {
 
     /// What a chunk of output must hold.
     fn promised(&self, rank: u32, chunk: u32) -> Option<Promised> {
-        let per_block = self.plan.chunks_per_block();
+        let per_block = self.per_block;
         let (block, index) = (chunk / per_block, chunk % per_block);
         Some(match self.plan.collective.promise(rank, self.plan.ranks, block)? {
             Promise::Copy { rank, block } => Promised::Copy { rank, chunk: block * per_block + index },
@@ -417,7 +420,7 @@ impl Domain for Contributions<'_> {
         let chunk = self.chunk(*value);
         let fits = if self.plan.uneven {
             // Every block has its own length, so only what belongs there fits.
-            let per_block = self.plan.chunks_per_block();
+            let per_block = self.per_block;
             let of_output = match (cell.buffer, self.shape.aliasing) {
                 (Buffer::Input, _) => Some(Promised::Reduction { below: 0, chunk: cell.chunk }),
                 _ => self.promised(cell.rank, cell.chunk),
@@ -432,7 +435,7 @@ impl Domain for Contributions<'_> {
             }
         } else {
             // Chunks of the same index have the same length, whatever block they belong to.
-            let index = |chunk: u32| chunk % self.plan.chunks_per_block();
+            let index = |chunk: u32| chunk % self.per_block;
             index(chunk) == index(cell.chunk)
         };
         if !fits {

@@ -1,28 +1,31 @@
 //! # Bruck
 //!
-//! Round by round, ranks deal with the one 1, 2, 4 and so on places around the ring, and all that goes the same way goes
-//! together: a logarithmic number of rounds for any number of ranks.
+//! Round by round, ranks deal with the one 1, 2, 4 and so on places around the ring, and all that goes the same way
+//! goes together: a logarithmic number of rounds for any number of ranks.
 //!
-//! **Steps.** *All-gather:* in the round of distance d every rank sends the first d blocks it has, its own and those of the
-//! ranks behind it, to the rank d places before it, and so gets the next d; in the last round only what is lacking. Every
-//! block goes to its place at once, so nothing is turned in the end. *All-to-all:* every rank first copies its blocks to
-//! scratch, block o being the one for the rank o places on. In the round of distance d it sends on all blocks whose number
-//! has that bit, and gets others for them: each travels as far as the sum of its bits. In its last round a block goes to its
-//! place in the output.
+//! **Steps.** *All-gather:* in the round of distance d every rank sends the first d blocks it has, its own and those
+//! of the ranks behind it, to the rank d places before it, and so gets the next d; in the last round only what is
+//! lacking. Every block goes to its place at once, so nothing is turned in the end. *All-to-all:* every rank first
+//! copies its blocks to scratch, block o being the one for the rank o places on. In the round of distance d it sends
+//! on all blocks whose number has that bit, and gets others for them: each travels as far as the sum of its bits. In
+//! its last round a block goes to its place in the output.
 //!
-//! **Bytes on the wire.** All-gather: n-1 blocks, the least possible, half of them over the largest distance. All-to-all:
-//! every block as often as its number has bits.
+//! **Bytes on the wire.** All-gather: n-1 blocks, the least possible, half of them over the largest distance.
+//! All-to-all: every block as often as its number has bits. On islands it depends on the positions which rounds stay
+//! inside, hence the bounds.
 //!
-//! **Possible.** Everywhere. The all-to-all is not for blocks of different lengths, since a rank passes on blocks whose
-//! lengths it does not know.
+//! **Possible.** Everywhere. The all-to-all is not for blocks of different lengths, since a rank passes on blocks
+//! whose lengths it does not know.
 //!
 //! **When it wins.** Small blocks on many ranks.
 //!
-//! **Paper.** Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in multiport
-//! message-passing systems", 1997.
+//! **Paper.** Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in
+//! multiport message-passing systems", 1997.
 //!
 //! | collective | inside | across | rank | island |
 //! |---|---|---|---|---|
+//! | all-gather | `<= log2(g) [m = 1] + max(log2(g) - 1, 0) [m > 1]` | `<= (log2(m) + [g > 1] + [pow2(2g-1) > g+1]) [m > 1]` | `<= S min(pow2(2g-1) - 1 + log2(g) [pow2(2g-1) > g+1], n - 1)/n` | `<= S ((pow2(2g-1) pow2(2g-1) - 1)/3 + g (n - pow2(2g-1)))/n [m > 1]` |
+//! | all-to-all | `<= log2(g) [m = 1] + max(log2(g) - 1, 0) [m > 1]` | `<= (log2(m) + [g > 1] + [pow2(2g-1) > g+1]) [m > 1]` | `<= S log2(g)/2` | `<= S (pow2(2g-1) - 1 + g (log2(n) - log2(g)))/2 [m > 1]` |
 
 use super::rounds::{Rounds, SENT, ring_symmetry};
 use crate::layout::Layout;

@@ -4,9 +4,8 @@
 //!
 //! **Steps.** Ranks stand in a chain that begins (broadcast) or ends (reduce) at the root, in the order of their numbers
 //! around the ring. A broadcast is handed down: keep it, pass it on. A reduction is handed up: add to it, pass it on.
-//! A scan goes along the ranks in their order: everyone adds its input, keeps the sum and passes it on; of an exclusive scan
-//! everyone keeps what it got.
-//! Tiles follow each other, so all ranks are busy as soon as n tiles are under way.
+//! A scan goes along the ranks in their order: everyone adds its input, keeps the sum and passes it on; of an exclusive
+//! scan everyone keeps what it got. Tiles follow each other, so all ranks are busy as soon as n tiles are under way.
 //!
 //! **Bytes on the wire.** One buffer per rank, one way.
 //!
@@ -19,7 +18,7 @@
 //!
 //! | collective | inside | across | rank | island |
 //! |---|---|---|---|---|
-//! | broadcast, reduce | `n-m` | `m-1` | `S [g>1]` | `S [m>1]` |
+//! | broadcast, reduce, scan, exclusive-scan | `n-m` | `m-1` | `S [g>1]` | `S [m>1]` |
 
 use crate::Recipe;
 use crate::layout::Layout;

@@ -2,9 +2,9 @@
 //!
 //! A barrier in which news of who has entered spreads: in every round each rank knows of twice as many.
 //!
-//! **Steps.** In the round of distance d, which is 1, 2, 4 and so on, every rank raises its counter and waits until the rank
-//! d places back has raised its own as often. What that rank knew then, it knows now. After the last round everyone knows of
-//! everyone.
+//! **Steps.** In the round of distance d, which is 1, 2, 4 and so on, every rank raises its counter and waits until
+//! the rank d places back has raised its own as often. What that rank knew then, it knows now. After the last round
+//! everyone knows of everyone.
 //!
 //! **Bytes on the wire.** None but the counters.
 //!
@@ -16,6 +16,7 @@
 //!
 //! | collective | inside | across | rank | island |
 //! |---|---|---|---|---|
+//! | barrier | `<= log2(g) [m = 1] + max(log2(g) - 1, 0) [m > 1]` | `<= (log2(m) + [g > 1] + [pow2(2g-1) > g+1]) [m > 1]` | `0` | `0` |
 
 use super::rounds::ring_symmetry;
 use crate::Recipe;

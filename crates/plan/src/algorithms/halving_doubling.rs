@@ -1,27 +1,30 @@
 //! # Halving and doubling
 //!
-//! A reduce-scatter in which every round halves what is left to reduce, then an all-gather in which every round doubles what
-//! is known: as few bytes as a ring, in a logarithmic number of rounds.
+//! A reduce-scatter in which every round halves what is left to reduce, then an all-gather in which every round
+//! doubles what is known: as few bytes as a ring, in a logarithmic number of rounds.
 //!
-//! **Steps.** Ranks are corners of a cube, and so are the chunks. *Reduce-scatter:* for each dimension, the nearest ranks
-//! first, two ranks that differ in it exchange those sums that belong to the other's half of the cube, and each combines
-//! what it gets, the lower rank's first. So most bytes stay near, and the order of the ranks is kept. *All-gather:* the same
-//! backwards, the farthest first: two ranks exchange everything they have. *All-reduce:* both, on as many chunks as the
-//! cube has corners. Of more ranks than a power of two, each odd one of the first gives its input to the even one before it,
-//! which stands for both, and gets its result from it in the end.
+//! **Steps.** Ranks are corners of a cube, and so are the chunks. *Reduce-scatter:* for each dimension, the nearest
+//! ranks first, two ranks that differ in it exchange those sums that belong to the other's half of the cube, and each
+//! combines what it gets, the lower rank's first. So most bytes stay near, and the order of the ranks is kept.
+//! *All-gather:* the same backwards, the farthest first: two ranks exchange everything they have. *All-reduce:* both,
+//! on as many chunks as the cube has corners. Of more ranks than a power of two, each odd one of the first gives its
+//! input to the even one before it, which stands for both, and gets its result from it in the end.
 //!
 //! **Bytes on the wire.** The least possible on a power of two ranks. A rank that stands for another moves that one's
-//! buffer too. Every chunk is a message of its own.
+//! buffer too. Every chunk is a message of its own. The bounds are exact on a power of two islands of a power of two
+//! ranks, and rough where islands are not of a power of two ranks.
 //!
 //! **Possible.** Everywhere.
 //!
 //! **When it wins.** Medium buffers on a power of two ranks.
 //!
-//! **Paper.** Rabenseifner, "Optimization of collective reduction operations", 2004; Thakur, Rabenseifner and Gropp, "Optimization
-//! of collective communication operations in MPICH", 2005.
+//! **Paper.** Rabenseifner, "Optimization of collective reduction operations", 2004; Thakur, Rabenseifner and Gropp,
+//! "Optimization of collective communication operations in MPICH", 2005.
 //!
 //! | collective | inside | across | rank | island |
 //! |---|---|---|---|---|
+//! | all-reduce | `<= 2 log2(g) + 2 [g > pow2(g)] [m > 1]` | `<= 2 log2(m) + 2 log2(g) [g > pow2(g)] [m > 1]` | `<= 2 S (g-1)/g [n = pow2(n)] + S (3 - 2/pow2(n)) [n > pow2(n)] [g > 1]` | `<= 2 S (1 - 1/pow2(2m-1)) + S (g+1) ([g = 1] [m > pow2(m)] + [g > pow2(g)]) [m > 1]` |
+//! | all-gather, reduce-scatter | `<= log2(g) + [n > pow2(n)] (1 + [g > pow2(g)] [m > 1])` | `<= log2(m) + ([g = 1] [m > pow2(m)] + log2(g) [g > pow2(g)]) [m > 1]` | `<= S (g-1)/g [n = pow2(n)] + S (2 + log2(n)/n) [n > pow2(n)] [g > 1]` | `<= S (m-1)/m [n = pow2(n)] + S (1 + 1/m + (g+1) ([g = 1] + [g > pow2(g)])) [n > pow2(n)] [m > 1]` |
 
 use super::rounds::{Folded, Role, Rounds, cube, cube_symmetry};
 use crate::layout::Layout;

@@ -1,24 +1,31 @@
 //! # Linear
 //!
-//! The root deals with everyone in turn.
+//! The root deals with everyone in turn; and messages, each sent straight to where it belongs.
 //!
-//! **Steps.** The root takes (gather) or sends (scatter) every other rank's block, one after the other. It sends (broadcast) its
-//! input to every other rank, or combines (reduce) everyone's in the order of the ranks. *Send-receive:* one lane sends a rank's
-//! messages in the order of the list and another receives, so both sides may send first; the earliest message that is not
-//! through is always next on both sides, so nothing waits for ever. *Neighbours:* every rank sends its blocks, then takes
-//! those that come, in the order in which they were sent, since on a dimension of two ranks both come from the same.
+//! **Steps.** The root takes (gather) or sends (scatter) every other rank's block, one after the other. It sends
+//! (broadcast) its input to every other rank, or combines (reduce) everyone's in the order of the ranks.
+//! *Send-receive:* one lane sends a rank's messages in the order of the list and another receives, so both sides may
+//! send first; the earliest message that is not through is always next on both sides, so nothing waits for ever.
+//! *Neighbours:* every rank sends its blocks, then takes those that come, in the order in which they were sent, since
+//! on a dimension of two ranks both come from the same.
 //!
-//! **Bytes on the wire.** n-1 blocks at the root, one at every other rank: the least possible.
+//! **Bytes on the wire.** n-1 blocks at the root, one at every other rank: the least possible, but for a broadcast or
+//! a reduction. Messages and neighbours' blocks go once.
 //!
-//! **Possible.** Everywhere: all it needs is messages between the root and everyone.
+//! **Possible.** Everywhere: all it needs is messages between any two ranks. Send-receive is out of place only: what
+//! is received would overwrite what is not sent yet.
 //!
-//! **When it wins.** Where the root's link is the bottleneck anyway, which it is for large blocks.
+//! **When it wins.** Where the root's link is the bottleneck anyway, which it is for large blocks; and as the only one
+//! for messages.
 //!
 //! **Paper.** Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005.
 //!
 //! | collective | inside | across | rank | island |
 //! |---|---|---|---|---|
 //! | gather, scatter | `[m=1][g>1]` | `[m>1]` | `S (g-1)/n` | `S (n-g)/n` |
+//! | broadcast, reduce | `[m=1][g>1]` | `[m>1]` | `S (g-1)` | `S (n-g)` |
+//! | send-receive | `[m=1][g>1]` | `[m>1]` | `S [g>1]` | `S [m>1]` |
+//! | neighbours | `[m=1][g>1]` | `[m>1]` | `S/3 [g>1]` | `S/3 g [m>1]` |
 
 use crate::collective::neighbour;
 use crate::layout::Layout;

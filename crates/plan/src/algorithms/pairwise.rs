@@ -2,16 +2,16 @@
 //!
 //! Every two ranks exchange what they have for each other.
 //!
-//! **Steps.** *All-to-all:* in round k every rank sends to the rank k further on and receives from the rank k further back: n-1 rounds,
-//! one loop, and no rank is sent to by two at once.
-//! *Reduce-scatter:* every rank sends its part of each block to the rank it belongs to, in the same order, then combines all
-//! parts of its own block in the order of the ranks.
-//! On islands it depends on the positions which rounds stay inside, hence the bounds: at most g-1 rounds at either end do.
+//! **Steps.** *All-to-all:* in round k every rank sends to the rank k further on and receives from the rank k further
+//! back: n-1 rounds, one loop, and no rank is sent to by two at once. On islands it depends on the positions which
+//! rounds stay inside, hence the bounds: at most g-1 rounds at either end do. *Reduce-scatter:* every rank sends its
+//! part of each block to the rank it belongs to, in the same order, then combines all parts of its own block in the
+//! order of the ranks.
 //!
 //! **Bytes on the wire.** n-1 blocks per rank, each way: the least possible.
 //!
-//! **Possible.** Everywhere: all it needs is messages between any two ranks. Out of place only: a block would be overwritten
-//! before it is sent.
+//! **Possible.** Everywhere: all it needs is messages between any two ranks. The all-to-all is out of place only: a
+//! block would be overwritten before it is sent.
 //!
 //! **When it wins.** Large blocks.
 //!
@@ -20,6 +20,7 @@
 //! | collective | inside | across | rank | island |
 //! |---|---|---|---|---|
 //! | all-to-all | `<= min(n-1, 2(g-1))` | `<= (n-1)[m>1]` | `S (g-1)/n` | `S g (n-g)/n` |
+//! | reduce-scatter | `[m=1][g>1]` | `[m>1]` | `S (g-1)/n` | `S g (n-g)/n` |
 
 use crate::layout::Layout;
 use crate::plan::{

@@ -1,20 +1,22 @@
 //! # PAT
 //!
-//! Parallel aggregated trees: every rank's block has a binomial tree of its own, all trees are the same turned around the ring,
-//! and what they have to send over the same distance goes together. Like [Bruck's](super::bruck), with the farthest ranks
-//! first: few blocks go far, and many go near.
+//! Parallel aggregated trees: every rank's block has a binomial tree of its own, all trees are the same turned around
+//! the ring, and what they have to send over the same distance goes together. Like [Bruck's](super::bruck), with the
+//! farthest ranks first: few blocks go far, and many go near.
 //!
-//! **Steps.** The tree of rank r's block, whose nodes are counted from r around the ring: node o, which ends in so many
-//! zeros, has the nodes below it that a smaller power of two leads to. *All-gather:* in the round of distance d, the largest
-//! power of two first, every rank sends the blocks for which its node is a multiple of 2d to the rank d places on. They are
-//! received into the output and sent from there. *Reduce-scatter:* the same backwards: every rank sends the sums of the
-//! blocks for which its node is an odd multiple of d to the rank d places back, the smallest distance first.
+//! **Steps.** The tree of rank r's block, whose nodes are counted from r around the ring: node o, which ends in so
+//! many zeros, has the nodes below it that a smaller power of two leads to. *All-gather:* in the round of distance d,
+//! the largest power of two first, every rank sends the blocks for which its node is a multiple of 2d to the rank d
+//! places on. They are received into the output and sent from there. *Reduce-scatter:* the same backwards: every rank
+//! sends the sums of the blocks for which its node is an odd multiple of d to the rank d places back, the smallest
+//! distance first.
 //!
-//! This is the variant in which all trees advance together, in as many rounds as the ranks have bits. NCCL (2.23) does that
-//! while its buffers hold a round, and lets trees follow one another when they do not.
+//! This is the variant in which all trees advance together, in as many rounds as the ranks have bits. NCCL (2.23) does
+//! that while its buffers hold a round, and lets trees follow one another when they do not.
 //!
-//! **Bytes on the wire.** n-1 blocks per rank, each way: the least possible. The all-gather needs no memory but the two slots
-//! towards each of log2(n) ranks; the reduce-scatter keeps n/2 sums in scratch.
+//! **Bytes on the wire.** n-1 blocks per rank, each way: the least possible. The all-gather needs no memory but the
+//! two slots towards each of log2(n) ranks; the reduce-scatter keeps n/2 sums in scratch. On islands it depends on the
+//! positions which rounds stay inside, hence the bounds.
 //!
 //! **Possible.** Everywhere.
 //!
@@ -24,6 +26,7 @@
 //!
 //! | collective | inside | across | rank | island |
 //! |---|---|---|---|---|
+//! | all-gather, reduce-scatter | `<= log2(g) [m = 1] + max(log2(g) - 1, 0) [m > 1]` | `<= (log2(m) + [g > 1] + [pow2(2g-1) > g+1]) [m > 1]` | `<= S min(n - 1, (n-1)(pow2(2g-1) - 1)/pow2(2g-1) + log2(g)/2)/n` | `<= S (log2(g)/2 + (m-1)/m) [m > 1]` |
 
 use super::rounds::{Rounds, ring_symmetry};
 use crate::layout::Layout;

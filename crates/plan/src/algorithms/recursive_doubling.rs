@@ -1,28 +1,32 @@
 //! # Recursive doubling
 //!
-//! Ranks exchange what they have with one at distance 1, then 2, 4 and so on: after every round each knows twice as much.
+//! Ranks exchange what they have with one at distance 1, then 2, 4 and so on: after every round each knows twice as
+//! much.
 //!
-//! **Steps.** *All-reduce:* in every round two ranks exchange their sums so far and both combine them, the lower rank's
-//! first, so that all end with the same bits, in the order of the ranks. Of more ranks than a power of two, each odd one of
-//! the first sends its input to the even one before it and gets the result in the end. *All-gather:* in every round two
-//! ranks exchange all blocks they have; they find their places at once. *Scan:* in the round of distance d, every rank
-//! sends the reduction of the ranks up to it that it has to the rank d further on. A rank that has got everything sends
-//! its result to all who still lack it in one step. *Exclusive scan:* the same, where every rank keeps apart what it
-//! received and adds its own input only to what it sends.
+//! **Steps.** *All-reduce:* in every round two ranks exchange their sums so far and both combine them, the lower
+//! rank's first, so that all end with the same bits, in the order of the ranks. Of more ranks than a power of two,
+//! each odd one of the first sends its input to the even one before it and gets the result in the end. *All-gather:*
+//! in every round two ranks exchange all blocks they have; they find their places at once. *Scan:* in the round of
+//! distance d, every rank sends the reduction of the ranks up to it that it has to the rank d further on. A rank that
+//! has got everything sends its result to all who still lack it in one step. *Exclusive scan:* the same, where every
+//! rank keeps apart what it received and adds its own input only to what it sends.
 //!
-//! **Bytes on the wire.** All-reduce and scans: the buffer in every round. All-gather: n-1 blocks, the least possible, but
-//! half of them over the largest distance.
+//! **Bytes on the wire.** All-reduce and scans: the buffer in every round. All-gather: n-1 blocks, the least possible,
+//! but half of them over the largest distance.
 //!
-//! **Possible.** The all-gather only on a power of two ranks: otherwise some would get nothing new in the last round that
-//! they could pass on, and [Bruck's](super::bruck) takes one round less. The others everywhere.
+//! **Possible.** The all-gather only on a power of two ranks: otherwise some would get nothing new in the last round
+//! that they could pass on, and [Bruck's](super::bruck) takes one round less. The others everywhere.
 //!
 //! **When it wins.** Small buffers, of which latency is all that counts.
 //!
-//! **Paper.** Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005; the scans:
-//! Hillis and Steele, "Data parallel algorithms", 1986.
+//! **Paper.** Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005;
+//! the scans: Hillis and Steele, "Data parallel algorithms", 1986.
 //!
 //! | collective | inside | across | rank | island |
 //! |---|---|---|---|---|
+//! | all-reduce | `<= log2(g) + [n > pow2(n)] (1 + [g > pow2(g)] [m > 1])` | `<= log2(m) + ([g = 1] [m > pow2(m)] + log2(g) [g > pow2(g)]) [m > 1]` | `<= S (log2(g) + [g > pow2(g)] [m > 1])` | `<= S g (log2(pow2(m)) + [g = 1] [m > pow2(m)] + 2 [g > pow2(g)]) [m > 1]` |
+//! | all-gather | `log2(g)` | `log2(m)` | `S (g-1)/n` | `S g (n-g)/n` |
+//! | scan, exclusive-scan | `<= log2(g)` | `<= log2(m) + [pow2(2g-1) > g+1] [m > 1]` | `S log2(g)` | `S (pow2(2g-1) - 1 + g (log2(n) - log2(g)) - max(0, g + pow2(max(n-1, 1)) - n)) [m > 1]` |
 
 use super::Impossible;
 use super::rounds::{Folded, Role, Rounds, cube, cube_symmetry};

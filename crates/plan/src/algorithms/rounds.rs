@@ -1,9 +1,10 @@
-//! Rounds: what algorithms have in common whose ranks exchange several chunks at a time, a logarithmic number of times.
+//! Rounds: what algorithms have in common whose ranks exchange several chunks at a time, a logarithmic number of
+//! times.
 //!
-//! A chunk is a message, so a round is many. One lane that sends them all and then receives would need FIFOs as deep as
-//! a round is long, and one that takes turns would make every message wait for the one before. So there are two lanes:
-//! the first sends, the second receives. Before the messages of a round, the first waits until the second has everything
-//! that earlier rounds brought, told by a counter of the rank's own.
+//! A chunk is a message, so a round is many. One lane that sends them all and then receives would need FIFOs as deep
+//! as a round is long, and one that takes turns would make every message wait for the one before. So there are two
+//! lanes: the first sends, the second receives. Before the messages of a round, the first waits until the second has
+//! everything that earlier rounds brought, told by a counter of the rank's own.
 
 use crate::Affine;
 use crate::collective::Collective;

@@ -1,4 +1,4 @@
-//! The algorithms that know of islands and switches: proved on grids of islands, and held against an expectation of
+//! The algorithms that know of islands, switches and peer memory: proved on grids of islands, and held against an expectation of
 //! their own, with switches and without.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -26,12 +26,14 @@ const GRIDS: [(u32, u32); 14] = [
     (16, 2),
 ];
 
-const ALGORITHMS: [Algorithm; 5] = [
+const ALGORITHMS: [Algorithm; 7] = [
     Algorithm::Hierarchical,
     Algorithm::Nvls,
     Algorithm::NvlsTree,
     Algorithm::CollnetDirect,
     Algorithm::CollnetChain,
+    Algorithm::OneShot,
+    Algorithm::TwoShot,
 ];
 
 /// Every collective that has a root, from the first, a middle and the last rank, and the others once.

@@ -159,9 +159,12 @@ impl Algorithm {
         ABOUT[self as usize].2
     }
 
-    /// Those that do a collective on ranks that know nothing of their wiring.
+    /// Those that do a collective on ranks that know nothing of their wiring, and so of no switch that could help.
     pub fn doing(collective: &Collective) -> impl Iterator<Item = Algorithm> {
-        Self::ALL.into_iter().filter(|algorithm| algorithm.flat(collective, 2, 1).is_ok())
+        let plan = |algorithm: &Algorithm| algorithm.flat(collective, 2, 1);
+        Self::ALL
+            .into_iter()
+            .filter(move |algorithm| plan(algorithm).is_ok_and(|plan| plan.groups.is_empty()))
     }
 
     /// How it does a collective on a layout, or why it cannot.
@@ -175,7 +178,18 @@ impl Algorithm {
                 Ok(exchange::all_reduce(layout, Protocol::Simple))
             }
             (Algorithm::OneShot, Collective::AllReduce) => Ok(one_shot::all_reduce(layout)),
+            (Algorithm::OneShot, &Collective::Reduce { root }) => Ok(one_shot::reduce(layout, root)),
+            (Algorithm::OneShot, &Collective::Broadcast { root }) => Ok(one_shot::broadcast(layout, root)),
+            (Algorithm::OneShot, Collective::AllGather) => Ok(one_shot::all_gather(layout)),
+            (Algorithm::OneShot, Collective::ReduceScatter) => Ok(one_shot::reduce_scatter(layout)),
+            (Algorithm::OneShot, Collective::AllToAll) => Ok(one_shot::all_to_all(layout)),
+            (Algorithm::OneShot, &Collective::Gather { root }) => Ok(one_shot::gather(layout, root)),
+            (Algorithm::OneShot, &Collective::Scatter { root }) => Ok(one_shot::scatter(layout, root)),
             (Algorithm::TwoShot, Collective::AllReduce) => Ok(two_shot::all_reduce(layout)),
+            (Algorithm::TwoShot, &Collective::Reduce { root }) => Ok(two_shot::reduce(layout, root)),
+            (Algorithm::TwoShot, &Collective::Broadcast { root }) => Ok(two_shot::broadcast(layout, root)),
+            (Algorithm::TwoShot, Collective::AllGather) => Ok(two_shot::all_gather(layout)),
+            (Algorithm::TwoShot, Collective::AllToAll) => Ok(two_shot::all_to_all(layout)),
             (Algorithm::Ring, Collective::AllReduce) => Ok(ring::all_reduce(layout)),
             (Algorithm::Ring, Collective::AllGather) => Ok(ring::all_gather(layout)),
             (Algorithm::Ring, Collective::ReduceScatter) => Ok(ring::reduce_scatter(layout)),

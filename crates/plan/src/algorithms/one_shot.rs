@@ -1,46 +1,205 @@
 //! # One-shot
 //!
-//! Every rank reads all inputs in peer memory and reduces for itself.
+//! Every rank reads what it needs where it is, in the memory of its peers, and keeps it.
 //!
-//! **Steps.** Once all have entered the call, every rank reads all inputs where they are, combines them in the order
-//! of the ranks and keeps the result; nobody leaves before everybody has read.
+//! **Steps.** *All-reduce, reduce, reduce-scatter:* once all have entered the call, every rank that gets a result reads all inputs, in the order
+//! of the ranks, and combines them. *All-gather, broadcast:* whoever has a block puts it into its own output and says so; the others
+//! read it there. *All-to-all, gather, scatter:* every rank reads each block that is for it. Nobody leaves before those who
+//! read its memory have done so.
 //!
-//! **Bytes on the wire.** n-1 times the buffer read per rank.
+//! **Bytes on the wire.** Each result's inputs are read once by each who wants it: n-1 buffers per rank for an all-reduce, what any algorithm must
+//! move for the others.
 //!
-//! **Possible.** Where ranks reach each other's buffers, which must be symmetric memory. It cannot work in place: a rank would
+//! **Possible.** In symmetric buffers, which peers can reach. All-reduce and all-to-all cannot work in place: a rank would
 //! overwrite what others are still reading.
 //!
-//! **When it wins.** Small symmetric buffers on many ranks.
+//! **When it wins.** Small symmetric buffers; for all-gather, reduce-scatter and all-to-all large ones too.
 //!
 //! **Paper.** "One-shot" in NVIDIA's and PyTorch's symmetric-memory kernels; MSCCL++, Shah et al., 2025.
 //!
 //! | collective | inside | across | rank | island |
 //! |---|---|---|---|---|
 //! | all-reduce | `2 [m=1][g>1]` | `2 [m>1]` | `S (g-1)` | `S g (n-g)` |
+//! | reduce | `2 [m=1][g>1]` | `2 [m>1]` | `S (g-1)` | `S (n-g)` |
+//! | broadcast | `2 [m=1][g>1]` | `2 [m>1]` | `S (g-1)` | `S (n-g)` |
+//! | all-gather | `2 [m=1][g>1]` | `2 [m>1]` | `S (g-1)/n` | `S g (n-g)/n` |
+//! | reduce-scatter | `2 [m=1][g>1]` | `2 [m>1]` | `S (g-1)/n` | `S g (n-g)/n` |
+//! | all-to-all | `2 [m=1][g>1]` | `2 [m>1]` | `S (g-1)/n` | `S g (n-g)/n` |
+//! | gather | `2 [m=1][g>1]` | `2 [m>1]` | `S (g-1)/n` | `S (n-g)/n` |
+//! | scatter | `2 [m=1][g>1]` | `2 [m>1]` | `S (g-1)/n` | `S (n-g)/n` |
 
-use crate::Recipe;
 use crate::layout::Layout;
-use crate::plan::{Aliasing, Collective, Input, Lane, Output, Place, Plan, Program, Step, Wait};
+use crate::plan::{
+    Aliasing, Buffer, Collective, Digit, Input, Lane, Node, Output, Place, Plan, Program, RankDigit, Remote,
+    Step, Symmetry, Wait,
+};
+use crate::{Affine, Recipe};
 
-/// The counter that says a rank has read everything.
+/// The counter that says a rank has read what it needs, or grows with each part of it.
 const READ: u32 = 0;
+
+/// The counter that says a rank's own block is in its output.
+const READY: u32 = 1;
 
 /// The all-reduce. Out of place only: others still read what would be overwritten.
 pub fn all_reduce(layout: &Layout) -> Recipe<'_> {
     let ranks = layout.ranks();
-    let outline = Plan {
-        aliasing: vec![Aliasing::OutOfPlace],
-        counters: 1,
-        ..Plan::outline("one-shot", Collective::AllReduce, ranks, 1)
-    };
+    let outline = outline(Collective::AllReduce, ranks, vec![Aliasing::OutOfPlace]);
     Recipe::new(outline, move |rank| {
-        let peers = || (0..ranks).filter(move |&peer| peer != rank);
-        let parts = (0..ranks).map(|owner| Input::held_by(owner, rank, Place::input(0))).collect();
-        let combine = Step::reduce(parts)
-            .after(peers().map(Wait::entered))
-            .to(Output::Local(Place::output(0)))
-            .signal(READ);
-        let leave = Step::sync().after(peers().map(|peer| Wait::reached(peer, READ, 1)));
-        Program { lanes: vec![Lane { channel: 0, nodes: vec![combine.into(), leave.into()] }] }
+        program([sum(rank, ranks, 0).signal(READ)], all_but(rank, ranks).map(|peer| (peer, READ)))
     })
+}
+
+/// The reduction to `root`.
+pub fn reduce(layout: &Layout, root: u32) -> Recipe<'_> {
+    let ranks = layout.ranks();
+    let outline = outline(Collective::Reduce { root }, ranks, Aliasing::BOTH.to_vec());
+    Recipe::new(outline, move |rank| match rank == root {
+        true => program([sum(rank, ranks, 0).signal(READ)], []),
+        false => program([], [(root, READ)]),
+    })
+}
+
+/// The reduce-scatter: every rank reads its block of all inputs.
+pub fn reduce_scatter(layout: &Layout) -> Recipe<'_> {
+    let ranks = layout.ranks();
+    let outline = outline(Collective::ReduceScatter, ranks, Aliasing::BOTH.to_vec());
+    Recipe::new(outline, move |rank| {
+        program([sum(rank, ranks, rank).signal(READ)], all_but(rank, ranks).map(|peer| (peer, READ)))
+    })
+}
+
+/// The broadcast: everyone reads the root's output, where the root has put its input first.
+pub fn broadcast(layout: &Layout, root: u32) -> Recipe<'_> {
+    let ranks = layout.ranks();
+    let outline = outline(Collective::Broadcast { root }, ranks, Aliasing::BOTH.to_vec());
+    Recipe::new(outline, move |rank| {
+        let keep = |input| Step::copy(input).to(Output::Local(Place::output(0)));
+        if rank == root {
+            let own = keep(Input::Local(Place::input(0))).signal(READY);
+            return program([own], all_but(rank, ranks).map(|peer| (peer, READ)));
+        }
+        let read = keep(Input::held_by(root, rank, Place::output(0)));
+        program([read.after([Wait::reached(root, READY, 1)]).signal(READ)], [])
+    })
+}
+
+/// The gather: the root reads all inputs.
+pub fn gather(layout: &Layout, root: u32) -> Recipe<'_> {
+    let ranks = layout.ranks();
+    let outline = outline(Collective::Gather { root }, ranks, Aliasing::BOTH.to_vec());
+    Recipe::new(outline, move |rank| {
+        let read = |owner| {
+            let block = Step::copy(Input::held_by(owner, rank, Place::input(0)));
+            let entered = (owner != rank).then(|| Wait::entered(owner));
+            block.after(entered).to(Output::Local(Place::output(owner))).signal(READ)
+        };
+        match rank == root {
+            true => program((0..ranks).map(read), []),
+            false => {
+                // The root reads in the order of the ranks.
+                let mine = Wait::reached(root, READ, rank + 1);
+                Program { lanes: vec![Lane { channel: 0, nodes: vec![Step::sync().after([mine]).into()] }] }
+            }
+        }
+    })
+}
+
+/// The scatter: everyone reads its block of the root's input.
+pub fn scatter(layout: &Layout, root: u32) -> Recipe<'_> {
+    let ranks = layout.ranks();
+    let outline = outline(Collective::Scatter { root }, ranks, Aliasing::BOTH.to_vec());
+    Recipe::new(outline, move |rank| {
+        let read =
+            Step::copy(Input::held_by(root, rank, Place::input(rank))).to(Output::Local(Place::output(0)));
+        match rank == root {
+            true => program([read], all_but(rank, ranks).map(|peer| (peer, READ))),
+            false => program([read.after([Wait::entered(root)]).signal(READ)], []),
+        }
+    })
+}
+
+/// The all-gather: everyone reads the others' blocks in their outputs, where they have put them first.
+pub fn all_gather(layout: &Layout) -> Recipe<'_> {
+    let ranks = layout.ranks();
+    let blocks =
+        turning(ranks, vec![Digit { size: 1, with: None }], vec![Digit { size: ranks, with: Some(0) }]);
+    let outline =
+        Plan { symmetry: Some(blocks), ..outline(Collective::AllGather, ranks, Aliasing::BOTH.to_vec()) };
+    Recipe::new(outline, move |rank| {
+        let own =
+            Step::copy(Input::Local(Place::input(0))).to(Output::Local(Place::output(rank))).signal(READY);
+        let ready = Wait::Reached { rank: ahead(rank, ranks), counter: READY, count: 1.into() };
+        let block = Remote { rank: ahead(rank, ranks), buffer: Buffer::Output, chunk: ahead(rank, ranks) };
+        let read = Step::copy(Input::Peer(block)).after([ready]);
+        around(own, read.to(Output::Local(Place::output(ahead(rank, ranks)))).signal(READ), rank, ranks)
+    })
+}
+
+/// The all-to-all: everyone reads what the others have for it. Out of place only: others still read what would be
+/// overwritten.
+pub fn all_to_all(layout: &Layout) -> Recipe<'_> {
+    let ranks = layout.ranks();
+    let blocks = vec![Digit { size: ranks, with: Some(0) }];
+    let outline = outline(Collective::AllToAll, ranks, vec![Aliasing::OutOfPlace]);
+    let outline = Plan { symmetry: Some(turning(ranks, blocks.clone(), blocks)), ..outline };
+    Recipe::new(outline, move |rank| {
+        let own = Step::copy(Input::Local(Place::input(rank))).to(Output::Local(Place::output(rank)));
+        let block = Remote { rank: ahead(rank, ranks), buffer: Buffer::Input, chunk: rank.into() };
+        let read = Step::copy(Input::Peer(block)).after([Wait::Entered { rank: ahead(rank, ranks) }]);
+        around(own, read.to(Output::Local(Place::output(ahead(rank, ranks)))).signal(READ), rank, ranks)
+    })
+}
+
+fn outline(collective: Collective, ranks: u32, aliasing: Vec<Aliasing>) -> Plan {
+    let uneven = collective.may_be_uneven();
+    let counters = match collective {
+        Collective::AllGather | Collective::Broadcast { .. } => 2,
+        _ => 1,
+    };
+    Plan { aliasing, uneven, counters, ..Plan::outline("one-shot", collective, ranks, 1) }
+}
+
+/// All ranks but one.
+fn all_but(rank: u32, ranks: u32) -> impl Iterator<Item = u32> {
+    (0..ranks).filter(move |&other| other != rank)
+}
+
+/// A chunk of all inputs, read once all have entered and combined in the order of the ranks.
+fn sum(rank: u32, ranks: u32, chunk: u32) -> Step {
+    let parts = (0..ranks).map(|owner| Input::held_by(owner, rank, Place::input(chunk))).collect();
+    Step::reduce(parts).after(all_but(rank, ranks).map(Wait::entered)).to(Output::Local(Place::output(0)))
+}
+
+/// Steps, and then a wait until others have signalled a counter.
+fn program(steps: impl IntoIterator<Item = Step>, until: impl IntoIterator<Item = (u32, u32)>) -> Program {
+    let leave = Step::sync().after(until.into_iter().map(|(peer, counter)| Wait::reached(peer, counter, 1)));
+    let leave = (!leave.waits.is_empty()).then_some(leave);
+    Program {
+        lanes: vec![Lane { channel: 0, nodes: steps.into_iter().chain(leave).map(Node::Step).collect() }],
+    }
+}
+
+/// The ranks from the next one on, around, in a loop.
+pub(super) fn ahead(rank: u32, ranks: u32) -> Affine {
+    Affine::ring(i64::from(rank) + 1, 1, ranks)
+}
+
+/// A first step, one about each rank ahead, which signals the first counter, and a wait for each of these until it has come
+/// around to this rank.
+pub(super) fn around(own: Step, each: Step, rank: u32, ranks: u32) -> Program {
+    // The rank d places ahead comes to this one in its step n-d.
+    let count = Affine { offset: 0, base: i64::from(ranks) - 1, by: vec![-1], modulo: None };
+    let come = Wait::Reached { rank: ahead(rank, ranks), counter: READ, count };
+    let nodes = vec![
+        own.into(),
+        Node::repeat(ranks - 1, [each]),
+        Node::repeat(ranks - 1, [Step::sync().after([come])]),
+    ];
+    Program { lanes: vec![Lane { channel: 0, nodes }] }
+}
+
+/// Turning the ranks, and the digits of chunks that turn with them.
+pub(super) fn turning(ranks: u32, input: Vec<Digit>, output: Vec<Digit>) -> Symmetry {
+    Symmetry { ranks: vec![RankDigit { size: ranks, turns: true }], input, output, scratch: vec![] }
 }

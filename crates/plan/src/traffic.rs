@@ -101,11 +101,7 @@ impl Traffic {
 
     fn step(&mut self, plan: WellFormed<'_>, rank: u32, step: &Step<u32>) {
         let group = |number: u32| &plan.plan().groups[number as usize];
-        let multicasts: Vec<u32> = step.outputs.iter().filter_map(multicast).collect();
-        let sums: Vec<u32> = step.inputs.iter().filter_map(summed).collect();
-        let handed_down = |number: u32| {
-            group(number).switch == Switch::Network && sums.contains(&number) && multicasts.contains(&number)
-        };
+        let handed_down = |number: u32| handed_down(plan, step, number);
         for input in &step.inputs {
             match *input {
                 Input::Peer(Remote { rank: owner, .. }) => self.pair(owner, rank),
@@ -159,10 +155,11 @@ impl Flow {
     }
 }
 
-fn summed(input: &Input<u32>) -> Option<u32> {
-    if let Input::Switch(all) = input { Some(all.group) } else { None }
-}
-
-fn multicast(output: &Output<u32>) -> Option<u32> {
-    if let Output::Multicast(all) = output { Some(all.group) } else { None }
+/// Whether a step has a switch of the network add what a group holds and hand the sum to all of it.
+pub(crate) fn handed_down(plan: WellFormed<'_>, step: &Step<u32>, group: u32) -> bool {
+    let sums = |input: &Input<u32>| matches!(input, Input::Switch(all) if all.group == group);
+    let multicasts = |output: &Output<u32>| matches!(output, Output::Multicast(all) if all.group == group);
+    plan.plan().groups[group as usize].switch == Switch::Network
+        && step.inputs.iter().any(sums)
+        && step.outputs.iter().any(multicasts)
 }

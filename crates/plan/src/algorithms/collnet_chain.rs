@@ -20,7 +20,7 @@
 //!
 //! | collective | inside | across | rank | island |
 //! |---|---|---|---|---|
-//! | all-reduce | 2(g-1) | 2 | S ([g > 1] + [g > 2]) | S |
+//! | all-reduce | `2(g-1)` | `2` | `S ([g > 1] + [g > 2])` | `S` |
 
 use crate::Recipe;
 use crate::algorithms::Impossible;

@@ -20,7 +20,7 @@
 //!
 //! | collective | inside | across | rank | island |
 //! |---|---|---|---|---|
-//! | all-reduce | 2[g > 1] | 2 | 2 S (g-1)/g | S |
+//! | all-reduce | `2[g > 1]` | `2` | `2 S (g-1)/g` | `S` |
 
 use std::iter::once;
 

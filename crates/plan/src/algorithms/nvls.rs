@@ -21,11 +21,11 @@
 //!
 //! | collective | inside | across | rank | island |
 //! |---|---|---|---|---|
-//! | all-reduce | 2[n > 1] | 0 | [n > 1] S (n+1)/n | 0 |
-//! | all-gather | 2[n > 1] | 0 | [n > 1] S | 0 |
-//! | reduce-scatter | 2[n > 1] | 0 | [n > 1] S | 0 |
-//! | broadcast | 2[n > 1] | 0 | [n > 1] S | 0 |
-//! | reduce | 2[n > 1] | 0 | [n > 1] S | 0 |
+//! | all-reduce | `2[n > 1]` | `0` | `[n > 1] S (n+1)/n` | `0` |
+//! | all-gather | `2[n > 1]` | `0` | `[n > 1] S` | `0` |
+//! | reduce-scatter | `2[n > 1]` | `0` | `[n > 1] S` | `0` |
+//! | broadcast | `2[n > 1]` | `0` | `[n > 1] S` | `0` |
+//! | reduce | `2[n > 1]` | `0` | `[n > 1] S` | `0` |
 
 use crate::Recipe;
 use crate::algorithms::Impossible;

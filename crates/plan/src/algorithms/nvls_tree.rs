@@ -22,7 +22,7 @@
 //!
 //! | collective | inside | across | rank | island |
 //! |---|---|---|---|---|
-//! | all-reduce | 2[g > 1] | 2(log2(m+1) - 1) | [g > 1] S (g+1)/g | S (2 + [m > 2] + [m > 4])/2 |
+//! | all-reduce | `2[g > 1]` | `2(log2(m+1) - 1)` | `[g > 1] S (g+1)/g` | `S (2 + [m > 2] + [m > 4])/2` |
 
 use crate::Recipe;
 use crate::algorithms::Impossible;

@@ -2,8 +2,9 @@
 //!
 //! Every rank is a line, and so is every switch that computes. A column is a hop: a step stands in the column of the longest
 //! row of hops that leads to it, so arrows lead from column to column. What a rank reads in peer memory left its owner one
-//! column earlier, and what it writes there arrives one column later. A switch stands halfway between two columns. A wait
-//! is shown only where no data comes the same way at the same time.
+//! column earlier, and what it writes there arrives one column later. A switch stands halfway between two columns; one of the
+//! network that adds and multicasts in one step hands the sum down at once. A wait is shown only where no data comes the
+//! same way at the same time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,6 +12,7 @@ use crate::collective::Collective;
 use crate::interpret::{Access, Domain, Event, Machine, Shape};
 use crate::plan::{Grouped, Input, Output, Remote, Step, Switch, Wait};
 use crate::refusal::{Cell, Spot};
+use crate::traffic::handed_down;
 use crate::walk::Walk;
 use crate::well_formed::WellFormed;
 
@@ -164,6 +166,13 @@ impl Tracing<'_> {
                 }
                 Output::Peer(Remote { rank: owner, .. }) => {
                     self.arrow((self.line(rank), 2 * column), (self.line(owner), 2 * column + 2), result);
+                }
+                Output::Multicast(Grouped { group, .. }) if handed_down(self.plan, step, group) => {
+                    let middle = (self.switch(group), 2 * before + 1);
+                    for &member in &self.plan.plan().groups[group as usize].members {
+                        let at = if member == rank { column } else { column + 1 };
+                        self.arrow(middle, (self.line(member), 2 * at), result);
+                    }
                 }
                 Output::Multicast(Grouped { group, .. }) => {
                     let middle = (self.switch(group), 2 * column + 1);

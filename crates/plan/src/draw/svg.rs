@@ -214,11 +214,11 @@ fn labelled(plan: WellFormed<'_>, pieces: &BTreeSet<Piece>) -> Option<String> {
     }
     let range = |&(first, last): &(u32, u32)| match last - first {
         0 => first.to_string(),
-        1 => format!("{first} {last}"),
+        1 => format!("{first},{last}"),
         _ => format!("{first}-{last}"),
     };
-    let more = if ranges.len() > 4 { " ..." } else { "" };
-    Some(ranges.iter().take(4).map(range).collect::<Vec<_>>().join(" ") + more)
+    let more = if ranges.len() > 4 { ",..." } else { "" };
+    Some(ranges.iter().take(4).map(range).collect::<Vec<_>>().join(",") + more)
 }
 
 fn escaped(text: &str) -> String {

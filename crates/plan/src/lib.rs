@@ -7,8 +7,10 @@
 mod affine;
 pub mod algorithms;
 mod builder;
+pub mod choose;
 pub mod classes;
 pub mod collective;
+pub mod cost;
 pub mod cut;
 pub mod domain;
 pub mod draw;

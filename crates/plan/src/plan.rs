@@ -146,6 +146,16 @@ pub enum Protocol {
     Ll128,
 }
 
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Protocol::Simple => "Simple",
+            Protocol::Ll => "LL",
+            Protocol::Ll128 => "LL128",
+        })
+    }
+}
+
 /// Ranks whose memory a switch can read and write as one: it hands out the sum of what all of them hold at a place, or
 /// stores to all of them at once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

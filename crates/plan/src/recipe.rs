@@ -5,7 +5,7 @@
 //! and for files.
 
 use crate::collective::Collective;
-use crate::plan::{Agreement, Aliasing, Chunks, Format, Plan, Program};
+use crate::plan::{Agreement, Aliasing, Chunks, Format, Plan, Program, Protocol};
 
 /// An outline, and how to write each rank's program.
 pub struct Recipe<'a> {
@@ -22,6 +22,12 @@ impl<'a> Recipe<'a> {
     /// What all ranks have in common: a plan without programs.
     pub fn outline(&self) -> &Plan {
         &self.outline
+    }
+
+    /// The same plan with another protocol for all its messages. Protocols do not change what a plan means.
+    pub fn with_protocol(mut self, protocol: Protocol) -> Self {
+        self.outline.channels.iter_mut().for_each(|channel| channel.protocol = protocol);
+        self
     }
 
     /// What one rank does.

@@ -1,20 +1,25 @@
-//! `weft plan`: print plans and prove them.
+//! `weft plan`: which algorithm on which wiring and why; print plans and prove them.
 
+mod ask;
+mod choice;
+mod emit;
 mod file;
+mod json;
 mod list;
 mod text;
 
-use std::io::{self, Write};
-
 use anyhow::anyhow;
-use clap::{Subcommand, ValueEnum};
-use weftlink_plan::{Algorithm, Collective, Plan, verify};
+use clap::Subcommand;
+use weftlink_fabric::bytes::Bytes;
+use weftlink_plan::{Algorithm, Collective, Plan};
 
 pub(crate) use file::read;
 
 use crate::Failure;
+use ask::{Kind, Messages, Sizes, Torus};
+use emit::Emit;
 
-/// Print the plan of a collective, or prove one
+/// Choose an algorithm for a fabric and say why; print plans, and prove them
 #[derive(clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -22,9 +27,13 @@ use crate::Failure;
     after_help = "\
 Examples:
   weft plan --list
-  weft plan all-reduce -n 4 --algorithm ring
-  weft plan all-reduce -n 4 --algorithm ring --show 0
-  weft plan all-reduce -n 4 --algorithm ring --emit json > ring.json
+  weft plan all-reduce hgx-h100 --size 64MiB              every candidate, and why it lost
+  weft plan all-reduce \"16x hgx-h100 + 8x ndr\" --sizes 8..1GiB
+  weft plan broadcast dgx-1-v100 --root 3 --algorithm chain
+  weft plan all-reduce hgx-h100 --size 1GiB --emit json > plan.json
+  weft plan all-reduce \"12500x hgx-h100 + 8x ndr\" --algorithm hierarchical --show 99999
+  weft plan neighbours hgx-h100 --torus 2x2x2
+  weft plan all-reduce -n 4 --algorithm ring --show 0     without a fabric: ranks that reach each other alike
   weft plan all-reduce -n 4 --algorithm ring --emit msccl > ring.xml
   weft plan verify ring.json
   weft plan import ring.xml -o ring.json"
@@ -32,18 +41,22 @@ Examples:
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
+    /// What all ranks do together
+    collective: Option<Kind>,
+    /// Where: a system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`) or a file, as for `weft topo`
+    fabric: Option<String>,
+    #[command(flatten)]
+    build: Build,
     /// Print the algorithms
-    #[arg(long)]
+    #[arg(long, conflicts_with = "collective")]
     list: bool,
-    /// With --list: print JSON
-    #[arg(long, requires = "list")]
+    /// Print JSON
+    #[arg(long)]
     json: bool,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Print a plan that adds up the buffers of all ranks
-    AllReduce(Build),
     /// Prove that the plan in a file computes its collective, or say where it goes wrong
     Verify(file::Args),
     /// Print the plan of an MSCCL program as JSON; it is not proved
@@ -52,18 +65,33 @@ enum Command {
 
 #[derive(clap::Args)]
 struct Build {
-    /// Ranks
-    #[arg(short = 'n', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
-    ranks: u32,
-    /// The algorithm; `weft plan --list` prints them
+    /// Without a fabric: ranks, 2 if left out
+    #[arg(short = 'n', long, conflicts_with = "fabric", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
+    ranks: Option<u32>,
+    /// The algorithm, rather than the fastest; `weft plan --list` prints them
     #[arg(long, value_name = "NAME")]
     algorithm: Option<Algorithm>,
-    /// With --algorithm ring: rings side by side
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Without a fabric and with --algorithm ring: rings side by side
+    #[arg(long, conflicts_with = "fabric", value_parser = clap::value_parser!(u32).range(1..=64))]
     lanes: Option<u32>,
-    /// What to print: words, the file that `weft bench --plan` reads, or MSCCL's XML
-    #[arg(long, value_name = "FORM", default_value = "text")]
-    emit: Emit,
+    /// With a fabric: the bytes of a call, as nccl-tests count them [default: 64MiB]
+    #[arg(long, value_name = "SIZE", requires = "fabric", conflicts_with = "sizes")]
+    size: Option<Bytes>,
+    /// With a fabric: which algorithm for which of these sizes: `8..1GiB`
+    #[arg(long, value_name = "FROM..TO", requires = "fabric", conflicts_with_all = ["algorithm", "show", "emit"])]
+    sizes: Option<Sizes>,
+    /// The root of a reduce, broadcast, gather or scatter [default: 0]
+    #[arg(long, value_name = "RANK")]
+    root: Option<u32>,
+    /// The ranks of neighbours in each dimension: `4x2`, `2x2x2` [default: a ring]
+    #[arg(long, value_name = "AxBxC")]
+    torus: Option<Torus>,
+    /// The messages of a send-receive: `0:1,1:0` [default: everyone to the next]
+    #[arg(long, value_name = "FROM:TO,..")]
+    messages: Option<Messages>,
+    /// Print the plan: in words, as the file that `weft bench --plan` reads, as MSCCL's XML, or as Graphviz
+    #[arg(long, value_name = "FORM")]
+    emit: Option<Emit>,
     /// Print what this rank does, and leave the others out
     #[arg(long, value_name = "RANK")]
     show: Option<u32>,
@@ -72,51 +100,20 @@ struct Build {
 /// Plans in which everyone meets everyone grow with the square of the ranks.
 const RANKS_MAX: i64 = 1024;
 
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Emit {
-    Text,
-    Json,
-    Msccl,
-}
-
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    match &args.command {
-        Some(Command::AllReduce(build)) => print(build),
-        Some(Command::Verify(args)) => file::run(args),
-        Some(Command::Import(args)) => file::import(args),
-        None => Ok(list::print(args.json)?),
+    match (&args.command, args.collective, &args.fabric) {
+        (Some(Command::Verify(args)), ..) => file::run(args),
+        (Some(Command::Import(args)), ..) => file::import(args),
+        (None, None, _) if args.list => Ok(list::print(args.json)?),
+        (None, None, _) => {
+            Err(Failure::misuse(anyhow!("say what to plan: `weft plan all-reduce hgx-h100`, or --list")))
+        }
+        (None, Some(kind), Some(fabric)) => choice::run(kind, fabric, &args.build, args.json),
+        (None, Some(kind), None) => emit::without_fabric(kind, &args.build, args.json),
     }
 }
 
 /// The plan of a built-in algorithm; `lanes` is for those that can use several.
 pub(crate) fn built_in(algorithm: Algorithm, ranks: u32, lanes: Option<u32>) -> Result<Plan, Failure> {
-    if lanes.is_some_and(|lanes| lanes > 1) && algorithm != Algorithm::Ring {
-        return Err(Failure::misuse(anyhow!("--lanes is for --algorithm ring; {algorithm} has one lane")));
-    }
-    algorithm.flat(&Collective::AllReduce, ranks, lanes.unwrap_or(1)).map_err(Failure::misuse)
-}
-
-fn print(build: &Build) -> Result<(), Failure> {
-    let Some(algorithm) = build.algorithm else {
-        let names: Vec<_> = Algorithm::doing(&Collective::AllReduce).map(Algorithm::name).collect();
-        return Err(Failure::misuse(anyhow!("say which: --algorithm {}", names.join(", "))));
-    };
-    if let Some(rank) = build.show.filter(|&rank| rank >= build.ranks) {
-        let last = build.ranks - 1;
-        return Err(Failure::misuse(anyhow!("--show {rank}: the ranks are 0 to {last}")));
-    }
-    if build.emit != Emit::Text && build.show.is_some() {
-        return Err(Failure::misuse(anyhow!("--show is for --emit text; a file holds all ranks")));
-    }
-    let plan = built_in(algorithm, build.ranks, build.lanes)?;
-    let mut out = io::stdout().lock();
-    match build.emit {
-        Emit::Json => writeln!(out, "{}", plan.to_json())?,
-        Emit::Msccl => write!(out, "{}", plan.to_msccl().map_err(Failure::finding)?)?,
-        Emit::Text => {
-            let plan = verify(plan).map_err(Failure::finding)?;
-            text::print(&mut out, &plan, build.show)?;
-        }
-    }
-    Ok(())
+    emit::flat(algorithm, &Collective::AllReduce, ranks, lanes)
 }

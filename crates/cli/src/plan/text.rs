@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use weftlink_plan::plan::{
-    Channel, Grouped, Input, Lane, Node, Op, Output, Place, Protocol, Remote, Step, Wait,
+    Channel, Grouped, Input, Lane, Node, Op, Output, Place, Program, Protocol, Remote, Step, Wait,
 };
 use weftlink_plan::{Affine, Plan, Verified};
 
@@ -12,8 +12,24 @@ use crate::counted;
 
 /// Prints a plan, or what one rank does in it.
 pub(super) fn print(out: &mut impl Write, plan: &Verified, show: Option<u32>) -> io::Result<()> {
+    print_outline(out, plan, &format!("proved, hash {:016x}", plan.hash()))?;
+    for (rank, program) in (0..).zip(&plan.programs) {
+        if show.is_none_or(|shown| shown == rank) {
+            print_program(out, plan, rank, program)?;
+        }
+    }
+    Ok(())
+}
+
+/// Prints what one rank does; its program is the only one that the plan holds.
+pub(super) fn print_one(out: &mut impl Write, plan: &Plan, rank: u32) -> io::Result<()> {
+    print_outline(out, plan, "one rank's part, not proved")?;
+    plan.programs.iter().try_for_each(|program| print_program(out, plan, rank, program))
+}
+
+fn print_outline(out: &mut impl Write, plan: &Plan, standing: &str) -> io::Result<()> {
     let (name, collective, ranks) = (&plan.name, &plan.collective, counted(plan.ranks, "rank"));
-    writeln!(out, "{name}: {collective} on {ranks}, {}; proved, hash {:016x}", ways(plan), plan.hash())?;
+    writeln!(out, "{name}: {collective} on {ranks}, {}; {standing}", ways(plan))?;
     let chunks = plan.chunks;
     let scratch = if chunks.scratch > 0 { format!(", scratch {}", chunks.scratch) } else { String::new() };
     writeln!(out, "  chunks: input {}, output {}{scratch}", chunks.input, chunks.output)?;
@@ -26,14 +42,13 @@ pub(super) fn print(out: &mut impl Write, plan: &Verified, show: Option<u32>) ->
     if plan.needs_windows() {
         writeln!(out, "  buffers: symmetric memory, since ranks reach into each other's")?;
     }
-    for (rank, program) in (0..).zip(&plan.programs) {
-        if show.is_some_and(|shown| shown != rank) {
-            continue;
-        }
-        writeln!(out, "\nrank {rank}")?;
-        for (number, lane) in program.lanes.iter().enumerate() {
-            write!(out, "{}", about_lane(number, lane, !plan.channels.is_empty()))?;
-        }
+    Ok(())
+}
+
+fn print_program(out: &mut impl Write, plan: &Plan, rank: u32, program: &Program) -> io::Result<()> {
+    writeln!(out, "\nrank {rank}")?;
+    for (number, lane) in program.lanes.iter().enumerate() {
+        write!(out, "{}", about_lane(number, lane, !plan.channels.is_empty()))?;
     }
     Ok(())
 }

@@ -21,6 +21,7 @@ use weftlink_fabric::{Fabric, HostId, Paths};
 use weftlink_probe::{Folder, Nvml, record};
 
 use crate::Failure;
+pub(crate) use target::resolve;
 
 /// Draw the wiring of a machine or cluster
 #[derive(clap::Args)]

@@ -12,7 +12,7 @@ use weftlink_probe::{BadRecording, Recording, probe, this_machine};
 
 use crate::Failure;
 
-pub(super) fn resolve(target: Option<&str>, gpu: Option<&str>) -> Result<Fabric, Failure> {
+pub(crate) fn resolve(target: Option<&str>, gpu: Option<&str>) -> Result<Fabric, Failure> {
     let gpu = gpu.map(model).transpose()?;
     let Some(target) = target else {
         return this_machine().map_err(Failure::finding);

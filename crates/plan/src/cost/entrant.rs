@@ -1,0 +1,193 @@
+//! An algorithm as a fabric would run it, for one collective and protocol: all that does not depend on the bytes.
+
+use super::constants::{
+    BLOCK_BYTES_PER_SECOND, CHANNELS_MAX, HOP_IN_A_ROW, HOP_NETWORK_SUM, HOP_PEER, HOP_TO_ONE_OF_SEVERAL,
+    LAUNCH_EXCHANGE_LL, LAUNCH_MESSAGES, LAUNCH_PEER, MESSAGE_ACROSS, block_bytes, payload,
+};
+use super::loads::{Apart, Loads, Medium, Side, Sides};
+use super::usage::{Usage, messages_across};
+use super::{Ground, Picoseconds, over};
+use crate::algorithms::{Algorithm, Impossible};
+use crate::plan::{Protocol, Switch};
+use crate::{Collective, Plan};
+
+/// An algorithm and a protocol, with what they cost on a fabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entrant {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The protocol of its messages; nothing where it passes none, in peer memory and through switches.
+    pub protocol: Option<Protocol>,
+    /// Lanes of a rank, at least one thread block each.
+    pub lanes: u32,
+    /// To start and to end.
+    pub launch: Picoseconds,
+    /// A hop inside an island.
+    pub hop_inside: Picoseconds,
+    /// A hop between islands.
+    pub hop_across: Picoseconds,
+    /// Messages that a lane hands to the network one after the other.
+    pub messages_across: u64,
+    /// What handing one over takes.
+    pub message_across: Picoseconds,
+    /// What the busiest rank gets of the links inside; nothing where nothing moves there.
+    pub inside_bytes_per_second: Option<u64>,
+    /// What the busiest island gets of the links to others.
+    pub across_bytes_per_second: Option<u64>,
+    /// Whether LL's small words, and not the links, say how fast it is.
+    pub held_by_words: bool,
+    /// What joins the islands.
+    pub between: Medium,
+    /// What no algorithm of its kind can beat, in bytes of the call.
+    pub bound_bytes_per_second: Option<u64>,
+    /// What the busiest rank moves inside and the busiest island to others, of so many parts of the call's bytes: counted,
+    /// where it depends on more than how many ranks there are.
+    pub counted: Option<(u64, u64, u64)>,
+}
+
+/// All ways to do a collective that a fabric allows, in the order of algorithms and protocols, and why it does not allow the
+/// others. With `uneven`, blocks need not be equally long.
+pub fn entrants(
+    collective: &Collective,
+    uneven: bool,
+    ground: &Ground<'_>,
+) -> (Vec<Entrant>, Vec<(Algorithm, Impossible)>) {
+    let mut loads = ground.loads();
+    let (mut possible, mut impossible) = (Vec::new(), Vec::new());
+    for algorithm in Algorithm::ALL {
+        match of(algorithm, collective, uneven, ground, &mut loads) {
+            Ok(entrants) => possible.extend(entrants),
+            Err(why) => impossible.push((algorithm, why)),
+        }
+    }
+    (possible, impossible)
+}
+
+fn of(
+    algorithm: Algorithm,
+    collective: &Collective,
+    uneven: bool,
+    ground: &Ground<'_>,
+    loads: &mut Loads<'_, '_>,
+) -> Result<Vec<Entrant>, Impossible> {
+    // The whole layout may say no where the model says yes.
+    let whole = algorithm.recipe(collective, ground.layout())?;
+    let outline = whole.outline();
+    if uneven && !outline.uneven {
+        return Err(Impossible("its plan needs blocks of one length".to_owned()));
+    }
+    let model = algorithm.recipe(&ground.modelled(collective), ground.model())?;
+    let usage = Usage::of(&model);
+    let sides = loads.sides(&usage).map_err(|Apart(a, b)| {
+        let (a, b) = (ground.fabric().device_name(a), ground.fabric().device_name(b));
+        Impossible(format!("no links of known speed join {a} to {b}; describe them, or leave one out"))
+    })?;
+    let between = sides.across.map_or(Medium::Network, |side| side.medium);
+    if between == Medium::Network && usage.reaches_across(ground.model()) {
+        let why = "ranks reach into each other's memory, which they cannot do over the network";
+        return Err(Impossible(why.to_owned()));
+    }
+    let messages = match between {
+        Medium::Network => messages_across(&whole, ground.busiest_island(collective), ground.island_of()),
+        Medium::GpuLinks | Medium::Pcie => 0,
+    };
+    let entrant = |protocol: Option<Protocol>| Entrant {
+        messages_across: messages,
+        ..entrant(algorithm, protocol, outline, &usage, &sides, ground)
+    };
+    Ok(protocols(algorithm, outline, &sides).into_iter().map(entrant).collect())
+}
+
+/// The protocols that a plan can run with. One that was written for LL knows no other.
+fn protocols(algorithm: Algorithm, outline: &Plan, sides: &Sides) -> Vec<Option<Protocol>> {
+    if outline.channels.is_empty() {
+        return vec![None];
+    }
+    if outline.channels.iter().all(|channel| channel.protocol == Protocol::Ll) {
+        return vec![Some(Protocol::Ll)];
+    }
+    // Sums by switches come in chunks too large for flags in every line.
+    if !outline.groups.is_empty() {
+        return vec![Some(Protocol::Simple)];
+    }
+    // Only NVLink keeps 128 bytes together; a NIC stages whole lines and flags.
+    let keeps_lines = sides.inside.is_none_or(|side| side.is_nvlink);
+    let ll = (algorithm != Algorithm::Exchange).then_some(Protocol::Ll);
+    let ll128 = keeps_lines.then_some(Protocol::Ll128);
+    ll.into_iter().chain(ll128).chain([Protocol::Simple]).map(Some).collect()
+}
+
+fn entrant(
+    algorithm: Algorithm,
+    protocol: Option<Protocol>,
+    outline: &Plan,
+    usage: &Usage,
+    sides: &Sides,
+    ground: &Ground<'_>,
+) -> Entrant {
+    let sums = |switch: Switch| outline.groups.iter().any(|group| group.switch == switch);
+    let medium = |medium: Option<Medium>, otherwise: Medium| medium.unwrap_or(otherwise) as usize;
+    let (inside, across) = (sides.inside.map(|side| side.medium), sides.across.map(|side| side.medium));
+    let row = if usage.in_a_row { HOP_IN_A_ROW } else { HOP_TO_ONE_OF_SEVERAL };
+    let message = |medium: usize| protocol.map_or(HOP_PEER[medium], |protocol| row[medium].of(protocol));
+    let (inside_at, across_at) = (medium(inside, Medium::GpuLinks), medium(across, Medium::Network));
+    let hop_inside = if usage.reaches_in { HOP_PEER[inside_at] } else { message(inside_at) };
+    let hop_across = if sums(Switch::Network) { HOP_NETWORK_SUM } else { message(across_at) };
+    let written_for_ll = outline.channels.iter().any(|channel| channel.protocol == Protocol::Ll);
+    let launch = match protocol {
+        None => LAUNCH_PEER,
+        Some(_) if written_for_ll => LAUNCH_EXCHANGE_LL,
+        Some(protocol) => LAUNCH_MESSAGES.of(protocol),
+    };
+    let thousandths = if sums(Switch::Nvswitch) { ground.nvls_thousandths() } else { 1000 };
+    // LL's words cannot be had faster, whatever the links.
+    let most = if protocol == Some(Protocol::Ll) { ground.ll_bytes_per_second() * 2 } else { u64::MAX };
+    let inside_rate =
+        sides.inside.and_then(|side| side.bytes_per_second).map(|rate| rate / 1000 * thousandths);
+    let across_rate = sides.across.and_then(|side| side.bytes_per_second);
+    let chunks = |side: Option<Side>| side.map_or(0, |side| side.chunks);
+    let depends =
+        matches!(outline.collective, Collective::SendReceive { .. } | Collective::Neighbours { .. });
+    let parts = u64::from(outline.chunks.input.max(outline.chunks.output));
+    let counted = (depends && ground.is_modelled_whole() && parts > 0)
+        .then(|| (chunks(sides.inside), chunks(sides.across), parts));
+    let bound = match outline.groups.is_empty() {
+        true => ground.bounds().bound_without_switches(&outline.collective),
+        false => ground.bounds().bound(&outline.collective),
+    };
+    Entrant {
+        algorithm,
+        protocol,
+        lanes: usage.lanes,
+        launch,
+        hop_inside,
+        hop_across,
+        messages_across: 0,
+        message_across: protocol.map_or(Picoseconds(0), |protocol| MESSAGE_ACROSS.of(protocol)),
+        held_by_words: inside_rate.into_iter().chain(across_rate).any(|rate| rate > most),
+        inside_bytes_per_second: inside_rate.map(|rate| rate.min(most)),
+        across_bytes_per_second: across_rate.map(|rate| rate.min(most)),
+        between: across.unwrap_or(Medium::Network),
+        bound_bytes_per_second: bound.map(|bound| bound.bytes_per_second),
+        counted,
+    }
+}
+
+impl Entrant {
+    /// How long bytes take with this protocol, flags included.
+    pub(super) fn over(&self, bytes: u64, bytes_per_second: Option<u64>) -> Picoseconds {
+        let (part, whole) = self.protocol.map_or((1, 1), payload);
+        let on_the_wire = (u128::from(bytes) * u128::from(whole)).div_ceil(part.into());
+        over(u64::try_from(on_the_wire).unwrap_or(u64::MAX), bytes_per_second)
+    }
+
+    /// Thread blocks for a call of so many bytes: as many as fill the links, as far as there is something to do for
+    /// them, and a whole number for each lane.
+    pub fn channels(&self, bytes: u64) -> u32 {
+        let rate = self.inside_bytes_per_second.or(self.across_bytes_per_second).unwrap_or(0);
+        let useful = bytes.div_ceil(block_bytes(self.protocol.unwrap_or(Protocol::Simple)));
+        let wanted = rate.div_ceil(BLOCK_BYTES_PER_SECOND).min(useful).min(CHANNELS_MAX.into());
+        let lanes = self.lanes.max(1);
+        (wanted as u32).div_ceil(lanes).max(1) * lanes
+    }
+}

@@ -1,0 +1,245 @@
+//! What a plan gets of the wiring: the amounts it moves, laid on the links they pass.
+//!
+//! Every pair of ranks that a plan moves data between has a route; parallel links and switches share what passes. The
+//! link that is busiest for its speed sets the pace, inside the islands and between them. All of a plan's data is taken to
+//! be under way at once, which is so for large calls: tiles follow each other.
+
+use std::rc::Rc;
+
+use rustc_hash::FxHashMap;
+use weftlink_fabric::{DeviceId, DeviceKind, LinkKind, Measure, PathType, Paths};
+
+use super::usage::Usage;
+
+/// Links between islands count as the network, if any is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Medium {
+    /// NVLink and its like.
+    GpuLinks,
+    /// PCIe, and the links between sockets.
+    Pcie,
+    /// The network.
+    Network,
+}
+
+/// What a plan gets inside islands, or between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Side {
+    /// The slowest kind of link it passes there.
+    pub(super) medium: Medium,
+    /// Whether all of them are NVLink, which keeps 128 bytes together.
+    pub(super) is_nvlink: bool,
+    /// Chunks that the busiest rank (inside), or island (between), sends or receives.
+    pub(super) chunks: u64,
+    /// How fast it gets them through; nothing where there are none.
+    pub(super) bytes_per_second: Option<u64>,
+}
+
+/// Both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sides {
+    pub(super) inside: Option<Side>,
+    pub(super) across: Option<Side>,
+}
+
+/// Two ranks that no path joins, or only one of unknown speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Apart(pub(super) DeviceId, pub(super) DeviceId);
+
+/// Routes, kept from plan to plan.
+pub(super) struct Loads<'p, 'f> {
+    paths: &'p Paths<'f>,
+    /// The GPU of each rank.
+    gpus: Vec<DeviceId>,
+    /// The island of each rank.
+    islands: Vec<u32>,
+    routes: FxHashMap<(DeviceId, DeviceId), Option<Rc<Passage>>>,
+}
+
+/// A route as far as loads go.
+struct Passage {
+    kind: PathType,
+    is_nvlink: bool,
+    /// Links passed one after the other, each a bundle of them with their rates.
+    bundles: Vec<Bundle>,
+    /// The first bundle that leads into a switch of the network, and the first that leads out of the last one.
+    at_switch: (usize, usize),
+}
+
+/// Links that share what passes, each with its rate.
+type Bundle = Vec<((DeviceId, DeviceId), u64)>;
+
+/// What lies on a link, in parts of a chunk.
+#[derive(Clone, Copy, Default)]
+struct Load {
+    inside: u128,
+    across: u128,
+    rate: u64,
+}
+
+/// Parts of a chunk, so that bundles can share one.
+const PARTS: u128 = 1 << 20;
+
+impl<'p, 'f> Loads<'p, 'f> {
+    pub(super) fn new(paths: &'p Paths<'f>, gpus: Vec<DeviceId>, islands: Vec<u32>) -> Self {
+        Self { paths, gpus, islands, routes: FxHashMap::default() }
+    }
+
+    /// What a plan gets.
+    pub(super) fn sides(&mut self, usage: &Usage) -> Result<Sides, Apart> {
+        let mut tally = Tally::new(self.gpus.len());
+        for (&(from, to), &chunks) in &usage.pairs {
+            let (a, b) = (self.gpus[from as usize], self.gpus[to as usize]);
+            let passage = self.passage(a, b).ok_or(Apart(a, b))?;
+            let same = self.islands[from as usize] == self.islands[to as usize];
+            tally.add(&passage.bundles, chunks, same);
+            tally.note(&passage, same);
+            let (source, target) = match same {
+                true => (from, to),
+                false => (self.islands[from as usize], self.islands[to as usize]),
+            };
+            tally.moved(same, source, target, chunks);
+        }
+        for (&rank, &(out, into)) in &usage.nvswitch {
+            let (to, from) = self.port(self.gpus[rank as usize]);
+            tally.add(&[to], out, true);
+            tally.add(&[from], into, true);
+            tally.moved(true, rank, rank, 0);
+            tally.ranks[rank as usize].0 += out;
+            tally.ranks[rank as usize].1 += into;
+            tally.inside.get_or_insert((Medium::GpuLinks, true));
+        }
+        for (&(rank, other), &(out, into)) in &usage.network {
+            let (a, b) = (self.gpus[rank as usize], self.gpus[other as usize]);
+            let (there, back) =
+                (self.passage(a, b).ok_or(Apart(a, b))?, self.passage(b, a).ok_or(Apart(b, a))?);
+            tally.add(&there.bundles[..there.at_switch.0], out, false);
+            tally.add(&back.bundles[back.at_switch.1..], into, false);
+            tally.note(&there, false);
+            let island = self.islands[rank as usize] as usize;
+            tally.islands[island].0 += out;
+            tally.islands[island].1 += into;
+        }
+        Ok(tally.sides())
+    }
+
+    fn passage(&mut self, from: DeviceId, to: DeviceId) -> Option<Rc<Passage>> {
+        let paths = self.paths;
+        self.routes.entry((from, to)).or_insert_with(|| Passage::of(paths, from, to).map(Rc::new)).clone()
+    }
+
+    /// The links from a GPU to its NVSwitches, and back.
+    fn port(&self, gpu: DeviceId) -> (Bundle, Bundle) {
+        let fabric = self.paths.fabric();
+        let to_switch = fabric.links_from(gpu).iter().filter(|link| fabric.spec(link).kind.is_gpu_fabric());
+        let out: Bundle = to_switch
+            .map(|link| ((gpu, link.target), fabric.rate(link, Measure::Effective).bytes_per_second()))
+            .collect();
+        let back = out.iter().map(|((gpu, switch), rate)| ((*switch, *gpu), *rate)).collect();
+        (out, back)
+    }
+}
+
+impl Passage {
+    fn of(paths: &Paths<'_>, from: DeviceId, to: DeviceId) -> Option<Self> {
+        let fabric = paths.fabric();
+        let route = paths.route(from, to);
+        if route.path.kind == PathType::Dis {
+            return None;
+        }
+        let is_switch = |station: &Vec<DeviceId>| {
+            station.iter().any(|id| matches!(fabric.device(*id).kind, DeviceKind::NetSwitch(_)))
+        };
+        let at_switch = (
+            route.stations.iter().position(is_switch).unwrap_or(route.stations.len() - 1),
+            route.stations.iter().rposition(is_switch).unwrap_or(0),
+        );
+        let mut is_nvlink = true;
+        let mut bundles = Vec::new();
+        for pair in route.stations.windows(2) {
+            let links = pair[0].iter().flat_map(|id| fabric.links_from(*id));
+            let mut bundle = Bundle::new();
+            for link in links.filter(|link| pair[1].contains(&link.target)) {
+                is_nvlink &= matches!(fabric.spec(link).kind, LinkKind::NvLink { .. });
+                let rate = fabric.rate(link, Measure::Effective).bytes_per_second();
+                bundle.push(((link.source, link.target), rate));
+            }
+            // Between two GPUs NVLinks are used and PCIe beside them is not; a bundle has one kind of link.
+            bundle.sort_unstable();
+            if bundle.iter().all(|(_, rate)| *rate == 0) {
+                return None;
+            }
+            bundles.push(bundle);
+        }
+        Some(Self { kind: route.path.kind, is_nvlink, bundles, at_switch })
+    }
+}
+
+/// Everything that one plan moves.
+struct Tally {
+    links: FxHashMap<(DeviceId, DeviceId), Load>,
+    /// Chunks that each rank sends and receives inside its island, and that each island sends and receives.
+    ranks: Vec<(u64, u64)>,
+    islands: Vec<(u64, u64)>,
+    inside: Option<(Medium, bool)>,
+    across: Option<(Medium, bool)>,
+}
+
+impl Tally {
+    fn new(ranks: usize) -> Self {
+        Self {
+            links: FxHashMap::default(),
+            ranks: vec![(0, 0); ranks],
+            islands: vec![(0, 0); ranks],
+            inside: None,
+            across: None,
+        }
+    }
+
+    fn add(&mut self, bundles: &[Bundle], chunks: u64, inside: bool) {
+        for bundle in bundles {
+            let all: u128 = bundle.iter().map(|(_, rate)| u128::from(*rate)).sum();
+            for (link, rate) in bundle {
+                let part = u128::from(chunks) * PARTS * u128::from(*rate) / all.max(1);
+                let load = self.links.entry(*link).or_default();
+                load.rate = *rate;
+                *(if inside { &mut load.inside } else { &mut load.across }) += part;
+            }
+        }
+    }
+
+    fn note(&mut self, passage: &Passage, inside: bool) {
+        let medium = match passage.kind {
+            PathType::Nvl | PathType::Nvb => Medium::GpuLinks,
+            PathType::Net => Medium::Network,
+            _ => Medium::Pcie,
+        };
+        let side = if inside { &mut self.inside } else { &mut self.across };
+        let (worst, nvlink) = side.unwrap_or((medium, true));
+        *side = Some((worst.max(medium), nvlink && passage.is_nvlink));
+    }
+
+    fn moved(&mut self, inside: bool, source: u32, target: u32, chunks: u64) {
+        let ends = if inside { &mut self.ranks } else { &mut self.islands };
+        ends[source as usize].0 += chunks;
+        ends[target as usize].1 += chunks;
+    }
+
+    fn sides(&self) -> Sides {
+        let side = |seen: Option<(Medium, bool)>, ends: &[(u64, u64)], own: fn(&Load) -> u128| {
+            let (medium, is_nvlink) = seen?;
+            let chunks = ends.iter().map(|(out, into)| *out.max(into)).max().unwrap_or(0);
+            // What shares a link with the other side waits for it too.
+            let loaded = self.links.values().filter(|load| own(load) > 0);
+            let pace = |load: &Load| {
+                let most = u128::from(chunks) * PARTS * u128::from(load.rate);
+                u64::try_from(most / (load.inside + load.across).max(1)).unwrap_or(u64::MAX)
+            };
+            Some(Side { medium, is_nvlink, chunks, bytes_per_second: loaded.map(pace).min() })
+        };
+        Sides {
+            inside: side(self.inside, &self.ranks, |load| load.inside),
+            across: side(self.across, &self.islands, |load| load.across),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Which ranks a plan moves data between, and how much of it: the programs are read, not run.
+//!
+//! Amounts are chunks of one tile. A loop whose peers do not depend on its iteration is counted without going round it,
+//! so that the rings of a large island take no longer than they must.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::plan::{Group, Grouped, Input, Lane, Node, Output, Step, Switch, Wait};
+use crate::{Affine, Layout, Recipe};
+
+/// What a plan moves.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Usage {
+    /// Chunks from one rank to another; none where one only waits for the other.
+    pub(super) pairs: BTreeMap<(u32, u32), u64>,
+    /// Those of them that one reaches into the memory of the other for.
+    peers: BTreeSet<(u32, u32)>,
+    /// Chunks that each rank sends to NVSwitches for sums and multicasts, and gets from them.
+    pub(super) nvswitch: BTreeMap<u32, (u64, u64)>,
+    /// The same of the network's switches, with a rank of the group that is not this one.
+    pub(super) network: BTreeMap<(u32, u32), (u64, u64)>,
+    /// Whether some step reaches into another rank's memory.
+    pub(super) reaches_in: bool,
+    /// Whether every lane sends to one rank only.
+    pub(super) in_a_row: bool,
+    /// The most lanes of any rank.
+    pub(super) lanes: u32,
+}
+
+impl Usage {
+    /// Reads the programs of all ranks.
+    pub(super) fn of(recipe: &Recipe<'_>) -> Self {
+        let mut usage = Self { in_a_row: true, ..Self::default() };
+        for rank in 0..recipe.outline().ranks {
+            let program = recipe.program(rank);
+            usage.lanes = usage.lanes.max(program.lanes.len() as u32);
+            for lane in &program.lanes {
+                usage.add_lane(rank, lane, &recipe.outline().groups);
+            }
+        }
+        usage
+    }
+
+    /// Whether a rank reaches into the memory of one in another island.
+    pub(super) fn reaches_across(&self, layout: &Layout) -> bool {
+        let places = layout.places();
+        self.peers.iter().any(|(from, to)| places[*from as usize].0 != places[*to as usize].0)
+    }
+
+    fn add_lane(&mut self, rank: u32, lane: &Lane, groups: &[Group]) {
+        let mut targets = Vec::new();
+        let mut count = |step: &Step, iterations: &[u32], times: u64| {
+            for wait in &step.waits {
+                if let Some(other) = met(wait).at(iterations).filter(|other| *other != rank) {
+                    self.pairs.entry((other, rank)).or_default();
+                }
+            }
+            for input in &step.inputs {
+                match input {
+                    Input::Peer(peer) => self.add_peer(peer.rank.at(iterations), Some(rank), times),
+                    Input::Switch(all) => self.add_group(rank, all, groups, times, true),
+                    Input::Local(_) | Input::Received { .. } => {}
+                }
+            }
+            for output in &step.outputs {
+                match output {
+                    Output::Peer(peer) => self.add_peer(Some(rank), peer.rank.at(iterations), times),
+                    Output::Multicast(all) => self.add_group(rank, all, groups, times, false),
+                    Output::Sent { to } => {
+                        if let Some(to) = to.at(iterations) {
+                            *self.pairs.entry((rank, to)).or_default() += times;
+                            targets
+                                .extend((!targets.contains(&to)).then_some(to).filter(|_| targets.len() < 2));
+                        }
+                    }
+                    Output::Local(_) => {}
+                }
+            }
+        };
+        visit(&lane.nodes, &mut Vec::new(), 1, &mut count);
+        self.in_a_row &= targets.len() < 2;
+    }
+
+    fn add_peer(&mut self, from: Option<u32>, to: Option<u32>, times: u64) {
+        self.reaches_in = true;
+        if let (Some(from), Some(to)) = (from, to)
+            && from != to
+        {
+            *self.pairs.entry((from, to)).or_default() += times;
+            self.peers.insert((from, to));
+        }
+    }
+
+    /// A sum: every member sends, the rank that asks receives. A multicast: the other way around.
+    fn add_group(&mut self, rank: u32, all: &Grouped, groups: &[Group], times: u64, is_sum: bool) {
+        let Some(group) = groups.get(all.group as usize) else { return };
+        match group.switch {
+            Switch::Nvswitch => {
+                self.reaches_in = true;
+                let (out, into) = if is_sum { (times, 0) } else { (0, times) };
+                for member in &group.members {
+                    let port = self.nvswitch.entry(*member).or_default();
+                    *port = (port.0 + out, port.1 + into);
+                }
+                let port = self.nvswitch.entry(rank).or_default();
+                *port = (port.0 + into, port.1 + out);
+            }
+            // Sums are made and copied on the way, so each member sends once and receives once.
+            Switch::Network => {
+                for member in &group.members {
+                    let Some(other) = group.members.iter().find(|other| *other != member) else { return };
+                    let port = self.network.entry((*member, *other)).or_default();
+                    *port = if is_sum { (port.0 + times, port.1) } else { (port.0, port.1 + times) };
+                }
+            }
+        }
+    }
+}
+
+/// The most messages that a lane of these ranks sends to other islands, or receives from them, one after the other.
+pub(super) fn messages_across(recipe: &Recipe<'_>, ranks: &[u32], islands: &[u32]) -> u64 {
+    let island = |rank: u32| islands.get(rank as usize);
+    let mut most = 0;
+    for &rank in ranks {
+        for lane in &recipe.program(rank).lanes {
+            let (mut sent, mut received) = (0, 0);
+            visit(&lane.nodes, &mut Vec::new(), 1, &mut |step, iterations, times| {
+                let is_across = |other: &Affine| {
+                    u64::from(other.at(iterations).is_some_and(|other| island(other) != island(rank)))
+                };
+                let inputs = step.inputs.iter().map(|input| match input {
+                    Input::Received { from } => is_across(from),
+                    _ => 0,
+                });
+                let outputs = step.outputs.iter().map(|output| match output {
+                    Output::Sent { to } => is_across(to),
+                    _ => 0,
+                });
+                received += times * inputs.sum::<u64>();
+                sent += times * outputs.sum::<u64>();
+            });
+            most = most.max(sent).max(received);
+        }
+    }
+    most
+}
+
+fn met(wait: &Wait) -> &Affine {
+    match wait {
+        Wait::Entered { rank } | Wait::Reached { rank, .. } => rank,
+    }
+}
+
+/// Calls `count` with every step, the iterations around it, and how many times it is run with them.
+fn visit(nodes: &[Node], iterations: &mut Vec<u32>, times: u64, count: &mut impl FnMut(&Step, &[u32], u64)) {
+    for node in nodes {
+        match node {
+            Node::Step(step) => count(step, iterations, times),
+            Node::Loop(inner) => {
+                let depth = iterations.len();
+                let all_alike = !inner.body.iter().any(|node| moves_with(node, depth));
+                let (rounds, weight) = if all_alike { (1, inner.times.into()) } else { (inner.times, 1) };
+                for iteration in 0..rounds.min(inner.times) {
+                    iterations.push(iteration);
+                    visit(&inner.body, iterations, times * weight, count);
+                    iterations.pop();
+                }
+            }
+        }
+    }
+}
+
+/// Whether who is met depends on the loop at a depth.
+fn moves_with(node: &Node, depth: usize) -> bool {
+    let moves = |rank: &Affine| rank.by.get(depth).is_some_and(|factor| *factor != 0);
+    match node {
+        Node::Loop(inner) => inner.body.iter().any(|node| moves_with(node, depth)),
+        Node::Step(step) => {
+            let input = |input: &Input| match input {
+                Input::Received { from } => moves(from),
+                Input::Peer(peer) => moves(&peer.rank),
+                Input::Local(_) | Input::Switch(_) => false,
+            };
+            let output = |output: &Output| match output {
+                Output::Sent { to } => moves(to),
+                Output::Peer(peer) => moves(&peer.rank),
+                Output::Local(_) | Output::Multicast(_) => false,
+            };
+            step.waits.iter().any(|wait| moves(met(wait)))
+                || step.inputs.iter().any(input)
+                || step.outputs.iter().any(output)
+        }
+    }
+}

@@ -9,7 +9,7 @@ mod turned;
 
 use std::collections::HashSet;
 
-use weftlink_plan::plan::{Aliasing, Node, Step};
+use weftlink_plan::plan::{Agreement, Aliasing, Node, Step};
 use weftlink_plan::{Collective, Plan};
 
 pub use turned::turned;
@@ -85,6 +85,10 @@ fn whole(plan: &Plan, found: &mut Found) {
     }
     if plan.collective.may_be_uneven() && !plan.uneven {
         change("uneven", "claims uneven blocks too".into(), &|plan| plan.uneven = true);
+    }
+    for agreement in [Agreement::SameBits, Agreement::UpToRounding] {
+        let what = format!("promises {agreement:?}");
+        change("agreement", what, &|plan| plan.agreement = agreement);
     }
     change("root", "the next root".into(), &|plan| {
         let ranks = plan.ranks;

@@ -4,7 +4,7 @@ mod moves;
 mod switched;
 
 use weftlink_plan::plan::{
-    Channel, Chunks, Collective, Input, Lane, Output, Place, Plan, Program, Protocol, Step, Wait,
+    Agreement, Channel, Chunks, Collective, Input, Lane, Output, Place, Plan, Program, Protocol, Step, Wait,
 };
 
 pub use moves::{barrier, exclusive_scan, messages, neighbours, scan};
@@ -16,6 +16,7 @@ pub fn all(ranks: u32) -> Vec<Plan> {
     plans
         .extend([barrier(ranks), messages(ranks, &[(0, ranks - 1), (ranks - 1, 0), (0, ranks - 1), (0, 0)])]);
     plans.extend([neighbours([1, 1, ranks]), neighbours([1, ranks, 1])]);
+    plans.push(own_first(ranks));
     plans.extend((ranks == 2).then(credit));
     plans.extend((ranks == 4).then(|| neighbours([2, 1, 2])));
     plans
@@ -71,6 +72,24 @@ pub fn split(ranks: u32) -> Plan {
         counters: 1,
         programs: (0..ranks).map(program).collect(),
         ..Plan::outline("split", Collective::AllReduce, ranks, 1)
+    }
+}
+
+/// All-reduce by messages in which each rank adds the others' inputs to its own, so that results differ in the last bits.
+pub fn own_first(ranks: u32) -> Plan {
+    let mine = || Input::Local(Place::input(0));
+    let program = |rank| {
+        let peers = || (1..ranks).map(move |by| (rank + by) % ranks);
+        let send = Step::copy(mine()).to_all(peers().map(Output::sent));
+        let parts = [mine()].into_iter().chain(peers().map(Input::received)).collect();
+        let combine = Step::reduce(parts).to(Output::Local(Place::output(0)));
+        Program { lanes: vec![Lane { channel: 0, nodes: vec![send.into(), combine.into()] }] }
+    };
+    Plan {
+        agreement: Agreement::UpToRounding,
+        channels: vec![Channel { protocol: Protocol::Simple, depth: 2 }],
+        programs: (0..ranks).map(program).collect(),
+        ..Plan::outline("own-first", Collective::AllReduce, ranks, 1)
     }
 }
 

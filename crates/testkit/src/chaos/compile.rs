@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use weftlink_plan::plan::{Buffer, Input, Lane, Node, Op, Output, Step, Wait};
+use weftlink_plan::plan::{Agreement, Buffer, Input, Lane, Node, Op, Output, Step, Wait};
 use weftlink_plan::{Affine, Aliasing, Collective, Plan};
 
 use super::Shape;
@@ -84,6 +84,7 @@ impl Chaos {
             shape,
             ranks,
             collective: collective.clone(),
+            same_bits: plan.agreement == Agreement::SameBits,
             chunks,
             counters,
             signals_per_round,

@@ -14,6 +14,8 @@ pub struct Chaos {
     pub(super) shape: Shape,
     pub(super) ranks: usize,
     pub(super) collective: Collective,
+    /// Whether all ranks must hold the same bits.
+    pub(super) same_bits: bool,
     /// Chunks of a block.
     pub(super) chunks: usize,
     pub(super) counters: usize,

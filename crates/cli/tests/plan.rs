@@ -24,7 +24,7 @@ fn every_algorithm_is_listed_printed_and_proved() {
     let folder = scratch("plan-all");
     let list = shown(&folder, "weft plan --list");
     let listed: Value = serde_json::from_str(&shown(&folder, "weft plan --list --json")).unwrap();
-    assert_eq!(listed["algorithms"].as_array().unwrap().len(), ALGORITHMS.len());
+    assert!(listed["algorithms"].as_array().unwrap().len() > ALGORITHMS.len());
     for name in ALGORITHMS {
         assert!(list.lines().any(|line| line.starts_with(&format!("{name} "))), "{list}");
         for ranks in [1, 2, 5] {
@@ -41,6 +41,73 @@ fn every_algorithm_is_listed_printed_and_proved() {
             );
         }
     }
+}
+
+#[test]
+fn every_collective_is_chosen_for_and_told_in_json() {
+    let folder = scratch("plan-choice");
+    for collective in [
+        "all-reduce",
+        "reduce",
+        "broadcast",
+        "all-gather",
+        "all-gather-v",
+        "reduce-scatter",
+        "reduce-scatter-v",
+        "all-to-all",
+        "all-to-all-v",
+        "gather",
+        "scatter",
+        "scan",
+        "exclusive-scan",
+        "barrier",
+        "neighbours",
+        "send-receive",
+    ] {
+        let told = shown(&folder, &format!("weft plan {collective} dgx-1-v100 --size 1MiB --json"));
+        let told: Value = serde_json::from_str(&told).unwrap();
+        let candidates = told["candidates"].as_array().unwrap();
+        assert_eq!((&told["ranks"], &told["basis"]), (&8.into(), &"predicted".into()), "{collective}");
+        assert_eq!(candidates[0]["verdict"], "chosen", "{collective}: {}", candidates[0]);
+        assert!(candidates[1..].iter().all(|one| one["why"].as_str().is_some_and(|why| why.len() > 3)));
+    }
+}
+
+#[test]
+fn sizes_have_algorithms_without_gaps() {
+    let folder = scratch("plan-sizes");
+    let command = "weft plan all-reduce \"2x hgx-h100 + 8x ndr\" --sizes 8..1GiB";
+    let told: Value = serde_json::from_str(&shown(&folder, &format!("{command} --json"))).unwrap();
+    let ranges = told["ranges"].as_array().unwrap();
+    assert_eq!((&ranges[0]["from"], &ranges[ranges.len() - 1]["to"]), (&8.into(), &(1 << 30).into()));
+    for pair in ranges.windows(2) {
+        assert_eq!(pair[0]["to"].as_u64().unwrap() + 1, pair[1]["from"].as_u64().unwrap());
+    }
+    let text = shown(&folder, command);
+    assert!(text.contains(&format!("Ranks compare {}", told["hash"].as_str().unwrap())), "{text}");
+}
+
+#[test]
+fn the_chosen_plan_is_written_proved_and_shown() {
+    let folder = scratch("plan-chosen");
+    shown(&folder, "weft plan all-reduce dgx-1-v100 --size 1GiB --emit json > p.json");
+    let sentence = shown(&folder, "weft plan verify p.json");
+    assert!(sentence.starts_with("p.json: ring for 8 ranks computes all-reduce"), "{sentence}");
+    let text = shown(&folder, "weft plan all-reduce hgx-h100 --algorithm tree --show 3");
+    assert!(text.contains("proved, hash") && text.contains("\nrank 3\n"), "{text}");
+    assert!(!text.contains("\nrank 2\n"), "{text}");
+    let dot = shown(&folder, "weft plan all-gather hgx-h100 --algorithm ring --emit dot");
+    assert!(dot.starts_with("digraph"), "{dot}");
+}
+
+#[test]
+fn one_rank_of_a_hundred_thousand_is_shown() {
+    let folder = scratch("plan-large");
+    let cluster = "\"12500x hgx-h100 + 8x ndr\"";
+    let text =
+        shown(&folder, &format!("weft plan all-reduce {cluster} --algorithm hierarchical --show 99999"));
+    assert!(text.contains("all-reduce on 100000 ranks") && text.contains("not proved"), "{text}");
+    assert!(text.contains("\nrank 99999\n"), "{text}");
 }
 
 #[test]
@@ -126,6 +193,19 @@ fn misuse_is_told_from_bad_input() {
         .unwrap();
     for (arguments, code, told) in [
         ("all-reduce", 2, "say which: --algorithm exchange-ll, exchange, one-shot, two-shot, ring"),
+        ("all-reduce", 2, "or where: a fabric such as hgx-h100"),
+        ("all-reduce hgx-h100 -n 4", 2, "cannot be used with"),
+        ("all-reduce hgx-h100 --size 1Gb", 2, "`1Gb` is not a size"),
+        ("all-reduce hgx-h100 --sizes 1GiB..8", 2, "is more than"),
+        ("all-reduce hgx-h100 --sizes 8", 2, "write two sizes with two dots between"),
+        ("all-reduce hgx-h100 --root 1", 2, "--root means nothing to all-reduce"),
+        ("broadcast hgx-h100 --root 8", 2, "has no such root"),
+        ("neighbours hgx-h100 --torus 3x3", 2, "does not hold 8 ranks"),
+        ("send-receive hgx-h100 --messages 0-1", 2, "write who sends to whom: 0:1,1:0"),
+        ("all-reduce hgx-h100 --algorithm hierarchical", 2, "at least 2 islands"),
+        ("all-reduce hgx-h100 --show 8", 2, "the ranks are 0 to 7"),
+        ("all-reduce hgx-h99", 2, "hgx-h"),
+        ("--size 8", 2, "required"),
         ("all-reduce --algorithm bruck", 2, "there is no algorithm called \"bruck\"; there are exchange-ll"),
         ("all-reduce -n 0 --algorithm ring", 2, "0 is not in 1..=1024"),
         ("all-reduce -n 4 --algorithm ring --show 4", 2, "the ranks are 0 to 3"),

@@ -113,7 +113,7 @@ impl<'g, 'f> Chooser<'g, 'f> {
             if !is_known && !known_already {
                 ruled_out.push((
                     entrant.algorithm,
-                    format!("its header does not tell what a {} costs", collective.name()),
+                    format!("nothing to predict by: its header has no row for {}", collective.name()),
                 ));
             }
             is_known
@@ -121,6 +121,17 @@ impl<'g, 'f> Chooser<'g, 'f> {
         ruled_out.sort();
         let bound = ground.bounds().bound(collective);
         Self { ground, collective: collective.clone(), entrants, ruled_out, bound }
+    }
+
+    /// The same without some algorithms: for what is there by the wiring and not in use, as SHARP often is.
+    pub fn without(mut self, left_out: &[Algorithm]) -> Self {
+        let (out, stay): (Vec<Entrant>, _) =
+            self.entrants.into_iter().partition(|entrant| left_out.contains(&entrant.algorithm));
+        let mut names: Vec<Algorithm> = out.iter().map(|entrant| entrant.algorithm).collect();
+        names.dedup();
+        self.ruled_out.extend(names.into_iter().map(|algorithm| (algorithm, "left out as asked".to_owned())));
+        self.ruled_out.sort();
+        Self { entrants: stay, ..self }
     }
 
     /// What is chosen for.

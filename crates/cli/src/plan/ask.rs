@@ -68,7 +68,7 @@ impl Kind {
             ("--messages", build.messages.is_some(), self == Kind::SendReceive),
         ] {
             if is_given && !fits {
-                return Err(Failure::misuse(anyhow!("{option} means nothing to a {}", collective.name())));
+                return Err(Failure::misuse(anyhow!("{option} means nothing to {}", collective.name())));
             }
         }
         match collective.misfit(ranks) {

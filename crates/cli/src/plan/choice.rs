@@ -26,7 +26,7 @@ pub(super) fn run(kind: Kind, target: &str, build: &Build, as_json: bool) -> Res
     let ground = Ground::of(&fabric);
     let ranks = ground.layout().ranks();
     let collective = kind.collective(ranks, build)?;
-    let chooser = Chooser::new(&collective, kind.is_uneven(), &ground);
+    let chooser = Chooser::new(&collective, kind.is_uneven(), &ground).without(&build.without);
     let asked = Asked { ground: &ground, chooser: &chooser, uneven: kind.is_uneven() };
     if let Some(sizes) = build.sizes {
         return Ok(asked.print_sizes(sizes, as_json)?);

@@ -71,6 +71,9 @@ struct Build {
     /// The algorithm, rather than the fastest; `weft plan --list` prints them
     #[arg(long, value_name = "NAME")]
     algorithm: Option<Algorithm>,
+    /// With a fabric: algorithms that are not to be chosen, such as collnet-direct where SHARP is not in use
+    #[arg(long, value_name = "NAME,..", requires = "fabric", value_delimiter = ',')]
+    without: Vec<Algorithm>,
     /// Without a fabric and with --algorithm ring: rings side by side
     #[arg(long, conflicts_with = "fabric", value_parser = clap::value_parser!(u32).range(1..=64))]
     lanes: Option<u32>,

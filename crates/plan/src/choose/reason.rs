@@ -67,7 +67,10 @@ fn transfer(loser: Ran<'_>, winner: Ran<'_>) -> String {
     let place = match loser.1.limit {
         Limit::Inside => "inside the island",
         Limit::Across => across(loser.0),
-        Limit::Cut => return "many ranks meet at the cut that bounds it".to_owned(),
+        Limit::Cut if loser.0.bound_bytes_per_second < winner.0.bound_bytes_per_second => {
+            return format!("its ranks add up themselves, switches do it for {}", named(winner.0));
+        }
+        Limit::Cut => return format!("its bytes take {} through the narrowest cut", loser.1.transfer),
     };
     let own = Limited::of(loser, loser.1.limit);
     let other = Limited::of(winner, loser.1.limit);

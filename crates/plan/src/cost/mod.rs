@@ -85,13 +85,13 @@ pub fn predict(
         let whole = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
         work = Work { rank_bytes: whole(of(rank)), island_bytes: whole(of(island)), ..work };
     }
-    let transfers = [
-        (entrant.over(work.rank_bytes, entrant.inside_bytes_per_second), Limit::Inside),
-        (entrant.over(work.island_bytes, entrant.across_bytes_per_second), Limit::Across),
-        (over(bytes, entrant.bound_bytes_per_second), Limit::Cut),
-    ];
-    // The first of equals: a cut says less than a link.
-    let (transfer, limit) = transfers.into_iter().reduce(|a, b| if b.0 > a.0 { b } else { a })?;
+    let inside = (entrant.over(work.rank_bytes, entrant.inside_bytes_per_second), Limit::Inside);
+    let across = (entrant.over(work.island_bytes, entrant.across_bytes_per_second), Limit::Across);
+    let (by_links, side) = if across.0 > inside.0 { across } else { inside };
+    let by_cut = over(bytes, entrant.bound_bytes_per_second);
+    // A cut says less than links do, so links are named unless the cut is clearly narrower.
+    let limit = if by_cut.beyond(by_links) > Picoseconds(by_links.0 / 100) { Limit::Cut } else { side };
+    let transfer = by_links.max(by_cut);
     let (inside, across) =
         (entrant.hop_inside.times(work.hops_inside), entrant.hop_across.times(work.hops_across));
     Some(Prediction {

@@ -128,7 +128,7 @@ impl Asked<'_> {
         }
         let mut out = io::stdout().lock();
         writeln!(out, "{}; {} to {}\n", self.subject(), size(sizes.0), size(sizes.1))?;
-        let mut table = Table::new(["from", "to", "algorithm", "protocol", "time", "busbw at the end"]);
+        let mut table = Table::new(["algorithm", "protocol", "from", "to", "time", "busbw at the end"]);
         for range in &found.ranges {
             let ends = [range.from, range.to].map(|bytes| self.chooser.choose(bytes));
             let times = ends.each_ref().map(|choice| {
@@ -136,10 +136,10 @@ impl Asked<'_> {
             });
             let busbw = ends[1].chosen().map_or("-".to_owned(), |chosen| gigabytes(chosen.busbw));
             table.row([
-                range.from.to_string(),
-                range.to.to_string(),
                 range.algorithm.name().to_owned(),
                 protocol(range.protocol),
+                range.from.to_string(),
+                range.to.to_string(),
                 times.join(" to "),
                 busbw,
             ]);

@@ -68,6 +68,7 @@ fn candidate(candidate: &Candidate) -> Value {
     let limit = match cost.limit {
         Limit::Inside => "inside",
         Limit::Across => "across",
+        Limit::Turns => "turns",
         Limit::Cut => "cut",
     };
     let known = json!({

@@ -67,6 +67,10 @@ fn transfer(loser: Ran<'_>, winner: Ran<'_>) -> String {
     let place = match loser.1.limit {
         Limit::Inside => "inside the island",
         Limit::Across => across(loser.0),
+        Limit::Turns if loser.1.work.island_bytes > 0 => {
+            return format!("steps inside islands and across take turns, {} for the bytes", loser.1.transfer);
+        }
+        Limit::Turns => return format!("partners take turns, {} for the bytes", loser.1.transfer),
         Limit::Cut if loser.0.bound_bytes_per_second < winner.0.bound_bytes_per_second => {
             return format!("its ranks add up themselves, switches do it for {}", named(winner.0));
         }
@@ -124,7 +128,7 @@ impl Limited {
         let (bytes, rate) = match limit {
             Limit::Inside => (cost.work.rank_bytes, entrant.inside_bytes_per_second?),
             Limit::Across => (cost.work.island_bytes, entrant.across_bytes_per_second?),
-            Limit::Cut => return None,
+            Limit::Turns | Limit::Cut => return None,
         };
         Some(Self { bytes, rate, payload: entrant.protocol.map_or((1, 1), payload) })
     }

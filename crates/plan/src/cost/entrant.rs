@@ -34,6 +34,8 @@ pub struct Entrant {
     pub inside_bytes_per_second: Option<u64>,
     /// What the busiest island gets of the links to others.
     pub across_bytes_per_second: Option<u64>,
+    /// What its slowest lane gets inside and across, one after the other.
+    pub in_turn_bytes_per_second: (Option<u64>, Option<u64>),
     /// Whether LL's small words, and not the links, say how fast it is.
     pub held_by_words: bool,
     /// What joins the islands.
@@ -164,6 +166,10 @@ fn entrant(
         hop_across,
         messages_across: 0,
         message_across: protocol.map_or(Picoseconds(0), |protocol| MESSAGE_ACROSS.of(protocol)),
+        in_turn_bytes_per_second: (
+            sides.inside.and_then(|side| side.in_turn_bytes_per_second),
+            sides.across.and_then(|side| side.in_turn_bytes_per_second),
+        ),
         held_by_words: inside_rate.into_iter().chain(across_rate).any(|rate| rate > most),
         inside_bytes_per_second: inside_rate.map(|rate| rate.min(most)),
         across_bytes_per_second: across_rate.map(|rate| rate.min(most)),

@@ -1,8 +1,11 @@
 //! What a plan gets of the wiring: the amounts it moves, laid on the links they pass.
 //!
 //! Every pair of ranks that a plan moves data between has a route; parallel links and switches share what passes. The
-//! link that is busiest for its speed sets the pace, inside the islands and between them. All of a plan's data is taken to
-//! be under way at once, which is so for large calls: tiles follow each other.
+//! link that is busiest for its speed sets the pace, inside the islands and between them: tiles follow each other, so all
+//! of a large call is under way at once.
+//!
+//! A lane, though, makes one step after the other. One that goes from partner to partner leaves the links to one idle while
+//! it is with another, and however many tiles there are, it takes the sum of its steps.
 
 use std::rc::Rc;
 
@@ -33,6 +36,8 @@ pub(super) struct Side {
     pub(super) chunks: u64,
     /// How fast it gets them through; nothing where there are none.
     pub(super) bytes_per_second: Option<u64>,
+    /// How fast the slowest lane would get them through its steps of this side, which add to those of the other.
+    pub(super) in_turn_bytes_per_second: Option<u64>,
 }
 
 /// Both.
@@ -60,6 +65,8 @@ pub(super) struct Loads<'p, 'f> {
 struct Passage {
     kind: PathType,
     is_nvlink: bool,
+    /// What it carries while nothing else does.
+    bytes_per_second: u64,
     /// Links passed one after the other, each a bundle of them with their rates.
     bundles: Vec<Bundle>,
     /// The first bundle that leads into a switch of the network, and the first that leads out of the last one.
@@ -77,6 +84,8 @@ struct Load {
     rate: u64,
 }
 
+/// Parts of a second, for times that are sums of fractions.
+const SCALE: u128 = 1 << 60;
 /// Parts of a chunk, so that bundles can share one.
 const PARTS: u128 = 1 << 20;
 
@@ -119,6 +128,22 @@ impl<'p, 'f> Loads<'p, 'f> {
             let island = self.islands[rank as usize] as usize;
             tally.islands[island].0 += out;
             tally.islands[island].1 += into;
+        }
+        for turns in &usage.turns {
+            let mut time = (0, 0);
+            for (pairs, times) in turns {
+                let slowest = pairs.iter().filter_map(|&(from, to)| {
+                    let (a, b) = (self.gpus[from as usize], self.gpus[to as usize]);
+                    let across = self.islands[from as usize] != self.islands[to as usize];
+                    Some((self.passage(a, b)?.bytes_per_second, !across))
+                });
+                let Some((rate, inside)) = slowest.min() else { continue };
+                let taken = u128::from(*times) * SCALE / u128::from(rate.max(1));
+                *(if inside { &mut time.0 } else { &mut time.1 }) += taken;
+            }
+            if time.0 + time.1 > tally.in_turn.0 + tally.in_turn.1 {
+                tally.in_turn = time;
+            }
         }
         Ok(tally.sides())
     }
@@ -171,7 +196,9 @@ impl Passage {
             }
             bundles.push(bundle);
         }
-        Some(Self { kind: route.path.kind, is_nvlink, bundles, at_switch })
+        let rate = |bundle: &Bundle| bundle.iter().map(|(_, rate)| *rate).fold(0, u64::saturating_add);
+        let bytes_per_second = bundles.iter().map(rate).min()?;
+        Some(Self { kind: route.path.kind, is_nvlink, bytes_per_second, bundles, at_switch })
     }
 }
 
@@ -183,6 +210,8 @@ struct Tally {
     islands: Vec<(u64, u64)>,
     inside: Option<(Medium, bool)>,
     across: Option<(Medium, bool)>,
+    /// What the slowest lane takes for a chunk of each of its steps, inside and across.
+    in_turn: (u128, u128),
 }
 
 impl Tally {
@@ -193,6 +222,7 @@ impl Tally {
             islands: vec![(0, 0); ranks],
             inside: None,
             across: None,
+            in_turn: (0, 0),
         }
     }
 
@@ -226,20 +256,24 @@ impl Tally {
     }
 
     fn sides(&self) -> Sides {
-        let side = |seen: Option<(Medium, bool)>, ends: &[(u64, u64)], own: fn(&Load) -> u128| {
-            let (medium, is_nvlink) = seen?;
-            let chunks = ends.iter().map(|(out, into)| *out.max(into)).max().unwrap_or(0);
-            // What shares a link with the other side waits for it too.
-            let loaded = self.links.values().filter(|load| own(load) > 0);
-            let pace = |load: &Load| {
-                let most = u128::from(chunks) * PARTS * u128::from(load.rate);
-                u64::try_from(most / (load.inside + load.across).max(1)).unwrap_or(u64::MAX)
+        let side =
+            |seen: Option<(Medium, bool)>, ends: &[(u64, u64)], own: fn(&Load) -> u128, taken: u128| {
+                let (medium, is_nvlink) = seen?;
+                let chunks = ends.iter().map(|(out, into)| *out.max(into)).max().unwrap_or(0);
+                // What shares a link with the other side waits for it too.
+                let loaded = self.links.values().filter(|load| own(load) > 0);
+                let pace = |load: &Load| {
+                    let most = u128::from(chunks) * PARTS * u128::from(load.rate);
+                    u64::try_from(most / (load.inside + load.across).max(1)).unwrap_or(u64::MAX)
+                };
+                let in_turn = (u128::from(chunks) * SCALE).checked_div(taken);
+                let in_turn_bytes_per_second = in_turn.map(|rate| u64::try_from(rate).unwrap_or(u64::MAX));
+                let bytes_per_second = loaded.map(pace).min();
+                Some(Side { medium, is_nvlink, chunks, bytes_per_second, in_turn_bytes_per_second })
             };
-            Some(Side { medium, is_nvlink, chunks, bytes_per_second: loaded.map(pace).min() })
-        };
         Sides {
-            inside: side(self.inside, &self.ranks, |load| load.inside),
-            across: side(self.across, &self.islands, |load| load.across),
+            inside: side(self.inside, &self.ranks, |load| load.inside, self.in_turn.0),
+            across: side(self.across, &self.islands, |load| load.across, self.in_turn.1),
         }
     }
 }

@@ -3,6 +3,7 @@
 //!     time = launch + hops inside · α + hops across · β + max(bytes of a rank / what it gets inside,
 //!                                                             bytes of an island / what it gets to others)
 //!
+//! Bytes take no less than a lane needs for all its steps, one after the other.
 //! A lane that hands many messages to the network waits for each, so hops take no less than that does.
 //!
 //! Hops and bytes come from the [header](crate::Algorithm::work) of an algorithm, which a test holds to its plans. What a
@@ -60,6 +61,8 @@ pub enum Limit {
     Inside,
     /// The links between islands.
     Across,
+    /// One partner after the other: lanes that wait for each step to end.
+    Turns,
     /// The cut that bounds every algorithm.
     Cut,
 }
@@ -88,10 +91,15 @@ pub fn predict(
     let inside = (entrant.over(work.rank_bytes, entrant.inside_bytes_per_second), Limit::Inside);
     let across = (entrant.over(work.island_bytes, entrant.across_bytes_per_second), Limit::Across);
     let (by_links, side) = if across.0 > inside.0 { across } else { inside };
+    let (turn_inside, turn_across) = entrant.in_turn_bytes_per_second;
+    let by_turns = entrant.over(work.rank_bytes, turn_inside) + entrant.over(work.island_bytes, turn_across);
     let by_cut = over(bytes, entrant.bound_bytes_per_second);
-    // A cut says less than links do, so links are named unless the cut is clearly narrower.
-    let limit = if by_cut.beyond(by_links) > Picoseconds(by_links.0 / 100) { Limit::Cut } else { side };
-    let transfer = by_links.max(by_cut);
+    // What says more comes first: others are named only where they are clearly narrower.
+    let slower = |a: (Picoseconds, Limit), b: (Picoseconds, Limit)| {
+        if b.0.beyond(a.0) > Picoseconds(a.0.0 / 100) { b } else { a }
+    };
+    let (_, limit) = slower(slower((by_links, side), (by_turns, Limit::Turns)), (by_cut, Limit::Cut));
+    let transfer = by_links.max(by_turns).max(by_cut);
     let (inside, across) =
         (entrant.hop_inside.times(work.hops_inside), entrant.hop_across.times(work.hops_across));
     Some(Prediction {

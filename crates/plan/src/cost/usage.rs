@@ -23,6 +23,9 @@ pub(super) struct Usage {
     pub(super) reaches_in: bool,
     /// Whether every lane sends to one rank only.
     pub(super) in_a_row: bool,
+    /// For each lane of each rank, what its steps move, and how many times: the pairs of one step at once, one step after
+    /// the other.
+    pub(super) turns: Vec<BTreeMap<Vec<(u32, u32)>, u64>>,
     /// The most lanes of any rank.
     pub(super) lanes: u32,
 }
@@ -49,7 +52,12 @@ impl Usage {
 
     fn add_lane(&mut self, rank: u32, lane: &Lane, groups: &[Group]) {
         let mut targets = Vec::new();
+        let mut turns: BTreeMap<Vec<(u32, u32)>, u64> = BTreeMap::new();
         let mut count = |step: &Step, iterations: &[u32], times: u64| {
+            let at_once = at_once(rank, step, iterations);
+            if !at_once.is_empty() {
+                *turns.entry(at_once).or_default() += times;
+            }
             for wait in &step.waits {
                 if let Some(other) = met(wait).at(iterations).filter(|other| *other != rank) {
                     self.pairs.entry((other, rank)).or_default();
@@ -79,6 +87,7 @@ impl Usage {
         };
         visit(&lane.nodes, &mut Vec::new(), 1, &mut count);
         self.in_a_row &= targets.len() < 2;
+        self.turns.extend((!turns.is_empty()).then_some(turns));
     }
 
     fn add_peer(&mut self, from: Option<u32>, to: Option<u32>, times: u64) {
@@ -143,6 +152,20 @@ pub(super) fn messages_across(recipe: &Recipe<'_>, ranks: &[u32], islands: &[u32
         }
     }
     most
+}
+
+/// What a step moves between ranks.
+fn at_once(rank: u32, step: &Step, iterations: &[u32]) -> Vec<(u32, u32)> {
+    let inputs = step.inputs.iter().filter_map(|input| match input {
+        Input::Peer(peer) => Some((peer.rank.at(iterations)?, rank)),
+        _ => None,
+    });
+    let outputs = step.outputs.iter().filter_map(|output| match output {
+        Output::Sent { to } => Some((rank, to.at(iterations)?)),
+        Output::Peer(peer) => Some((rank, peer.rank.at(iterations)?)),
+        _ => None,
+    });
+    inputs.chain(outputs).filter(|(from, to)| from != to).collect()
 }
 
 fn met(wait: &Wait) -> &Affine {

@@ -90,7 +90,11 @@ fn of(
         return Err(Impossible(why.to_owned()));
     }
     let messages = match between {
-        Medium::Network => messages_across(&whole, ground.busiest_island(collective), ground.island_of()),
+        Medium::Network => {
+            let islands: Vec<u32> = ground.model().places().into_iter().map(|(island, _)| island).collect();
+            let (_, busiest) = messages_across(&model, &ground.model().islands[0], &islands);
+            messages_across(&whole, &ground.busiest(collective, busiest), ground.island_of()).0
+        }
         Medium::GpuLinks | Medium::Pcie => 0,
     };
     let entrant = |protocol: Option<Protocol>| Entrant {

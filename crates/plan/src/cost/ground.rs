@@ -9,7 +9,7 @@ use weftlink_fabric::{DeviceKind, Fabric, Paths};
 
 use super::constants;
 use super::loads::Loads;
-use crate::wiring::Bounds;
+use crate::wiring::{self, Bounds};
 use crate::{Collective, Layout};
 
 /// Islands that stand for all: two have no middle, and a tree has.
@@ -38,10 +38,10 @@ struct Model {
 impl<'f> Ground<'f> {
     /// Looks at a fabric, whose ranks are its GPUs in order.
     pub fn of(fabric: &'f Fabric) -> Self {
-        let layout = Layout::of(fabric);
+        let (layout, bounds, paths) = wiring::digest(fabric);
         let model = Model::of(&layout);
         let island_of = layout.places().into_iter().map(|(island, _)| island).collect();
-        Self { fabric, layout, bounds: Bounds::of(fabric), paths: Paths::of(fabric), model, island_of }
+        Self { fabric, layout, bounds, paths, model, island_of }
     }
 
     /// The fabric.
@@ -70,10 +70,13 @@ impl<'f> Ground<'f> {
         &self.island_of
     }
 
-    /// The ranks of the island that the root is in, or of the first.
-    pub(super) fn busiest_island(&self, collective: &Collective) -> &[u32] {
-        let root = collective.root().and_then(|root| self.island_of.get(root as usize));
-        self.layout.islands.get(root.map_or(0, |island| *island as usize)).map_or(&[], Vec::as_slice)
+    /// The ranks to look for the busiest of: those of the root's island, or one, which was the busiest of the model's
+    /// first island.
+    pub(super) fn busiest(&self, collective: &Collective, of_model: u32) -> Vec<u32> {
+        match collective.root().and_then(|root| self.island_of.get(root as usize)) {
+            Some(island) => self.layout.islands[*island as usize].clone(),
+            None => self.model.ranks.get(of_model as usize).copied().into_iter().collect(),
+        }
     }
 
     /// The islands that stand for all.

@@ -126,10 +126,11 @@ impl Usage {
     }
 }
 
-/// The most messages that a lane of these ranks sends to other islands, or receives from them, one after the other.
-pub(super) fn messages_across(recipe: &Recipe<'_>, ranks: &[u32], islands: &[u32]) -> u64 {
+/// The most messages that a lane of these ranks sends to other islands, or receives from them, one after the other, and
+/// the rank whose lane that is.
+pub(super) fn messages_across(recipe: &Recipe<'_>, ranks: &[u32], islands: &[u32]) -> (u64, u32) {
     let island = |rank: u32| islands.get(rank as usize);
-    let mut most = 0;
+    let mut most = (0, ranks.first().copied().unwrap_or(0));
     for &rank in ranks {
         for lane in &recipe.program(rank).lanes {
             let (mut sent, mut received) = (0, 0);
@@ -148,7 +149,9 @@ pub(super) fn messages_across(recipe: &Recipe<'_>, ranks: &[u32], islands: &[u32
                 received += times * inputs.sum::<u64>();
                 sent += times * outputs.sum::<u64>();
             });
-            most = most.max(sent).max(received);
+            if sent.max(received) > most.0 {
+                most = (sent.max(received), rank);
+            }
         }
     }
     most

@@ -98,12 +98,15 @@ pub(super) struct MeshCuts {
 impl Bounds {
     /// Looks at a fabric, whose ranks are its GPUs in order.
     pub fn of(fabric: &Fabric) -> Self {
-        let sites = Sites::of(fabric);
+        Self::on(&Sites::of(fabric))
+    }
+
+    pub(super) fn on(sites: &Sites<'_>) -> Self {
         let islands = sites.islands();
-        let network = switches::network_reduces(&sites, &islands).is_ok();
-        let multicast = switches::multicast(&sites, &islands).is_ok();
-        let (partitions, meshes) = cuts::cuts(&sites, &islands, multicast, network);
-        Self { ranks: fabric.gpus().len() as u64, partitions, meshes }
+        let network = switches::network_reduces(sites, &islands).is_ok();
+        let multicast = switches::multicast(sites, &islands).is_ok();
+        let (partitions, meshes) = cuts::cuts(sites, &islands, multicast, network);
+        Self { ranks: sites.paths.fabric().gpus().len() as u64, partitions, meshes }
     }
 
     /// The most that any algorithm can get, with all that the switches can do. None for a single rank, which waits for

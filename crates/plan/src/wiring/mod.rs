@@ -17,7 +17,7 @@ mod sites;
 mod switches;
 mod trees;
 
-use weftlink_fabric::Fabric;
+use weftlink_fabric::{Fabric, Paths};
 
 use crate::Layout;
 use crate::layout::Tree;
@@ -28,19 +28,28 @@ pub use mesh::{EXACT_RANKS_MAX, Mesh, Packing, Wires};
 pub use rings::{RINGS_MAX, RINGS_ON_A_SWITCH, RINGS_OVER_PCIE};
 pub use trees::TREES_MAX;
 
+/// A fabric's layout, bounds and paths, from one look at it.
+pub(crate) fn digest(fabric: &Fabric) -> (Layout, Bounds, Paths<'_>) {
+    let sites = Sites::of(fabric);
+    (Layout::on(&sites), Bounds::on(&sites), sites.paths)
+}
+
 impl Layout {
     /// The ranks of a fabric, one per GPU in the order of [`Fabric::gpus`], on its wiring. A fabric without GPUs has no
     /// ranks and no rings.
     pub fn of(fabric: &Fabric) -> Self {
-        let sites = Sites::of(fabric);
+        Self::on(&Sites::of(fabric))
+    }
+
+    fn on(sites: &Sites<'_>) -> Self {
         let islands = sites.islands();
         let several = |island: &&sites::Placed<'_>| island.ranks.len() > 1;
         let by_switch = |island: &sites::Placed<'_>| matches!(island.island.kind, Joined::Switch);
         let switched =
             islands.iter().any(|island| several(&island)) && islands.iter().filter(several).all(by_switch);
-        let rings = rings::rings(&sites, &islands);
+        let rings = rings::rings(sites, &islands);
         let (multicast, network_reduces) =
-            (switches::multicast(&sites, &islands), switches::network_reduces(&sites, &islands));
+            (switches::multicast(sites, &islands), switches::network_reduces(sites, &islands));
         Self {
             rings,
             trees: trees_beyond_rings(&islands),

@@ -60,11 +60,33 @@ impl Ends {
                 },
                 || run.shared.doubt(run.call),
             );
-            waited.map_err(|stop| Box::new(Stopped { stop, step: None, waiting: Waiting::Anything }))?;
+            waited.map_err(|stop| {
+                let (step, waiting) = self.stuck(run);
+                Box::new(Stopped { stop, step, waiting })
+            })?;
             if !running {
                 return Ok(());
             }
         }
+    }
+
+    /// The first lane that waits for another rank, and what for.
+    #[cold]
+    fn stuck(&mut self, run: &Run<'_>) -> (Option<(u32, u32)>, Waiting) {
+        for lane in 0..self.lanes.len() {
+            let Cursor { tile, next } = self.lanes[lane];
+            if tile >= run.program.tiles {
+                continue;
+            }
+            let Some(instruction) = run.program.tile(tile).lanes[lane].get(next) else { continue };
+            for need in &instruction.needs {
+                let is_own = matches!(*need, Need::Reached { rank, .. } if rank == self.rank);
+                if !is_own && self.poll_need(run, tile, instruction.length, need) != Poll::Ready {
+                    return (Some((lane as u32, instruction.ordinal)), self.awaited(run, need).1);
+                }
+            }
+        }
+        (None, Waiting::Anything)
     }
 
     /// Takes the steps of a lane that need not wait.

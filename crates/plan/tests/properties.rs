@@ -133,7 +133,7 @@ fn concatenated((a, a_shift): Text, (b, b_shift): Text) -> Text {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(160))]
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn plans_give_what_is_promised(case in case(), sizes in sizes(), reduction in select(&Reduction::NAMED[..])) {

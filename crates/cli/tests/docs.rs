@@ -66,7 +66,7 @@ fn pictures_are_current() {
 fn relative_links_lead_somewhere() {
     for file in documents() {
         let text = fs::read_to_string(root().join(&file)).unwrap();
-        // Formulas have brackets and parentheses too, and stand between backticks.
+        // Formulas in code may look like links: every second stretch between backticks is code.
         let prose: String = text.split('`').step_by(2).collect();
         for target in prose.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
             let elsewhere = target.is_empty() || target.contains("://");

@@ -31,7 +31,9 @@ pub(super) fn run(kind: Kind, target: &str, build: &Build, as_json: bool) -> Res
     if let Some(sizes) = build.sizes {
         return Ok(asked.print_sizes(sizes, as_json)?);
     }
-    let bytes = build.size.unwrap_or(SIZE).0;
+    // A barrier moves nothing.
+    let default = if kind == Kind::Barrier { Bytes(0) } else { SIZE };
+    let bytes = build.size.unwrap_or(default).0;
     let choice = chooser.choose(bytes);
     let form = build.emit.unwrap_or(Emit::Text);
     emit::check_show(build.show, ranks, form)?;

@@ -20,9 +20,9 @@ const DEPTH_MAX: u32 = 256;
 const COUNTERS_MAX: u32 = 1024;
 /// Messages that are sent and received as one group.
 const MESSAGES_MAX: usize = 1 << 12;
-/// Digits of the numbers that a symmetry turns.
-const DIGITS_MAX: usize = 8;
-/// Ranks times chunks of output, for each of which a symmetry is held against what is promised.
+/// Digits of the numbers that a symmetry turns: enough for the bits of a rank.
+const DIGITS_MAX: usize = 16;
+/// Ranks times chunks of output times digits that turn, for each of which a symmetry is held against what is promised.
 const PROMISES_MAX: u64 = 1 << 26;
 /// Chunks of a buffer.
 const CHUNKS_MAX: u32 = 1 << 20;
@@ -196,9 +196,12 @@ pub(crate) fn classes(plan: WellFormed<'_>, exact_work_max: u64) -> Result<Class
     let classes = if plan.proof_work(&trivial) <= exact_work_max {
         trivial
     } else {
-        let (value, limit) = (u64::from(plan.ranks) * u64::from(plan.chunks.output), PROMISES_MAX);
-        if plan.symmetry.is_some() && value > limit {
-            let what = "the number of ranks times chunks of output under a symmetry";
+        let digits = plan.symmetry.iter().flat_map(|symmetry| &symmetry.ranks);
+        let turning = digits.filter(|digit| digit.turns).count() as u64;
+        let (outputs, limit) = (u64::from(plan.ranks) * u64::from(plan.chunks.output), PROMISES_MAX);
+        let value = outputs * turning;
+        if value > limit {
+            let what = "the number of ranks times chunks of output times digits that turn";
             return Err(refuse(None, Fault::TooLarge { what, value, limit }));
         }
         Classes::check(plan.plan()).map_err(|(spot, what)| refuse(spot, Fault::Malformed(what)))?
@@ -229,6 +232,11 @@ impl Plan {
     /// The steps, waits, inputs, outputs, signals and loops that all ranks together go through in one tile.
     pub fn work(&self) -> u64 {
         self.work_of(&Classes::trivial(self.ranks))
+    }
+
+    /// The steps that all ranks together take in one tile.
+    pub(crate) fn chunk_steps(&self) -> u64 {
+        self.total(&Classes::trivial(self.ranks), |_| 1, |_| 0)
     }
 
     fn work_of(&self, classes: &Classes) -> u64 {
@@ -350,6 +358,12 @@ impl Rules<'_> {
             (Op::Reduce, inputs, _) => {
                 return Err(format!("a reduction has at least 2 inputs, not {inputs}"));
             }
+        }
+        // There is no operation to combine with, and blocks may differ in length.
+        let combines =
+            step.op == Op::Reduce || step.inputs.iter().any(|input| matches!(input, Input::Switch(_)));
+        if combines && !self.plan.collective.reduces() {
+            return Err(format!("a {} moves what it is given and combines nothing", self.plan.collective));
         }
         step.waits.iter().try_for_each(|wait| self.wait(wait))?;
         let mut seen = FxHashSet::default();

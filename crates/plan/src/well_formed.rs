@@ -231,6 +231,11 @@ impl Plan {
         self.work_of(&Classes::trivial(self.ranks))
     }
 
+    /// The steps that all ranks together take in one tile.
+    pub(crate) fn chunk_steps(&self) -> u64 {
+        self.total(&Classes::trivial(self.ranks), |_| 1, |_| 0)
+    }
+
     fn work_of(&self, classes: &Classes) -> u64 {
         // A switch does for its asker what the asker would do with every member.
         let members = |group: u32| self.groups.get(group as usize).map_or(0, |group| group.members.len());

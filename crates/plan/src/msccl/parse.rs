@@ -13,7 +13,7 @@ use crate::plan::{Aliasing, Collective};
 /// The largest file; those that are in use have a megabyte.
 const BYTES_MAX: usize = 64 << 20;
 /// Steps times their chunks, over all gpus; those that are in use have twenty thousand.
-const CHUNK_STEPS_MAX: u64 = 1 << 20;
+pub(super) const CHUNK_STEPS_MAX: u64 = 1 << 20;
 /// Gpus; as many as can be proved with a tb each.
 const GPUS_MAX: usize = 4096;
 /// Thread blocks of a gpu; RCCL has 64, MSCCL 216.
@@ -31,6 +31,8 @@ pub(super) fn program(text: &str) -> Result<Program, MscclError> {
         let reason = format!("the file has {} bytes, and a program may have {BYTES_MAX}", text.len());
         return Err(MscclError::Text { line: 1, reason });
     }
+    // What some editors put first; the reader would not count it where it says how far it is.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut parser = Parser { text, algo: None, gpus: Vec::new(), blocks: Vec::new(), chunk_steps: 0 };
     let mut reader = Reader::from_str(text);
     // The elements that are open and kept: algo, gpu, tb, step. Whatever stands in another is passed over.

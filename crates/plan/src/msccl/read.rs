@@ -116,16 +116,19 @@ fn guards(gpu: &Gpu) -> Vec<BTreeMap<u32, u32>> {
             }
         }
     }
-    let mut guards = vec![BTreeMap::new(); gpu.blocks.len()];
+    // Every tb may touch every chunk, so this is the part that takes long: by writer and other, without a search.
+    let mut guards = vec![vec![None; gpu.blocks.len()]; gpu.blocks.len()];
     for touchers in touches.values() {
-        for (&writer, _) in touchers.iter().filter(|(_, (_, writes))| *writes) {
-            for (&other, &(last, _)) in touchers.iter().filter(|(other, _)| **other != writer) {
-                let step = guards[writer as usize].entry(other).or_insert(last);
-                *step = last.max(*step);
+        let touchers: Vec<_> = touchers.iter().map(|(&number, &touch)| (number, touch)).collect();
+        for &(writer, _) in touchers.iter().filter(|(_, (_, writes))| *writes) {
+            let of_writer = &mut guards[writer as usize];
+            for &(other, (last, _)) in touchers.iter().filter(|(other, _)| *other != writer) {
+                of_writer[other as usize] = of_writer[other as usize].max(Some(last));
             }
         }
     }
-    guards
+    let listed = |steps: Vec<Option<u32>>| (0..).zip(steps).filter_map(|(other, step)| Some((other, step?)));
+    guards.into_iter().map(|steps| listed(steps).collect()).collect()
 }
 
 /// What is needed to read the steps of a gpu.

@@ -4,6 +4,7 @@ use super::error::MscclError;
 use super::lanes::{Item, items};
 use super::order::{Drafted, Halfway, LaneState, Making, number, place};
 use super::pairs;
+use super::parse::CHUNK_STEPS_MAX;
 use super::program::{Block, COLLECTIVES, Gpu, Program, with_root};
 use super::split::{Context, Where, last_received, sent, split};
 use crate::plan::{Aliasing, Buffer, Input, Lane, Plan, Protocol};
@@ -12,6 +13,12 @@ use crate::well_formed::WellFormed;
 /// What a plan does, as a program.
 pub(super) fn program(plan: &Plan) -> Result<Program, MscclError> {
     WellFormed::check(plan)?;
+    let steps = plan.chunk_steps();
+    if steps > CHUNK_STEPS_MAX {
+        let what =
+            format!("it has {steps} steps with its loops rolled out, and a file may have {CHUNK_STEPS_MAX}");
+        return Err(MscclError::InexpressiblePlan(what));
+    }
     // A loop over chunks in a row is one step if both ends of its messages are, and nobody waits for a part of it.
     if let Ok(program) = build(plan, true)?
         && pairs::check(&program).is_ok()

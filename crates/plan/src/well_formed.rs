@@ -356,6 +356,12 @@ impl Rules<'_> {
                 return Err(format!("a reduction has at least 2 inputs, not {inputs}"));
             }
         }
+        // There is no operation to combine with, and blocks may differ in length.
+        let combines =
+            step.op == Op::Reduce || step.inputs.iter().any(|input| matches!(input, Input::Switch(_)));
+        if combines && !self.plan.collective.reduces() {
+            return Err(format!("a {} moves what it is given and combines nothing", self.plan.collective));
+        }
         step.waits.iter().try_for_each(|wait| self.wait(wait))?;
         let mut seen = FxHashSet::default();
         for input in &step.inputs {

@@ -514,8 +514,9 @@ impl<'p, D: Domain> Machine<'p, D> {
             let at = self.position(cell);
             self.cells[at] = value;
         }
-        self.join(lanes.clone());
+        // Before the lanes begin, so that each of them knows of it and can tell others.
         self.domain.entered(rank, lanes.start);
+        self.join(lanes.clone());
         let stamp = self.domain.stamp(lanes.start);
         self.ranks[position].entered.push(stamp);
         self.ranks[position].running = lanes.len();

@@ -11,6 +11,7 @@
 //! representative sent, turned to p. A turn that moves anything moves every rank, so each FIFO, counter and cell has
 //! exactly one counterpart at a representative.
 
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::Affine;
@@ -94,8 +95,9 @@ impl Classes {
         let classes = Self::of(plan.ranks, symmetry);
         classes.promise_turns(plan).map_err(|what| (None, what))?;
         for turn in classes.generators() {
+            let groups = classes.turned_groups(plan, turn);
             for rank in 0..plan.ranks {
-                classes.same(plan, rank, turn)?;
+                classes.same(plan, rank, turn, &groups)?;
             }
         }
         Ok(classes)
@@ -152,11 +154,16 @@ impl Classes {
         let Some(symmetry) = self.symmetry.as_ref().filter(|_| turn != Turn::NONE) else { return chunk };
         let (mut turned, mut place) = (0, 1);
         for digit in symmetry.of(buffer).iter().rev() {
-            let by = digit.with.map_or(0, |with| turn.0 / self.places[with as usize] % digit.size);
+            let by = self.turned_by(digit, turn);
             turned += (chunk / place + by) % digit.size * place;
             place = place.saturating_mul(digit.size);
         }
         turned
+    }
+
+    /// How far a turn moves a digit of a chunk.
+    fn turned_by(&self, digit: &Digit, turn: Turn) -> u32 {
+        digit.with.map_or(0, |with| turn.0 / self.places[with as usize] % digit.size)
     }
 
     /// One turn after the other.
@@ -184,11 +191,8 @@ impl Classes {
     /// The generators that leave every chunk of a buffer where it is.
     pub fn generators_that_keep(&self, buffer: Buffer) -> Vec<Turn> {
         let Some(symmetry) = &self.symmetry else { return Vec::new() };
-        let moves = |turn: &Turn| {
-            let count: u32 = symmetry.of(buffer).iter().map(|digit| digit.size).product();
-            (0..count).any(|chunk| self.chunk(buffer, chunk, *turn) != chunk)
-        };
-        self.generators().into_iter().filter(|turn| !moves(turn)).collect()
+        let moves = |turn: Turn| symmetry.of(buffer).iter().any(|digit| self.turned_by(digit, turn) > 0);
+        self.generators().into_iter().filter(|turn| !moves(*turn)).collect()
     }
 
     /// Checks that what a turned rank is promised is what the rank is promised, turned. Otherwise a promise kept by one
@@ -238,7 +242,13 @@ impl Classes {
     }
 
     /// Holds the program of a turned rank against the rank's program, turned.
-    fn same(&self, plan: &Plan, rank: u32, turn: Turn) -> Result<(), (Option<Spot>, String)> {
+    fn same(
+        &self,
+        plan: &Plan,
+        rank: u32,
+        turn: Turn,
+        groups: &Groups,
+    ) -> Result<(), (Option<Spot>, String)> {
         let other = self.rank(rank, turn);
         let (mine, theirs) = (&plan.programs[rank as usize].lanes, &plan.programs[other as usize].lanes);
         let differs = |lane: usize, step: u32, iterations: Vec<u32>| {
@@ -252,13 +262,13 @@ impl Classes {
             if a.channel != b.channel {
                 return differs(number, 0, vec![]);
             }
-            if self.same_as_written(plan, &a.nodes, &b.nodes, turn) {
+            if self.same_as_written(&a.nodes, &b.nodes, turn, groups) {
                 continue;
             }
             let mut turned = b.walk();
             for Visit { step, iterations, .. } in a.walk() {
                 let Some(there) = turned.next() else { return differs(number, 0, vec![]) };
-                let here = step.at(&iterations).and_then(|step| self.step(plan, &step, turn));
+                let here = step.at(&iterations).and_then(|step| self.step(&step, turn, groups));
                 if here != there.step.at(&there.iterations) {
                     return differs(number, there.index, there.iterations);
                 }
@@ -271,14 +281,14 @@ impl Classes {
     }
 
     /// Whether two lanes are the same, one of them turned, as can be seen without going through their loops.
-    fn same_as_written(&self, plan: &Plan, mine: &[Node], theirs: &[Node], turn: Turn) -> bool {
+    fn same_as_written(&self, mine: &[Node], theirs: &[Node], turn: Turn, groups: &Groups) -> bool {
         let same = |pair: (&Node, &Node)| match pair {
             (Node::Loop(a), Node::Loop(b)) => {
-                a.times == b.times && self.same_as_written(plan, &a.body, &b.body, turn)
+                a.times == b.times && self.same_as_written(&a.body, &b.body, turn, groups)
             }
             (Node::Step(a), Node::Step(b)) => {
                 let turned = a.map(|index, role| self.formula(index, role, turn));
-                let turned = turned.and_then(|step| self.turn_groups(plan, step, turn));
+                let turned = turned.and_then(|step| turn_groups(step, groups));
                 turned.is_some() && turned == b.map(|index, _| Some(index.wrapped()))
             }
             _ => false,
@@ -287,7 +297,7 @@ impl Classes {
     }
 
     /// A step with everything it names turned; nothing if a group is turned into none.
-    fn step(&self, plan: &Plan, step: &Step<u32>, turn: Turn) -> Option<Step<u32>> {
+    fn step(&self, step: &Step<u32>, turn: Turn, groups: &Groups) -> Option<Step<u32>> {
         let turned = step.map(|&index, role| {
             Some(match role {
                 Role::Rank => self.rank(index, turn),
@@ -295,28 +305,21 @@ impl Classes {
                 Role::Count => index,
             })
         });
-        self.turn_groups(plan, turned?, turn)
+        turn_groups(turned?, groups)
     }
 
-    fn turn_groups<I>(&self, plan: &Plan, mut step: Step<I>, turn: Turn) -> Option<Step<I>> {
-        let turned = |number: u32| {
-            let group = plan.groups.get(number as usize)?;
+    /// For each group of a plan, the one that it is turned into.
+    fn turned_groups(&self, plan: &Plan, turn: Turn) -> Groups {
+        let mut numbers = FxHashMap::default();
+        for (number, group) in (0..).zip(&plan.groups) {
+            numbers.entry((group.switch, group.members.clone())).or_insert(number);
+        }
+        let turned = |group: &Group| {
             let mut members: Vec<_> = group.members.iter().map(|&rank| self.rank(rank, turn)).collect();
             members.sort_unstable();
-            let is_it = |other: &Group| other.switch == group.switch && other.members == members;
-            plan.groups.iter().position(is_it).map(|position| position as u32)
+            numbers.get(&(group.switch, members)).copied()
         };
-        for input in &mut step.inputs {
-            if let Input::Switch(all) = input {
-                all.group = turned(all.group)?;
-            }
-        }
-        for output in &mut step.outputs {
-            if let Output::Multicast(all) = output {
-                all.group = turned(all.group)?;
-            }
-        }
-        Some(step)
+        plan.groups.iter().map(turned).collect()
     }
 
     /// An index, turned, if a formula can tell: a number; one that the turn leaves alone; or one that goes around all
@@ -324,10 +327,15 @@ impl Classes {
     fn formula(&self, index: &Affine, role: Role, turn: Turn) -> Option<Affine> {
         let symmetry = self.symmetry.as_ref()?;
         let fixed = index.by.iter().all(|by| *by == 0);
+        // What never runs may name ranks and chunks that are not there.
+        let there = |count: u32| index.at(&[]).filter(|number| *number < count);
         let (first_digit_by, total, alone) = match role {
             Role::Count => return Some(index.wrapped()),
-            Role::Rank if fixed => return Some(self.rank(index.at(&[])?, turn).into()),
-            Role::Chunk(buffer) if fixed => return Some(self.chunk(buffer, index.at(&[])?, turn).into()),
+            Role::Rank if fixed => return Some(self.rank(there(self.turns.len() as u32)?, turn).into()),
+            Role::Chunk(buffer) if fixed => {
+                let count = symmetry.of(buffer).iter().map(|digit| digit.size).product();
+                return Some(self.chunk(buffer, there(count)?, turn).into());
+            }
             Role::Rank => {
                 let total: u32 = symmetry.ranks.iter().map(|digit| digit.size).product();
                 (turn.0, total, false)
@@ -335,9 +343,7 @@ impl Classes {
             Role::Chunk(buffer) => {
                 let digits = symmetry.of(buffer);
                 let total: u32 = digits.iter().map(|digit| digit.size).product();
-                let by = |digit: &Digit| {
-                    digit.with.map_or(0, |with| turn.0 / self.places[with as usize] % digit.size)
-                };
+                let by = |digit: &Digit| self.turned_by(digit, turn);
                 let first = digits.first()?;
                 let others = digits[1..].iter().all(|digit| by(digit) == 0);
                 if !others {
@@ -361,6 +367,24 @@ impl Classes {
         let stays = gcd(step, moved.base) > index.offset;
         (goes_around && stays).then(|| moved.wrapped())
     }
+}
+
+/// For each group of a plan, the number of another if there is one.
+type Groups = Vec<Option<u32>>;
+
+fn turn_groups<I>(mut step: Step<I>, groups: &Groups) -> Option<Step<I>> {
+    let turned = |number: u32| *groups.get(number as usize)?;
+    for input in &mut step.inputs {
+        if let Input::Switch(all) = input {
+            all.group = turned(all.group)?;
+        }
+    }
+    for output in &mut step.outputs {
+        if let Output::Multicast(all) = output {
+            all.group = turned(all.group)?;
+        }
+    }
+    Some(step)
 }
 
 fn gcd(a: i64, b: i64) -> i64 {

@@ -20,9 +20,9 @@ const DEPTH_MAX: u32 = 256;
 const COUNTERS_MAX: u32 = 1024;
 /// Messages that are sent and received as one group.
 const MESSAGES_MAX: usize = 1 << 12;
-/// Digits of the numbers that a symmetry turns.
-const DIGITS_MAX: usize = 8;
-/// Ranks times chunks of output, for each of which a symmetry is held against what is promised.
+/// Digits of the numbers that a symmetry turns: enough for the bits of a rank.
+const DIGITS_MAX: usize = 16;
+/// Ranks times chunks of output times digits that turn, for each of which a symmetry is held against what is promised.
 const PROMISES_MAX: u64 = 1 << 26;
 /// Chunks of a buffer.
 const CHUNKS_MAX: u32 = 1 << 20;
@@ -196,9 +196,12 @@ pub(crate) fn classes(plan: WellFormed<'_>, exact_work_max: u64) -> Result<Class
     let classes = if plan.proof_work(&trivial) <= exact_work_max {
         trivial
     } else {
-        let (value, limit) = (u64::from(plan.ranks) * u64::from(plan.chunks.output), PROMISES_MAX);
-        if plan.symmetry.is_some() && value > limit {
-            let what = "the number of ranks times chunks of output under a symmetry";
+        let digits = plan.symmetry.iter().flat_map(|symmetry| &symmetry.ranks);
+        let turning = digits.filter(|digit| digit.turns).count() as u64;
+        let (outputs, limit) = (u64::from(plan.ranks) * u64::from(plan.chunks.output), PROMISES_MAX);
+        let value = outputs * turning;
+        if value > limit {
+            let what = "the number of ranks times chunks of output times digits that turn";
             return Err(refuse(None, Fault::TooLarge { what, value, limit }));
         }
         Classes::check(plan.plan()).map_err(|(spot, what)| refuse(spot, Fault::Malformed(what)))?

@@ -40,8 +40,9 @@ pub(crate) struct Contributions<'p> {
     entries: Vec<Vec<u32>>,
     /// The expression of the first rank that returned, by call, tile and what was promised.
     agreed: FxHashMap<(u32, u32, Promised), (u32, Value)>,
-    /// What has been seen to keep which promise: all ranks that hold the same value are promised the same.
-    kept: FxHashSet<(u32, Promised)>,
+    /// What has been seen to keep which promise of which call and tile: all ranks that hold the same value are promised
+    /// the same.
+    kept: FxHashSet<(u32, u32, u32, Promised)>,
     /// For each turn that was met, where each lane's clock comes from.
     turned_clocks: FxHashMap<Turn, Rc<[u32]>>,
     /// Whether every reduction so far combined the ranks in their order, from left to right.
@@ -231,7 +232,7 @@ impl<'p> Contributions<'p> {
                 Promised::Reduction { below, chunk: self.classes.chunk(Buffer::Input, chunk, back) }
             }
         };
-        let key = (value.number, promised);
+        let key = (call, tile, value.number, promised);
         let keeps = self.kept.contains(&key) || self.holds(promised, value, call, tile);
         if keeps {
             self.kept.insert(key);
@@ -266,7 +267,7 @@ impl<'p> Contributions<'p> {
         let Promised::Reduction { below, chunk } = promised else { return Ok(()) };
         for keeping in self.classes.generators_that_keep(Buffer::Input) {
             let turned = self.turned(&value, keeping);
-            if turned != value {
+            if !self.same_bits(turned, value) {
                 return Err((self.classes.rank(cell.rank, keeping), turned));
             }
         }
@@ -275,7 +276,45 @@ impl<'p> Contributions<'p> {
         let value = self.turned(&value, turn);
         let key = (call, cell.tile, Promised::Reduction { below, chunk: first });
         let (other, theirs) = *self.agreed.entry(key).or_insert((cell.rank, value));
-        if theirs == value { Ok(()) } else { Err((other, theirs)) }
+        if self.same_bits(theirs, value) { Ok(()) } else { Err((other, theirs)) }
+    }
+
+    /// Whether two expressions are the same but for which side of a sum comes first. Pairs are written so that equal ones
+    /// have equal numbers, but where a turn swaps the sides of a pair, it is the turned pair too, under the same number.
+    fn same_bits(&self, mine: Value, theirs: Value) -> bool {
+        let (mut mine, mut theirs) = ((mine.number, mine.turn), (theirs.number, theirs.turn));
+        // Goes down the larger sides, so that it calls itself no deeper than the logarithm of the leaves.
+        while mine != theirs {
+            let (Some((small, large)), Some((other_small, other_large))) =
+                (self.sides(mine), self.sides(theirs))
+            else {
+                return false;
+            };
+            let leaves = |(number, _): (u32, Turn)| self.leaves[number as usize];
+            if (leaves(small), leaves(large)) != (leaves(other_small), leaves(other_large)) {
+                return false;
+            }
+            let same = |a: (u32, Turn), b: (u32, Turn)| {
+                let value = |(number, turn)| Value { number, turn, span: None };
+                self.same_bits(value(a), value(b))
+            };
+            (mine, theirs) = if same(small, other_small) {
+                (large, other_large)
+            } else if leaves(small) == leaves(large) && same(small, other_large) {
+                (large, other_small)
+            } else {
+                return false;
+            };
+        }
+        true
+    }
+
+    /// The two sides of a sum of two, that with fewer leaves first.
+    fn sides(&self, (number, turn): (u32, Turn)) -> Option<((u32, Turn), (u32, Turn))> {
+        let Term::Pair(a, b, between) = self.terms[number as usize] else { return None };
+        let (a, b) = ((a, turn), (b, self.classes.then(between, turn)));
+        let in_order = self.leaves[a.0 as usize] <= self.leaves[b.0 as usize];
+        Some(if in_order { (a, b) } else { (b, a) })
     }
 
     /// An expression for people: which ranks' chunks it holds.

@@ -22,8 +22,8 @@ const COUNTERS_MAX: u32 = 1024;
 const MESSAGES_MAX: usize = 1 << 12;
 /// Digits of the numbers that a symmetry turns: enough for the bits of a rank.
 const DIGITS_MAX: usize = 16;
-/// Ranks times chunks of output times digits that turn, for each of which a symmetry is held against what is promised.
-const PROMISES_MAX: u64 = 1 << 26;
+/// What all ranks are promised, and what they do, times the digits that turn: a symmetry is held against each of these.
+const TURNED_MAX: u64 = 1 << 26;
 /// Chunks of a buffer.
 const CHUNKS_MAX: u32 = 1 << 20;
 /// Nodes, waits, inputs, outputs and signals that all ranks together go through in one tile.
@@ -198,11 +198,15 @@ pub(crate) fn classes(plan: WellFormed<'_>, exact_work_max: u64) -> Result<Class
     } else {
         let digits = plan.symmetry.iter().flat_map(|symmetry| &symmetry.ranks);
         let turning = digits.filter(|digit| digit.turns).count() as u64;
-        let (outputs, limit) = (u64::from(plan.ranks) * u64::from(plan.chunks.output), PROMISES_MAX);
-        let value = outputs * turning;
-        if value > limit {
-            let what = "the number of ranks times chunks of output times digits that turn";
-            return Err(refuse(None, Fault::TooLarge { what, value, limit }));
+        let outputs = u64::from(plan.ranks) * u64::from(plan.chunks.output);
+        for (what, each) in [
+            ("the number of ranks times chunks of output times digits that turn", outputs),
+            ("the work of one tile times digits that turn", plan.work()),
+        ] {
+            let (value, limit) = (each * turning, TURNED_MAX);
+            if value > limit {
+                return Err(refuse(None, Fault::TooLarge { what, value, limit }));
+            }
         }
         Classes::check(plan.plan()).map_err(|(spot, what)| refuse(spot, Fault::Malformed(what)))?
     };

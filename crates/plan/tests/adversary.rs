@@ -180,6 +180,19 @@ fn a_loop_with_a_promise_for_each_turn_is_bounded() {
 }
 
 #[test]
+fn a_walk_for_each_turn_is_bounded() {
+    let mut plan = plan(Collective::AllReduce, 256, 1, |_| {
+        let chunk = Affine { offset: 0, base: 0, by: vec![1], modulo: Some(1) };
+        let copy = Step::copy(Input::Local(Place::input(chunk))).to(Output::Local(Place::output(0)));
+        vec![vec![Node::repeat(1 << 14, [copy])]]
+    });
+    let ranks = vec![RankDigit { size: 2, turns: true }; 8];
+    plan.symmetry = Some(Symmetry { ranks, input: vec![], output: vec![], scratch: vec![] });
+    let refusal = verify_by_classes(plan).unwrap_err();
+    assert!(matches!(*refusal.fault, Fault::TooLarge { .. }), "{refusal}");
+}
+
+#[test]
 fn what_only_moves_combines_nothing() {
     // Blocks of different lengths, added to where nobody looks.
     let mut plan = plan(Collective::AllGather, 2, 1, |rank| {

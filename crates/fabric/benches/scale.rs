@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use weftlink_fabric::bisection::bisection;
 use weftlink_fabric::{Measure, Paths, resolve};
+use weftlink_testkit::peak;
 
 const REPETITIONS: usize = 9;
 
@@ -54,7 +55,7 @@ fn main() {
 
 fn measure(racks: usize) -> Row {
     let spec = format!("{racks}x gb200-nvl72 + 4x ndr");
-    reset_peak();
+    peak::reset();
     let mut row = Row {
         racks,
         gpus: 0,
@@ -80,7 +81,7 @@ fn measure(racks: usize) -> Row {
         black_box(bisection(&paths, Measure::Nominal));
         row.bisect.push(start.elapsed());
     }
-    row.peak_mib = peak_mib();
+    row.peak_mib = peak::mib();
     row
 }
 
@@ -104,17 +105,4 @@ fn raw(rows: &[Row]) -> String {
         }
     }
     text
-}
-
-/// Makes the kernel forget the highest memory use so far.
-fn reset_peak() {
-    // Where /proc is not writable, the peaks are those since the start: never too low.
-    let _ = std::fs::write("/proc/self/clear_refs", "5");
-}
-
-fn peak_mib() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok());
-    kib.unwrap_or(f64::NAN) / 1024.0
 }

@@ -10,6 +10,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use weftlink_plan::{Algorithm, Collective, Layout, verify};
+use weftlink_testkit::peak;
 
 const REPETITIONS: usize = 5;
 const PER_ISLAND: u32 = 8;
@@ -60,7 +61,7 @@ fn main() {
 }
 
 fn measure(algorithm: Algorithm, ranks: u32) -> Row {
-    reset_peak();
+    peak::reset();
     let layout = Layout::grid(ranks / PER_ISLAND, PER_ISLAND, 1);
     let mut row = Row { algorithm, ranks, program: vec![], whole: vec![], proof: vec![], peak_mib: 0.0 };
     for _ in 0..REPETITIONS {
@@ -81,7 +82,7 @@ fn measure(algorithm: Algorithm, ranks: u32) -> Row {
         black_box(verify(plan).expect("built-in plans are right"));
         row.proof.push(start.elapsed());
     }
-    row.peak_mib = peak_mib();
+    row.peak_mib = peak::mib();
     row
 }
 
@@ -104,17 +105,4 @@ fn raw(rows: &[Row]) -> String {
         }
     }
     text
-}
-
-/// Makes the kernel forget the highest memory use so far.
-fn reset_peak() {
-    // Where /proc is not writable, the peaks are those since the start: never too low.
-    let _ = std::fs::write("/proc/self/clear_refs", "5");
-}
-
-fn peak_mib() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok());
-    kib.unwrap_or(f64::NAN) / 1024.0
 }

@@ -14,6 +14,7 @@ pub mod cases;
 pub mod catalogue;
 pub mod chaos;
 pub mod mutations;
+pub mod peak;
 pub mod plans;
 pub mod promise;
 pub mod trace;

@@ -360,14 +360,14 @@ fn what_is_no_xml_of_this_kind_is_refused_by_its_line() {
     }
 }
 
-/// Files of others, where WEFT_SAMPLES/msccl has some.
+/// Files of others, where WEFT_SHARED/samples/msccl has some.
 #[test]
 fn samples_are_proved_and_go_around() {
-    let Ok(samples) = std::env::var("WEFT_SAMPLES") else {
-        println!("skipped: WEFT_SAMPLES is not set");
+    let Ok(samples) = std::env::var("WEFT_SHARED") else {
+        println!("skipped: WEFT_SHARED is not set");
         return;
     };
-    for file in files(&Path::new(&samples).join("msccl")) {
+    for file in files(&Path::new(&samples).join("samples/msccl")) {
         let text = fs::read_to_string(&file).unwrap();
         goes_around(&text, &file.display().to_string());
     }

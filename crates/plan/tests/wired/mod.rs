@@ -1,4 +1,4 @@
-//! Fabrics to lay ranks on: the catalog, the files in testdata, and those that `WEFT_SAMPLES` names.
+//! Fabrics to lay ranks on: the catalog, the files in testdata, and those under `WEFT_SHARED`.
 
 // Every test that uses this module uses a part of it.
 #![allow(dead_code)]
@@ -44,13 +44,13 @@ pub(crate) fn every_fabric() -> impl Iterator<Item = (String, Fabric)> {
     catalog.chain(files.into_iter().flatten().filter_map(|file| read(&file)))
 }
 
-/// The topology files of other projects that `WEFT_SAMPLES` names a folder of; says so when it is unset.
+/// The topology files of other projects that are under `WEFT_SHARED`; says so when it is unset.
 pub(crate) fn samples() -> Vec<(String, Fabric)> {
-    let Some(folder) = std::env::var_os("WEFT_SAMPLES") else {
-        eprintln!("skipped: WEFT_SAMPLES names no folder of topology files");
+    let Some(folder) = std::env::var_os("WEFT_SHARED") else {
+        eprintln!("skipped: WEFT_SHARED does not say where topology files are");
         return Vec::new();
     };
-    files(&Path::new(&folder).join("topology")).iter().filter_map(|file| read(file)).collect()
+    files(&Path::new(&folder).join("samples/topology")).iter().filter_map(|file| read(file)).collect()
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {

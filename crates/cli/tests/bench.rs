@@ -213,7 +213,7 @@ fn misuse() {
         ("-b 4 -e 1GiB -i 4", "more than 10000 sizes"),
         ("-b lots", "is not a size"),
         ("-b -1", "unexpected argument '-1' found"),
-        ("-e 99999999TB", "this is too large"),
+        ("-e 99999999TB", "`99999999TB` is too large; the largest size is 1 PB"),
         ("-o prod", "only sum so far"),
         ("-d half", "only float so far"),
         ("-g 8", "-g: ranks are given by -n; each is a process (or a thread with --threads)"),

@@ -1,4 +1,5 @@
-//! Amounts of data: `64MiB`, `1GB`, `80 GB`. KB, MB, GB are powers of 1000; KiB, MiB, GiB of 1024.
+//! Amounts of data: `64MiB`, `1GB`, `80 GB`. KB, MB, GB are powers of 1000; KiB, MiB, GiB of 1024, and so are K, M, G, as
+//! nccl-tests has them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,11 +15,19 @@ impl Bytes {
     }
 }
 
-const UNITS: [(&str, u64); 10] = [
+/// The largest size that is read, 1 PB: past all memory that GPUs have anywhere, and far below where times in picoseconds
+/// end.
+const BYTES_MAX: u64 = 1_000_000_000_000_000;
+
+const UNITS: [(&str, u64); 14] = [
     ("tib", 1 << 40),
     ("gib", 1 << 30),
     ("mib", 1 << 20),
     ("kib", 1 << 10),
+    ("t", 1 << 40),
+    ("g", 1 << 30),
+    ("m", 1 << 20),
+    ("k", 1 << 10),
     ("tb", 1_000_000_000_000),
     ("gb", 1_000_000_000),
     ("mb", 1_000_000),
@@ -27,29 +36,42 @@ const UNITS: [(&str, u64); 10] = [
     ("", 1),
 ];
 
-/// Not an amount of data.
+/// Not an amount of data that can be asked about.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a size; write 8, 64KiB, 25MB or 1GB")]
-pub struct BadSize(String);
+pub enum BadSize {
+    /// No number, or no unit of data.
+    #[error("`{0}` is not a size; write 8, 64K, 64KiB, 25MB or 1G")]
+    Unreadable(String),
+    /// More than anybody has.
+    #[error("`{0}` is too large; the largest size is 1 PB")]
+    TooLarge(String),
+}
 
 impl FromStr for Bytes {
     type Err = BadSize;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad = || BadSize(text.chars().take(40).collect());
+        let shown = || text.chars().take(40).collect();
+        let unreadable = || BadSize::Unreadable(shown());
         // `Gb` is a gigabit to those who write `GB` for a gigabyte.
         if text.trim().ends_with('b') && text.contains(['K', 'M', 'G', 'T']) {
-            return Err(bad());
+            return Err(unreadable());
         }
         let lower = text.trim().to_ascii_lowercase();
         let split = lower.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(lower.len());
         let (number, unit) = lower.split_at(split);
-        let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit.trim()).ok_or_else(bad)?;
-        if let Ok(whole) = number.parse::<u64>() {
-            return whole.checked_mul(*factor).map(Self).ok_or_else(bad);
+        // `.9` is what is left of `8...9`.
+        if !number.starts_with(|c: char| c.is_ascii_digit()) {
+            return Err(unreadable());
         }
-        let value = number.parse::<f64>().map_err(|_| bad())? * *factor as f64;
-        if value < 1e18 { Ok(Self(value as u64)) } else { Err(bad()) }
+        let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit.trim()).ok_or_else(unreadable)?;
+        let value = number.parse::<f64>().map_err(|_| unreadable())? * *factor as f64;
+        // Whole numbers are exact; a double is not, past 2^53.
+        let bytes = match number.parse::<u64>() {
+            Ok(whole) => whole.checked_mul(*factor),
+            Err(_) => (value <= BYTES_MAX as f64).then_some(value as u64),
+        };
+        bytes.filter(|bytes| *bytes <= BYTES_MAX).map(Self).ok_or_else(|| BadSize::TooLarge(shown()))
     }
 }
 
@@ -79,13 +101,27 @@ mod tests {
             ("1GB", 1_000_000_000),
             ("1.5 gb", 1_500_000_000),
             ("25mb", 25_000_000),
+            ("64K", 64 << 10),
+            ("128m", 128 << 20),
+            ("1G", 1 << 30),
+            ("1.5g", 3 << 29),
+            ("1000TB", BYTES_MAX),
         ] {
             assert_eq!(text.parse(), Ok(Bytes(bytes)));
         }
-        for text in ["", "GB", "1Gb", "1.2.3", "1 parsec", "99999999999999999999", "9999999999 TB", "-1"] {
-            assert!(text.parse::<Bytes>().is_err(), "{text}");
-        }
         assert_eq!(Bytes::from_gb(80).to_string(), "80 GB");
         assert_eq!(Bytes(12).to_string(), "12 B");
+    }
+
+    #[test]
+    fn too_large_is_told_from_nonsense() {
+        for text in
+            ["99999999TB", "99999999999999999999", "18446744073709551615", "1001 TB", "9999999999.5 TB"]
+        {
+            assert!(matches!(text.parse::<Bytes>(), Err(BadSize::TooLarge(_))), "{text}");
+        }
+        for text in ["", "lots", "G", "GB", "1Gb", "1KG", "1.2.3", "-1", "-1G", "1 parsec", ".", ".9"] {
+            assert!(matches!(text.parse::<Bytes>(), Err(BadSize::Unreadable(_))), "{text}");
+        }
     }
 }

@@ -11,7 +11,6 @@ use weftlink_plan::{Algorithm, Collective, Verified, verify};
 
 use super::elsewhere::Elsewhere;
 use super::job::{ELEMENT, Job};
-use super::size::size;
 use super::{data, spawn};
 use crate::{Failure, counted};
 
@@ -43,16 +42,16 @@ pub(crate) struct Args {
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
     ranks: Option<u32>,
     /// The smallest size
-    #[arg(short = 'b', long, value_name = "SIZE", default_value = "8", value_parser = size)]
+    #[arg(short = 'b', long, value_name = "SIZE", default_value = "8")]
     minbytes: Bytes,
     /// The largest size [default: 128MiB, or the smallest if that is larger]
-    #[arg(short = 'e', long, value_name = "SIZE", value_parser = size)]
+    #[arg(short = 'e', long, value_name = "SIZE")]
     maxbytes: Option<Bytes>,
     /// Each size is so many times the one before [default: 8]
     #[arg(short = 'f', long, value_name = "FACTOR", value_parser = clap::value_parser!(u64).range(2..))]
     stepfactor: Option<u64>,
     /// Each size is so much larger than the one before
-    #[arg(short = 'i', long, value_name = "SIZE", value_parser = size, conflicts_with = "stepfactor")]
+    #[arg(short = 'i', long, value_name = "SIZE", conflicts_with = "stepfactor")]
     stepbytes: Option<Bytes>,
     /// Buffers: 0 ordinary memory, 2 symmetric memory
     #[arg(short = 'R', long, alias = "local_register", value_name = "0|2", default_value = "0", action = Set, value_parser = is_symmetric)]

@@ -11,7 +11,6 @@ mod job;
 mod json;
 mod rank;
 mod results;
-mod size;
 mod spawn;
 mod table;
 

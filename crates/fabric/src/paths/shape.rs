@@ -31,6 +31,11 @@ pub(super) struct Shape {
     gpu_links: Vec<Vec<(u32, Width)>>,
     /// For each device, once asked: how it reaches the others of its part.
     reach: Vec<OnceCell<Vec<Option<Reach>>>>,
+    /// Its NVSwitches, and CPUs that GPUs have NVLinks to.
+    switches: Vec<u32>,
+    /// For each device, once asked: how far the others are over the GPU fabric. A pair is asked about from both its ends,
+    /// and a GPU has as many pairs as there are others.
+    switch_distances: Vec<OnceCell<Vec<u32>>>,
 }
 
 /// Devices of the island that hang together without the GPU fabric.
@@ -80,6 +85,10 @@ impl Shape {
             }
             parts.push(Part { graph: LocalGraph::of(fabric, &devices), devices: numbers });
         }
+        let gpu_links: Vec<Vec<(u32, Width)>> = members.iter().map(gpu_links).collect();
+        let takes_gpu_links =
+            |local: &u32| roles[*local as usize].gpu.is_none() && !gpu_links[*local as usize].is_empty();
+        let switches = (0..members.len() as u32).filter(takes_gpu_links).collect();
         let gpu_ids: Vec<DeviceId> = gpus.iter().map(|local| members[*local as usize]).collect();
         Self {
             members: members.to_vec(),
@@ -88,9 +97,11 @@ impl Shape {
             roles,
             parts,
             places,
-            gpu_links: members.iter().map(gpu_links).collect(),
+            gpu_links,
             gpu_fabric: GpuFabric::of(fabric, members, &gpu_ids),
             reach: members.iter().map(|_| OnceCell::new()).collect(),
+            switches,
+            switch_distances: members.iter().map(|_| OnceCell::new()).collect(),
         }
     }
 
@@ -247,7 +258,7 @@ impl Shape {
             return vec![vec![target]];
         }
         let mut stations: Vec<Vec<u32>> = vec![Vec::new(); total.saturating_sub(1) as usize];
-        for device in (0..self.members.len() as u32).filter(|device| *device != source && *device != target) {
+        for &device in self.switches.iter().filter(|device| **device != source && **device != target) {
             let (near, far) = (from_source[device as usize], from_target[device as usize]);
             if near.saturating_add(far) == total {
                 stations[near as usize - 1].push(device);
@@ -258,7 +269,11 @@ impl Shape {
     }
 
     /// Distances over the GPU fabric that pass through no other GPU.
-    fn switch_distances(&self, source: u32) -> Vec<u32> {
+    fn switch_distances(&self, source: u32) -> &[u32] {
+        self.switch_distances[source as usize].get_or_init(|| self.switch_distances_from(source))
+    }
+
+    fn switch_distances_from(&self, source: u32) -> Vec<u32> {
         let mut distances = vec![u32::MAX; self.members.len()];
         distances[source as usize] = 0;
         let mut queue = vec![source];

@@ -85,6 +85,36 @@ fn sizes_have_algorithms_without_gaps() {
     }
     let text = shown(&folder, command);
     assert!(text.contains(&format!("Ranks compare {}", told["hash"].as_str().unwrap())), "{text}");
+    for range in ranges {
+        let [from, to] = [0, 1].map(|end| range["time_ps"][end].as_u64().unwrap());
+        assert!(0 < from && from <= to, "{range}");
+        assert!(range["busbw_bytes_per_second"][1].as_u64().unwrap() > 0, "{range}");
+    }
+    assert!(told["bound"]["algbw_bytes_per_second"].as_u64().unwrap() > 0, "{told}");
+}
+
+#[test]
+fn switches_that_add_are_named_and_can_be_left_out() {
+    let folder = scratch("plan-switches");
+    let command = "weft plan all-reduce \"2x hgx-h100 + 8x ndr\" --size 1G";
+    let text = shown(&folder, command);
+    assert!(text.contains("(SHARP); if they do not: --without collnet-direct,collnet-chain.\n"), "{text}");
+    assert!(text.contains("GB/s if switches add, "), "{text}");
+    let text = shown(&folder, &format!("{command} --without nvls-tree,collnet-direct,collnet-chain"));
+    assert!(!text.contains("SHARP") && text.contains("GB/s if GPUs add, "), "{text}");
+}
+
+#[test]
+fn a_barrier_has_no_size_and_no_rate() {
+    let folder = scratch("plan-barrier");
+    let text = shown(&folder, "weft plan barrier hgx-h100");
+    assert!(text.starts_with("barrier on 8 ranks of hgx-h100, in one island\n"), "{text}");
+    let row = text.lines().find(|line| line.starts_with("dissemination ")).unwrap();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells[5..], ["-", "-", "-", "chosen"], "{row}");
+    assert!(text.contains("\nNo barrier: exchange-ll, exchange, "), "{text}");
+    let text = shown(&folder, "weft plan send-receive hgx-h100 --messages 0:0");
+    assert!(text.starts_with("send-receive of 1 message on 8 ranks"), "{text}");
 }
 
 #[test]
@@ -183,12 +213,22 @@ fn a_plan_that_was_tampered_with_is_refused() {
     assert_eq!(told["verified"], false);
     assert_eq!(told["at"], json!({ "rank": 2, "lane": 0, "step": 2, "iterations": [] }));
     assert!(told["fault"].as_str().unwrap().contains("different chunks"), "{told}");
+    for (file, text, fault) in
+        [("no.json", "{", "this is no plan"), ("no.xml", "<algo>", "line 1"), ("none.json", "", "is empty")]
+    {
+        std::fs::write(folder.join(file), text).unwrap();
+        let done = shell(&folder, &format!("weft plan verify {file} --json"));
+        let told: Value = serde_json::from_str(&done.output).unwrap();
+        assert_eq!((done.code, &told["verified"]), (Some(1), &false.into()), "{file}");
+        assert!(told["fault"].as_str().unwrap().contains(fault), "{file}: {told}");
+    }
 }
 
 #[test]
 fn misuse_is_told_from_bad_input() {
     let folder = scratch("plan-misuse");
     std::fs::write(folder.join("no.json"), "{ \"weft\": \"plan/9\" }").unwrap();
+    std::fs::write(folder.join("empty.json"), "").unwrap();
     std::fs::write(folder.join("msccl.xml"), "\u{feff}\n<algo name=\"allreduce\" nchunksperloop=\"8\"/>")
         .unwrap();
     for (arguments, code, told) in [
@@ -196,11 +236,20 @@ fn misuse_is_told_from_bad_input() {
         ("all-reduce", 2, "or where: a fabric such as hgx-h100"),
         ("all-reduce hgx-h100 -n 4", 2, "cannot be used with"),
         ("all-reduce hgx-h100 --size 1Gb", 2, "`1Gb` is not a size"),
+        ("all-reduce hgx-h100 --size -1", 2, "`-1` is not a size"),
+        ("all-reduce hgx-h100 --size 18446744073709551615", 2, "is too large; the largest size is 1 PB"),
+        ("all-reduce hgx-h100 --sizes 1..18446744073709551615", 2, "is too large; the largest size is 1 PB"),
+        ("all-reduce hgx-h100 --sizes 8...9", 2, "`.9` is not a size"),
         ("all-reduce hgx-h100 --sizes 1GiB..8", 2, "is more than"),
+        ("barrier hgx-h100 --size 8", 2, "--size means nothing to barrier"),
+        ("all-reduce \"2x hgx-h100\"", 1, "add NICs to the spec, as in `2x hgx-h100 + 8x ndr`"),
+        ("all-reduce \"2x hgx-h100\" --sizes 8..1G", 1, "add NICs to the spec"),
+        ("all-reduce \"2x hgx-h100\" --show 0", 1, "add NICs to the spec"),
+        ("barrier hgx-h100 --without dissemination", 1, "name fewer algorithms after --without"),
         ("all-reduce hgx-h100 --sizes 8", 2, "write two sizes with two dots between"),
         ("all-reduce hgx-h100 --root 1", 2, "--root means nothing to all-reduce"),
         ("broadcast hgx-h100 --root 8", 2, "has no such root"),
-        ("neighbours hgx-h100 --torus 3x3", 2, "does not hold 8 ranks"),
+        ("neighbours hgx-h100 --torus 3x3", 2, "3 x 3 is 9 places, but there are 8 ranks"),
         ("send-receive hgx-h100 --messages 0-1", 2, "write who sends to whom: 0:1,1:0"),
         ("all-reduce hgx-h100 --algorithm hierarchical", 2, "at least 2 islands"),
         ("all-reduce hgx-h100 --show 8", 2, "the ranks are 0 to 7"),
@@ -211,8 +260,12 @@ fn misuse_is_told_from_bad_input() {
         ("all-reduce -n 4 --algorithm ring --show 4", 2, "the ranks are 0 to 3"),
         ("all-reduce -n 4 --algorithm ring --show 0 --emit json", 2, "a file holds all ranks"),
         ("all-reduce --algorithm exchange --lanes 3", 2, "--lanes is for --algorithm ring"),
+        ("all-reduce --algorithm tree --lanes 2", 2, "the lanes of tree are as they are"),
+        ("all-reduce --algorithm ring --size 8", 2, "<FABRIC>"),
+        ("all-reduce --algorithm ring --without tree", 2, "<FABRIC>"),
         ("verify nothere.json", 2, "cannot read nothere.json"),
-        ("verify .", 1, "cannot read ."),
+        ("verify .", 2, "cannot read ."),
+        ("verify empty.json", 1, "empty.json is empty"),
         ("verify msccl.xml", 1, "msccl.xml: algo: the attribute coll is missing\n"),
         ("import msccl.xml", 1, "msccl.xml: algo: the attribute coll is missing\n"),
         (
@@ -220,6 +273,7 @@ fn misuse_is_told_from_bad_input() {
             1,
             "it waits until rank 1 has entered the call; MSCCL's XML",
         ),
+        ("all-reduce hgx-h100 --emit msccl", 1, "--algorithm ring can be written"),
         (
             "verify no.json",
             1,

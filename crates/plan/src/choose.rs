@@ -17,7 +17,7 @@ use rustc_hash::FxHasher;
 
 use crate::algorithms::{Algorithm, Impossible};
 use crate::cost::{Entrant, Ground, Picoseconds, Prediction, entrants, over, predict};
-use crate::plan::Protocol;
+use crate::plan::{Protocol, Switch};
 use crate::wiring::Bound;
 use crate::{Collective, Recipe};
 
@@ -28,6 +28,7 @@ pub struct Chooser<'g, 'f> {
     entrants: Vec<Entrant>,
     ruled_out: Vec<(Algorithm, String)>,
     bound: Option<Bound>,
+    switches_add: bool,
 }
 
 /// All candidates for a size, the chosen one first.
@@ -46,11 +47,13 @@ pub struct Candidate {
     pub algorithm: Algorithm,
     /// The protocol of its messages, if it passes any.
     pub protocol: Option<Protocol>,
-    /// Thread blocks that share the work.
-    pub channels: u32,
+    /// The switches that compute for it, if any do. They may be there and not set up: [`Chooser::without`].
+    pub switch: Option<Switch>,
+    /// Thread blocks of each GPU that would share the work. A plan's lanes are run by at least one each.
+    pub thread_blocks: u32,
     /// What it is predicted to cost; nothing if it is ruled out.
     pub cost: Option<Prediction>,
-    /// Bytes per second as nccl-tests print them: those of the call over its time.
+    /// Bytes per second as nccl-tests print them: those of the call over its time. 0 where nothing travels.
     pub algbw: u64,
     /// The same times what makes it comparable between numbers of ranks.
     pub busbw: u64,
@@ -119,11 +122,19 @@ impl<'g, 'f> Chooser<'g, 'f> {
             is_known
         });
         ruled_out.sort();
-        let bound = ground.bounds().bound(collective);
-        Self { ground, collective: collective.clone(), entrants, ruled_out, bound }
+        let chooser = Self {
+            ground,
+            collective: collective.clone(),
+            entrants,
+            ruled_out,
+            bound: None,
+            switches_add: false,
+        };
+        chooser.bounded(true)
     }
 
-    /// The same without some algorithms: for what is there by the wiring and not in use, as SHARP often is.
+    /// The same without some algorithms: for what is there by the wiring and not in use, as SHARP often is. The bound is then
+    /// that of what is left: one without switches that add, if all are left out that would use them.
     pub fn without(mut self, left_out: &[Algorithm]) -> Self {
         let (out, stay): (Vec<Entrant>, _) =
             self.entrants.into_iter().partition(|entrant| left_out.contains(&entrant.algorithm));
@@ -131,7 +142,16 @@ impl<'g, 'f> Chooser<'g, 'f> {
         names.dedup();
         self.ruled_out.extend(names.into_iter().map(|algorithm| (algorithm, "left out as asked".to_owned())));
         self.ruled_out.sort();
-        Self { entrants: stay, ..self }
+        let uses_switches = |entrants: &[Entrant]| entrants.iter().any(|entrant| entrant.switch.is_some());
+        let with_switches = uses_switches(&stay) || !uses_switches(&out);
+        Self { entrants: stay, ..self }.bounded(with_switches)
+    }
+
+    fn bounded(self, with_switches: bool) -> Self {
+        let bounds = self.ground.bounds();
+        let by_ranks = bounds.bound_without_switches(&self.collective);
+        let bound = if with_switches { bounds.bound(&self.collective) } else { by_ranks.clone() };
+        Self { switches_add: bound != by_ranks, bound, ..self }
     }
 
     /// What is chosen for.
@@ -139,9 +159,14 @@ impl<'g, 'f> Chooser<'g, 'f> {
         &self.collective
     }
 
-    /// How fast the collective can be at all, with all that the fabric's switches can do.
+    /// How fast the collective can be at all, with all that the fabric's switches can do unless they are left out.
     pub fn bound(&self) -> Option<&Bound> {
         self.bound.as_ref()
+    }
+
+    /// Whether switches have to add for a call to come near the bound.
+    pub fn switches_add_in_bound(&self) -> bool {
+        self.switches_add
     }
 
     /// All candidates for a size.
@@ -162,7 +187,8 @@ impl<'g, 'f> Chooser<'g, 'f> {
         let ruled_out = self.ruled_out.iter().map(|(algorithm, why)| Candidate {
             algorithm: *algorithm,
             protocol: None,
-            channels: 0,
+            switch: None,
+            thread_blocks: 0,
             cost: None,
             algbw: 0,
             busbw: 0,
@@ -225,7 +251,7 @@ impl<'g, 'f> Chooser<'g, 'f> {
     fn candidate(&self, entrant: &Entrant, cost: Prediction, bytes: u64, verdict: Verdict) -> Candidate {
         let time = cost.time();
         let (times, parts) = bus_factor(&self.collective, self.ground.layout().ranks());
-        let algbw = time.rate_of(bytes);
+        let algbw = if times > 0 { time.rate_of(bytes) } else { 0 };
         let busbw = u128::from(algbw) * u128::from(times) / u128::from(parts.max(1));
         let least = self.bound.as_ref().map(|bound| over(bytes, Some(bound.bytes_per_second)));
         let share = |least: Picoseconds| {
@@ -234,7 +260,8 @@ impl<'g, 'f> Chooser<'g, 'f> {
         Candidate {
             algorithm: entrant.algorithm,
             protocol: entrant.protocol,
-            channels: entrant.channels(bytes),
+            switch: entrant.switch,
+            thread_blocks: entrant.thread_blocks(bytes),
             cost: Some(cost),
             algbw,
             busbw: u64::try_from(busbw).unwrap_or(u64::MAX),
@@ -272,7 +299,8 @@ impl Breakpoints {
     }
 }
 
-/// What nccl-tests multiply algbw by to get busbw: so many, over so many.
+/// What nccl-tests multiply algbw by to get busbw: so many, over so many. Of messages it is the blocks that the busiest rank
+/// sends to others or gets from them, of all that its buffer holds.
 pub fn bus_factor(collective: &Collective, ranks: u32) -> (u64, u64) {
     let ranks = u64::from(ranks);
     match collective {
@@ -285,9 +313,17 @@ pub fn bus_factor(collective: &Collective, ranks: u32) -> (u64, u64) {
         Collective::Reduce { .. }
         | Collective::Broadcast { .. }
         | Collective::Scan
-        | Collective::ExclusiveScan
-        | Collective::SendReceive { .. }
-        | Collective::Neighbours { .. }
-        | Collective::Barrier => (1, 1),
+        | Collective::ExclusiveScan => (u64::from(ranks > 1), 1),
+        Collective::SendReceive { .. } | Collective::Neighbours { .. } => {
+            let mut ends = vec![(0, 0); ranks as usize];
+            for (from, to) in collective.messages(ranks as u32).into_iter().filter(|(from, to)| from != to) {
+                ends[from as usize].0 += 1;
+                ends[to as usize].1 += 1;
+            }
+            let most = ends.into_iter().map(|(sent, got): (u64, u64)| sent.max(got)).max();
+            let (given, got) = collective.blocks(ranks as u32);
+            (most.unwrap_or(0), u64::from(given.max(got)).max(1))
+        }
+        Collective::Barrier => (0, 1),
     }
 }

@@ -128,6 +128,18 @@ impl Collective {
         }
     }
 
+    /// Who sends a block to whom, where the collective is made of messages. Some stay at home.
+    pub(crate) fn messages(&self, ranks: u32) -> Vec<(u32, u32)> {
+        match self {
+            Collective::SendReceive { messages } => messages.clone(),
+            Collective::Neighbours { torus } => {
+                let sends = |rank: u32| (0..6).map(move |number| (rank, neighbour(*torus, rank, number)));
+                (0..ranks).flat_map(sends).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// The one rank that is different, if there is one.
     pub fn root(&self) -> Option<u32> {
         match *self {
@@ -241,10 +253,12 @@ impl Collective {
                 Some(format!("rank {} sends to rank {}, but there are {ranks} ranks", stray.0, stray.1))
             }
             Collective::Neighbours { torus } => {
-                let places = torus.iter().try_fold(1_u32, |product, size| product.checked_mul(*size));
-                let [x, y, z] = torus;
-                (places != Some(ranks))
-                    .then(|| format!("a torus of {x} x {y} x {z} does not hold {ranks} ranks"))
+                let places: u128 = torus.iter().map(|size| u128::from(*size)).product();
+                // Dimensions of one rank need not be written, so they are not told.
+                let sizes: Vec<String> =
+                    torus.iter().skip_while(|size| **size == 1).map(ToString::to_string).collect();
+                (places != ranks.into())
+                    .then(|| format!("{} is {places} places, but there are {ranks} ranks", sizes.join(" x ")))
             }
             _ => None,
         }
@@ -301,7 +315,10 @@ impl fmt::Display for Collective {
         match self {
             Collective::Reduce { root } | Collective::Gather { root } => write!(f, " to rank {root}"),
             Collective::Broadcast { root } | Collective::Scatter { root } => write!(f, " from rank {root}"),
-            Collective::SendReceive { messages } => write!(f, " of {} messages", messages.len()),
+            Collective::SendReceive { messages } => {
+                let ending = if messages.len() == 1 { "" } else { "s" };
+                write!(f, " of {} message{ending}", messages.len())
+            }
             Collective::Neighbours { torus: [x, y, z] } => write!(f, " on a torus of {x} x {y} x {z}"),
             _ => Ok(()),
         }

@@ -1,7 +1,9 @@
 //! What is chosen on which fabric, against what is known of these machines, and what must hold of every choice.
 
 use weftlink_fabric::{Fabric, resolve};
-use weftlink_plan::choose::{Breakpoints, Candidate, Choice, Chooser, Verdict, breakpoints, choose};
+use weftlink_plan::choose::{
+    Breakpoints, Candidate, Choice, Chooser, Verdict, breakpoints, bus_factor, choose,
+};
 use weftlink_plan::cost::{Ground, Picoseconds};
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Algorithm, Collective};
@@ -101,6 +103,49 @@ fn many_hosts_take_trees_when_small_and_all_their_nics_when_large() {
         candidate.algorithm == Algorithm::CollnetDirect
             && candidate.verdict == Verdict::RuledOut("left out as asked".to_owned())
     }));
+}
+
+/// The smallest job is the one that all ranks' own words say: nothing that is part of it takes longer to start.
+#[test]
+fn a_part_takes_no_longer_than_the_whole() {
+    let time = |collective| chosen("hgx-h100", &collective, 8).time().expect("it is predicted");
+    let whole = time(Collective::AllReduce);
+    for part in [Collective::Reduce { root: 0 }, Collective::Broadcast { root: 0 }, Collective::Barrier] {
+        assert!(time(part.clone()) <= whole, "{part} takes {}, an all-reduce {whole}", time(part.clone()));
+    }
+}
+
+#[test]
+fn the_bound_follows_what_is_left_out() {
+    let fabric = fabric("16x hgx-h100 + 8x ndr");
+    let ground = Ground::of(&fabric);
+    let rate = |chooser: &Chooser<'_, '_>| chooser.bound().map(|bound| bound.bytes_per_second);
+    let all = Chooser::new(&Collective::AllReduce, false, &ground);
+    assert!(all.switches_add_in_bound());
+    let uses_switch = |candidate: &Candidate| candidate.switch.is_some();
+    assert!(all.choose(1 << 30).candidates.iter().any(uses_switch));
+    let by_ranks = Chooser::new(&Collective::AllReduce, false, &ground).without(&[
+        Algorithm::CollnetDirect,
+        Algorithm::CollnetChain,
+        Algorithm::NvlsTree,
+    ]);
+    assert!(rate(&by_ranks) < rate(&all) && !by_ranks.switches_add_in_bound());
+    assert!(!by_ranks.choose(1 << 30).candidates.iter().any(uses_switch));
+}
+
+#[test]
+fn what_stays_at_home_does_not_travel() {
+    let fabric = fabric("hgx-h100");
+    let ground = Ground::of(&fabric);
+    let to_oneself = Collective::SendReceive { messages: vec![(0, 0)] };
+    for nothing in [to_oneself, Collective::Barrier] {
+        let choice = choose(&nothing, &ground, 1 << 20);
+        let chosen = choice.chosen().expect("somebody is chosen");
+        assert_eq!((chosen.algbw, chosen.busbw), (0, 0), "{nothing}");
+    }
+    let (ring, torus) =
+        (Collective::Neighbours { torus: [1, 1, 8] }, Collective::Neighbours { torus: [2, 2, 2] });
+    assert_eq!((bus_factor(&ring, 8), bus_factor(&torus, 8)), ((2, 6), (6, 6)));
 }
 
 #[test]
@@ -225,7 +270,7 @@ fn more_thread_blocks_for_more_bytes() {
     let [small, large] = [8, 1 << 30].map(|bytes| {
         let fabric = fabric("hgx-h100");
         let choice = choose(&Collective::AllReduce, &Ground::of(&fabric), bytes);
-        find(&choice, Algorithm::Nvls, None).channels
+        find(&choice, Algorithm::Nvls, None).thread_blocks
     });
     assert!(small < large && large <= 64, "{small} {large}");
 }

@@ -66,6 +66,8 @@ impl Kind {
             ("--root", build.root.is_some(), collective.root().is_some()),
             ("--torus", build.torus.is_some(), self == Kind::Neighbours),
             ("--messages", build.messages.is_some(), self == Kind::SendReceive),
+            ("--size", build.size.is_some(), self != Kind::Barrier),
+            ("--sizes", build.sizes.is_some(), self != Kind::Barrier),
         ] {
             if is_given && !fits {
                 return Err(Failure::misuse(anyhow!("{option} means nothing to {}", collective.name())));

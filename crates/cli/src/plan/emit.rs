@@ -48,7 +48,9 @@ pub(super) fn flat(
     lanes: Option<u32>,
 ) -> Result<Plan, Failure> {
     if lanes.is_some_and(|lanes| lanes > 1) && algorithm != Algorithm::Ring {
-        return Err(Failure::misuse(anyhow!("--lanes is for --algorithm ring; {algorithm} has one lane")));
+        return Err(Failure::misuse(anyhow!(
+            "--lanes is for --algorithm ring, which can have several rings; the lanes of {algorithm} are as they are"
+        )));
     }
     algorithm.flat(collective, ranks, lanes.unwrap_or(1)).map_err(Failure::misuse)
 }
@@ -72,7 +74,14 @@ pub(super) fn print(plan: Plan, layout: &Layout, form: Emit, show: Option<u32>) 
     let mut out = io::stdout().lock();
     match form {
         Emit::Json => writeln!(out, "{}", plan.to_json())?,
-        Emit::Msccl => write!(out, "{}", plan.to_msccl().map_err(Failure::finding)?)?,
+        Emit::Msccl => match plan.to_msccl() {
+            Ok(xml) => write!(out, "{xml}")?,
+            Err(why) => {
+                let other = in_msccl(&plan.collective, layout);
+                let next = other.map_or(String::new(), |name| format!("; --algorithm {name} can be written"));
+                return Err(Failure::finding(anyhow!("{why}{next}")));
+            }
+        },
         Emit::Dot => {
             let islands: Vec<u32> = layout.places().into_iter().map(|(island, _)| island).collect();
             write!(out, "{}", dot(plan.well_formed(), &islands))?;
@@ -80,6 +89,18 @@ pub(super) fn print(plan: Plan, layout: &Layout, form: Emit, show: Option<u32>) 
         Emit::Text => text::print(&mut out, &plan, show)?,
     }
     Ok(())
+}
+
+/// An algorithm whose plan MSCCL's XML can say, the ring before others.
+fn in_msccl(collective: &Collective, layout: &Layout) -> Option<Algorithm> {
+    let is_written = |algorithm: &Algorithm| {
+        let recipe = algorithm.recipe(collective, layout);
+        // What passes messages has channels; counters and groups are for what cannot be said.
+        let passes_messages =
+            |plan: &Plan| !plan.channels.is_empty() && plan.counters == 0 && plan.groups.is_empty();
+        recipe.is_ok_and(|recipe| passes_messages(recipe.outline()) && recipe.plan().to_msccl().is_ok())
+    };
+    std::iter::once(Algorithm::Ring).chain(Algorithm::ALL).find(is_written)
 }
 
 /// Prints what one rank does; nobody else's program is written, so that it takes no longer on 100,000 ranks.

@@ -55,7 +55,19 @@ pub(super) fn import(args: &ImportArgs) -> Result<(), Failure> {
 /// `weft plan verify`.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let file = args.file.display().to_string();
-    let (plan, form) = parse(&args.file)?;
+    let (plan, form) = match parse(&args.file) {
+        Err(Failure::Finding(error)) if args.json => {
+            crate::print_json(&json!({
+                "file": file,
+                "verified": false,
+                "name": null,
+                "at": null,
+                "fault": error.to_string(),
+            }))?;
+            return Err(Failure::Finding(error));
+        }
+        parsed => parsed?,
+    };
     let verified = verify(plan);
     if args.json {
         crate::print_json(&match &verified {
@@ -110,13 +122,21 @@ fn parse(file: &Path) -> Result<(Plan, Form), Failure> {
     };
     let mut text = String::new();
     let read = source.take(BYTES_MAX + 1).read_to_string(&mut text);
-    read.with_context(|| format!("cannot read {name}")).map_err(Failure::Finding)?;
+    if let Err(error) = read {
+        // A folder is no more a file than one that is not there; bytes that are no text are a finding.
+        let failure =
+            if error.kind() == io::ErrorKind::InvalidData { Failure::Finding } else { Failure::Misuse };
+        return Err(failure(anyhow!(error).context(format!("cannot read {name}"))));
+    }
     if text.len() as u64 > BYTES_MAX {
         let limit = Bytes(BYTES_MAX);
         return Err(Failure::finding(anyhow!("{name} is larger than {limit}, so it is no plan")));
     }
     // Errors tell their cause already, and would tell it again as a chain.
     let text = text.trim_start_matches('\u{feff}');
+    if text.trim().is_empty() {
+        return Err(Failure::finding(anyhow!("{name} is empty; `weft plan --emit json` writes a plan")));
+    }
     if text.trim_start().starts_with('<') {
         let plan = Plan::from_msccl(text).map_err(|error| Failure::finding(anyhow!("{name}: {error}")))?;
         return Ok((plan, Form::Msccl));

@@ -2,10 +2,9 @@
 
 use serde_json::{Value, json};
 use weftlink_plan::Recipe;
-use weftlink_plan::choose::{Breakpoints, Candidate, Choice, Chooser, Verdict};
+use weftlink_plan::choose::{Candidate, Choice, Chooser, Range, Verdict};
 use weftlink_plan::cost::{Ground, Limit};
 use weftlink_plan::plan::Protocol;
-use weftlink_plan::wiring::Bound;
 
 /// A table, and what it is of.
 pub(super) fn headed(chooser: &Chooser<'_, '_>, ground: &Ground<'_>, uneven: bool, table: Value) -> Value {
@@ -23,28 +22,48 @@ pub(super) fn headed(chooser: &Chooser<'_, '_>, ground: &Ground<'_>, uneven: boo
     head
 }
 
-pub(super) fn choice(choice: &Choice, bound: Option<&Bound>) -> Value {
+pub(super) fn choice(choice: &Choice, chooser: &Chooser<'_, '_>) -> Value {
     let candidates: Vec<Value> = choice.candidates.iter().map(candidate).collect();
-    json!({ "bytes": choice.bytes, "bound": about_bound(bound), "candidates": candidates })
+    json!({ "bytes": choice.bytes, "bound": bound(chooser), "candidates": candidates })
 }
 
-pub(super) fn breakpoints(found: &Breakpoints) -> Value {
-    let ranges = found.ranges.iter().map(|range| {
+/// What is chosen for which sizes, with the candidates at both ends of each range.
+pub(super) fn breakpoints(
+    found: &[(&Range, [Candidate; 2])],
+    digest: u64,
+    chooser: &Chooser<'_, '_>,
+) -> Value {
+    let ranges = found.iter().map(|(range, ends)| {
+        let [first, last] = ends;
         json!({
             "from": range.from,
             "to": range.to,
             "algorithm": range.algorithm.name(),
             "protocol": range.protocol.map(name),
+            "switch": last.switch,
+            "time_ps": ends.each_ref().map(|end| end.time().map(|time| time.0)),
+            "algbw_bytes_per_second": [first.algbw, last.algbw],
+            "busbw_bytes_per_second": [first.busbw, last.busbw],
+            "bound_thousandths": [first.bound_thousandths, last.bound_thousandths],
         })
     });
-    json!({ "ranges": ranges.collect::<Vec<_>>(), "hash": format!("{:016x}", found.digest()) })
+    json!({
+        "bound": bound(chooser),
+        "ranges": ranges.collect::<Vec<_>>(),
+        "hash": format!("{digest:016x}"),
+    })
 }
 
-pub(super) fn summary(chosen: &Candidate, recipe: &Recipe<'_>, bound: Option<&Bound>, bytes: u64) -> Value {
+pub(super) fn summary(
+    chosen: &Candidate,
+    recipe: &Recipe<'_>,
+    chooser: &Chooser<'_, '_>,
+    bytes: u64,
+) -> Value {
     let outline = recipe.outline();
     json!({
         "bytes": bytes,
-        "bound": about_bound(bound),
+        "bound": bound(chooser),
         "candidate": candidate(chosen),
         "chunks": outline.chunks,
         "aliasing": outline.aliasing,
@@ -72,7 +91,8 @@ fn candidate(candidate: &Candidate) -> Value {
         Limit::Cut => "cut",
     };
     let known = json!({
-        "channels": candidate.channels,
+        "switch": candidate.switch,
+        "thread_blocks": candidate.thread_blocks,
         "time_ps": cost.time().0,
         "launch_ps": cost.launch.0,
         "inside_ps": cost.inside.0,
@@ -94,11 +114,14 @@ fn candidate(candidate: &Candidate) -> Value {
     value
 }
 
-fn about_bound(bound: Option<&Bound>) -> Value {
-    bound.map_or(
-        Value::Null,
-        |bound| json!({ "algbw_bytes_per_second": bound.bytes_per_second, "cut": bound.cut }),
-    )
+fn bound(chooser: &Chooser<'_, '_>) -> Value {
+    chooser.bound().map_or(Value::Null, |bound| {
+        json!({
+            "algbw_bytes_per_second": bound.bytes_per_second,
+            "cut": bound.cut,
+            "switches_add": chooser.switches_add_in_bound(),
+        })
+    })
 }
 
 fn name(protocol: Protocol) -> String {

@@ -6,6 +6,7 @@ mod emit;
 mod file;
 mod json;
 mod list;
+mod tables;
 mod text;
 
 use anyhow::anyhow;
@@ -78,7 +79,13 @@ struct Build {
     #[arg(long, conflicts_with = "fabric", value_parser = clap::value_parser!(u32).range(1..=64))]
     lanes: Option<u32>,
     /// With a fabric: the bytes of a call, as nccl-tests count them [default: 64MiB]
-    #[arg(long, value_name = "SIZE", requires = "fabric", conflicts_with = "sizes")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        requires = "fabric",
+        conflicts_with = "sizes",
+        allow_negative_numbers = true
+    )]
     size: Option<Bytes>,
     /// With a fabric: which algorithm for which of these sizes: `8..1GiB`
     #[arg(long, value_name = "FROM..TO", requires = "fabric", conflicts_with_all = ["algorithm", "show", "emit"])]

@@ -133,6 +133,11 @@ impl Algorithm {
         })
     }
 
+    /// Whether it does a collective at all, on some layout.
+    pub fn does(self, collective: &Collective) -> bool {
+        self.header().row(collective).is_some()
+    }
+
     /// The name of the algorithm's file, and its text.
     pub fn source(self) -> (&'static str, &'static str) {
         macro_rules! file {

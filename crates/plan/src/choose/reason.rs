@@ -89,13 +89,14 @@ fn transfer(loser: Ran<'_>, winner: Ran<'_>) -> String {
     let by_protocol = ratio(own.payload.1 * other.payload.0, own.payload.0 * other.payload.1);
     if by_protocol >= by_bytes && by_protocol >= by_rate && by_protocol > 100 {
         return match loser.0.protocol {
-            Some(Protocol::Ll) => "protocol LL halves the bandwidth".to_owned(),
+            Some(Protocol::Ll) => own.by_words(),
             _ => "protocol LL128 spends 8 of 128 bytes on flags".to_owned(),
         };
     }
     if by_bytes >= by_rate && by_bytes > 100 {
         let verb = if loser.1.limit == Limit::Across { "crosses" } else { "moves" };
-        let factor = format!("{}.{}x", by_bytes / 100, by_bytes / 10 % 10);
+        let tenths = by_bytes.saturating_add(5) / 10;
+        let factor = format!("{}.{}x", tenths / 10, tenths % 10);
         return match (loser.1.limit, by_bytes) {
             (_, ..110) => format!(
                 "{verb} more bytes {place}: {}, {} {}",
@@ -107,8 +108,8 @@ fn transfer(loser: Ran<'_>, winner: Ran<'_>) -> String {
             _ => format!("{verb} {factor} the bytes {place}"),
         };
     }
-    if by_rate > 100 && loser.0.held_by_words {
-        return format!("protocol LL gets {} through at most, flags and all", rate(own.rate));
+    if by_rate > 100 && own.links > own.rate {
+        return own.by_words();
     }
     if by_rate > 100 {
         return format!("gets {} {place}, {} {}", rate(own.rate), named(winner.0), rate(other.rate));
@@ -120,23 +121,33 @@ fn transfer(loser: Ran<'_>, winner: Ran<'_>) -> String {
 struct Limited {
     bytes: u64,
     rate: u64,
+    /// What the links would carry of another protocol.
+    links: u64,
     payload: (u64, u64),
 }
 
 impl Limited {
     fn of((entrant, cost): Ran<'_>, limit: Limit) -> Option<Self> {
-        let (bytes, rate) = match limit {
-            Limit::Inside => (cost.work.rank_bytes, entrant.inside_bytes_per_second?),
-            Limit::Across => (cost.work.island_bytes, entrant.across_bytes_per_second?),
+        let (inside, across) = entrant.links_bytes_per_second;
+        let (bytes, rate, links) = match limit {
+            Limit::Inside => (cost.work.rank_bytes, entrant.inside_bytes_per_second?, inside?),
+            Limit::Across => (cost.work.island_bytes, entrant.across_bytes_per_second?, across?),
             Limit::Turns | Limit::Cut => return None,
         };
-        Some(Self { bytes, rate, payload: entrant.protocol.map_or((1, 1), payload) })
+        Some(Self { bytes, rate, links, payload: entrant.protocol.map_or((1, 1), payload) })
+    }
+
+    /// What is left of the links where half of what passes is flags, and small words take their time.
+    fn by_words(&self) -> String {
+        let (part, whole) = self.payload;
+        format!("protocol LL gets {} of {}", rate(self.rate / whole * part), rate(self.links))
     }
 }
 
-/// In hundredths, rounded down.
+/// In hundredths, rounded.
 fn ratio(more: u64, less: u64) -> u64 {
-    u64::try_from(u128::from(more) * 100 / u128::from(less.max(1))).unwrap_or(u64::MAX)
+    let less = u128::from(less.max(1));
+    u64::try_from((u128::from(more) * 100 + less / 2) / less).unwrap_or(u64::MAX)
 }
 
 fn across(entrant: &Entrant) -> &'static str {

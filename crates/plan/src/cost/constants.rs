@@ -37,11 +37,10 @@ impl ByProtocol {
     }
 }
 
-/// To start a kernel that passes messages, and to end it. `baseLatencies`, ring.
+/// To start a kernel that passes messages, and to end it, whatever it does with them: part of a job must not take longer to
+/// start than all of it. `baseLatencies`, ring. NCCL's symmetric kernels start sooner with LL (4.5 us on Hopper, a hop
+/// included), but there are such of three collectives only.
 pub const LAUNCH_MESSAGES: ByProtocol = ByProtocol::ns(6_600, 14_000, 8_400);
-/// To start a kernel whose ranks meet all at once with LL. The symmetric all-gather-and-reduce kernel takes 4.5 us on
-/// Hopper, one hop of 0.6 us included.
-pub const LAUNCH_EXCHANGE_LL: Picoseconds = ns(3_900);
 /// To start a kernel in peer memory. The symmetric kernels take 7.8 us on Hopper, two barriers included.
 pub const LAUNCH_PEER: Picoseconds = ns(5_200);
 
@@ -57,9 +56,13 @@ pub const HOP_TO_ONE_OF_SEVERAL: [ByProtocol; 3] = [
     ByProtocol::ns(1_000, 1_900, 4_000),
     ByProtocol::ns(5_000, 8_500, 14_000),
 ];
-/// A flag that is written to a peer and polled there. Half of what the symmetric kernels' launch leaves for two barriers;
+/// A flag that is written to a peer and polled there, for what lies in its memory. Half of what the symmetric kernels' launch leaves for two barriers;
 /// over PCIe as much slower as LL's hop is. A network takes what a message with LL does.
 pub const HOP_PEER: [Picoseconds; 3] = [ns(1_300), ns(2_200), ns(5_000)];
+/// A flag that no data comes with, to one of several peers, as a barrier has it: a word is there when it is seen, as with
+/// LL. `hwLatencies`, tree, LL.
+pub const HOP_FLAG: [Picoseconds; 3] =
+    [HOP_TO_ONE_OF_SEVERAL[0].ll, HOP_TO_ONE_OF_SEVERAL[1].ll, HOP_TO_ONE_OF_SEVERAL[2].ll];
 /// A sum that the network's switches make, there or back: half of what NCCL gives CollNetDirect (`hwLatencies`, NET), since
 /// up and down are hops of their own.
 pub const HOP_NETWORK_SUM: Picoseconds = ns(15_500);
@@ -102,4 +105,4 @@ pub const fn block_bytes(protocol: Protocol) -> u64 {
     }
 }
 /// Thread blocks of a call at most: NCCL's `MAXCHANNELS`.
-pub const CHANNELS_MAX: u32 = 64;
+pub const BLOCKS_MAX: u32 = 64;

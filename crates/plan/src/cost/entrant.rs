@@ -1,10 +1,12 @@
 //! An algorithm as a fabric would run it, for one collective and protocol: all that does not depend on the bytes.
 
+use weftlink_fabric::DeviceId;
+
 use super::constants::{
-    BLOCK_BYTES_PER_SECOND, CHANNELS_MAX, HOP_IN_A_ROW, HOP_NETWORK_SUM, HOP_PEER, HOP_TO_ONE_OF_SEVERAL,
-    LAUNCH_EXCHANGE_LL, LAUNCH_MESSAGES, LAUNCH_PEER, MESSAGE_ACROSS, block_bytes, payload,
+    BLOCK_BYTES_PER_SECOND, BLOCKS_MAX, HOP_FLAG, HOP_IN_A_ROW, HOP_NETWORK_SUM, HOP_PEER,
+    HOP_TO_ONE_OF_SEVERAL, LAUNCH_MESSAGES, LAUNCH_PEER, MESSAGE_ACROSS, block_bytes, payload,
 };
-use super::loads::{Apart, Loads, Medium, Side, Sides};
+use super::loads::{Apart, Loads, Medium, Sides};
 use super::usage::{Usage, messages_across};
 use super::{Ground, Picoseconds, over};
 use crate::algorithms::{Algorithm, Impossible};
@@ -36,8 +38,10 @@ pub struct Entrant {
     pub across_bytes_per_second: Option<u64>,
     /// What its slowest lane gets inside and across, one after the other.
     pub in_turn_bytes_per_second: (Option<u64>, Option<u64>),
-    /// Whether LL's small words, and not the links, say how fast it is.
-    pub held_by_words: bool,
+    /// What the links inside and across would carry if LL's small words did not say how fast it is.
+    pub links_bytes_per_second: (Option<u64>, Option<u64>),
+    /// The switches that compute for it.
+    pub switch: Option<Switch>,
     /// What joins the islands.
     pub between: Medium,
     /// What no algorithm of its kind can beat, in bytes of the call.
@@ -81,8 +85,13 @@ fn of(
     let model = algorithm.recipe(&ground.modelled(collective), ground.model())?;
     let usage = Usage::of(&model);
     let sides = loads.sides(&usage).map_err(|Apart(a, b)| {
+        let host = |gpu: DeviceId| ground.fabric().device(gpu).host;
+        let next = match host(a) == host(b) {
+            true => "describe them, or leave one out",
+            false => "add NICs to the spec, as in `2x hgx-h100 + 8x ndr`",
+        };
         let (a, b) = (ground.fabric().device_name(a), ground.fabric().device_name(b));
-        Impossible(format!("no links of known speed join {a} to {b}; describe them, or leave one out"))
+        Impossible(format!("no links of known speed join {a} to {b}; {next}"))
     })?;
     let between = sides.across.map_or(Medium::Network, |side| side.medium);
     if between == Medium::Network && usage.reaches_across(ground.model()) {
@@ -135,28 +144,18 @@ fn entrant(
     let medium = |medium: Option<Medium>, otherwise: Medium| medium.unwrap_or(otherwise) as usize;
     let (inside, across) = (sides.inside.map(|side| side.medium), sides.across.map(|side| side.medium));
     let row = if usage.in_a_row { HOP_IN_A_ROW } else { HOP_TO_ONE_OF_SEVERAL };
-    let message = |medium: usize| protocol.map_or(HOP_PEER[medium], |protocol| row[medium].of(protocol));
+    let signal = if usage.only_waits() { HOP_FLAG } else { HOP_PEER };
+    let message = |medium: usize| protocol.map_or(signal[medium], |protocol| row[medium].of(protocol));
     let (inside_at, across_at) = (medium(inside, Medium::GpuLinks), medium(across, Medium::Network));
     let hop_inside = if usage.reaches_in { HOP_PEER[inside_at] } else { message(inside_at) };
     let hop_across = if sums(Switch::Network) { HOP_NETWORK_SUM } else { message(across_at) };
-    let written_for_ll = outline.channels.iter().any(|channel| channel.protocol == Protocol::Ll);
-    let launch = match protocol {
-        None => LAUNCH_PEER,
-        Some(_) if written_for_ll => LAUNCH_EXCHANGE_LL,
-        Some(protocol) => LAUNCH_MESSAGES.of(protocol),
-    };
+    let launch = protocol.map_or(LAUNCH_PEER, |protocol| LAUNCH_MESSAGES.of(protocol));
     let thousandths = if sums(Switch::Nvswitch) { ground.nvls_thousandths() } else { 1000 };
     // LL's words cannot be had faster, whatever the links.
     let most = if protocol == Some(Protocol::Ll) { ground.ll_bytes_per_second() * 2 } else { u64::MAX };
     let inside_rate =
         sides.inside.and_then(|side| side.bytes_per_second).map(|rate| rate / 1000 * thousandths);
     let across_rate = sides.across.and_then(|side| side.bytes_per_second);
-    let chunks = |side: Option<Side>| side.map_or(0, |side| side.chunks);
-    let depends =
-        matches!(outline.collective, Collective::SendReceive { .. } | Collective::Neighbours { .. });
-    let parts = u64::from(outline.chunks.input.max(outline.chunks.output));
-    let counted = (depends && ground.is_modelled_whole() && parts > 0)
-        .then(|| (chunks(sides.inside), chunks(sides.across), parts));
     let bound = match outline.groups.is_empty() {
         true => ground.bounds().bound_without_switches(&outline.collective),
         false => ground.bounds().bound(&outline.collective),
@@ -174,13 +173,37 @@ fn entrant(
             sides.inside.and_then(|side| side.in_turn_bytes_per_second),
             sides.across.and_then(|side| side.in_turn_bytes_per_second),
         ),
-        held_by_words: inside_rate.into_iter().chain(across_rate).any(|rate| rate > most),
+        links_bytes_per_second: (inside_rate, across_rate),
+        switch: outline.groups.iter().map(|group| group.switch).max(),
         inside_bytes_per_second: inside_rate.map(|rate| rate.min(most)),
         across_bytes_per_second: across_rate.map(|rate| rate.min(most)),
         between: across.unwrap_or(Medium::Network),
         bound_bytes_per_second: bound.map(|bound| bound.bytes_per_second),
-        counted,
+        counted: travelling(&outline.collective, ground),
     }
+}
+
+/// Of messages: the blocks that the busiest rank moves inside its island, those that the busiest island moves to others, and
+/// how many make the call's bytes. What a rank has for itself does not travel.
+fn travelling(collective: &Collective, ground: &Ground<'_>) -> Option<(u64, u64, u64)> {
+    if !matches!(collective, Collective::SendReceive { .. } | Collective::Neighbours { .. }) {
+        return None;
+    }
+    let ranks = ground.layout().ranks();
+    let island = |rank: u32| ground.island_of()[rank as usize];
+    let (mut inside, mut across) = (vec![(0, 0); ranks as usize], vec![(0, 0); ranks as usize]);
+    for (from, to) in collective.messages(ranks).into_iter().filter(|(from, to)| from != to) {
+        let (ends, source, target) = match island(from) == island(to) {
+            true => (&mut inside, from, to),
+            false => (&mut across, island(from), island(to)),
+        };
+        ends[source as usize].0 += 1;
+        ends[target as usize].1 += 1;
+    }
+    let most = |ends: Vec<(u64, u64)>| ends.into_iter().map(|(out, into)| out.max(into)).max().unwrap_or(0);
+    let blocks = collective.blocks(ranks);
+    let parts = u64::from(blocks.0.max(blocks.1));
+    (parts > 0).then(|| (most(inside), most(across), parts))
 }
 
 impl Entrant {
@@ -193,10 +216,10 @@ impl Entrant {
 
     /// Thread blocks for a call of so many bytes: as many as fill the links, as far as there is something to do for
     /// them, and a whole number for each lane.
-    pub fn channels(&self, bytes: u64) -> u32 {
+    pub fn thread_blocks(&self, bytes: u64) -> u32 {
         let rate = self.inside_bytes_per_second.or(self.across_bytes_per_second).unwrap_or(0);
         let useful = bytes.div_ceil(block_bytes(self.protocol.unwrap_or(Protocol::Simple)));
-        let wanted = rate.div_ceil(BLOCK_BYTES_PER_SECOND).min(useful).min(CHANNELS_MAX.into());
+        let wanted = rate.div_ceil(BLOCK_BYTES_PER_SECOND).min(useful).min(BLOCKS_MAX.into());
         let lanes = self.lanes.max(1);
         (wanted as u32).div_ceil(lanes).max(1) * lanes
     }

@@ -140,11 +140,6 @@ impl<'f> Ground<'f> {
             _ => 0,
         }
     }
-
-    /// Whether the model is the whole fabric.
-    pub(super) fn is_modelled_whole(&self) -> bool {
-        self.model.ranks.len() == self.fabric.gpus().len()
-    }
 }
 
 impl Model {

@@ -32,9 +32,8 @@ pub(super) struct Side {
     pub(super) medium: Medium,
     /// Whether all of them are NVLink, which keeps 128 bytes together.
     pub(super) is_nvlink: bool,
-    /// Chunks that the busiest rank (inside), or island (between), sends or receives.
-    pub(super) chunks: u64,
-    /// How fast it gets them through; nothing where there are none.
+    /// How fast the busiest rank (inside), or island (between), gets through what it sends or receives; nothing where that is
+    /// nothing.
     pub(super) bytes_per_second: Option<u64>,
     /// How fast the slowest lane would get them through its steps of this side, which add to those of the other.
     pub(super) in_turn_bytes_per_second: Option<u64>,
@@ -269,7 +268,7 @@ impl Tally {
                 let in_turn = (u128::from(chunks) * SCALE).checked_div(taken);
                 let in_turn_bytes_per_second = in_turn.map(|rate| u64::try_from(rate).unwrap_or(u64::MAX));
                 let bytes_per_second = loaded.map(pace).min();
-                Some(Side { medium, is_nvlink, chunks, bytes_per_second, in_turn_bytes_per_second })
+                Some(Side { medium, is_nvlink, bytes_per_second, in_turn_bytes_per_second })
             };
         Sides {
             inside: side(self.inside, &self.ranks, |load| load.inside, self.in_turn.0),

@@ -86,7 +86,11 @@ pub fn predict(
     if let Some((rank, island, parts)) = entrant.counted {
         let of = |chunks: u64| (u128::from(bytes) * u128::from(chunks)).div_ceil(parts.into());
         let whole = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
-        work = Work { rank_bytes: whole(of(rank)), island_bytes: whole(of(island)), ..work };
+        // Messages are one hop, if any of them leaves its rank, and the slowest kind that there is.
+        let hops_across = work.hops_across.min(island);
+        let hops_inside = if hops_across > 0 { work.hops_inside } else { rank.min(1) };
+        let (rank_bytes, island_bytes) = (whole(of(rank)), whole(of(island)));
+        work = Work { hops_inside, hops_across, rank_bytes, island_bytes };
     }
     let inside = (entrant.over(work.rank_bytes, entrant.inside_bytes_per_second), Limit::Inside);
     let across = (entrant.over(work.island_bytes, entrant.across_bytes_per_second), Limit::Across);

@@ -50,6 +50,11 @@ impl Usage {
         self.peers.iter().any(|(from, to)| places[*from as usize].0 != places[*to as usize].0)
     }
 
+    /// Whether ranks wait for each other, and nothing else.
+    pub(super) fn only_waits(&self) -> bool {
+        self.pairs.values().all(|chunks| *chunks == 0) && self.nvswitch.is_empty() && self.network.is_empty()
+    }
+
     fn add_lane(&mut self, rank: u32, lane: &Lane, groups: &[Group]) {
         let mut targets = Vec::new();
         let mut turns: BTreeMap<Vec<(u32, u32)>, u64> = BTreeMap::new();

@@ -34,7 +34,6 @@ use super::mesh::{EXACT_RANKS_MAX, Mesh};
 use super::sites::Sites;
 use super::switches;
 use crate::Collective;
-use crate::collective::neighbour;
 
 /// The most that a collective can move on a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +135,7 @@ impl Bounds {
                 return bounds.min_by_key(|bound| bound.bytes_per_second);
             }
             Collective::SendReceive { .. } | Collective::Neighbours { .. } => {
-                let (messages, blocks) = (messages(collective, last + 1), collective.blocks(last + 1));
+                let (messages, blocks) = (collective.messages(last + 1), collective.blocks(last + 1));
                 let blocks = blocks.0.max(blocks.1).into();
                 let limits =
                     self.partitions.iter().flat_map(|partition| partition.crossed(&messages, blocks));
@@ -156,18 +155,6 @@ impl Bounds {
         };
         (tightest.bytes_per_second > 0)
             .then(|| Bound { bytes_per_second: tightest.bytes_per_second, cut: tightest.cut.to_string() })
-    }
-}
-
-/// Who sends a block to whom.
-fn messages(collective: &Collective, ranks: u32) -> Vec<(u32, u32)> {
-    match collective {
-        Collective::SendReceive { messages } => messages.clone(),
-        Collective::Neighbours { torus } => {
-            let sends = |rank: u32| (0..6).map(move |number| (rank, neighbour(*torus, rank, number)));
-            (0..ranks).flat_map(sends).collect()
-        }
-        _ => Vec::new(),
     }
 }
 

@@ -57,12 +57,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let file = args.file.display().to_string();
     let (plan, form) = match parse(&args.file) {
         Err(Failure::Finding(error)) if args.json => {
+            let told = error.to_string();
+            let fault = told.strip_prefix(&format!("{file}: ")).unwrap_or(&told);
             crate::print_json(&json!({
                 "file": file,
                 "verified": false,
                 "name": null,
                 "at": null,
-                "fault": error.to_string(),
+                "fault": fault,
             }))?;
             return Err(Failure::Finding(error));
         }

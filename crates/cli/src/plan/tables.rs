@@ -254,10 +254,10 @@ fn percent(thousandths: u64) -> String {
     format!("{}.{} %", thousandths / 10, thousandths % 10)
 }
 
-/// `64 MiB` where it is a whole number of them, or else to the byte.
+/// `64 MiB` where it is a whole number of them, and not a long one; or else to the byte.
 fn size(bytes: u64) -> String {
     for (unit, size) in [("GiB", 1_u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
-        if bytes >= size && bytes.is_multiple_of(size) {
+        if (size..size * 10_000).contains(&bytes) && bytes.is_multiple_of(size) {
             return format!("{} {unit}", bytes / size);
         }
     }

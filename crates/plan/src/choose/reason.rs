@@ -95,7 +95,7 @@ fn transfer(loser: Ran<'_>, winner: Ran<'_>) -> String {
     }
     if by_bytes >= by_rate && by_bytes > 100 {
         let verb = if loser.1.limit == Limit::Across { "crosses" } else { "moves" };
-        let tenths = by_bytes.saturating_add(5) / 10;
+        let tenths = rounded(own.bytes, other.bytes, 10);
         let factor = format!("{}.{}x", tenths / 10, tenths % 10);
         return match (loser.1.limit, by_bytes) {
             (_, ..110) => format!(
@@ -144,10 +144,15 @@ impl Limited {
     }
 }
 
-/// In hundredths, rounded.
+/// In hundredths.
 fn ratio(more: u64, less: u64) -> u64 {
+    rounded(more, less, 100)
+}
+
+/// How many times as much, in such parts, to the nearest.
+fn rounded(more: u64, less: u64, parts: u64) -> u64 {
     let less = u128::from(less.max(1));
-    u64::try_from((u128::from(more) * 100 + less / 2) / less).unwrap_or(u64::MAX)
+    u64::try_from((u128::from(more) * u128::from(parts) + less / 2) / less).unwrap_or(u64::MAX)
 }
 
 fn across(entrant: &Entrant) -> &'static str {

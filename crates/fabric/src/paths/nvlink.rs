@@ -49,8 +49,19 @@ struct Group {
     switches: usize,
     /// Links between its switches.
     trunks: Vec<(u32, u32, Width)>,
+    /// The same trunks to let links, nominal and effective rates flow, once asked.
+    flows: RefCell<Option<[Flow; 3]>>,
     /// Widths and hops between ports, once computed.
     known: RefCell<FxHashMap<(Ports, Ports), Found>>,
+}
+
+/// A group as a graph, whose ports are as wide as those of the GPUs that are asked about. Trunks are many and asked about for
+/// every two kinds of ports, so they are laid once.
+#[derive(Debug)]
+struct Flow {
+    graph: FlowGraph,
+    /// For each switch, the edge into it and the one out of it.
+    ports: Vec<(usize, usize)>,
 }
 
 impl GpuFabric {
@@ -79,7 +90,12 @@ impl GpuFabric {
                 Some((group_of[&link.source].1, group_of.get(&link.target)?.1, width))
             };
             let trunks = switches.iter().flat_map(|id| fabric_links(*id)).filter_map(trunk).collect();
-            groups.push(Group { switches: switches.len(), trunks, known: RefCell::default() });
+            groups.push(Group {
+                switches: switches.len(),
+                trunks,
+                flows: RefCell::default(),
+                known: RefCell::default(),
+            });
         }
         let numbers: FxHashMap<DeviceId, u32> =
             gpus.iter().enumerate().map(|(i, id)| (*id, i as u32)).collect();
@@ -154,24 +170,18 @@ impl Group {
     }
 
     fn flow(&self, into: &Ports, from: &Ports) -> Width {
-        let capacity = |of: fn(&Width) -> u64| {
-            let (source, sink) = (self.switches, self.switches + 1);
-            let mut graph = FlowGraph::new(self.switches + 2);
-            for (switch, width) in into {
-                graph.edge(source, *switch as usize, of(width));
-            }
-            for (a, b, width) in &self.trunks {
-                graph.edge(*a as usize, *b as usize, of(width));
-            }
-            for (switch, width) in from {
-                graph.edge(*switch as usize, sink, of(width));
-            }
-            graph.max_flow(source, sink)
-        };
+        let amounts: [fn(&Width) -> u64; 3] = [
+            |width| width.links.into(),
+            |width| width.nominal.bytes_per_second(),
+            |width| width.effective.bytes_per_second(),
+        ];
+        let mut flows = self.flows.borrow_mut();
+        let flows = flows.get_or_insert_with(|| amounts.map(|of| Flow::of(self.switches, &self.trunks, of)));
+        let [links, nominal, effective] = [0, 1, 2].map(|i: usize| flows[i].between(into, from, amounts[i]));
         Width {
-            links: capacity(|width| width.links.into()) as u32,
-            nominal: Rate::from_bytes(capacity(|width| width.nominal.bytes_per_second())),
-            effective: Rate::from_bytes(capacity(|width| width.effective.bytes_per_second())),
+            links: links as u32,
+            nominal: Rate::from_bytes(nominal),
+            effective: Rate::from_bytes(effective),
         }
     }
 
@@ -192,6 +202,33 @@ impl Group {
             next += 1;
         }
         from.iter().map(|(switch, _)| distances[*switch as usize]).min().filter(|least| *least < u32::MAX)
+    }
+}
+
+impl Flow {
+    fn of(switches: usize, trunks: &[(u32, u32, Width)], of: fn(&Width) -> u64) -> Self {
+        let (source, sink) = (switches, switches + 1);
+        let mut graph = FlowGraph::new(switches + 2);
+        let ports = (0..switches).map(|at| (graph.edge(source, at, 0), graph.edge(at, sink, 0))).collect();
+        for (a, b, width) in trunks {
+            graph.edge(*a as usize, *b as usize, of(width));
+        }
+        Self { graph, ports }
+    }
+
+    /// What flows from one GPU's ports to another's.
+    fn between(&mut self, into: &Ports, from: &Ports, of: fn(&Width) -> u64) -> u64 {
+        for (switch, width) in into {
+            self.graph.set_capacity(self.ports[*switch as usize].0, of(width));
+        }
+        for (switch, width) in from {
+            self.graph.set_capacity(self.ports[*switch as usize].1, of(width));
+        }
+        let (source, sink) = (self.ports.len(), self.ports.len() + 1);
+        let flow = self.graph.max_flow(source, sink);
+        into.iter().for_each(|(switch, _)| self.graph.set_capacity(self.ports[*switch as usize].0, 0));
+        from.iter().for_each(|(switch, _)| self.graph.set_capacity(self.ports[*switch as usize].1, 0));
+        flow
     }
 }
 

@@ -22,7 +22,9 @@ pub(super) struct Grid<'a> {
 /// The way a ring goes: around the islands, and around the positions of each.
 struct Way {
     islands: Circle,
+    /// The orders of positions, each once, and which of them each island has.
     positions: Vec<Circle>,
+    positions_of: Vec<u32>,
 }
 
 /// An order around, and where everyone stands in it.
@@ -110,7 +112,7 @@ impl<'a> Grid<'a> {
 
     /// The positions of an island in the order of a lane's ring, as a chain.
     pub(super) fn chain(&self, island: u32, lane: u32) -> &[u32] {
-        &self.ways[lane as usize].positions[island as usize].order
+        &self.ways[lane as usize].inside(island).order
     }
 
     /// Turning islands, and positions, leads from each rank to one that does the same, if all do what a [`Member`]
@@ -137,21 +139,37 @@ impl<'a> Grid<'a> {
 
 impl Way {
     fn of(ring: &[u32], places: &[(u32, u32)], islands: u32, per_island: u32) -> Self {
-        let mut order = Vec::new();
-        let mut positions = vec![Vec::new(); islands as usize];
+        let mut order = Vec::with_capacity(islands as usize);
+        let mut met = vec![0; islands as usize];
+        let mut orders = vec![0; ring.len()];
         for &rank in ring {
             let (island, position) = places[rank as usize];
-            if positions[island as usize].is_empty() {
+            let met = &mut met[island as usize];
+            if *met == 0 {
                 order.push(island);
             }
-            positions[island as usize].push(position);
+            orders[(island * per_island + *met) as usize] = position;
+            *met += 1;
         }
-        let circle = |order| Circle::new(order, per_island);
-        Self { islands: Circle::new(order, islands), positions: positions.into_iter().map(circle).collect() }
+        let mut positions: Vec<Circle> = Vec::new();
+        let mut positions_of = Vec::with_capacity(islands as usize);
+        for inside in orders.chunks(per_island as usize) {
+            let known = positions.iter().position(|circle| circle.order == inside);
+            positions_of.push(known.unwrap_or(positions.len()) as u32);
+            if known.is_none() {
+                positions.push(Circle::new(inside.to_vec(), per_island));
+            }
+        }
+        Self { islands: Circle::new(order, islands), positions, positions_of }
+    }
+
+    /// The positions of an island in its order.
+    fn inside(&self, island: u32) -> &Circle {
+        &self.positions[self.positions_of[island as usize] as usize]
     }
 
     fn is_same_inside(&self) -> bool {
-        self.positions.windows(2).all(|pair| pair[0].order == pair[1].order)
+        self.positions.len() == 1
     }
 }
 
@@ -196,7 +214,7 @@ impl<'g> Member<'g> {
 
     /// The position so many places behind its own in the ring of its island.
     pub(super) fn inside(&self, places: u32) -> u32 {
-        self.way().positions[self.island as usize].behind(self.position, places)
+        self.way().inside(self.island).behind(self.position, places)
     }
 
     /// The island so many places behind its own.

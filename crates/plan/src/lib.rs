@@ -19,6 +19,7 @@ pub mod formula;
 pub mod interpret;
 mod json;
 pub mod layout;
+mod limits;
 mod lower;
 pub mod msccl;
 pub mod plan;

@@ -20,9 +20,10 @@ use std::ops::Deref;
 use crate::classes::Classes;
 use crate::domain::contributions::Contributions;
 use crate::interpret::{Blocked, Machine, Shape, Unset};
+use crate::limits::{EXACT_WORK_MAX, classes};
 use crate::plan::{Agreement, Plan, Wait};
 use crate::refusal::{Fault, Refusal, Spot};
-use crate::well_formed::{EXACT_WORK_MAX, WellFormed, classes};
+use crate::well_formed::WellFormed;
 
 /// How many of the waiting lanes a deadlock shows.
 const WAITING_SHOWN: usize = 4;

@@ -11,70 +11,20 @@
 //! result, and enters the next call at once. User buffers have one region per tile, the same in each call; scratch
 //! and FIFO slots are the same memory in all tiles and calls.
 
+mod calls;
+
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
 use crate::classes::{Classes, Turn};
+pub use crate::domain::{Access, Domain};
 use crate::plan::{Aliasing, Buffer, Grouped, Input, Lane, Op, Output, Place, Remote, Step, Wait};
 use crate::refusal::{Cell, Spot};
-use crate::walk::{Visit, Walk};
+use crate::walk::Walk;
 use crate::well_formed::WellFormed;
 
-/// What the machine computes with.
-pub trait Domain {
-    /// What a chunk holds.
-    type Value: Clone;
-    /// What a message, a free slot or a counter carries of its writer's past.
-    type Stamp: Clone;
-
-    /// What the user of `cell.rank` has put into a chunk of its input before a call.
-    fn fresh(&mut self, call: u32, cell: Cell) -> Self::Value;
-    /// The inputs of a step combined, from left to right.
-    fn reduce(&mut self, spot: &Spot, inputs: &[Self::Value]) -> Self::Value;
-    /// What the members of a group hold, combined by a switch in whatever order.
-    fn reduce_unordered(&mut self, spot: &Spot, inputs: &[Self::Value]) -> Self::Value {
-        self.reduce(spot, inputs)
-    }
-    /// What a rank's user finds in a chunk of input or output when a call returns.
-    fn returned(&mut self, call: u32, cell: Cell, value: Option<&Self::Value>);
-
-    /// A rank enters a call, as seen by one of its lanes.
-    fn entered(&mut self, _rank: u32, _lane: usize) {}
-    /// A rank's call is over, as seen by one of its lanes, which knows all that the others know.
-    fn left(&mut self, _call: u32, _rank: u32, _lane: usize) {}
-
-    /// What a representative holds, as another rank of its class holds it. Only needed to run by [classes](crate::classes).
-    fn turned(&mut self, value: &Self::Value, _turn: Turn) -> Self::Value {
-        value.clone()
-    }
-    /// What a representative knows, as another rank of its class knows it.
-    fn turned_stamp(&mut self, stamp: &Self::Stamp, _turn: Turn) -> Self::Stamp {
-        stamp.clone()
-    }
-
-    /// The past of a lane as of now, to be carried elsewhere.
-    fn stamp(&mut self, lane: usize) -> Self::Stamp;
-    /// A lane has seen a stamp: what it carries has happened before everything the lane does from now on.
-    fn meet(&mut self, lane: usize, stamp: &Self::Stamp);
-    /// A lane fills a slot that its receiver gave back, and has seen what that one knew.
-    fn credit(&mut self, lane: usize, stamp: &Self::Stamp) {
-        self.meet(lane, stamp);
-    }
-    /// A lane (or, between calls, the user of its rank) reads or writes memory.
-    fn touch(&mut self, lane: usize, spot: Option<&Spot>, cell: Cell, access: Access);
-    /// A step puts its result into memory.
-    fn stored(&mut self, spot: &Spot, cell: Cell, value: &Self::Value);
-}
-
-/// How memory is touched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Its value is used.
-    Read,
-    /// It gets a new value.
-    Write,
-}
+pub(crate) use calls::cell_position;
 
 /// How much is run, and how buffers are passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -471,101 +421,6 @@ impl<'p, D: Domain> Machine<'p, D> {
         }
     }
 
-    /// Finds the lane's next step: in this tile, in the next one, or in the next call of its rank.
-    fn advance(&mut self, lane: usize) {
-        let state = &mut self.lanes[lane];
-        loop {
-            if let Some(Visit { step, index, iterations }) = state.walk.next() {
-                let Some(step) = step.at(&iterations) else {
-                    unreachable!("a well-formed plan has such steps only")
-                };
-                let spot = Spot { rank: state.rank, lane: state.number, step: index, iterations };
-                state.next = Some((spot, step));
-                state.there.set(0);
-                return;
-            }
-            state.tile += 1;
-            state.ordinal = 0;
-            if state.tile == self.shape.tiles {
-                break;
-            }
-            state.walk = state.lane.walk();
-        }
-        let position = self.classes.position(state.rank);
-        let rank = &mut self.ranks[position];
-        rank.running -= 1;
-        if rank.running == 0 {
-            self.leave(position);
-        }
-    }
-
-    /// Starts a rank's next call: its user, whose acts count as the first lane's, fills the input, and its lanes begin.
-    fn enter(&mut self, position: usize) {
-        let RankState { rank, lanes, call, .. } = &self.ranks[position];
-        let (rank, lanes, call) = (*rank, lanes.clone(), *call);
-        let given = self.plan.collective.gives(rank, self.plan.ranks) * self.per_block;
-        // Outputs first: where both are one buffer, the input is what the user writes there.
-        for (buffer, chunk, tile) in self.user_chunks() {
-            let cell = self.cell(rank, buffer, tile, chunk);
-            self.domain.touch(lanes.start, None, cell, Access::Write);
-            let home = Cell { rank, buffer, tile, chunk };
-            let is_given = buffer == Buffer::Input && chunk < given;
-            let value = is_given.then(|| self.domain.fresh(call, home));
-            let at = self.position(cell);
-            self.cells[at] = value;
-        }
-        // Before the lanes begin, so that each of them knows of it and can tell others.
-        self.domain.entered(rank, lanes.start);
-        self.join(lanes.clone());
-        let stamp = self.domain.stamp(lanes.start);
-        self.ranks[position].entered.push(stamp);
-        self.ranks[position].running = lanes.len();
-        for lane in lanes {
-            let state = &mut self.lanes[lane];
-            state.tile = 0;
-            state.ordinal = 0;
-            state.walk = state.lane.walk();
-            self.advance(lane);
-        }
-    }
-
-    /// Returns from a rank's call: its user looks at the buffers, and enters the next call if there is one.
-    fn leave(&mut self, position: usize) {
-        let RankState { rank, lanes, call, .. } = &mut self.ranks[position];
-        let (rank, lanes, done) = (*rank, lanes.clone(), *call);
-        *call += 1;
-        self.join(lanes.clone());
-        self.domain.left(done, rank, lanes.start);
-        let plan = self.plan.plan();
-        let chunks = |blocks: u32| blocks * self.per_block;
-        let given = chunks(plan.collective.gives(rank, plan.ranks));
-        let got = chunks(plan.collective.gets(rank, plan.ranks));
-        for (buffer, chunk, tile) in self.user_chunks() {
-            let cell = self.cell(rank, buffer, tile, chunk);
-            self.domain.touch(lanes.start, None, cell, Access::Read);
-            let looks = match buffer {
-                Buffer::Input => chunk < given && self.shape.aliasing == Aliasing::OutOfPlace,
-                _ => chunk < got,
-            };
-            if looks {
-                let at = self.position(cell);
-                let home = Cell { rank, buffer, tile, chunk };
-                self.domain.returned(done, home, self.cells[at].as_ref());
-            }
-        }
-        if done + 1 < self.shape.calls {
-            self.enter(position);
-        }
-    }
-
-    /// Lets lanes of a rank learn each other's past.
-    fn join(&mut self, lanes: std::ops::Range<usize>) {
-        let stamps: Vec<_> = lanes.clone().map(|lane| self.domain.stamp(lane)).collect();
-        for lane in lanes {
-            stamps.iter().for_each(|stamp| self.domain.meet(lane, stamp));
-        }
-    }
-
     fn lacks_wait(&self, state: &LaneState<'p>, wait: &Wait<u32>) -> Option<Blocked> {
         self.awaited(state, wait).is_none().then(|| Blocked::Waits(wait.clone()))
     }
@@ -601,43 +456,4 @@ impl<'p, D: Domain> Machine<'p, D> {
         let new = || Fifo { messages: VecDeque::new(), free: depth, given_back: VecDeque::new() };
         self.fifos.entry(key).or_insert_with(new)
     }
-
-    /// Every chunk of the user's buffers: buffer, chunk, tile.
-    fn user_chunks(&self) -> Vec<(Buffer, u32, u32)> {
-        let (chunks, tiles) = (self.plan.chunks, self.shape.tiles);
-        let of = |buffer, count| (0..tiles).flat_map(move |tile| (0..count).map(move |c| (buffer, c, tile)));
-        of(Buffer::Output, chunks.output).chain(of(Buffer::Input, chunks.input)).collect()
-    }
-
-    /// The memory behind a chunk: in place, input and output lie in the larger of the two.
-    fn cell(&self, rank: u32, buffer: Buffer, tile: u32, chunk: u32) -> Cell {
-        if buffer == Buffer::Scratch {
-            return Cell { rank, buffer, tile: 0, chunk };
-        }
-        if self.shape.aliasing == Aliasing::OutOfPlace {
-            return Cell { rank, buffer, tile, chunk };
-        }
-        let per_block = self.per_block;
-        let (buffer, block) = self.plan.collective.in_place(rank, self.plan.ranks, buffer, chunk / per_block);
-        Cell { rank, buffer, tile, chunk: block * per_block + chunk % per_block }
-    }
-
-    fn position(&self, cell: Cell) -> usize {
-        cell_position(self.plan, self.shape, &self.classes, cell)
-    }
-}
-
-/// Where a cell, or the one that stands for it, stands among all cells of a machine of this shape.
-pub(crate) fn cell_position(plan: WellFormed<'_>, shape: Shape, classes: &Classes, cell: Cell) -> usize {
-    let (chunks, tiles) = (plan.chunks, shape.tiles as usize);
-    let [input, output, scratch] = [chunks.input, chunks.output, chunks.scratch].map(|count| count as usize);
-    let first = classes.position(cell.rank) * (tiles * (input + output) + scratch);
-    let back = classes.back(classes.turn_of(cell.rank));
-    let (tile, chunk) = (cell.tile as usize, classes.chunk(cell.buffer, cell.chunk, back) as usize);
-    first
-        + match cell.buffer {
-            Buffer::Input => tile * input + chunk,
-            Buffer::Output => tiles * input + tile * output + chunk,
-            Buffer::Scratch => tiles * (input + output) + chunk,
-        }
 }

@@ -13,14 +13,14 @@
 //! - no two accesses of the same memory are unordered unless both read, the caller's own before and after included;
 //! - an out-of-place call leaves its input alone.
 //!
-//! A large plan that declares a symmetry is run by [classes](crate::classes), after the symmetry itself was checked.
+//! A symmetry that a plan declares is checked, and a large plan is run by its [classes](crate::classes).
 
 use std::ops::Deref;
 
 use crate::classes::Classes;
 use crate::domain::contributions::Contributions;
 use crate::interpret::{Blocked, Machine, Shape, Unset};
-use crate::limits::{EXACT_WORK_MAX, classes};
+use crate::limits::{EXACT_WORK_MAX, classes, declared_classes};
 use crate::plan::{Agreement, Plan, Wait};
 use crate::refusal::{Fault, Refusal, Spot};
 use crate::well_formed::WellFormed;
@@ -88,6 +88,10 @@ fn verify_up_to(plan: Plan, exact_work_max: u64) -> Result<Verified, Refusal> {
         for (calls, tiles) in [(rounds, 1), (2, rounds)] {
             in_rank_order &= prove(checked, Shape { calls, tiles, aliasing }, &classes)?;
         }
+    }
+    // What is wrong with the plan itself is told first.
+    if classes.are_trivial() {
+        declared_classes(checked)?;
     }
     let hash = plan.fingerprint();
     Ok(Verified { plan, hash, in_rank_order })

@@ -1,7 +1,9 @@
 //! How long a plan takes, in a formula: to start, hop by hop, and byte by byte.
 //!
-//!     time = launch + hops inside · α + hops across · β + max(bytes of a rank / what it gets inside,
-//!                                                             bytes of an island / what it gets to others)
+//! ```text
+//! time = launch + hops inside · α + hops across · β + max(bytes of a rank / what it gets inside,
+//!                                                         bytes of an island / what it gets to others)
+//! ```
 //!
 //! Bytes take no less than a lane needs for all its steps, one after the other.
 //! A lane that hands many messages to the network waits for each, so hops take no less than that does.

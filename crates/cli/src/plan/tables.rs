@@ -1,4 +1,4 @@
-//! What was chosen, in tables and sentences. [`json`](super::json) has all of it too.
+//! What was chosen, in tables and sentences. [`json`] has all of it too.
 
 use std::io::{self, Write};
 

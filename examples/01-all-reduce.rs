@@ -2,14 +2,16 @@
 //!
 //! `cargo run --release -p weftlink --example 01-all-reduce`
 
+use weftlink::Reduction;
+
 fn main() -> Result<(), weftlink::Error> {
     let sums = weftlink::on_threads(4, |mut comm| {
         let mut gradients = vec![comm.rank() as f32; 1_000_000];
-        comm.all_reduce(&mut gradients)?;
+        comm.all_reduce(&mut gradients, Reduction::Sum)?;
 
-        let mut window = comm.window(1_000_000)?;
+        let mut window = comm.window::<f32>(1_000_000)?;
         window.fill(comm.rank() as f32);
-        comm.all_reduce(&mut window)?;
+        comm.all_reduce(&mut window, Reduction::Sum)?;
 
         assert_eq!(gradients[..], window[..]);
         Ok(gradients[0])

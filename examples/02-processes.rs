@@ -9,7 +9,7 @@ use std::time::Duration;
 use std::{env, fs};
 
 use weftlink::bootstrap::{Bootstrap, Meeting, Place, Token};
-use weftlink::{Communicator, Options};
+use weftlink::{Communicator, Options, Reduction};
 
 const RANKS: usize = 4;
 
@@ -43,7 +43,7 @@ fn run(rank: usize) -> Result<(), Box<dyn Error>> {
 
     let mut window = comm.window(1_000_000)?;
     window.fill(rank as f32);
-    comm.all_reduce(&mut window)?;
+    comm.all_reduce(&mut window, Reduction::Sum)?;
     if rank == 0 {
         println!("every rank holds 0 + 1 + 2 + 3 = {}", window[0]);
     }

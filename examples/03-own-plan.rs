@@ -4,6 +4,7 @@
 
 use weftlink::plan::plan::{Input, Output, Place, Protocol, Step};
 use weftlink::plan::{Collective, Plan, verify};
+use weftlink::{Reduction, Request};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mine, keep) = (|| Input::Local(Place::input(0)), || Output::Local(Place::output(0)));
@@ -24,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sums = weftlink::on_threads(4, |mut comm| {
         let plan = comm.load(star.clone())?;
         let mut values = [comm.rank() as f32; 1000];
-        comm.all_reduce_with(plan, &mut values)?;
+        comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(plan))?;
         Ok(values[999])
     })?;
     println!("proved; every rank holds 0 + 1 + 2 + 3 = {sums:?}");

@@ -1,8 +1,10 @@
-//! Compiles one rank's part of a verified plan, for one count, into flat lists: loops unrolled, chunks turned into
-//! offsets and lengths, peers into indices of FIFO ends. Running it needs no lookup, allocation or arithmetic beyond
-//! adding a base address. Compiled once per count and kept.
+//! Compiles one rank's part of a verified plan, for blocks of certain lengths, into flat lists: loops unrolled, chunks
+//! turned into offsets and lengths in bytes, peers into indices of FIFO ends. Running it needs no lookup, allocation or
+//! arithmetic beyond adding a base address. Compiled once per shape and kept.
 
-use weftlink_plan::plan::{Buffer, Input, Op, Output, Place, Remote, Wait};
+use weftlink_plan::collective::Promise;
+use weftlink_plan::domain::chunks::Origin;
+use weftlink_plan::plan::{Buffer, Input, Lane, Op, Output, Place, Remote, Step, Wait};
 use weftlink_plan::{Cut, Verified};
 
 use crate::kernels::Store;
@@ -15,28 +17,48 @@ const NO_SWITCH: &str = "a plan with switches is not loaded";
 /// is slower, and so is never (`bench/runs/2026-11-15-thresholds-16-core-vm`).
 const STREAM_BYTES_MIN: usize = 2 << 20;
 
+/// How long the blocks of a call are, in elements, and how large an element is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) element_bytes: usize,
+    /// Of every block; of the longest block of any rank if they are uneven.
+    pub(crate) count: usize,
+    /// Of each block of this rank's input and output, if they are uneven.
+    pub(crate) uneven: Option<Box<Lengths>>,
+}
+
+/// The lengths of blocks that one rank knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lengths {
+    pub(crate) input: Vec<usize>,
+    pub(crate) output: Vec<usize>,
+}
+
 /// What one rank does in one call.
 #[derive(Debug)]
 pub(crate) struct Program {
-    pub(crate) count: usize,
-    pub(crate) cut: Cut,
+    pub(crate) shape: Shape,
+    pub(crate) element_bytes: usize,
     pub(crate) tiles: usize,
-    /// All tiles but the last; their chunks have the same lengths.
-    full: Tile,
-    last: Tile,
+    /// Bytes of a block in every tile but the last.
+    tile_bytes: usize,
+    /// Each tile by itself if they are uneven. Otherwise all tiles but the last, whose chunks have the same lengths, and the
+    /// last.
+    compiled: Vec<Tile>,
 }
 
 impl Program {
     /// What is done in a tile.
     #[inline]
     pub(crate) fn tile(&self, tile: usize) -> &Tile {
-        if tile + 1 == self.tiles { &self.last } else { &self.full }
+        let last = self.compiled.len() - 1;
+        if tile + 1 == self.tiles { &self.compiled[last] } else { &self.compiled[tile.min(last - 1)] }
     }
 
-    /// Where a tile starts in the user's buffers, in elements.
+    /// Where a tile starts in each block of the user's buffers, in bytes.
     #[inline]
     pub(crate) fn start(&self, tile: usize) -> usize {
-        if tile == 0 { 0 } else { self.cut.range(tile, 0).start }
+        tile * self.tile_bytes
     }
 }
 
@@ -53,8 +75,8 @@ pub(crate) struct Instruction {
     pub(crate) ordinal: u32,
     pub(crate) op: Op,
     pub(crate) store: Store,
-    /// Elements.
-    pub(crate) length: usize,
+    pub(crate) bytes: usize,
+    pub(crate) elements: usize,
     /// Everything the step waits for, in the order it is waited for.
     pub(crate) needs: Box<[Need]>,
     pub(crate) sources: Box<[Source]>,
@@ -96,7 +118,7 @@ pub(crate) enum Target {
     Packet(u32),
 }
 
-/// Memory of some rank: which base address, and elements from it.
+/// Memory of some rank: which base address, and bytes from it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Address {
     pub(crate) base: u32,
@@ -115,52 +137,72 @@ pub(crate) fn base_of(rank: u32, buffer: Buffer) -> u32 {
         }
 }
 
-/// What compiling needs to know beside the count.
+/// What compiling needs to know beside the shape.
 pub(crate) struct Compiler<'a> {
     pub(crate) plan: &'a Verified,
     pub(crate) layout: &'a Layout,
     pub(crate) rank: u32,
     /// How often each rank signals each counter in a tile.
     pub(crate) per_tile: &'a [Vec<u32>],
-    /// Which chunk each step is about, by lane and ordinal.
-    pub(crate) chunks: &'a [Vec<Option<u32>>],
-    /// Positions of this rank's ends among the layout's FIFOs, in the order of its senders and receivers.
-    pub(crate) sends: &'a [usize],
-    pub(crate) receives: &'a [usize],
+    /// What each step is about, by lane and ordinal.
+    pub(crate) origins: &'a [Vec<Option<Origin>>],
+    pub(crate) fifos: &'a [FifoPlace],
+    /// The number of this rank's end of each FIFO, where it has one.
+    pub(crate) ends: &'a [u32],
+}
+
+/// A call that this plan cannot carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unfit {
+    /// An element does not fit into a message.
+    Element,
+    /// A step moves a block whose length only other ranks know.
+    Length,
 }
 
 impl Compiler<'_> {
-    /// The program for so many elements.
-    pub(crate) fn compile(&self, count: usize) -> Program {
-        let cut = self.layout.cut(self.plan, count);
+    /// The program for blocks of such lengths.
+    pub(crate) fn compile(&self, shape: Shape) -> Result<Program, Unfit> {
+        let element_bytes = shape.element_bytes;
+        let cut = self.layout.cut(self.plan, shape.count, element_bytes).ok_or(Unfit::Element)?;
         let tiles = cut.tiles();
-        let full = if tiles > 1 { self.tile(cut, 0) } else { Tile::default() };
-        Program { count, cut, tiles, full, last: self.tile(cut, tiles - 1) }
+        let tile_bytes = if tiles > 1 { cut.range(1, 0).start * element_bytes } else { 0 };
+        let wanted: Vec<usize> = match shape.uneven {
+            Some(_) => (0..tiles).collect(),
+            None if tiles > 1 => vec![0, tiles - 1],
+            None => vec![0],
+        };
+        let compiled = wanted.into_iter().map(|tile| self.tile(&shape, tile)).collect::<Result<_, _>>()?;
+        Ok(Program { shape, element_bytes, tiles, tile_bytes, compiled })
     }
 
-    fn tile(&self, cut: Cut, tile: usize) -> Tile {
+    fn tile(&self, shape: &Shape, tile: usize) -> Result<Tile, Unfit> {
         let lanes = &self.plan.programs[self.rank as usize].lanes;
-        let compile = |(number, lane): (usize, &weftlink_plan::plan::Lane)| {
+        let compile = |(number, lane): (usize, &Lane)| {
             let steps = lane.walk().filter_map(|visit| visit.step.at(&visit.iterations));
-            let step = |(ordinal, step)| {
-                self.step(cut, tile, lane.channel, self.chunks[number][ordinal], ordinal, step)
+            let step = |(ordinal, step): (usize, Step<u32>)| {
+                self.step(shape, tile, lane.channel, self.origins[number][ordinal], ordinal, step)
             };
-            steps.enumerate().map(step).collect()
+            steps.enumerate().map(step).collect::<Result<Vec<_>, _>>()
         };
-        Tile { lanes: lanes.iter().enumerate().map(compile).collect() }
+        Ok(Tile { lanes: lanes.iter().enumerate().map(compile).collect::<Result<_, _>>()? })
     }
 
     fn step(
         &self,
-        cut: Cut,
+        shape: &Shape,
         tile: usize,
         channel: u32,
-        chunk: Option<u32>,
+        origin: Option<Origin>,
         ordinal: usize,
-        step: weftlink_plan::plan::Step<u32>,
-    ) -> Instruction {
-        let length = chunk.map_or(0, |chunk| cut.range(tile, chunk as usize).len());
-        let address = |rank, buffer, chunk| self.address(cut, tile, rank, buffer, chunk);
+        step: Step<u32>,
+    ) -> Result<Instruction, Unfit> {
+        let elements = match origin {
+            Some(Origin { rank, chunk }) => self.length(shape, tile, rank, chunk)?,
+            None => 0,
+        };
+        let bytes = elements * shape.element_bytes;
+        let address = |rank, buffer, chunk| self.address(shape, tile, rank, buffer, chunk);
         let wait = |wait: &Wait<u32>| match *wait {
             Wait::Entered { rank } => Need::Entered { rank },
             Wait::Reached { rank, counter, count } => {
@@ -168,26 +210,30 @@ impl Compiler<'_> {
                 Need::Reached { rank, counter, count, per_tile }
             }
         };
-        let source = |input: &Input<u32>| match *input {
-            Input::Local(Place { buffer, chunk }) => Source::Memory(address(self.rank, buffer, chunk)),
-            Input::Peer(Remote { rank, buffer, chunk }) => Source::Memory(address(rank, buffer, chunk)),
-            Input::Switch(_) => unreachable!("{NO_SWITCH}"),
-            Input::Received { from } => {
-                let (end, fifo) = self.end(self.receives, (from, self.rank, channel));
-                if fifo.is_packet() { Source::Packet(end) } else { Source::Slot(end) }
-            }
+        let source = |input: &Input<u32>| {
+            Ok(match *input {
+                Input::Local(Place { buffer, chunk }) => Source::Memory(address(self.rank, buffer, chunk)?),
+                Input::Peer(Remote { rank, buffer, chunk }) => Source::Memory(address(rank, buffer, chunk)?),
+                Input::Switch(_) => unreachable!("{NO_SWITCH}"),
+                Input::Received { from } => match self.end((from, self.rank, channel)) {
+                    (end, true) => Source::Packet(end),
+                    (end, false) => Source::Slot(end),
+                },
+            })
         };
-        let target = |output: &Output<u32>| match *output {
-            Output::Local(Place { buffer, chunk }) => Target::Memory(address(self.rank, buffer, chunk)),
-            Output::Peer(Remote { rank, buffer, chunk }) => Target::Memory(address(rank, buffer, chunk)),
-            Output::Multicast(_) => unreachable!("{NO_SWITCH}"),
-            Output::Sent { to } => {
-                let (end, fifo) = self.end(self.sends, (self.rank, to, channel));
-                if fifo.is_packet() { Target::Packet(end) } else { Target::Slot(end) }
-            }
+        let target = |output: &Output<u32>| {
+            Ok(match *output {
+                Output::Local(Place { buffer, chunk }) => Target::Memory(address(self.rank, buffer, chunk)?),
+                Output::Peer(Remote { rank, buffer, chunk }) => Target::Memory(address(rank, buffer, chunk)?),
+                Output::Multicast(_) => unreachable!("{NO_SWITCH}"),
+                Output::Sent { to } => match self.end((self.rank, to, channel)) {
+                    (end, true) => Target::Packet(end),
+                    (end, false) => Target::Slot(end),
+                },
+            })
         };
-        let sources: Box<[_]> = step.inputs.iter().map(source).collect();
-        let targets: Box<[_]> = step.outputs.iter().map(target).collect();
+        let sources = step.inputs.iter().map(source).collect::<Result<Box<[_]>, Unfit>>()?;
+        let targets = step.outputs.iter().map(target).collect::<Result<Box<[_]>, Unfit>>()?;
         let message = |source: &Source| match *source {
             Source::Memory(_) => None,
             Source::Slot(end) | Source::Packet(end) => Some(Need::Message { end }),
@@ -198,42 +244,90 @@ impl Compiler<'_> {
         };
         let needs = step.waits.iter().map(wait);
         let needs = needs.chain(sources.iter().filter_map(message)).chain(targets.iter().filter_map(credit));
-        let is_large = length * size_of::<f32>() * targets.len() >= STREAM_BYTES_MIN;
-        Instruction {
+        let is_large = bytes * targets.len() >= STREAM_BYTES_MIN;
+        Ok(Instruction {
             ordinal: ordinal as u32,
             op: step.op,
             store: if is_large { Store::Streaming } else { Store::Cached },
-            length,
+            bytes,
+            elements,
             needs: needs.collect(),
             sources,
             sends_packets: targets.iter().any(|target| matches!(target, Target::Packet(_))),
             targets,
             signals: step.signals.into(),
-        }
+        })
     }
 
-    fn address(&self, cut: Cut, tile: usize, rank: u32, buffer: Buffer, chunk: u32) -> Address {
+    /// Where a chunk of a rank's buffer lies from the start of the tile on.
+    fn address(
+        &self,
+        shape: &Shape,
+        tile: usize,
+        rank: u32,
+        buffer: Buffer,
+        chunk: u32,
+    ) -> Result<Address, Unfit> {
         let base = base_of(rank, buffer);
-        match buffer {
-            Buffer::Scratch => {
-                let offset = chunk as usize * self.layout.chunk_max.unwrap_or(0);
-                Address { base, offset, tiled: false }
-            }
-            Buffer::Input | Buffer::Output => {
-                let offset = cut.range(tile, chunk as usize).start - cut.range(tile, 0).start;
-                Address { base, offset, tiled: true }
-            }
+        if buffer == Buffer::Scratch {
+            let stride = self.layout.scratch_stride / (self.plan.chunks.scratch as usize).max(1);
+            return Ok(Address { base, offset: chunk as usize * stride, tiled: false });
         }
+        let per_block = self.plan.chunks_per_block();
+        let (block, index) = (chunk / per_block, (chunk % per_block) as usize);
+        let mut before = 0;
+        for earlier in 0..block {
+            before += self.block(shape, rank, buffer, earlier)?;
+        }
+        let cut = self.cut(shape, self.block(shape, rank, buffer, block)?)?;
+        // A block may have ended before the tile starts; nothing of it is touched then.
+        let within =
+            cut.range(tile, index).start.saturating_sub(tile * self.cut(shape, shape.count)?.tile_max());
+        Ok(Address { base, offset: (before + within) * shape.element_bytes, tiled: true })
     }
 
-    /// The number of this rank's end of a FIFO.
-    fn end(&self, ends: &[usize], key: (u32, u32, u32)) -> (u32, &FifoPlace) {
-        let is_it = |&position: &usize| {
-            let FifoPlace { source, target, channel, .. } = self.layout.fifos[position];
-            (source, target, channel) == key
+    /// The elements of an input chunk of some rank in a tile.
+    fn length(&self, shape: &Shape, tile: usize, rank: u32, chunk: u32) -> Result<usize, Unfit> {
+        let per_block = self.plan.chunks_per_block();
+        let block = self.block(shape, rank, Buffer::Input, chunk / per_block)?;
+        Ok(self.cut(shape, block)?.range(tile, (chunk % per_block) as usize).len())
+    }
+
+    fn cut(&self, shape: &Shape, count: usize) -> Result<Cut, Unfit> {
+        self.layout.cut(self.plan, count, shape.element_bytes).ok_or(Unfit::Element)
+    }
+
+    /// The elements of a block, as far as this rank can know.
+    fn block(&self, shape: &Shape, rank: u32, buffer: Buffer, block: u32) -> Result<usize, Unfit> {
+        let Some(lengths) = &shape.uneven else { return Ok(shape.count) };
+        let (collective, ranks) = (&self.plan.collective, self.plan.ranks);
+        // What lies in an output came from an input.
+        let (rank, block) = match buffer {
+            Buffer::Input | Buffer::Scratch => (rank, block),
+            Buffer::Output => match collective.promise(rank, ranks, block) {
+                Some(Promise::Copy { rank, block }) => (rank, block),
+                Some(Promise::Reduction { block, .. }) => (self.rank, block),
+                None => return Err(Unfit::Length),
+            },
         };
-        match ends.iter().position(is_it) {
-            Some(end) => (end as u32, &self.layout.fifos[ends[end]]),
+        let is_mine = rank == self.rank || collective.reduces();
+        let own = lengths.input.get(block as usize).filter(|_| is_mine).copied();
+        let got = || {
+            let is_it = |number: &u32| match collective.promise(self.rank, ranks, *number) {
+                Some(Promise::Copy { rank: from, block: of }) => (from, of) == (rank, block),
+                Some(Promise::Reduction { block: of, .. }) => of == block,
+                None => false,
+            };
+            let number = (0..collective.gets(self.rank, ranks)).find(is_it)?;
+            lengths.output.get(number as usize).copied()
+        };
+        own.or_else(got).ok_or(Unfit::Length)
+    }
+
+    /// The number of this rank's end of a FIFO, and whether its payload rides with its flags.
+    fn end(&self, key: (u32, u32, u32)) -> (u32, bool) {
+        match self.layout.fifos.get(&key) {
+            Some(&number) => (self.ends[number], self.fifos[number].is_packet()),
             None => unreachable!("the layout holds every FIFO of the plan"),
         }
     }

@@ -84,6 +84,12 @@ impl<'a> Counter<'a> {
         }
     }
 
+    /// Whether the counter has come to `at_least`, in whatever call.
+    #[inline]
+    pub fn has_reached(&self, at_least: u32) -> bool {
+        distance(self.line.load(Edge::Count).sequence, at_least) >= 0
+    }
+
     /// What was announced last. Read it after [`Self::poll`] said that the announced value is there; the module's header
     /// tells when it is exact.
     #[inline]

@@ -57,6 +57,28 @@ pub enum Error {
         /// The rank that left.
         left: u32,
     },
+    /// The kernel does not let this rank read a peer's memory any more. The peer is gone: look there.
+    #[error("call #{call}: rank {rank} cannot read the memory of rank {peer}: {error}")]
+    Unreadable {
+        /// The number of the call.
+        call: u32,
+        /// This rank.
+        rank: u32,
+        /// Whose memory.
+        peer: u32,
+        /// What the system says.
+        error: String,
+    },
+    /// The plan of the caller's choice cannot carry the call. Let the library choose, or load another.
+    #[error("call #{call}: rank {rank} cannot make it: {what}")]
+    Unfit {
+        /// The number of the call.
+        call: u32,
+        /// This rank.
+        rank: u32,
+        /// Why.
+        what: String,
+    },
     /// Another rank gave up first, and says why itself.
     #[error("call #{call}: rank {by} gave up ({reason}), so rank {rank} does")]
     Aborted {

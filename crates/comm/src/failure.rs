@@ -25,6 +25,8 @@ pub(crate) enum Reason {
     Left = 3,
     Memory = 4,
     Panicked = 5,
+    Unreadable = 6,
+    Unfit = 7,
 }
 
 impl Reason {
@@ -38,6 +40,8 @@ impl Reason {
             code if code == Reason::Left as u32 => "a rank has left",
             code if code == Reason::Memory as u32 => "it could not share memory",
             code if code == Reason::Panicked as u32 => "it panicked",
+            code if code == Reason::Unreadable as u32 => "it could not read a peer's memory",
+            code if code == Reason::Unfit as u32 => "its plan does not fit the call",
             _ => "a deadline passed",
         }
     }
@@ -49,7 +53,7 @@ pub(crate) type Reached = [Option<u16>; 2];
 #[inline]
 pub(crate) fn reached(engine: &Engine, header: &Header) -> Reached {
     [header.input, header.output].map(|location| match location {
-        Location::Window { number, .. } if engine.needs_windows() => Some(number),
+        Location::Window { number, .. } if engine.reaches_users() => Some(number),
         _ => None,
     })
 }

@@ -1,4 +1,4 @@
-//! What a call announces: one line per rank, published before anything moves.
+//! What a call announces: one line, published before anything moves.
 //!
 //! The flag of the line counts the rank's calls and carries the call's signature; the payload says what the call is
 //! and where its buffers lie. Peers that wait for the rank to enter find all of it in the cache line they wait for.
@@ -7,19 +7,29 @@
 
 use std::fmt;
 
-use weftlink_plan::{Aliasing, Verified};
+use weftlink_plan::{Aliasing, Collective, DataType, Reduction};
 
+use crate::data::Elements;
 use crate::line::PAYLOAD_WORDS;
 
 /// What one rank calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) what: What,
-    /// The hash of the plan.
+    /// The hash of the plan that the caller wants; 0 if any will do.
     pub(crate) plan: u64,
-    /// Elements.
+    /// Elements of a block; of the longest that this rank knows if they are uneven.
     pub(crate) count: u64,
+    /// Whether blocks may differ in length.
+    pub(crate) uneven: bool,
     pub(crate) aliasing: Aliasing,
+    /// Nothing where elements are only moved: then they are bytes.
+    pub(crate) reduction: Option<Reduction>,
+    pub(crate) data_type: Option<DataType>,
+    pub(crate) element_bytes: u16,
+    pub(crate) root: u32,
+    /// What else belongs to the collective, hashed.
+    pub(crate) detail: u32,
     pub(crate) input: Location,
     pub(crate) output: Location,
 }
@@ -27,112 +37,253 @@ pub(crate) struct Header {
 /// The things all ranks do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    AllReduce,
+    /// A collective, by its place in [`NAMES`].
+    Collective(u8),
     Window,
     Load,
+    Meet,
 }
 
-impl What {
-    const ALL: [What; 3] = [What::AllReduce, What::Window, What::Load];
+/// Collectives, by what they are called.
+const NAMES: [&str; 13] = [
+    "all-reduce",
+    "reduce",
+    "broadcast",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "gather",
+    "scatter",
+    "scan",
+    "exclusive-scan",
+    "send-receive",
+    "neighbours",
+    "barrier",
+];
+
+/// Where a collective stands in [`NAMES`].
+#[inline]
+pub(crate) fn kind(collective: &Collective) -> u8 {
+    match collective {
+        Collective::AllReduce => 0,
+        Collective::Reduce { .. } => 1,
+        Collective::Broadcast { .. } => 2,
+        Collective::AllGather => 3,
+        Collective::ReduceScatter => 4,
+        Collective::AllToAll => 5,
+        Collective::Gather { .. } => 6,
+        Collective::Scatter { .. } => 7,
+        Collective::Scan => 8,
+        Collective::ExclusiveScan => 9,
+        Collective::SendReceive { .. } => 10,
+        Collective::Neighbours { .. } => 11,
+        Collective::Barrier => 12,
+    }
 }
 
 /// Where a buffer lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Location {
-    /// In memory of its own rank only.
-    Private,
+    /// In memory of its own rank only: the address there.
+    Private { address: u64 },
     /// In symmetric memory: the number of the window, and bytes from the start of the rank's part.
     Window { number: u16, offset: u64 },
 }
 
-/// The reserved word for memory that peers cannot reach.
-const PRIVATE: u64 = u64::MAX;
+/// The number of no window: memory that peers have not mapped.
+const PRIVATE: u16 = u16::MAX;
 const OFFSET_BITS: u32 = 48;
 
 impl Location {
+    /// No buffer at all.
+    pub(crate) const NONE: Location = Location::Private { address: 0 };
+
     fn pack(self) -> u64 {
-        match self {
-            Location::Private => PRIVATE,
-            Location::Window { number, offset } => u64::from(number) << OFFSET_BITS | offset,
-        }
+        let (number, offset) = match self {
+            Location::Private { address } => (PRIVATE, address),
+            Location::Window { number, offset } => (number, offset),
+        };
+        u64::from(number) << OFFSET_BITS | offset & ((1 << OFFSET_BITS) - 1)
     }
 
     fn unpack(word: u64) -> Self {
-        match word {
-            PRIVATE => Location::Private,
-            _ => Location::Window {
-                number: (word >> OFFSET_BITS) as u16,
-                offset: word & ((1 << OFFSET_BITS) - 1),
-            },
+        let (number, offset) = ((word >> OFFSET_BITS) as u16, word & ((1 << OFFSET_BITS) - 1));
+        if number == PRIVATE {
+            Location::Private { address: offset }
+        } else {
+            Location::Window { number, offset }
         }
     }
 
-    fn is_symmetric(self) -> bool {
-        self != Location::Private
+    /// The same buffer from so many bytes on.
+    #[inline]
+    pub(crate) fn after(self, bytes: usize) -> Self {
+        match self {
+            Location::Private { address } => Location::Private { address: address + bytes as u64 },
+            Location::Window { number, offset } => Location::Window { number, offset: offset + bytes as u64 },
+        }
+    }
+
+    /// Whether peers have mapped it. What does not exist is nobody's concern.
+    #[inline]
+    pub(crate) fn is_symmetric(self) -> bool {
+        matches!(self, Location::Window { .. } | Location::NONE)
     }
 }
 
 impl Header {
-    pub(crate) fn new(
-        plan: &Verified,
-        count: usize,
-        aliasing: Aliasing,
-        input: Location,
-        output: Location,
-    ) -> Self {
-        Self { what: What::AllReduce, plan: plan.hash(), count: count as u64, aliasing, input, output }
-    }
-
     /// A call that moves nothing: it allocates a window of so many elements, or loads a plan.
-    pub(crate) fn allocating(what: What, plan: u64, count: usize) -> Self {
-        let (aliasing, private) = (Aliasing::OutOfPlace, Location::Private);
-        Self { what, plan, count: count as u64, aliasing, input: private, output: private }
+    pub(crate) fn allocating(what: What, plan: u64, count: usize, elements: Elements) -> Self {
+        Self {
+            what,
+            plan,
+            count: count as u64,
+            uneven: false,
+            aliasing: Aliasing::OutOfPlace,
+            reduction: None,
+            data_type: elements.data_type,
+            element_bytes: elements.code(),
+            root: 0,
+            detail: 0,
+            input: Location::NONE,
+            output: Location::NONE,
+        }
     }
 
-    /// Whether peers can reach both buffers.
+    /// Whether peers can reach all of its buffers.
+    #[inline]
     pub(crate) fn is_symmetric(&self) -> bool {
         self.input.is_symmetric() && self.output.is_symmetric()
     }
 
-    /// What all ranks of a call must agree on, in 32 bits. Where the buffers lie in their windows is each rank's own
-    /// affair; how they are passed is not, since plans are proved for all ranks passing them alike.
+    /// What all ranks of a call must agree on, in 32 bits. Where the buffers lie is each rank's own affair. Whether they are
+    /// one is not, since plans are proved for all ranks passing them alike, except where only the root has two.
     ///
-    /// Counts are what programs get wrong: two that differ by less than 2^32 are never confused. Plans and kinds are
-    /// hashed.
+    /// Counts are what programs get wrong: two that differ by less than 2^32 are never confused. The rest is hashed.
+    #[inline]
     pub(crate) fn signature(&self) -> u32 {
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        let hash = mix(mix(mix(0, self.plan), self.count >> 32), self.kind());
-        ((hash ^ hash >> 32) as u32).wrapping_add(self.count as u32)
+        let count = if self.uneven { 0 } else { self.count };
+        let hash = mix(mix(mix(0, self.plan ^ u64::from(self.detail)), count >> 32), self.kind());
+        ((hash ^ hash >> 32) as u32).wrapping_add(count as u32)
     }
 
+    #[inline]
     pub(crate) fn pack(&self) -> [u64; PAYLOAD_WORDS] {
-        [self.plan, self.count, self.kind(), self.input.pack(), self.output.pack(), 0, 0]
+        let aliasing = u64::from(self.aliasing == Aliasing::InPlace);
+        let detail = u64::from(self.detail) << 1 | aliasing;
+        [
+            self.plan,
+            self.count,
+            self.kind(),
+            self.input.pack(),
+            self.output.pack(),
+            detail,
+            u64::from(self.root),
+        ]
     }
 
     pub(crate) fn unpack(words: [u64; PAYLOAD_WORDS]) -> Self {
-        let aliasing = if words[2] & 1 == 0 { Aliasing::OutOfPlace } else { Aliasing::InPlace };
-        let [plan, count, kind, input, output, ..] = words;
-        let what = What::ALL.into_iter().find(|what| *what as u64 == kind >> 2).unwrap_or(What::AllReduce);
-        Self { what, plan, count, aliasing, input: Location::unpack(input), output: Location::unpack(output) }
+        let [plan, count, kind, input, output, detail, root] = words;
+        let what = match kind as u8 {
+            WINDOW => What::Window,
+            LOAD => What::Load,
+            MEET => What::Meet,
+            code => What::Collective(code),
+        };
+        let reduction = match (kind >> 16) as u8 {
+            0 => None,
+            USER => Some(Reduction::UserDefined { commutes: kind & USER_COMMUTES != 0 }),
+            code => Reduction::NAMED.get(usize::from(code) - 1).copied(),
+        };
+        let in_place = detail & 1 == 1;
+        Self {
+            what,
+            plan,
+            count,
+            uneven: kind & UNEVEN != 0,
+            aliasing: if in_place { Aliasing::InPlace } else { Aliasing::OutOfPlace },
+            reduction,
+            data_type: DataType::ALL.get(usize::from((kind >> 24) as u8).wrapping_sub(1)).copied(),
+            element_bytes: (kind >> 32) as u16,
+            root: root as u32,
+            detail: (detail >> 1) as u32,
+            input: Location::unpack(input),
+            output: Location::unpack(output),
+        }
     }
 
+    /// Everything but counts, plan and places, in one word: all that must be equal and is not hashed by others.
+    #[inline]
     fn kind(&self) -> u64 {
-        u64::from(self.aliasing == Aliasing::InPlace)
-            | u64::from(self.is_symmetric()) << 1
-            | (self.what as u64) << 2
+        let what = match self.what {
+            What::Collective(code) => code,
+            What::Window => WINDOW,
+            What::Load => LOAD,
+            What::Meet => MEET,
+        };
+        let (reduction, commutes) = match self.reduction {
+            None => (0, false),
+            Some(Reduction::UserDefined { commutes }) => (USER, commutes),
+            Some(named) => {
+                (Reduction::NAMED.iter().position(|one| *one == named).unwrap_or(0) as u8 + 1, false)
+            }
+        };
+        let data_type = self.data_type.map_or(0, |data_type| data_type as u64 + 1);
+        let in_place = self.aliasing == Aliasing::InPlace && !self.is_rooted();
+        let flags = [(self.uneven, UNEVEN), (in_place, IN_PLACE), (commutes, USER_COMMUTES)];
+        let flags = flags.into_iter().map(|(is_set, flag)| u64::from(is_set) * flag).sum::<u64>();
+        u64::from(what)
+            | flags
+            | u64::from(reduction) << 16
+            | data_type << 24
+            | u64::from(self.element_bytes) << 32
+            | u64::from(self.root as u16) << 48
+    }
+
+    fn is_rooted(&self) -> bool {
+        matches!(self.what, What::Collective(1 | 2 | 6 | 7))
     }
 }
 
+const WINDOW: u8 = 100;
+const LOAD: u8 = 101;
+const MEET: u8 = 102;
+const USER: u8 = 255;
+const UNEVEN: u64 = 1 << 8;
+const IN_PLACE: u64 = 1 << 9;
+const USER_COMMUTES: u64 = 1 << 10;
+
 impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { count, aliasing, plan, .. } = self;
-        let memory = if self.is_symmetric() { "symmetric" } else { "ordinary" };
+        let Self { count, aliasing, plan, root, .. } = self;
+        let element = match (self.data_type, self.element_bytes) {
+            (Some(data_type), _) => data_type.name().to_owned(),
+            (None, 1) => "bytes".to_owned(),
+            (None, bytes) => format!("elements of {bytes} bytes"),
+        };
         match self.what {
-            What::AllReduce => {
-                write!(f, "all-reduce of {count} f32 {aliasing} in {memory} memory (plan {plan:016x})")
+            What::Collective(code) => {
+                let name = NAMES.get(usize::from(code)).copied().unwrap_or("unknown call");
+                write!(f, "{name}")?;
+                if name != "barrier" {
+                    let blocks = if self.uneven { "blocks of up to " } else { "" };
+                    write!(f, " of {blocks}{count} {element}")?;
+                }
+                if let Some(reduction) = self.reduction {
+                    write!(f, " ({reduction})")?;
+                }
+                match code {
+                    1 | 6 => write!(f, " to rank {root}")?,
+                    2 | 7 => write!(f, " from rank {root}")?,
+                    12 => {}
+                    _ => write!(f, " {aliasing}")?,
+                }
+                if *plan == 0 { Ok(()) } else { write!(f, " (plan {plan:016x})") }
             }
-            What::Window => write!(f, "window of {count} f32"),
+            What::Window => write!(f, "window of {count} {element}"),
             What::Load => write!(f, "load of plan {plan:016x}"),
+            What::Meet => write!(f, "start"),
         }
     }
 }
@@ -141,60 +292,81 @@ impl fmt::Display for Header {
 mod tests {
     use super::*;
 
-    #[test]
-    fn headers_survive_packing() {
-        let window = Location::Window { number: 3, offset: 4096 };
-        let header = Header {
-            what: What::AllReduce,
+    fn header() -> Header {
+        let at = Location::Window { number: 3, offset: 4096 };
+        Header {
+            what: What::Collective(0),
             plan: 7,
             count: 9,
+            uneven: false,
             aliasing: Aliasing::InPlace,
-            input: window,
-            output: window,
-        };
-        assert_eq!(Header::unpack(header.pack()), header);
-        let private = Header { input: Location::Private, ..header };
-        assert_eq!(Header::unpack(private.pack()), private);
-        let allocating = Header::allocating(What::Load, 7, 0);
-        assert_eq!(Header::unpack(allocating.pack()), allocating);
-        assert!(header.is_symmetric() && !private.is_symmetric());
+            reduction: Some(Reduction::Maximum),
+            data_type: Some(DataType::Bf16),
+            element_bytes: 2,
+            root: 0,
+            detail: 5,
+            input: at,
+            output: at,
+        }
     }
 
     #[test]
-    fn signatures_tell_calls_apart_but_not_offsets() {
-        let at = |offset| Location::Window { number: 0, offset };
-        let header = Header {
-            what: What::AllReduce,
-            plan: 7,
-            count: 9,
-            aliasing: Aliasing::InPlace,
-            input: at(0),
-            output: at(0),
-        };
-        assert_eq!(header.signature(), Header { input: at(64), output: at(64), ..header }.signature());
-        let others = [
-            Header { what: What::Window, ..header },
-            Header { plan: 8, ..header },
-            Header { count: 10, ..header },
-            Header { aliasing: Aliasing::OutOfPlace, ..header },
-            Header { input: Location::Private, output: Location::Private, ..header },
+    fn headers_survive_packing() {
+        let private = Location::Private { address: 0x7fff_1234_5678 };
+        let user = Some(Reduction::UserDefined { commutes: true });
+        let headers = [
+            header(),
+            Header { input: private, output: Location::NONE, ..header() },
+            Header { what: What::Collective(12), reduction: None, data_type: None, ..header() },
+            Header { reduction: user, data_type: None, element_bytes: 12, uneven: true, ..header() },
+            Header { what: What::Collective(6), root: 1000, aliasing: Aliasing::OutOfPlace, ..header() },
+            Header::allocating(What::Load, 7, 0, Elements::BYTES),
         ];
-        assert!(others.iter().all(|other| other.signature() != header.signature()));
+        for header in headers {
+            assert_eq!(Header::unpack(header.pack()), header);
+        }
+        assert!(header().is_symmetric() && !headers[1].is_symmetric());
+    }
+
+    #[test]
+    fn signatures_tell_calls_apart_but_not_places() {
+        let elsewhere = Location::Private { address: 64 };
+        assert_eq!(
+            header().signature(),
+            Header { input: elsewhere, output: elsewhere, ..header() }.signature()
+        );
+        let others = [
+            Header { what: What::Window, ..header() },
+            Header { what: What::Collective(8), ..header() },
+            Header { plan: 8, ..header() },
+            Header { count: 10, ..header() },
+            Header { uneven: true, ..header() },
+            Header { aliasing: Aliasing::OutOfPlace, ..header() },
+            Header { reduction: Some(Reduction::Sum), ..header() },
+            Header { data_type: Some(DataType::F16), ..header() },
+            Header { root: 1, ..header() },
+            Header { detail: 6, ..header() },
+        ];
+        assert!(others.iter().all(|other| other.signature() != header().signature()));
+    }
+
+    #[test]
+    fn only_the_root_knows_whether_its_buffers_are_one() {
+        let gather = Header { what: What::Collective(6), ..header() };
+        assert_eq!(gather.signature(), Header { aliasing: Aliasing::OutOfPlace, ..gather }.signature());
     }
 
     #[test]
     fn counts_are_never_confused() {
-        let header = |count| Header {
-            what: What::AllReduce,
-            plan: 7,
-            count,
-            aliasing: Aliasing::InPlace,
-            input: Location::Private,
-            output: Location::Private,
-        };
+        let header = |count| Header { count, ..header() };
         let signatures: std::collections::HashSet<_> =
             (0..200_000).map(|count| header(count).signature()).collect();
         assert_eq!(signatures.len(), 200_000);
         assert_ne!(header(5).signature(), header(5 + (1 << 32)).signature());
+    }
+
+    #[test]
+    fn every_collective_has_its_name() {
+        assert!(Collective::KINDS.iter().all(|one| NAMES[usize::from(kind(one))] == one.name()));
     }
 }

@@ -1,42 +1,48 @@
 //! Where a plan's FIFOs, counters and scratch lie in the memory that its ranks share. Every rank computes the same
-//! layout from the plan alone, so nothing has to be agreed on but the size.
+//! layout from the plans that were loaded so far, so nothing has to be agreed on but the size.
+//!
+//! Counters and scratch are a plan's own. FIFOs are not: both ends of one count its messages, whichever plan sends them, and
+//! calls run one after the other, so plans that need the same kind of FIFO between the same two ranks share it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use weftlink_plan::plan::{Input, Output, Protocol};
 use weftlink_plan::{Cut, Verified};
 
 use crate::line::{Line, PAYLOAD_WORDS};
 
-/// Bytes of a line.
+/// Bytes of a line: cuts fall on its multiples, so that two ranks never write the same one.
 pub(crate) const LINE: usize = size_of::<Line>();
-/// Elements of a line: cuts fall on its multiples, so that two ranks never write the same one.
-pub(crate) const GRANULE: usize = LINE / size_of::<f32>();
 
 /// Lines of a message whose payload rides with its flags.
 const PACKET_LINES: usize = 8;
 /// Words of such a message.
 pub(crate) const PACKET_WORDS: usize = PACKET_LINES * PAYLOAD_WORDS;
+/// Bytes of such a message.
+pub(crate) const PACKET_BYTES: usize = PACKET_WORDS * size_of::<u64>();
 /// Bytes of a message in a slot of its own: large enough to run at full speed, small enough that the slots of a FIFO
 /// stay in a core's own cache.
 const SLOT_BYTES: usize = 128 << 10;
 const SLOT_BYTES_MIN: usize = 4 << 10;
-/// The most that all slots of a plan may take together, before they become smaller.
+/// What slots take together when all ranks talk to all, before they become smaller.
 const SLOTS_BYTES_MAX: usize = 64 << 20;
+const SLOTS_PER_FIFO: usize = 4;
 const PAGE: usize = 4096;
 
-/// The places of everything a plan shares, in bytes from the start of its memory.
-#[derive(Debug, Clone)]
-pub(crate) struct Layout {
-    /// Counters, rank by rank, a line each.
-    pub(crate) counters: usize,
-    pub(crate) fifos: Vec<FifoPlace>,
-    /// Scratch, rank by rank.
-    pub(crate) scratch: usize,
-    pub(crate) scratch_stride: usize,
-    /// The most elements a chunk may have; nothing if no message or scratch limits it.
-    pub(crate) chunk_max: Option<usize>,
-    pub(crate) bytes: usize,
+/// The FIFOs of a communicator.
+#[derive(Debug, Default)]
+pub(crate) struct Fifos {
+    places: Vec<FifoPlace>,
+    /// By what tells them apart; the last of it numbers those that one plan uses side by side.
+    by_key: BTreeMap<(u32, u32, FifoKind, u32), usize>,
+}
+
+/// What FIFOs between the same two ranks differ in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct FifoKind {
+    depth: u32,
+    /// Whether payload rides with the flags.
+    packets: bool,
 }
 
 /// One FIFO.
@@ -44,9 +50,9 @@ pub(crate) struct Layout {
 pub(crate) struct FifoPlace {
     pub(crate) source: u32,
     pub(crate) target: u32,
-    pub(crate) channel: u32,
     pub(crate) depth: usize,
-    /// The line with the credits, then the lines of the slots, then the slots' bulk memory, if any.
+    /// In the memory of the plan that needed it first: the line with the credits, then the lines of the slots, then the
+    /// slots' bulk memory, if any.
     pub(crate) released: usize,
     pub(crate) slots: usize,
     pub(crate) slot_lines: usize,
@@ -61,15 +67,27 @@ impl FifoPlace {
     }
 }
 
-impl Layout {
-    pub(crate) fn new(plan: &Verified) -> Self {
-        let keys = fifos_of(plan);
-        let is_packet = |channel: u32| plan.channels[channel as usize].protocol != Protocol::Simple;
-        let depth = |channel: u32| plan.channels[channel as usize].depth as usize;
-        let slots: usize =
-            keys.iter().filter(|key| !is_packet(key.2)).map(|key| depth(key.2)).sum::<usize>().max(1);
-        let slot_bytes = (SLOTS_BYTES_MAX / slots / PAGE * PAGE).clamp(SLOT_BYTES_MIN, SLOT_BYTES);
+/// The places of everything a plan needs, in bytes from the start of its memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    /// Counters, rank by rank, a line each.
+    pub(crate) counters: usize,
+    /// The number of the FIFO for each source, target and channel.
+    pub(crate) fifos: BTreeMap<(u32, u32, u32), usize>,
+    /// FIFOs that no plan before had, which lie in this plan's memory.
+    pub(crate) new_fifos: std::ops::Range<usize>,
+    /// Scratch, rank by rank.
+    pub(crate) scratch: usize,
+    pub(crate) scratch_stride: usize,
+    /// The most bytes a chunk may have; nothing if no message or scratch limits it.
+    pub(crate) chunk_bytes_max: Option<usize>,
+    pub(crate) bytes: usize,
+}
 
+impl Layout {
+    /// Places a plan, adding to the FIFOs what it needs and is not there.
+    pub(crate) fn new(plan: &Verified, fifos: &mut Fifos) -> Self {
+        let slot_bytes = slot_bytes(plan.ranks as usize);
         let mut next = 0;
         let mut take = |bytes: usize, align: usize| {
             let at = usize::next_multiple_of(next, align);
@@ -78,59 +96,100 @@ impl Layout {
         };
         let ranks = plan.ranks as usize;
         let counters = take(ranks * plan.counters as usize * LINE, PAGE);
-        let fifos: Vec<_> = keys
-            .into_iter()
-            .map(|(source, target, channel)| {
-                let (depth, packet) = (depth(channel), is_packet(channel));
-                let slot_lines = if packet { PACKET_LINES } else { 1 };
-                let bulk_stride = if packet { 0 } else { slot_bytes };
+        let known = fifos.places.len();
+        let mut used: BTreeMap<(u32, u32, FifoKind), u32> = BTreeMap::new();
+        let mut number = |(source, target, channel): (u32, u32, u32)| {
+            let channel = &plan.channels[channel as usize];
+            let kind = FifoKind { depth: channel.depth, packets: channel.protocol != Protocol::Simple };
+            let side_by_side = used.entry((source, target, kind)).or_insert(0);
+            let key = (source, target, kind, *side_by_side);
+            *side_by_side += 1;
+            *fifos.by_key.entry(key).or_insert_with(|| {
+                let (depth, packets) = (channel.depth as usize, kind.packets);
+                let slot_lines = if packets { PACKET_LINES } else { 1 };
+                let bulk_stride = if packets { 0 } else { slot_bytes };
                 // Neighbouring lines are fetched in pairs: what different ranks write is kept two lines apart.
                 let released = take(2 * LINE, 2 * LINE);
                 let slots = take(depth * slot_lines * LINE, 2 * LINE);
-                let bulk = take(depth * bulk_stride, if packet { LINE } else { PAGE });
-                FifoPlace { source, target, channel, depth, released, slots, slot_lines, bulk, bulk_stride }
+                let bulk = take(depth * bulk_stride, if packets { LINE } else { PAGE });
+                fifos.places.push(FifoPlace {
+                    source,
+                    target,
+                    depth,
+                    released,
+                    slots,
+                    slot_lines,
+                    bulk,
+                    bulk_stride,
+                });
+                fifos.places.len() - 1
             })
-            .collect();
-        let of_packet = PACKET_WORDS * size_of::<u64>();
-        let messages = fifos.iter().map(|fifo| if fifo.is_packet() { of_packet } else { slot_bytes });
+        };
+        let numbers: BTreeMap<_, _> = keys_of(plan).into_iter().map(|key| (key, number(key))).collect();
+        let message =
+            |number: &usize| if fifos.places[*number].is_packet() { PACKET_BYTES } else { slot_bytes };
         let scratch_chunks = plan.chunks.scratch as usize;
-        let limit = messages.chain((scratch_chunks > 0).then_some(slot_bytes)).min();
-        let chunk_max = limit.map(|bytes| bytes / size_of::<f32>() / GRANULE * GRANULE);
-        let scratch_stride = scratch_chunks * chunk_max.unwrap_or(0) * size_of::<f32>();
+        let chunk_bytes_max =
+            numbers.values().map(message).chain((scratch_chunks > 0).then_some(slot_bytes)).min();
+        let scratch_stride = scratch_chunks * chunk_bytes_max.unwrap_or(0).next_multiple_of(LINE);
         let scratch = take(ranks * scratch_stride, PAGE);
         let bytes = next.next_multiple_of(PAGE);
-        Self { counters, fifos, scratch, scratch_stride, chunk_max, bytes }
+        let new_fifos = known..fifos.places.len();
+        Self { counters, fifos: numbers, new_fifos, scratch, scratch_stride, chunk_bytes_max, bytes }
     }
 
-    /// How a buffer of so many elements is cut for this plan.
-    pub(crate) fn cut(&self, plan: &Verified, count: usize) -> Cut {
-        match self.chunk_max {
-            Some(chunk_max) => Cut::new(count, plan.chunks.output, GRANULE, chunk_max),
-            None => Cut::whole(count, plan.chunks.output, GRANULE),
-        }
+    /// How a block of so many elements is cut for this plan; nothing if not even one element fits into a message.
+    pub(crate) fn cut(&self, plan: &Verified, count: usize, element_bytes: usize) -> Option<Cut> {
+        let chunks = plan.chunks_per_block();
+        let granule = LINE / common_divisor(LINE, element_bytes);
+        let Some(bytes_max) = self.chunk_bytes_max else { return Some(Cut::whole(count, chunks, granule)) };
+        let fitting = bytes_max / element_bytes;
+        // Elements of odd sizes whose lines end together only after a whole message are cut anywhere.
+        let granule = if granule <= fitting { granule } else { 1 };
+        (fitting > 0).then(|| Cut::new(count, chunks, granule, fitting / granule * granule))
     }
 }
 
+impl Fifos {
+    /// All of them.
+    pub(crate) fn places(&self) -> &[FifoPlace] {
+        &self.places
+    }
+}
+
+/// Bytes of a slot: as many as keep all slots together within bounds if every rank sends to every other.
+fn slot_bytes(ranks: usize) -> usize {
+    let slots = (SLOTS_PER_FIFO * ranks * ranks.saturating_sub(1)).max(1);
+    let bytes = SLOTS_BYTES_MAX / slots;
+    // The largest power of two that is not more.
+    let power = 1 << bytes.max(1).ilog2();
+    usize::clamp(power, SLOT_BYTES_MIN, SLOT_BYTES)
+}
+
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
+}
+
 /// Every FIFO that some step uses: source, target, channel.
-fn fifos_of(plan: &Verified) -> BTreeSet<(u32, u32, u32)> {
-    let mut fifos = BTreeSet::new();
+fn keys_of(plan: &Verified) -> std::collections::BTreeSet<(u32, u32, u32)> {
+    let mut keys = std::collections::BTreeSet::new();
     for (rank, program) in (0..).zip(&plan.programs) {
         for lane in &program.lanes {
             for step in lane.walk().filter_map(|visit| visit.step.at(&visit.iterations)) {
                 for input in &step.inputs {
                     if let Input::Received { from } = *input {
-                        fifos.insert((from, rank, lane.channel));
+                        keys.insert((from, rank, lane.channel));
                     }
                 }
                 for output in &step.outputs {
                     if let Output::Sent { to } = *output {
-                        fifos.insert((rank, to, lane.channel));
+                        keys.insert((rank, to, lane.channel));
                     }
                 }
             }
         }
     }
-    fifos
+    keys
 }
 
 #[cfg(test)]
@@ -140,30 +199,63 @@ mod tests {
 
     #[test]
     fn nothing_overlaps() {
-        for algorithm in Algorithm::doing(&Collective::AllReduce) {
-            for ranks in [1, 2, 5, 9] {
-                let plan = verify(algorithm.plan(ranks, 2).without_switches()).unwrap();
-                let layout = Layout::new(&plan);
-                let mut taken = vec![(layout.counters, ranks as usize * plan.counters as usize * LINE)];
-                for fifo in &layout.fifos {
-                    taken.push((fifo.released, LINE));
-                    taken.push((fifo.slots, fifo.depth * fifo.slot_lines * LINE));
-                    taken.push((fifo.bulk, fifo.depth * fifo.bulk_stride));
+        for collective in Collective::KINDS {
+            for algorithm in Algorithm::doing(&collective) {
+                for ranks in [1, 2, 5, 9] {
+                    let Ok(plan) = algorithm.flat(&collective, ranks, 2) else { continue };
+                    let plan = verify(plan.without_switches()).unwrap();
+                    let mut fifos = Fifos::default();
+                    let layout = Layout::new(&plan, &mut fifos);
+                    let mut taken = vec![(layout.counters, ranks as usize * plan.counters as usize * LINE)];
+                    for fifo in fifos.places() {
+                        taken.push((fifo.released, LINE));
+                        taken.push((fifo.slots, fifo.depth * fifo.slot_lines * LINE));
+                        taken.push((fifo.bulk, fifo.depth * fifo.bulk_stride));
+                    }
+                    taken.push((layout.scratch, ranks as usize * layout.scratch_stride));
+                    taken.sort_unstable();
+                    assert!(
+                        taken.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0),
+                        "{algorithm} {ranks}"
+                    );
+                    assert!(taken.iter().all(|&(at, bytes)| at % LINE == 0 && at + bytes <= layout.bytes));
                 }
-                taken.push((layout.scratch, ranks as usize * layout.scratch_stride));
-                taken.sort_unstable();
-                assert!(
-                    taken.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0),
-                    "{algorithm} {ranks}"
-                );
-                assert!(taken.iter().all(|&(at, bytes)| at % LINE == 0 && at + bytes <= layout.bytes));
             }
         }
     }
 
     #[test]
+    fn plans_share_fifos_but_a_plan_does_not_share_with_itself() {
+        let mut fifos = Fifos::default();
+        let mut place = |plan| Layout::new(&verify(plan).unwrap(), &mut fifos);
+        let one = place(Algorithm::Ring.plan(4, 1));
+        let other = place(Algorithm::Ring.flat(&Collective::AllGather, 4, 1).unwrap());
+        let two = place(Algorithm::Ring.plan(4, 2));
+        assert_eq!((one.new_fifos.len(), other.new_fifos.len()), (4, 0));
+        assert_eq!(one.fifos, other.fifos);
+        let mut numbers: Vec<_> = two.fifos.values().collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), two.fifos.len());
+    }
+
+    #[test]
     fn many_ranks_get_smaller_slots() {
         let plan = verify(Algorithm::Exchange.plan(32, 1)).unwrap();
-        assert!(Layout::new(&plan).bytes < 80 << 20);
+        assert!(Layout::new(&plan, &mut Fifos::default()).bytes < 80 << 20);
+    }
+
+    #[test]
+    fn elements_of_any_size_are_cut() {
+        let plan = verify(Algorithm::Ring.plan(2, 1)).unwrap();
+        let layout = Layout::new(&plan, &mut Fifos::default());
+        for bytes in [1, 2, 3, 4, 12, 16, 100, 4096, 100_001] {
+            let cut = layout.cut(&plan, 1000, bytes).unwrap();
+            let all: usize =
+                (0..cut.tiles()).flat_map(|tile| (0..2).map(move |chunk| cut.range(tile, chunk).len())).sum();
+            assert_eq!(all, 1000);
+            assert!(cut.range(0, 0).len() * bytes <= SLOT_BYTES);
+        }
+        assert_eq!(layout.cut(&plan, 1, SLOT_BYTES + 1), None);
     }
 }

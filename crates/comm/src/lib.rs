@@ -12,11 +12,13 @@
 
 mod available;
 pub mod bootstrap;
+mod buffers;
 mod choose;
 mod communicator;
 mod compile;
 #[doc(hidden)]
 pub mod counter;
+mod data;
 mod engine;
 mod error;
 mod failure;
@@ -28,6 +30,8 @@ mod layout;
 #[doc(hidden)]
 pub mod line;
 pub mod memory;
+mod operation;
+mod reach;
 mod shared;
 mod sync;
 #[doc(hidden)]
@@ -42,6 +46,10 @@ mod loom_tests;
 mod stress_tests;
 
 pub use available::memory_bytes as available_memory_bytes;
-pub use communicator::{Communicator, Options, PlanId, Taken, on_threads};
+pub use buffers::Buffers;
+pub use communicator::{Communicator, Options, PlanId, Request, Taken, on_threads};
+pub use data::Data;
 pub use error::Error;
-pub use window::{Buffers, Part, PartMut, Window};
+pub use operation::Operation;
+pub use weftlink_plan::{DataType, Reduction};
+pub use window::{Part, PartMut, Window};

@@ -1,26 +1,41 @@
 //! What a rank shares with the others of its communicator, whatever the plan: headers, departures, the lines waits
 //! need, windows.
+//!
+//! Every rank keeps the headers of its last calls, so that peers that are behind can still read what it called. That no
+//! rank gets so far ahead that it overwrites one is seen to before a header is written ([`Shared::look_back`]).
 
 // Lines and windows are places in mapped memory.
 #![allow(unsafe_code)]
 
+use weftlink_plan::Collective;
+
 use crate::counter::Counter;
 use crate::header::Header;
-use crate::kernels::Kernels;
+use crate::kernels::{Kernel, Kernels};
 use crate::layout::LINE;
 use crate::line::{Line, Poll};
 use crate::memory::SharedMemory;
+use crate::operation::Arithmetic;
 use crate::wait::{Stop, Waiter};
+
+/// How many of its headers a rank keeps.
+pub(crate) const HEADERS: usize = 64;
+/// How often ranks make sure that none is far behind, in calls. Whoever passes such a call knows that all have made the one
+/// this many and one more before it; with half of the headers that is enough to never overwrite one that is still read.
+const LOOK_BACK: u32 = HEADERS as u32 / 2;
 
 /// One rank's view of what all share.
 pub(crate) struct Shared {
-    /// Every rank's header.
+    /// Every rank's headers.
     pub(crate) headers: Vec<Counter<'static>>,
     /// Every rank's word that it makes no more calls.
     pub(crate) departures: Vec<Counter<'static>>,
     pub(crate) waiter: Waiter<'static>,
     pub(crate) windows: Vec<WindowPlace>,
     pub(crate) kernels: Kernels,
+    pub(crate) copy: Kernel,
+    /// The processes, as they are called here.
+    pub(crate) pids: Vec<u32>,
 }
 
 /// A window of symmetric memory: rank r's part is at `base + r * stride`.
@@ -34,34 +49,82 @@ pub(crate) struct WindowPlace {
 unsafe impl Send for Shared {}
 
 /// A call as its rank makes it.
-pub(crate) struct Call {
+pub(crate) struct Call<'a> {
     pub(crate) header: Header,
     pub(crate) signature: u32,
     /// The number of the call in its communicator.
     pub(crate) number: u32,
-    pub(crate) input: *const f32,
-    pub(crate) output: *mut f32,
+    pub(crate) collective: &'a Collective,
+    pub(crate) arithmetic: Arithmetic<'a>,
+    pub(crate) input: *const u8,
+    pub(crate) output: *mut u8,
 }
 
 impl Shared {
+    /// How many ranks there are.
+    #[inline]
+    pub(crate) fn size(&self) -> u32 {
+        self.departures.len() as u32
+    }
+
+    /// Where a rank announces the call of a number.
+    #[inline]
+    pub(crate) fn header(&self, rank: usize, number: u32) -> Counter<'static> {
+        self.headers[rank * HEADERS + number as usize % HEADERS]
+    }
+
+    /// Where all ranks announce the call of a number.
+    fn headers_of(&self, number: u32) -> impl Iterator<Item = Counter<'static>> {
+        (0..self.size() as usize).map(move |rank| self.header(rank, number))
+    }
+
     /// Publishes what this rank calls.
     #[inline]
-    pub(crate) fn announce(&self, rank: usize, call: &Call) {
-        let line = self.headers[rank].announce(call.number, call.signature, call.header.pack());
-        self.waiter.wake(line);
+    pub(crate) fn announce(&self, rank: usize, call: &Call<'_>) {
+        let header = self.header(rank, call.number);
+        self.waiter.wake(header.announce(call.number, call.signature, call.header.pack()));
+    }
+
+    /// Waits, now and then, until all ranks are near enough that the header of a call may be written. Who is not, if that
+    /// takes too long.
+    #[inline]
+    pub(crate) fn look_back(&self, number: u32) -> Result<(), (Stop, u32)> {
+        if number.is_multiple_of(LOOK_BACK) {
+            self.wait_for_all(number.wrapping_sub(LOOK_BACK - 1))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Waits until all ranks have made the call of a number.
+    pub(crate) fn wait_for_all(&self, number: u32) -> Result<(), (Stop, u32)> {
+        for (rank, header) in (0..).zip(self.headers_of(number)) {
+            let arrived = || if header.has_reached(number) { Poll::Ready } else { Poll::Pending };
+            let left = || {
+                let gone = self.departures[rank as usize].poll(1, 0, 1) == Poll::Ready;
+                (gone && !header.has_reached(number)).then_some(Stop::Left { rank })
+            };
+            self.waiter.wait_doubting(Some(header.line()), arrived, left).map_err(|stop| (stop, rank))?;
+        }
+        Ok(())
+    }
+
+    /// What all ranks call under a number, once they have.
+    pub(crate) fn calls(&self, number: u32) -> impl Iterator<Item = Header> {
+        self.headers_of(number).map(|header| Header::unpack(header.announcement()))
     }
 
     /// Why a wait will never end: a rank that is in a call of the same number but not in the same call, or that has left
     /// before it made the call.
     #[cold]
-    pub(crate) fn doubt(&self, call: &Call) -> Option<Stop> {
-        let ranks = || self.headers.iter().zip(&self.departures);
+    pub(crate) fn doubt(&self, call: &Call<'_>) -> Option<Stop> {
+        let ranks = || self.headers_of(call.number).zip(&self.departures);
         let mismatch = ranks().find_map(|(header, _)| {
             header.signature_at(call.number).filter(|&found| found != call.signature)
         });
         let left = || {
             // A rank's departure is looked at first: its last call was announced before it.
-            let gone = |(header, departure): (&Counter<'_>, &Counter<'_>)| {
+            let gone = |(header, departure): (Counter<'_>, &Counter<'_>)| {
                 departure.poll(1, 0, 1) == Poll::Ready
                     && header.poll(call.number, call.signature, call.number) == Poll::Pending
             };
@@ -71,11 +134,11 @@ impl Shared {
     }
 
     /// A rank whose call of the same number is another one, and what it calls.
-    pub(crate) fn other_call(&self, call: &Call) -> Option<(u32, Header)> {
+    pub(crate) fn other_call(&self, call: &Call<'_>) -> Option<(u32, Header)> {
         let differs = |header: &Counter<'_>| {
             header.signature_at(call.number).is_some_and(|found| found != call.signature)
         };
-        let (rank, header) = (0..).zip(&self.headers).find(|(_, header)| differs(header))?;
+        let (rank, header) = (0..).zip(self.headers_of(call.number)).find(|(_, header)| differs(header))?;
         Some((rank, Header::unpack(header.announcement())))
     }
 }

@@ -80,6 +80,14 @@ pub enum Stop {
         /// That rank.
         rank: u32,
     },
+    /// The kernel does not read the memory of a rank's process. It is gone, or it may not be read any more.
+    #[error("the memory of rank {rank} cannot be read (error {error})")]
+    Unreadable {
+        /// That rank.
+        rank: u32,
+        /// The number of the error, as the system numbers them.
+        error: i32,
+    },
     /// The peer is in another call. The ranks disagree about the order or the arguments of their calls: fix the program.
     #[error("the peer is in a call with the signature {found:#010x}, which is not this call's")]
     Mismatch {

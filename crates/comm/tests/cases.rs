@@ -10,10 +10,10 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
-use weftlink_comm::{Communicator, Options, PlanId, Taken, Window};
+use weftlink_comm::{Communicator, Options, PlanId, Reduction, Request, Taken, Window};
 use weftlink_plan::domain::elements::oracle;
 use weftlink_plan::interpret::{Event, Shape};
-use weftlink_plan::{Aliasing, Verified, verify};
+use weftlink_plan::{Aliasing, Collective, Verified, verify};
 use weftlink_testkit::cases::{self, Case, Memory};
 use weftlink_testkit::trace::replay;
 
@@ -104,7 +104,7 @@ struct Outcome {
 /// One rank, with windows long enough for all its cases and the plans it has loaded.
 struct Rank<'c> {
     comm: &'c mut Communicator,
-    windows: [Window; 2],
+    windows: [Window<f32>; 2],
     plans: BTreeMap<(String, u32), (PlanId, Arc<Verified>)>,
 }
 
@@ -112,7 +112,7 @@ impl<'c> Rank<'c> {
     fn new(comm: &'c mut Communicator, cases: &[Case]) -> Self {
         // An offset that differs from rank to rank must not matter.
         let length = cases.iter().map(|case| case.count).max().unwrap_or(0) + 16 * comm.size();
-        let windows = [comm.window(length).unwrap(), comm.window(length).unwrap()];
+        let windows = [comm.window::<f32>(length).unwrap(), comm.window::<f32>(length).unwrap()];
         Self { comm, windows, plans: BTreeMap::new() }
     }
 
@@ -134,30 +134,46 @@ impl<'c> Rank<'c> {
         let (output, taken) = match (case.memory, case.aliasing) {
             (Memory::Ordinary, Aliasing::InPlace) => {
                 let mut buffer = input.clone();
-                let taken = comm.all_reduce_traced(*id, &mut buffer, tickets);
+                let taken = comm.run_traced(
+                    Request::new(&Collective::AllReduce, &mut buffer).with(Reduction::Sum).by(*id),
+                    tickets,
+                );
                 (buffer, taken)
             }
             (Memory::Ordinary, Aliasing::OutOfPlace) => {
                 let mut output = vec![f32::NAN; case.count];
-                let taken = comm.all_reduce_traced(*id, (&input[..], &mut output[..]), tickets);
+                let taken = comm.run_traced(
+                    Request::new(&Collective::AllReduce, (&input[..], &mut output[..]))
+                        .with(Reduction::Sum)
+                        .by(*id),
+                    tickets,
+                );
                 (output, taken)
             }
             (Memory::Symmetric, Aliasing::InPlace) => {
                 first[range.clone()].copy_from_slice(&input);
-                let taken = comm.all_reduce_traced(*id, first.part_mut(range.clone()), tickets);
+                let taken = comm.run_traced(
+                    Request::new(&Collective::AllReduce, first.part_mut(range.clone()))
+                        .with(Reduction::Sum)
+                        .by(*id),
+                    tickets,
+                );
                 (first[range].to_vec(), taken)
             }
             (Memory::Symmetric, Aliasing::OutOfPlace) => {
                 first[range.clone()].copy_from_slice(&input);
                 second[range.clone()].fill(f32::NAN);
                 let buffers = (first.part(range.clone()), second.part_mut(range.clone()));
-                let taken = comm.all_reduce_traced(*id, buffers, tickets);
+                let taken = comm.run_traced(
+                    Request::new(&Collective::AllReduce, buffers).with(Reduction::Sum).by(*id),
+                    tickets,
+                );
                 assert_eq!(first[range.clone()], input, "{case:?}: the input is left alone");
                 (second[range].to_vec(), taken)
             }
         };
         let taken = taken.unwrap_or_else(|error| panic!("{case:?}: {error}"));
-        let cut = comm.cut(*id, case.count).unwrap();
+        let cut = comm.cut(*id, case.count, 4).unwrap().unwrap();
         Some(Outcome { plan: Arc::clone(plan), cut, output, taken })
     }
 }

@@ -7,7 +7,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use weftlink_comm::{Communicator, Options};
+use weftlink_comm::{Communicator, Options, Reduction, Request};
 use weftlink_plan::{Algorithm, Collective, verify};
 
 thread_local!(static COUNTED: Cell<u64> = const { Cell::new(0) });
@@ -38,18 +38,26 @@ fn calls_neither_allocate_nor_free() {
     let work = |mut comm: Communicator| {
         let size = comm.size() as u32;
         let mut plans: Vec<_> = Algorithm::doing(&Collective::AllReduce)
-            .map(|algorithm| comm.built_in(algorithm).unwrap())
+            .map(|algorithm| comm.built_in(algorithm, &Collective::AllReduce).unwrap())
             .collect();
         plans.push(comm.load(verify(Algorithm::Ring.plan(size, 2)).unwrap()).unwrap());
-        let (input, mut output) = (comm.window(70_000).unwrap(), comm.window(70_000).unwrap());
+        let (input, mut output) = (comm.window::<f32>(70_000).unwrap(), comm.window::<f32>(70_000).unwrap());
         let mut values = vec![1.0; 70_000];
         let mut round = |comm: &mut Communicator| {
             for count in [0, 1, 112, 113, 5000, 70_000] {
                 for &plan in &plans {
-                    comm.all_reduce_with(plan, (input.part(0..count), output.part_mut(0..count))).unwrap();
+                    comm.run(
+                        Request::new(
+                            &Collective::AllReduce,
+                            (input.part(0..count), output.part_mut(0..count)),
+                        )
+                        .with(Reduction::Sum)
+                        .by(plan),
+                    )
+                    .unwrap();
                 }
-                comm.all_reduce(&mut values[..count]).unwrap();
-                comm.all_reduce(output.part_mut(0..count)).unwrap();
+                comm.all_reduce(&mut values[..count], Reduction::Sum).unwrap();
+                comm.all_reduce(output.part_mut(0..count), Reduction::Sum).unwrap();
             }
         };
         round(&mut comm);

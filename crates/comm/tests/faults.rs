@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use weftlink_comm::{Communicator, Error, Options};
+use weftlink_comm::{Communicator, Error, Options, Reduction, Request};
 use weftlink_plan::{Algorithm, Collective, verify};
 
 /// Long enough that only a real wait for nothing reaches it.
@@ -18,7 +18,8 @@ fn on_ranks<T: Send>(
     work: impl Fn(Communicator) -> T + Sync,
 ) -> Vec<Vec<T>> {
     let run = |spin| {
-        let ranks = Communicator::threads(size, Options { deadline, spin: Some(spin) }).unwrap();
+        let ranks = Communicator::threads(size, Options { deadline, spin: Some(spin), ..Options::default() })
+            .unwrap();
         std::thread::scope(|scope| {
             let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| work(comm))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -30,7 +31,7 @@ fn on_ranks<T: Send>(
 /// Loads every plan, so that later differences are not noticed while loading.
 fn load_all(comm: &mut Communicator) {
     for algorithm in Algorithm::doing(&Collective::AllReduce) {
-        comm.built_in(algorithm).unwrap();
+        comm.built_in(algorithm, &Collective::AllReduce).unwrap();
     }
 }
 
@@ -40,7 +41,7 @@ fn different_counts_are_shown_from_both_sides() {
         for errors in on_ranks(2, LONG, |mut comm| {
             load_all(&mut comm);
             let mut values = vec![1.0; counts[comm.rank()]];
-            comm.all_reduce(&mut values).unwrap_err()
+            comm.all_reduce(&mut values, Reduction::Sum).unwrap_err()
         }) {
             for (rank, error) in errors.iter().enumerate() {
                 let Error::Mismatch { mine, theirs, other, .. } = error else { panic!("{error}") };
@@ -56,13 +57,13 @@ fn different_counts_are_shown_from_both_sides() {
 fn a_call_that_differs_in_how_buffers_are_passed_is_shown() {
     for errors in on_ranks(2, LONG, |mut comm| {
         load_all(&mut comm);
-        let plan = comm.built_in(Algorithm::TwoShot).unwrap();
-        let (mut a, mut b) = (comm.window(5000).unwrap(), comm.window(5000).unwrap());
+        let plan = comm.built_in(Algorithm::TwoShot, &Collective::AllReduce).unwrap();
+        let (mut a, mut b) = (comm.window::<f32>(5000).unwrap(), comm.window::<f32>(5000).unwrap());
         let in_place = comm.rank() == 0;
         let called = if in_place {
-            comm.all_reduce_with(plan, &mut a)
+            comm.run(Request::new(&Collective::AllReduce, &mut a).with(Reduction::Sum).by(plan))
         } else {
-            comm.all_reduce_with(plan, (&a, &mut b))
+            comm.run(Request::new(&Collective::AllReduce, (&a, &mut b)).with(Reduction::Sum).by(plan))
         };
         called.unwrap_err().to_string()
     }) {
@@ -77,7 +78,7 @@ fn a_call_that_differs_in_how_buffers_are_passed_is_shown() {
 fn differences_are_shown_while_plans_are_loaded_too() {
     for errors in on_ranks(2, LONG, |mut comm| {
         let mut values = vec![1.0; if comm.rank() == 0 { 2 } else { 50_000 }];
-        comm.all_reduce(&mut values).unwrap_err().to_string()
+        comm.all_reduce(&mut values, Reduction::Sum).unwrap_err().to_string()
     }) {
         for error in errors {
             assert!(error.contains("of 2 f32") && error.contains("of 50000 f32"), "{error}");
@@ -90,14 +91,14 @@ fn a_difference_is_shown_when_only_one_side_has_to_allocate() {
     // The others wait in a call whose plan they have; rank 1 loads one, or allocates a window.
     for allocate in [false, true] {
         for errors in on_ranks(3, LONG, |mut comm| {
-            let mut window = comm.window(5000).unwrap();
-            comm.all_reduce(&mut window).unwrap();
+            let mut window = comm.window::<f32>(5000).unwrap();
+            comm.all_reduce(&mut window, Reduction::Sum).unwrap();
             if comm.rank() != 1 {
-                comm.all_reduce(&mut window).unwrap_err()
+                comm.all_reduce(&mut window, Reduction::Sum).unwrap_err()
             } else if allocate {
-                comm.window(77).unwrap_err()
+                comm.window::<f32>(77).unwrap_err()
             } else {
-                comm.all_reduce(&mut vec![1.0; 5000]).unwrap_err()
+                comm.all_reduce(&mut vec![1.0; 5000], Reduction::Sum).unwrap_err()
             }
         }) {
             let other = if allocate { "window of 77 f32" } else { "in ordinary memory" };
@@ -111,7 +112,9 @@ fn a_difference_is_shown_when_only_one_side_has_to_allocate() {
 
 #[test]
 fn windows_of_different_lengths_are_shown() {
-    for errors in on_ranks(2, LONG, |mut comm| comm.window(1000 + comm.rank()).unwrap_err().to_string()) {
+    for errors in
+        on_ranks(2, LONG, |mut comm| comm.window::<f32>(1000 + comm.rank()).unwrap_err().to_string())
+    {
         for error in errors {
             assert!(error.contains("window of 1000 f32") && error.contains("window of 1001 f32"), "{error}");
         }
@@ -123,7 +126,7 @@ fn a_panic_of_one_rank_is_the_panic_of_all() {
     let run = || {
         weftlink_comm::on_threads(3, |mut comm| {
             assert_ne!(comm.rank(), 1, "the reason");
-            comm.all_reduce(&mut [1.0])
+            comm.all_reduce(&mut [1.0], Reduction::Sum)
         })
     };
     let panic = std::panic::catch_unwind(run).unwrap_err();
@@ -135,9 +138,9 @@ fn a_panic_of_one_rank_is_the_panic_of_all() {
 fn bystanders_of_a_difference_end_too() {
     for errors in on_ranks(4, LONG, |mut comm| {
         load_all(&mut comm);
-        let plan = comm.built_in(Algorithm::Ring).unwrap();
+        let plan = comm.built_in(Algorithm::Ring, &Collective::AllReduce).unwrap();
         let mut values = vec![1.0; if comm.rank() == 2 { 700 } else { 800 }];
-        comm.all_reduce_with(plan, &mut values).unwrap_err()
+        comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(plan)).unwrap_err()
     }) {
         for error in &errors {
             assert!(matches!(error, Error::Mismatch { .. }), "{error}");
@@ -153,10 +156,13 @@ fn a_rank_that_stays_away_is_named_at_the_deadline() {
         let (done, wait) = (std::sync::Barrier::new(2), SHORT);
         for errors in on_ranks(2, wait, |mut comm| {
             load_all(&mut comm);
-            let plan = comm.built_in(algorithm).unwrap();
-            let (a, mut b) = (comm.window(300).unwrap(), comm.window(300).unwrap());
-            let error =
-                (comm.rank() == 0).then(|| comm.all_reduce_with(plan, (&a, &mut b)).unwrap_err().to_string());
+            let plan = comm.built_in(algorithm, &Collective::AllReduce).unwrap();
+            let (a, mut b) = (comm.window::<f32>(300).unwrap(), comm.window::<f32>(300).unwrap());
+            let error = (comm.rank() == 0).then(|| {
+                comm.run(Request::new(&Collective::AllReduce, (&a, &mut b)).with(Reduction::Sum).by(plan))
+                    .unwrap_err()
+                    .to_string()
+            });
             // Only then may rank 1 go: a rank that leaves is another error.
             done.wait();
             error
@@ -173,11 +179,15 @@ fn a_rank_that_leaves_is_named_at_once() {
         for errors in on_ranks(3, LONG, |mut comm| {
             let plan = comm.load(verify(Algorithm::Ring.plan(3, lanes)).unwrap()).unwrap();
             let mut values = vec![1.0; 1000];
-            comm.all_reduce_with(plan, &mut values).unwrap();
+            comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(plan))
+                .unwrap();
             if comm.rank() == 1 {
                 return None;
             }
-            Some(comm.all_reduce_with(plan, &mut values).unwrap_err())
+            Some(
+                comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(plan))
+                    .unwrap_err(),
+            )
         }) {
             assert!(errors[1].is_none());
             for error in [&errors[0], &errors[2]] {
@@ -195,13 +205,10 @@ fn a_rank_that_leaves_is_named_at_once() {
 fn a_plan_has_one_engine_however_it_was_asked_for() {
     for sums in on_ranks(2, LONG, |mut comm| {
         let mut values = vec![1.0; 100_000];
-        assert_eq!(comm.choice(400_000, false), Algorithm::Ring);
-        comm.all_reduce(&mut values).unwrap();
-        // One rank names the plan that the other's call chooses.
+        comm.all_reduce(&mut values, Reduction::Sum).unwrap();
         let ring = comm.load(verify(Algorithm::Ring.plan(2, 1)).unwrap()).unwrap();
-        assert_eq!(ring, comm.built_in(Algorithm::Ring).unwrap());
-        if comm.rank() == 0 { comm.all_reduce_with(ring, &mut values) } else { comm.all_reduce(&mut values) }
-            .unwrap();
+        assert_eq!(ring, comm.built_in(Algorithm::Ring, &Collective::AllReduce).unwrap());
+        comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(ring)).unwrap();
         values[0]
     }) {
         assert_eq!(sums, [4.0, 4.0]);
@@ -213,8 +220,8 @@ fn after_a_failure_the_communicator_says_so() {
     for errors in on_ranks(2, LONG, |mut comm| {
         load_all(&mut comm);
         let mut values = vec![1.0; 10 + comm.rank()];
-        let first = comm.all_reduce(&mut values).unwrap_err();
-        (first, comm.all_reduce(&mut values).unwrap_err(), comm.window(1).unwrap_err())
+        let first = comm.all_reduce(&mut values, Reduction::Sum).unwrap_err();
+        (first, comm.all_reduce(&mut values, Reduction::Sum).unwrap_err(), comm.window::<f32>(1).unwrap_err())
     }) {
         for (first, second, third) in errors {
             assert!(matches!(&second, Error::Failed(why) if *why == first.to_string()), "{second}");
@@ -226,23 +233,36 @@ fn after_a_failure_the_communicator_says_so() {
 #[test]
 fn misuse_is_refused_and_nothing_is_lost() {
     for results in on_ranks(2, LONG, |mut comm| {
-        let direct = comm.built_in(Algorithm::TwoShot).unwrap();
-        let one_shot = comm.built_in(Algorithm::OneShot).unwrap();
-        let mut window = comm.window(64).unwrap();
+        let direct = comm.built_in(Algorithm::TwoShot, &Collective::AllReduce).unwrap();
+        let one_shot = comm.built_in(Algorithm::OneShot, &Collective::AllReduce).unwrap();
+        let mut window = comm.window::<f32>(64).unwrap();
         let mut values = vec![1.0; 64];
         let says = |error: Error, what: &str| {
             assert!(error.to_string().contains(what), "{error} does not say {what}")
         };
-        says(comm.all_reduce((&[1.0][..], &mut values[..])).unwrap_err(), "1 in and 64 out");
-        says(comm.all_reduce_with(direct, &mut values).unwrap_err(), "symmetric memory");
-        says(comm.all_reduce_with(one_shot, &mut window).unwrap_err(), "in place");
+        says(comm.all_reduce((&[1.0][..], &mut values[..]), Reduction::Sum).unwrap_err(), "1 in and 64 out");
+        says(
+            comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(direct))
+                .unwrap_err(),
+            "symmetric memory",
+        );
+        says(
+            comm.run(Request::new(&Collective::AllReduce, &mut window).with(Reduction::Sum).by(one_shot))
+                .unwrap_err(),
+            "in place",
+        );
         says(comm.load(verify(Algorithm::Ring.plan(3, 1)).unwrap()).unwrap_err(), "for 3 ranks");
         let gather = Algorithm::Ring.flat(&Collective::AllGather, 2, 1).unwrap();
         says(comm.load(verify(gather).unwrap()).unwrap_err(), "only all-reduce runs so far");
         let mut other = Communicator::threads(1, Options::default()).unwrap().remove(0);
-        says(other.all_reduce_with(direct, &mut values).unwrap_err(), "another communicator");
-        says(other.all_reduce(&mut window).unwrap_err(), "another communicator");
-        comm.all_reduce(&mut values).unwrap();
+        says(
+            other
+                .run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(direct))
+                .unwrap_err(),
+            "another communicator",
+        );
+        says(other.all_reduce(&mut window, Reduction::Sum).unwrap_err(), "another communicator");
+        comm.all_reduce(&mut values, Reduction::Sum).unwrap();
         values[63]
     }) {
         assert_eq!(results, [2.0, 2.0]);
@@ -252,13 +272,13 @@ fn misuse_is_refused_and_nothing_is_lost() {
 #[test]
 fn thousands_of_calls_of_all_sizes_stay_right() {
     for results in on_ranks(3, LONG, |mut comm| {
-        let mut window = comm.window(2000).unwrap();
+        let mut window = comm.window::<f32>(2000).unwrap();
         for round in 0..2000usize {
             let count = [1, 2, 13, 112, 113, 500, 1999][round % 7];
             let mut values = vec![comm.rank() as f32 + round as f32; count];
             window[..count].copy_from_slice(&values);
-            comm.all_reduce(&mut values).unwrap();
-            comm.all_reduce(window.part_mut(0..count)).unwrap();
+            comm.all_reduce(&mut values, Reduction::Sum).unwrap();
+            comm.all_reduce(window.part_mut(0..count), Reduction::Sum).unwrap();
             let expected = 3.0 + 3.0 * round as f32;
             assert!(values.iter().chain(&window[..count]).all(|&value| value == expected), "round {round}");
         }
@@ -272,12 +292,15 @@ fn thousands_of_calls_of_all_sizes_stay_right() {
 fn after_a_failed_call_a_window_is_its_rank_s_alone() {
     let step = std::sync::Barrier::new(2);
     for kept in on_ranks(2, SHORT, |mut comm| {
-        let plan = comm.built_in(Algorithm::TwoShot).unwrap();
-        let (mut first, mut second) = (comm.window(5000).unwrap(), comm.window(5000).unwrap());
+        let plan = comm.built_in(Algorithm::TwoShot, &Collective::AllReduce).unwrap();
+        let (mut first, mut second) = (comm.window::<f32>(5000).unwrap(), comm.window::<f32>(5000).unwrap());
         first.fill(1.0);
         second.fill(2.0);
         if comm.rank() == 0 {
-            comm.all_reduce_with(plan, first.part_mut(0..4000)).unwrap_err();
+            comm.run(
+                Request::new(&Collective::AllReduce, first.part_mut(0..4000)).with(Reduction::Sum).by(plan),
+            )
+            .unwrap_err();
             assert!(first.iter().all(|&value| value == 1.0), "what a call did not change is still there");
             first.fill(7.0);
             step.wait();
@@ -285,7 +308,10 @@ fn after_a_failed_call_a_window_is_its_rank_s_alone() {
             step.wait();
         } else {
             step.wait();
-            comm.all_reduce_with(plan, first.part_mut(0..4000)).unwrap_err();
+            comm.run(
+                Request::new(&Collective::AllReduce, first.part_mut(0..4000)).with(Reduction::Sum).by(plan),
+            )
+            .unwrap_err();
             step.wait();
             first.fill(7.0);
         }
@@ -301,13 +327,14 @@ fn misuse_on_one_rank_asks_nothing_of_the_others() {
     for results in on_ranks(2, LONG, |mut comm| {
         let mut values = vec![1.0; 64];
         if comm.rank() == 0 {
-            let error = comm.all_reduce((&[1.0][..], &mut values[..])).unwrap_err();
+            let error = comm.all_reduce((&[1.0][..], &mut values[..]), Reduction::Sum).unwrap_err();
             assert!(matches!(error, Error::Misuse(_)), "{error}");
-            let mut window = Communicator::threads(1, Options::default()).unwrap()[0].window(64).unwrap();
-            let error = comm.all_reduce(&mut window).unwrap_err();
+            let mut window =
+                Communicator::threads(1, Options::default()).unwrap()[0].window::<f32>(64).unwrap();
+            let error = comm.all_reduce(&mut window, Reduction::Sum).unwrap_err();
             assert!(matches!(error, Error::Misuse(_)), "{error}");
         }
-        comm.all_reduce(&mut values).map(|()| values[63])
+        comm.all_reduce(&mut values, Reduction::Sum).map(|()| values[63])
     }) {
         assert_eq!(results, [Ok(2.0), Ok(2.0)]);
     }
@@ -329,11 +356,13 @@ fn plans_of_any_name_can_be_loaded() {
 fn a_rank_that_allocates_hears_that_the_others_failed() {
     let done = std::sync::Barrier::new(3);
     for errors in on_ranks(3, LONG, |mut comm| {
-        let plan = comm.built_in(Algorithm::Ring).unwrap();
+        let plan = comm.built_in(Algorithm::Ring, &Collective::AllReduce).unwrap();
         let mut values = vec![1.0; 10 + comm.rank()];
         let error = match comm.rank() {
-            0 => comm.window(1).map(|_| ()).unwrap_err(),
-            _ => comm.all_reduce_with(plan, &mut values).unwrap_err(),
+            0 => comm.window::<f32>(1).map(|_| ()).unwrap_err(),
+            _ => comm
+                .run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(plan))
+                .unwrap_err(),
         };
         // Nobody leaves before: that would be noticed as well.
         done.wait();
@@ -347,15 +376,19 @@ fn a_rank_that_allocates_hears_that_the_others_failed() {
 fn a_rank_that_gave_up_has_its_window_to_itself() {
     for spin in [true, false] {
         let barrier = std::sync::Barrier::new(2);
-        let ranks = Communicator::threads(2, Options { deadline: SHORT, spin: Some(spin) }).unwrap();
+        let ranks =
+            Communicator::threads(2, Options { deadline: SHORT, spin: Some(spin), ..Options::default() })
+                .unwrap();
         let work = |mut comm: Communicator| {
-            let plan = comm.built_in(Algorithm::TwoShot).unwrap();
-            let mut window = comm.window(64).unwrap();
+            let plan = comm.built_in(Algorithm::TwoShot, &Collective::AllReduce).unwrap();
+            let mut window = comm.window::<f32>(64).unwrap();
             window.fill(1.0);
             if comm.rank() == 1 {
                 barrier.wait();
             }
-            let error = comm.all_reduce_with(plan, &mut window).unwrap_err();
+            let error = comm
+                .run(Request::new(&Collective::AllReduce, &mut window).with(Reduction::Sum).by(plan))
+                .unwrap_err();
             if comm.rank() == 0 {
                 assert!(matches!(error, Error::Deadline { .. }), "{error}");
                 barrier.wait();

@@ -51,7 +51,8 @@ impl Cut {
         at(chunk)..at(chunk + 1)
     }
 
-    fn tile_max(&self) -> usize {
+    /// The most elements of a tile.
+    pub fn tile_max(&self) -> usize {
         self.chunk_max.saturating_mul(self.chunks)
     }
 }

@@ -6,6 +6,80 @@ use std::fmt;
 
 use crate::reduction::{Kind, Reduction};
 
+/// The types that elements can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum DataType {
+    I8,
+    U8,
+    I16,
+    U16,
+    I32,
+    U32,
+    I64,
+    U64,
+    F16,
+    Bf16,
+    F32,
+    F64,
+    F8E4m3,
+    F8E5m2,
+    Bool,
+    Complex64,
+    Complex128,
+}
+
+impl DataType {
+    /// All of them.
+    pub const ALL: [DataType; 17] = [
+        DataType::I8,
+        DataType::U8,
+        DataType::I16,
+        DataType::U16,
+        DataType::I32,
+        DataType::U32,
+        DataType::I64,
+        DataType::U64,
+        DataType::F16,
+        DataType::Bf16,
+        DataType::F32,
+        DataType::F64,
+        DataType::F8E4m3,
+        DataType::F8E5m2,
+        DataType::Bool,
+        DataType::Complex64,
+        DataType::Complex128,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        [
+            "i8",
+            "u8",
+            "i16",
+            "u16",
+            "i32",
+            "u32",
+            "i64",
+            "u64",
+            "f16",
+            "bf16",
+            "f32",
+            "f64",
+            "f8e4m3",
+            "f8e5m2",
+            "bool",
+            "complex64",
+            "complex128",
+        ][self as usize]
+    }
+
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        [1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1, 1, 8, 16][self as usize]
+    }
+}
+
 /// A type of element.
 pub trait Element: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// What it is called, as Rust does.

@@ -44,7 +44,7 @@ pub use msccl::MscclError;
 pub use plan::{Aliasing, Plan};
 pub use ratio::Ratio;
 pub use recipe::Recipe;
-pub use reduction::{Element, Reducer, Reduction};
+pub use reduction::{DataType, Element, Reducer, Reduction};
 pub use refusal::{Cell, Fault, Refusal, Spot, Toucher};
 pub use traffic::Traffic;
 pub use verify::{Verified, verify, verify_by_classes};

@@ -24,7 +24,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::Verified;
-pub use crate::element::Element;
+pub use crate::element::{DataType, Element};
 use crate::plan::{Buffer, Input, Step};
 
 /// What elements are combined with.

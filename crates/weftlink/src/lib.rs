@@ -5,7 +5,7 @@
 //! ```
 //! let sums = weftlink::on_threads(4, |mut comm| {
 //!     let mut values = [comm.rank() as f32, 1.0];
-//!     comm.all_reduce(&mut values)?;
+//!     comm.all_reduce(&mut values, weftlink::Reduction::Sum)?;
 //!     Ok(values)
 //! })?;
 //! assert_eq!(sums, [[6.0, 4.0]; 4]);
@@ -19,7 +19,8 @@
 //! - [`fabric`] describes what is wired to what, and how fast.
 
 pub use weftlink_comm::{
-    Buffers, Communicator, Error, Options, Part, PartMut, PlanId, Window, bootstrap, on_threads,
+    Buffers, Communicator, Data, DataType, Error, Operation, Options, Part, PartMut, PlanId, Reduction,
+    Request, Window, bootstrap, on_threads,
 };
 pub use weftlink_fabric as fabric;
 pub use weftlink_plan as plan;

@@ -13,7 +13,7 @@
 
 use std::time::Instant;
 
-use weftlink_comm::{Buffers, Communicator, Error, Options, PlanId, Window};
+use weftlink_comm::{Buffers, Communicator, Error, Options, PlanId, Reduction, Request, Window};
 use weftlink_plan::{Aliasing, verify};
 
 use super::data;
@@ -40,7 +40,7 @@ pub(super) fn run(comm: Communicator, job: &Job, tell: &mut impl FnMut(Message))
 
 /// How the ranks' communicator behaves.
 pub(super) fn options(job: &Job) -> Options {
-    Options { deadline: job.deadline, spin: Some(job.spin) }
+    Options { deadline: job.deadline, spin: Some(job.spin), ..Options::default() }
 }
 
 struct Rank<'j> {
@@ -67,10 +67,13 @@ impl<'j> Rank<'j> {
             |aliasing, salt| claims(aliasing).then(|| self.measure(count, aliasing, salt)).transpose();
         let out_of_place = measure(Aliasing::OutOfPlace, 3 * row)?;
         let in_place = measure(Aliasing::InPlace, 3 * row + 1)?;
-        let bytes = count * size_of::<f32>();
         let plan = match &job.plan {
             Some(plan) => plan.name.clone(),
-            None => self.comm.choice(bytes, job.symmetric).name().to_owned(),
+            None => {
+                let buffers = self.memory.buffers(count, Aliasing::InPlace);
+                let request = Request::new(&job.collective, buffers).with(Reduction::Sum);
+                self.comm.plan_of(&request)?.name.clone()
+            }
         };
         Ok(RankRow { count, plan, out_of_place, in_place })
     }
@@ -129,17 +132,15 @@ impl<'j> Rank<'j> {
         };
         // Whole numbers below 2^24 pass through a sum of f32 unharmed.
         let mut agreed = [if self.comm.rank() == 0 { estimate as f32 } else { 0.0 }];
-        self.comm.all_reduce(&mut agreed)?;
+        self.comm.all_reduce(&mut agreed, Reduction::Sum)?;
         Ok(self.job.iterations.unwrap_or(agreed[0] as u32))
     }
 
     #[inline]
     fn call(&mut self, count: usize, aliasing: Aliasing) -> Result<(), Error> {
         let buffers = self.memory.buffers(count, aliasing);
-        match self.plan {
-            Some(plan) => self.comm.all_reduce_with(plan, buffers),
-            None => self.comm.all_reduce(buffers),
-        }
+        let request = Request::new(&self.job.collective, buffers).with(Reduction::Sum);
+        self.comm.run(Request { plan: self.plan, ..request })
     }
 }
 
@@ -154,7 +155,7 @@ fn iterations_in(seconds: f64, call_seconds: f64) -> f64 {
 /// The two buffers of a rank, as long as the largest size needs. Both kinds begin at a page, so that they compare.
 enum Memory {
     Ordinary { input: Vec<f32>, output: Vec<f32> },
-    Symmetric { input: Window, output: Window },
+    Symmetric { input: Window<f32>, output: Window<f32> },
 }
 
 impl Memory {

@@ -1,43 +1,217 @@
-//! Whether a call can be made at all. What is refused here has not been announced, so the communicator stays as it was.
+//! Whether a call can be made at all, and what it comes to: where this rank's blocks lie and how long they are. What is
+//! refused here has not been announced, so the communicator stays as it was.
 
-use weftlink_plan::Verified;
+use weftlink_plan::{Aliasing, Collective, Reduction};
 
-use crate::engine::Engine;
+use super::Request;
+use crate::buffers::{Buffers, ORDINARY};
+use crate::compile::{Lengths, Shape};
+use crate::data::Elements;
 use crate::error::Error;
-use crate::window::Buffers;
+use crate::header::Location;
+use crate::kernels::Kernels;
+use crate::operation::{Arithmetic, Detail, Operation};
 
-/// Whether buffers can be passed to any call of this communicator.
+/// A call as the engine needs it.
+pub(super) struct Fitted {
+    pub(super) input: *const u8,
+    pub(super) output: *mut u8,
+    pub(super) input_location: Location,
+    pub(super) output_location: Location,
+    pub(super) elements: Elements,
+    pub(super) shape: Shape,
+}
+
+/// Who makes the call.
+#[derive(Clone, Copy)]
+pub(super) struct Caller {
+    pub(super) rank: u32,
+    pub(super) size: u32,
+    pub(super) identity: u64,
+}
+
+/// Lays a request's buffers out as the blocks of its collective.
 #[inline]
-pub(super) fn check_buffers(buffers: &Buffers<'_>, identity: u64) -> Result<(), Error> {
-    if buffers.input_length != buffers.output_length {
-        return Err(uneven(buffers));
+pub(super) fn fit(request: &Request<'_>, caller: Caller) -> Result<Fitted, Error> {
+    let Request { collective, buffers, .. } = request;
+    let Caller { rank, size, identity } = caller;
+    if buffers.owner != ORDINARY && buffers.owner != identity {
+        return misuse("a window of another communicator cannot be used here".to_owned());
     }
-    if buffers.is_symmetric() && buffers.owner != identity {
-        return Err(Error::Misuse("a window of another communicator cannot be used here".to_owned()));
+    if let Some(what) = collective.misfit(size) {
+        return misuse(what);
     }
-    Ok(())
+    let (gives, gets) = (collective.gives(rank, size) as usize, collective.gets(rank, size) as usize);
+    // What is only moved is moved as bytes.
+    let elements = if collective.reduces() { buffers.elements } else { Elements::BYTES };
+    if elements.bytes == 0 {
+        return misuse("elements without bytes cannot be reduced".to_owned());
+    }
+    let scale = buffers.elements.bytes / elements.bytes;
+    let shape = match request.counts {
+        None => {
+            Shape { element_bytes: elements.bytes, count: count(request, gives, gets)? * scale, uneven: None }
+        }
+        Some((input, output)) => uneven(request, input, output, gives, gets, elements, scale)?,
+    };
+    let (mut input, mut input_location) = (buffers.input, buffers.input_location);
+    let (mut output, mut output_location) = (buffers.output, buffers.output_location);
+    if buffers.aliasing == Aliasing::InPlace && gives > 0 && gets > 0 {
+        // The rank's own block of the larger side is the smaller side.
+        let own = own_offset(&shape, collective, rank) * elements.bytes;
+        match collective {
+            Collective::AllGather | Collective::Gather { .. } => {
+                (input, input_location) = (input.wrapping_add(own), input_location.after(own));
+            }
+            Collective::ReduceScatter | Collective::Scatter { .. } => {
+                (output, output_location) = (output.wrapping_add(own), output_location.after(own));
+            }
+            _ => {}
+        }
+    }
+    if gives == 0 {
+        (input, input_location) = (std::ptr::null(), Location::NONE);
+    }
+    if gets == 0 {
+        (output, output_location) = (std::ptr::null_mut(), Location::NONE);
+    }
+    Ok(Fitted { input, output, input_location, output_location, elements, shape })
+}
+
+/// Where the rank's own block starts in the larger buffer, in elements.
+fn own_offset(shape: &Shape, collective: &Collective, rank: u32) -> usize {
+    match &shape.uneven {
+        None => rank as usize * shape.count,
+        Some(lengths) => {
+            let is_gather = matches!(collective, Collective::AllGather | Collective::Gather { .. });
+            let larger = if is_gather { &lengths.output } else { &lengths.input };
+            larger.iter().take(rank as usize).sum()
+        }
+    }
+}
+
+/// The elements of each block.
+#[inline]
+fn count(request: &Request<'_>, gives: usize, gets: usize) -> Result<usize, Error> {
+    let Buffers { input_length, output_length, aliasing, .. } = request.buffers;
+    let sides = match aliasing {
+        Aliasing::InPlace => [(gives.max(gets), output_length), (0, 0)],
+        Aliasing::OutOfPlace => [(gives, input_length), (gets, output_length)],
+    };
+    let mut found = request.count;
+    for (blocks, length) in sides {
+        let count = match blocks {
+            0 => continue,
+            1 => length,
+            _ if length.is_multiple_of(blocks) => length / blocks,
+            _ => return misuse(unfit(request, gives, gets)),
+        };
+        if found.is_some_and(|found| found != count) {
+            return misuse(unfit(request, gives, gets));
+        }
+        found = Some(count);
+    }
+    Ok(found.unwrap_or(0))
 }
 
 #[cold]
-fn uneven(buffers: &Buffers<'_>) -> Error {
-    let (input, output) = (buffers.input_length, buffers.output_length);
-    Error::Misuse(format!("an all-reduce has as many elements out as in, not {input} in and {output} out"))
-}
-
-/// Whether a plan can be run on these buffers.
-#[inline]
-pub(super) fn check_plan(engine: &Engine, buffers: &Buffers<'_>) -> Result<(), Error> {
-    let claimed = engine.claims(buffers.aliasing);
-    let reachable = buffers.is_symmetric() || !engine.needs_windows();
-    if claimed && reachable { Ok(()) } else { Err(unfit(&engine.plan, buffers, reachable)) }
+fn unfit(request: &Request<'_>, gives: usize, gets: usize) -> String {
+    let Request { collective, buffers, .. } = request;
+    let Buffers { input_length, output_length, aliasing, .. } = buffers;
+    let blocks = |count: usize| if count == 1 { "1 block".to_owned() } else { format!("{count} blocks") };
+    let has = match aliasing {
+        Aliasing::InPlace => format!("a buffer of {output_length} elements"),
+        Aliasing::OutOfPlace => format!("{input_length} elements in and {output_length} out"),
+    };
+    let wants = match aliasing {
+        Aliasing::InPlace => format!("has {} here", blocks(gives.max(gets))),
+        Aliasing::OutOfPlace => format!("takes {} of this rank and gives it {}", blocks(gives), blocks(gets)),
+    };
+    format!("this {collective} {wants}, all of one length: {has} cannot be divided like that")
 }
 
 #[cold]
-fn unfit(plan: &Verified, buffers: &Buffers<'_>, reachable: bool) -> Error {
-    let name = &plan.name;
-    Error::Misuse(if reachable {
-        format!("the plan {name:?} is not proved for buffers that are passed {}", buffers.aliasing)
-    } else {
-        format!("the plan {name:?} reaches into peers' buffers: pass windows (symmetric memory)")
-    })
+fn uneven(
+    request: &Request<'_>,
+    input: &[usize],
+    output: &[usize],
+    gives: usize,
+    gets: usize,
+    elements: Elements,
+    scale: usize,
+) -> Result<Shape, Error> {
+    let Request { collective, buffers, .. } = request;
+    if !collective.may_be_uneven() {
+        return misuse(format!("the blocks of a {collective} are all of one length"));
+    }
+    for (name, counts, blocks) in [("input", input, gives), ("output", output, gets)] {
+        if counts.len() != blocks {
+            let given = counts.len();
+            return misuse(format!("this rank's {name} has {blocks} blocks, but {given} counts are given"));
+        }
+    }
+    let sum = |counts: &[usize]| counts.iter().try_fold(0_usize, |sum, count| sum.checked_add(*count));
+    let (inputs, outputs) = (sum(input), sum(output));
+    let length = match buffers.aliasing {
+        Aliasing::InPlace if !is_one_sided(collective) && input != output => {
+            return misuse(format!(
+                "an in-place {collective} needs as many elements out as in, block by block"
+            ));
+        }
+        Aliasing::InPlace => [inputs.max(outputs), inputs.max(outputs)],
+        Aliasing::OutOfPlace => [inputs, outputs],
+    };
+    let has = [buffers.input_length, buffers.output_length];
+    for (side, name, blocks) in [(0, "input", gives), (1, "output", gets)] {
+        if blocks > 0 && length[side] != Some(has[side]) {
+            let (has, wanted) =
+                (has[side], length[side].map_or("too many".to_owned(), |sum| sum.to_string()));
+            return misuse(format!("the counts of the {name} add up to {wanted}, but it has {has} elements"));
+        }
+    }
+    let scaled = |counts: &[usize]| counts.iter().map(|count| count * scale).collect::<Vec<_>>();
+    let lengths = Lengths { input: scaled(input), output: scaled(output) };
+    let count = lengths.input.iter().chain(&lengths.output).max().copied().unwrap_or(0);
+    Ok(Shape { element_bytes: elements.bytes, count, uneven: Some(Box::new(lengths)) })
+}
+
+/// Whether in place means that the smaller side lies in the larger.
+fn is_one_sided(collective: &Collective) -> bool {
+    matches!(
+        collective,
+        Collective::AllGather
+            | Collective::Gather { .. }
+            | Collective::ReduceScatter
+            | Collective::Scatter { .. }
+    )
+}
+
+/// How a call's elements are combined, if they are and if that means anything.
+#[inline]
+pub(super) fn arithmetic<'a>(
+    operation: Option<&Operation<'a>>,
+    elements: Elements,
+    kernels: &Kernels,
+) -> Result<Arithmetic<'a>, Error> {
+    let Some(operation) = operation else { return Ok(Arithmetic::None) };
+    match (operation.detail, elements.data_type) {
+        (Detail::User(user), _) if elements.id == Some(user.id) => Ok(Arithmetic::User(user)),
+        (Detail::User(_), _) => misuse("the operation is not one of the buffers' elements".to_owned()),
+        (Detail::None, _) if operation.reduction == Reduction::PremultipliedSum => {
+            misuse("a pre-multiplied sum needs a factor: Operation::premultiplied_sum".to_owned())
+        }
+        (_, Some(data_type)) => match kernels.reduction(data_type, operation.reduction) {
+            Some(kernel) => Ok(Arithmetic::Kernel(kernel)),
+            None => misuse(format!("there is no {} of {}", operation.reduction, data_type.name())),
+        },
+        (_, None) => misuse(format!(
+            "there is no {} of elements of {} bytes: pass an operation of your own",
+            operation.reduction, elements.bytes
+        )),
+    }
+}
+
+#[cold]
+fn misuse<T>(what: String) -> Result<T, Error> {
+    Err(Error::Misuse(what))
 }

@@ -4,52 +4,40 @@
 #![allow(unsafe_code)]
 
 mod check;
+mod collectives;
+mod multiplied;
+mod start;
 #[cfg(test)]
 mod tests;
 mod trace;
 
-use std::panic::resume_unwind;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicU64;
 
 use rustix::param::page_size;
-use weftlink_plan::{Algorithm, Collective, Cut, Verified};
+use weftlink_plan::collective::Promise;
+use weftlink_plan::{Algorithm, Collective, Cut, Reduction, Verified};
 
-use check::{check_buffers, check_plan};
+use check::{Caller, Fitted, arithmetic, fit};
+pub use start::{Options, on_threads};
 use trace::Recorder;
 pub use trace::Taken;
 
 use crate::bootstrap::Bootstrap;
-use crate::choose;
-use crate::counter::Counter;
-use crate::engine::{Engine, Silent, Stopped, Tracer, Waiting};
+use crate::buffers::Buffers;
+use crate::choose::{self, Choice, Key, Memory, Table};
+use crate::compile::Unfit;
+use crate::data::{Data, Elements};
+use crate::engine::{Engine, Ports, Silent, Stopped, Tracer, Waiting};
 use crate::error::Error;
 use crate::failure::{Reached, Reason, Unfinished, reached, take_back};
-use crate::header::{Header, What};
-use crate::kernels::Kernels;
-use crate::layout::LINE;
+use crate::header::{Header, What, kind};
 use crate::memory::SharedMemory;
-use crate::shared::{Call, Shared, WindowPlace, lines_at};
-use crate::wait::{AbortCode, Patience, Stop, Waiter};
-use crate::window::{Buffers, Window};
-
-/// How a communicator behaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// How long a call waits for other ranks, without getting on, before it fails and names them. A call of many steps
-    /// may take longer. 300 s unless set.
-    pub deadline: Duration,
-    /// Whether ranks that wait keep their core: right when each has one of its own. Unset: when there are enough.
-    pub spin: Option<bool>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { deadline: Duration::from_secs(300), spin: None }
-    }
-}
+use crate::operation::{Arithmetic, Detail, Operation};
+use crate::shared::{Call, Shared, WindowPlace};
+use crate::wait::{AbortCode, Stop};
+use crate::window::Window;
 
 /// One rank's end of a group. All ranks make the same calls in the same order; a call that differs is an error on
 /// every rank it concerns.
@@ -62,11 +50,19 @@ pub struct Communicator {
     calls: u32,
     failed: Option<String>,
     engines: Vec<Engine>,
-    /// The engine of each built-in algorithm, once it has been needed.
-    built_in: [Option<PlanId>; Algorithm::ALL.len()],
+    ports: Ports,
+    table: Table,
+    /// Whether the kernel reads peers' memory for us, and fast.
+    readable: bool,
+    /// The engine for each kind of call there was.
+    chosen: Vec<(Key, usize)>,
+    /// The one of them that was used last.
+    last: usize,
     shared: Shared,
     windows: Vec<Arc<SharedMemory>>,
     bootstrap: Bootstrap,
+    /// Where inputs are multiplied before they are added up.
+    multiplied: Vec<u8>,
     /// Unmapped last: headers and flags point into it.
     _control: SharedMemory,
 }
@@ -78,125 +74,80 @@ pub struct PlanId {
     owner: u64,
 }
 
-/// Runs `work` on so many ranks, each a thread of this process, and returns what each gave, by rank. Ranks wait for each
-/// other as [`Options::default`] says; [`Communicator::threads`] takes other options.
-///
-/// # Panics
-/// If one of them does.
-pub fn on_threads<T: Send>(
-    size: usize,
-    work: impl Fn(Communicator) -> Result<T, Error> + Sync,
-) -> Result<Vec<T>, Error> {
-    let ranks = Communicator::threads(size, Options::default())?;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| work(comm))).collect();
-        // All are heard before the first error ends it: a rank that panicked is why the others have errors.
-        let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-        ended.into_iter().map(|end| end.unwrap_or_else(|panic| resume_unwind(panic))).collect::<Vec<_>>()
-    })
-    .into_iter()
-    .collect()
+/// A collective call with everything that belongs to it. The methods of [`Communicator`] that are named after collectives
+/// make one; this is for those who know only at run time what they call.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// What is to be done.
+    pub collective: &'a Collective,
+    /// On which buffers.
+    pub buffers: Buffers<'a>,
+    /// With what elements are combined: for those that reduce, and only for those.
+    pub operation: Option<Operation<'a>>,
+    /// The lengths of this rank's blocks, in and out, in elements, if they differ.
+    pub counts: Option<(&'a [usize], &'a [usize])>,
+    /// The elements of a block, for ranks that have none of their own.
+    pub count: Option<usize>,
+    /// A plan of the caller's choice.
+    pub plan: Option<PlanId>,
+}
+
+impl<'a> Request<'a> {
+    /// A call that combines nothing, with blocks of one length.
+    #[inline]
+    pub fn new(collective: &'a Collective, buffers: impl Into<Buffers<'a>>) -> Self {
+        Self { collective, buffers: buffers.into(), operation: None, counts: None, count: None, plan: None }
+    }
+
+    /// The same, combining elements.
+    #[inline]
+    pub fn with(mut self, operation: impl Into<Operation<'a>>) -> Self {
+        self.operation = Some(operation.into());
+        self
+    }
+
+    /// The same by a plan that was loaded.
+    pub fn by(mut self, plan: PlanId) -> Self {
+        self.plan = Some(plan);
+        self
+    }
 }
 
 impl Communicator {
-    /// A group whose ranks are threads of this process: one end each, to be moved to its thread.
-    pub fn threads(size: usize, options: Options) -> Result<Vec<Communicator>, Error> {
-        // Meeting needs all ranks at once, so each meets on a thread of its own.
-        let meet = |bootstrap| std::thread::spawn(move || Communicator::new(bootstrap, options));
-        let meeting: Vec<_> = Bootstrap::threads(size).into_iter().map(meet).collect();
-        meeting.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
-    }
-
-    /// This rank's end of a group that has met. All ranks call it.
-    pub fn new(mut bootstrap: Bootstrap, options: Options) -> Result<Communicator, Error> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let (rank, size) = (bootstrap.rank(), bootstrap.size());
-        // Neighbouring lines are fetched in pairs, so headers are kept two lines apart.
-        let control = bootstrap.share("weft: headers", (2 + 2 * size) * 2 * LINE, options.deadline)?;
-        let line = |position: usize| &lines_at(&control, position * 2 * LINE, 1)[0];
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let spin = options.spin.unwrap_or(size <= cores);
-        let patience =
-            if spin { Patience::dedicated(options.deadline) } else { Patience::crowded(options.deadline) };
-        let shared = Shared {
-            headers: (0..size).map(|rank| Counter::new(line(2 + rank))).collect(),
-            departures: (0..size).map(|rank| Counter::new(line(2 + size + rank))).collect(),
-            waiter: Waiter::new(line(0), line(1), patience),
-            windows: Vec::new(),
-            kernels: Kernels::detect(),
-        };
-        Ok(Communicator {
-            rank,
-            size,
-            options,
-            identity: NEXT.fetch_add(1, Ordering::Relaxed),
-            calls: 0,
-            failed: None,
-            engines: Vec::new(),
-            built_in: [None; Algorithm::ALL.len()],
-            shared,
-            windows: Vec::new(),
-            bootstrap,
-            _control: control,
-        })
-    }
-
     /// This rank.
+    #[inline]
     pub fn rank(&self) -> usize {
         self.rank
     }
 
     /// How many ranks there are.
+    #[inline]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Adds up the buffers of all ranks; every rank ends with the same bits.
-    ///
-    /// ```
-    /// let sums = weftlink_comm::on_threads(2, |mut comm| {
-    ///     let mut values = [1.0, comm.rank() as f32];
-    ///     comm.all_reduce(&mut values)?;
-    ///     Ok(values)
-    /// })?;
-    /// assert_eq!(sums, [[2.0, 1.0]; 2]);
-    /// # Ok::<(), weftlink_comm::Error>(())
-    /// ```
-    pub fn all_reduce<'a>(&mut self, buffers: impl Into<Buffers<'a>>) -> Result<(), Error> {
-        let buffers = buffers.into();
-        let algorithm =
-            choose::all_reduce(self.size, buffers.output_length * size_of::<f32>(), buffers.is_symmetric());
-        let plan = match self.built_in[algorithm as usize] {
-            Some(plan) => plan,
-            None => self.load_for(algorithm, &buffers)?,
-        };
-        self.call(plan, buffers, &mut Silent)
-    }
-
-    /// The same with a plan of the caller's choice.
-    pub fn all_reduce_with<'a>(
-        &mut self,
-        plan: PlanId,
-        buffers: impl Into<Buffers<'a>>,
-    ) -> Result<(), Error> {
-        self.call(plan, buffers.into(), &mut Silent)
+    /// Makes a call.
+    #[inline]
+    pub fn run(&mut self, request: Request<'_>) -> Result<(), Error> {
+        self.perform(request, &mut Silent)
     }
 
     /// The same, recording each step this rank takes. For tests: every step takes a ticket that all ranks share.
-    pub fn all_reduce_traced<'a>(
-        &mut self,
-        plan: PlanId,
-        buffers: impl Into<Buffers<'a>>,
-        tickets: &AtomicU64,
-    ) -> Result<Vec<Taken>, Error> {
+    pub fn run_traced(&mut self, request: Request<'_>, tickets: &AtomicU64) -> Result<Vec<Taken>, Error> {
         let mut recorder = Recorder { tickets, taken: Vec::new() };
-        self.call(plan, buffers.into(), &mut recorder)?;
+        self.perform(request, &mut recorder)?;
         Ok(recorder.taken)
     }
 
-    /// The algorithm that [`Communicator::all_reduce`] takes for so many bytes.
-    pub fn choice(&self, bytes: usize, symmetric: bool) -> Algorithm {
-        choose::all_reduce(self.size, bytes, symmetric)
+    /// The plan that a call takes, as [`Communicator::run`] would find it. All ranks ask for the same.
+    pub fn plan_of(&mut self, request: &Request<'_>) -> Result<Arc<Verified>, Error> {
+        let fitted = fit(request, self.caller())?;
+        let header = self.header(request, &fitted);
+        let engine = match request.plan {
+            Some(plan) => self.index(plan)?,
+            None => self.choose(request, &fitted, &header)?.0,
+        };
+        Ok(Arc::clone(&self.engines[engine].plan))
     }
 
     /// Loads a verified plan. All ranks load the same plans in the same order; loading allocates shared memory, and a plan
@@ -209,12 +160,6 @@ impl Communicator {
             let what = format!("the plan {name:?} is for {ranks} ranks, but this communicator has {size}");
             return Err(Error::Misuse(what));
         }
-        if plan.collective != Collective::AllReduce {
-            let (name, collective) = (&plan.name, &plan.collective);
-            return Err(Error::Misuse(format!(
-                "the plan {name:?} computes {collective}; only all-reduce runs so far"
-            )));
-        }
         if !plan.groups.is_empty() {
             let name = &plan.name;
             return Err(Error::Misuse(format!(
@@ -222,86 +167,195 @@ impl Communicator {
                  `Plan::without_switches` does the same without"
             )));
         }
-        self.load_under(Header::allocating(What::Load, plan.hash(), 0), plan)
+        let header = Header::allocating(What::Load, plan.hash(), 0, Elements::BYTES);
+        let index = self.load_under(header, plan)?;
+        Ok(PlanId { index, owner: self.identity })
     }
 
-    /// The plan of a built-in algorithm for this number of ranks, loaded when it is first needed.
-    pub fn built_in(&mut self, algorithm: Algorithm) -> Result<PlanId, Error> {
-        match self.built_in[algorithm as usize] {
-            Some(plan) => Ok(plan),
-            None => {
-                let plan = self.load(choose::proved(algorithm, self.size as u32)?)?;
-                self.built_in[algorithm as usize] = Some(plan);
-                Ok(plan)
-            }
-        }
+    /// The plan of a built-in algorithm for a collective of this number of ranks, loaded when it is first needed.
+    pub fn built_in(&mut self, algorithm: Algorithm, collective: &Collective) -> Result<PlanId, Error> {
+        let choice = Choice { algorithm, packets: false };
+        self.load(choose::proved(choice, collective, self.size as u32)?)
     }
 
-    /// Allocates symmetric memory of so many elements per rank. All ranks call it with the same length.
-    pub fn window(&mut self, length: usize) -> Result<Window, Error> {
+    /// Allocates symmetric memory of so many elements per rank, zeroed. All ranks call it with the same length.
+    pub fn window<T: Data>(&mut self, length: usize) -> Result<Window<T>, Error> {
         self.usable()?;
         let too_long = || Error::Misuse(format!("a window of {length} elements per rank is too large"));
-        let stride = length
-            .checked_mul(size_of::<f32>())
-            .and_then(|bytes| bytes.checked_next_multiple_of(page_size()));
+        let stride =
+            length.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_next_multiple_of(page_size()));
         let total = stride.and_then(|stride| stride.checked_mul(self.size)).ok_or_else(too_long)?;
         let stride = total / self.size;
-        let number = u16::try_from(self.windows.len())
-            .map_err(|_| Error::Misuse("a communicator has at most 65536 windows".to_owned()))?;
-        let memory = Arc::new(self.share(Header::allocating(What::Window, 0, length), total)?);
+        // The last number is reserved for memory that is no window.
+        let number = u16::try_from(self.windows.len()).ok().filter(|number| *number < u16::MAX);
+        let number = number
+            .ok_or_else(|| Error::Misuse(format!("a communicator has at most {} windows", u16::MAX)))?;
+        let header = Header::allocating(What::Window, 0, length, Elements::of::<T>());
+        let memory = Arc::new(self.share(header, total)?);
         self.shared.windows.push(WindowPlace { base: memory.as_ptr(), stride });
         self.windows.push(Arc::clone(&memory));
         Ok(Window::new(memory, self.rank, stride, length, number, self.identity))
     }
 
-    /// How a plan cuts a buffer of so many elements: what the oracle needs to know to add in the same order.
-    pub fn cut(&self, plan: PlanId, count: usize) -> Result<Cut, Error> {
-        Ok(self.engines[self.index(plan)?].cut(count))
+    /// How a plan cuts a block of so many elements: what the oracle needs to know to combine in the same order. Nothing if
+    /// not even one element fits into its messages.
+    pub fn cut(&self, plan: PlanId, count: usize, element_bytes: usize) -> Result<Option<Cut>, Error> {
+        Ok(self.engines[self.index(plan)?].cut(count, element_bytes))
+    }
+
+    /// Whether ordinary memory is read by the kernel where that is faster.
+    pub fn reads_peers(&self) -> bool {
+        self.readable
+    }
+
+    fn caller(&self) -> Caller {
+        Caller { rank: self.rank as u32, size: self.size as u32, identity: self.identity }
+    }
+
+    fn header(&self, request: &Request<'_>, fitted: &Fitted) -> Header {
+        let Request { collective, buffers, operation, plan, .. } = request;
+        let plan = plan.map_or(0, |plan| self.engines.get(plan.index).map_or(0, |engine| engine.plan.hash()));
+        Header {
+            what: What::Collective(kind(collective)),
+            plan,
+            count: fitted.shape.count as u64,
+            uneven: fitted.shape.uneven.is_some(),
+            aliasing: buffers.aliasing,
+            reduction: operation.map(|operation| operation.reduction),
+            data_type: fitted.elements.data_type,
+            element_bytes: fitted.elements.code(),
+            root: collective.root().unwrap_or(0),
+            detail: detail(collective),
+            input: fitted.input_location,
+            output: fitted.output_location,
+        }
+    }
+
+    /// The engine for a call in ordinary memory and the one for a call in symmetric memory, which may be the same.
+    #[inline]
+    fn choose(
+        &mut self,
+        request: &Request<'_>,
+        fitted: &Fitted,
+        header: &Header,
+    ) -> Result<(usize, usize), Error> {
+        let bytes = fitted.shape.count * fitted.shape.element_bytes;
+        let ordinary = if self.readable { Memory::Readable } else { Memory::Ordinary };
+        let [private, symmetric] = [ordinary, Memory::Symmetric].map(|memory| {
+            let choice = self.table.choice(kind(request.collective), memory, bytes);
+            (memory, choice)
+        });
+        let first = self.engine_for(request, fitted, header, private)?;
+        let same = private.1 == symmetric.1;
+        let second = if same { first } else { self.engine_for(request, fitted, header, symmetric)? };
+        Ok((first, second))
+    }
+
+    #[inline]
+    fn engine_for(
+        &mut self,
+        request: &Request<'_>,
+        fitted: &Fitted,
+        header: &Header,
+        (memory, choice): (Memory, Choice),
+    ) -> Result<usize, Error> {
+        let uneven = fitted.shape.uneven.is_some();
+        let commutes = request.operation.is_none_or(|operation| operation.reduction.commutes());
+        // Only a root has two buffers, and the others do not know how it passes them.
+        let aliasing = request.collective.root().is_none().then_some(request.buffers.aliasing);
+        let is_it = |key: &Key| {
+            (key.memory, key.choice, key.aliasing) == (memory, choice, aliasing)
+                && (key.uneven, key.commutes) == (uneven, commutes)
+                && key.collective == *request.collective
+        };
+        if let Some((key, engine)) = self.chosen.get(self.last)
+            && is_it(key)
+        {
+            return Ok(*engine);
+        }
+        if let Some(found) = self.chosen.iter().position(|(key, _)| is_it(key)) {
+            self.last = found;
+            return Ok(self.chosen[found].1);
+        }
+        let collective = request.collective.clone();
+        self.load_for(Key { collective, memory, aliasing, uneven, commutes, choice }, header)
     }
 
     /// Loads what a call needs, under the call's own header, so that ranks that make another one see it.
     #[cold]
-    fn load_for(&mut self, algorithm: Algorithm, buffers: &Buffers<'_>) -> Result<PlanId, Error> {
-        // Loading waits for the others, so a call that cannot be made must not come so far.
-        self.usable()?;
-        check_buffers(buffers, self.identity)?;
-        let plan = choose::proved(algorithm, self.size as u32)?;
-        let plan = self.load_under(buffers.header(&plan), plan)?;
-        self.built_in[algorithm as usize] = Some(plan);
-        Ok(plan)
+    fn load_for(&mut self, key: Key, header: &Header) -> Result<usize, Error> {
+        let plan = choose::plan_for(&key, self.size as u32)?;
+        let index = self.load_under(*header, plan)?;
+        self.chosen.push((key, index));
+        self.last = self.chosen.len() - 1;
+        Ok(index)
     }
 
-    /// Loads a plan, unless it is there: two engines of one plan would have FIFOs of their own, and ranks that use
+    /// Loads a plan, unless it is there: two engines of one plan would have counters of their own, and ranks that use
     /// different ones would never meet. All ranks load the same plans in the same order, so all find it.
-    fn load_under(&mut self, header: Header, plan: Arc<Verified>) -> Result<PlanId, Error> {
-        let owner = self.identity;
+    fn load_under(&mut self, header: Header, plan: Arc<Verified>) -> Result<usize, Error> {
         if let Some(index) = self.engines.iter().position(|engine| engine.plan == plan) {
-            return Ok(PlanId { index, owner });
+            return Ok(index);
         }
-        let memory = self.share(header, Engine::bytes(&plan))?;
-        self.engines.push(Engine::new(plan, self.rank as u32, memory));
-        Ok(PlanId { index: self.engines.len() - 1, owner })
+        let layout = self.ports.place(&plan);
+        let memory = self.share(header, layout.bytes)?;
+        let rank = self.rank as u32;
+        self.engines.push(Engine::new(plan, rank, layout.clone(), &memory));
+        self.ports.open(&layout, rank, memory);
+        Ok(self.engines.len() - 1)
     }
 
     #[inline]
-    fn call(&mut self, plan: PlanId, buffers: Buffers<'_>, tracer: &mut impl Tracer) -> Result<(), Error> {
+    fn perform(&mut self, request: Request<'_>, tracer: &mut impl Tracer) -> Result<(), Error> {
         self.usable()?;
-        let index = self.index(plan)?;
-        let engine = &mut self.engines[index];
-        check_buffers(&buffers, self.identity)?;
-        check_plan(engine, &buffers)?;
-        let header = buffers.header(&engine.plan);
+        if let Some(Operation { detail: Detail::Factor { .. }, .. }) = request.operation {
+            return self.perform_multiplied(request, tracer);
+        }
+        let mut fitted = fit(&request, self.caller())?;
+        let arithmetic = arithmetic(request.operation.as_ref(), fitted.elements, &self.shared.kernels)?;
+        let reduces = request.collective.reduces();
+        if reduces != request.operation.is_some() {
+            return Err(operation_misuse(&request));
+        }
+        let header = self.header(&request, &fitted);
+        let (mut index, symmetric) = match request.plan {
+            Some(plan) => {
+                let index = self.index(plan)?;
+                check_plan(&self.engines[index], &request, self.readable)?;
+                (index, index)
+            }
+            None => self.choose(&request, &fitted, &header)?,
+        };
         let signature = header.signature();
         self.calls = self.calls.wrapping_add(1);
         let number = self.calls;
-        let call = Call { header, signature, number, input: buffers.input, output: buffers.output };
+        let (input, output) = (fitted.input, fitted.output);
+        let call =
+            Call { header, signature, number, collective: request.collective, arithmetic, input, output };
+        if let Err((stop, rank)) = self.shared.look_back(number) {
+            let stopped = Stopped { stop, step: None, waiting: Waiting::Entered { rank } };
+            return Err(self.fail(&call, &stopped, [None; 2]));
+        }
         self.shared.announce(self.rank, &call);
-        let reached = reached(engine, &call.header);
         // A communicator that another rank has given up must not look fine to one that comes late.
         if let Some(code) = self.shared.waiter.aborted() {
             let stop = Stop::Aborted { code };
-            return Err(self.fail(&call, &Stopped { stop, step: None, waiting: Waiting::Anything }, reached));
+            let stopped = Stopped { stop, step: None, waiting: Waiting::Anything };
+            let reached = reached(&self.engines[index], &call.header);
+            return Err(self.fail(&call, &stopped, reached));
         }
+        let is_symmetric = index != symmetric && request.buffers.is_symmetric();
+        if is_symmetric || fitted.shape.uneven.is_some() {
+            let all = self.meet(&call, &mut fitted)?;
+            if is_symmetric && all {
+                index = symmetric;
+            }
+        }
+        let engine = &mut self.engines[index];
+        if let Err(unfit) = engine.prepare(&fitted.shape, &self.ports) {
+            return Err(self.unfit(&call, index, unfit));
+        }
+        let reached = reached(engine, &call.header);
         let unfinished = Unfinished {
             rank: self.rank,
             shared: &self.shared,
@@ -310,15 +364,73 @@ impl Communicator {
             bootstrap: &mut self.bootstrap,
             failed: &mut self.failed,
         };
-        // SAFETY: the buffers are borrowed for the call and have `count` elements each, as checked; a pair of borrows
+        // SAFETY: the buffers are borrowed for the call and hold this rank's blocks, as `fit` checked; a pair of borrows
         // cannot overlap, and the plan claims their aliasing, as checked. If the call does not end well, peers may still
-        // use them when the borrow is over; those that peers can reach are taken back before, here or by `unfinished`.
-        let ran = unsafe { engine.run(&self.shared, &call, tracer) };
+        // use them when the borrow is over; those that peers can reach are taken back before, here or by `unfinished`, and
+        // those that they read through the kernel do not need it.
+        let ran = unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) };
         std::mem::forget(unfinished);
         match ran {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                if let Some(operation) = request.operation {
+                    self.finish(request.collective, operation, &fitted);
+                }
+                Ok(())
+            }
             Err(stopped) => Err(self.fail(&call, &stopped, reached)),
         }
+    }
+
+    /// Waits until all ranks have entered the call, and learns from their headers what only they know: whether all buffers
+    /// are symmetric, and how long the longest block is.
+    #[cold]
+    fn meet(&mut self, call: &Call<'_>, fitted: &mut Fitted) -> Result<bool, Error> {
+        let waited = self.shared.wait_for_all(call.number);
+        let differs = self.shared.doubt(call).filter(|stop| matches!(stop, Stop::Mismatch { .. }));
+        if let Err((stop, rank)) = waited.and(differs.map_or(Ok(()), |stop| Err((stop, 0)))) {
+            let stopped = Stopped { stop, step: None, waiting: Waiting::Entered { rank } };
+            return Err(self.fail(call, &stopped, [None; 2]));
+        }
+        if fitted.shape.uneven.is_some() {
+            let longest = self.shared.calls(call.number).map(|header| header.count).max();
+            fitted.shape.count = longest.unwrap_or(0) as usize;
+        }
+        Ok(self.shared.calls(call.number).all(|header| header.is_symmetric()))
+    }
+
+    /// What is left to do with a result, when it is this rank's alone.
+    #[inline]
+    fn finish(&self, collective: &Collective, operation: Operation<'_>, fitted: &Fitted) {
+        if matches!(operation.reduction, Reduction::Sum) {
+            return;
+        }
+        let Some(data_type) = fitted.elements.data_type else { return };
+        let Some(finish) = self.shared.kernels.finish(data_type, operation.reduction) else { return };
+        let (rank, size) = (self.rank as u32, self.size as u32);
+        if let Some(Promise::Reduction { block, below }) = collective.promise(rank, size, 0) {
+            let length = match &fitted.shape.uneven {
+                Some(lengths) => lengths.input.get(block as usize).copied().unwrap_or(0),
+                None => fitted.shape.count,
+            };
+            // SAFETY: the output holds one block of so many elements, as `fit` checked, and the call is over.
+            unsafe { finish(fitted.output, length, below) };
+        }
+    }
+
+    #[cold]
+    fn unfit(&mut self, call: &Call<'_>, index: usize, unfit: Unfit) -> Error {
+        let (name, rank) = (&self.engines[index].plan.name, self.rank as u32);
+        let what = match unfit {
+            Unfit::Element => format!("an element does not fit into a message of the plan {name:?}"),
+            Unfit::Length => {
+                format!("the plan {name:?} moves blocks through ranks that do not know their lengths")
+            }
+        };
+        self.shared.waiter.abort(AbortCode { rank, reason: Reason::Unfit.code() });
+        let error = Error::Unfit { call: call.number, rank, what };
+        self.bootstrap.give_up(&error.to_string());
+        self.failed = Some(error.to_string());
+        error
     }
 
     #[inline]
@@ -343,7 +455,19 @@ impl Communicator {
     fn share(&mut self, header: Header, bytes: usize) -> Result<SharedMemory, Error> {
         self.calls = self.calls.wrapping_add(1);
         let number = self.calls;
-        let call = Call { header, signature: header.signature(), number, input: null(), output: null_mut() };
+        let call = Call {
+            header,
+            signature: header.signature(),
+            number,
+            collective: &Collective::Barrier,
+            arithmetic: Arithmetic::None,
+            input: null(),
+            output: null_mut(),
+        };
+        if let Err((stop, rank)) = self.shared.look_back(number) {
+            let stopped = Stopped { stop, step: None, waiting: Waiting::Entered { rank } };
+            return Err(self.fail(&call, &stopped, [None; 2]));
+        }
         self.shared.announce(self.rank, &call);
         let purpose = format!("weft: call #{number}, {header}");
         self.bootstrap.share(&purpose, bytes, self.options.deadline).map_err(|error| {
@@ -356,7 +480,7 @@ impl Communicator {
     }
 
     /// The error that shows another rank's call of the same number, if it differs.
-    fn mismatch(&self, call: &Call) -> Option<Error> {
+    fn mismatch(&self, call: &Call<'_>) -> Option<Error> {
         let (other, theirs) = self.shared.other_call(call)?;
         let (number, rank) = (call.number, self.rank as u32);
         let (mine, theirs) = (call.header.to_string(), theirs.to_string());
@@ -365,11 +489,12 @@ impl Communicator {
 
     /// Gives up for all ranks, and tells why.
     #[cold]
-    fn fail(&mut self, call: &Call, stopped: &Stopped, reached: Reached) -> Error {
+    fn fail(&mut self, call: &Call<'_>, stopped: &Stopped, reached: Reached) -> Error {
         let rank = self.rank as u32;
         let reason = match stopped.stop {
             Stop::Mismatch { .. } => Reason::Mismatch,
             Stop::Left { .. } => Reason::Left,
+            Stop::Unreadable { .. } => Reason::Unreadable,
             Stop::Deadline { .. } | Stop::Aborted { .. } => Reason::Deadline,
         };
         let first = self.shared.waiter.abort(AbortCode { rank, reason: reason.code() });
@@ -388,6 +513,10 @@ impl Communicator {
         let error = match stopped.stop {
             Stop::Deadline { waited } => Error::Deadline { call: call.number, rank, what, step, waited },
             Stop::Left { rank: left } => Error::Left { call: call.number, rank, left },
+            Stop::Unreadable { rank: peer, error } => {
+                let error = std::io::Error::from_raw_os_error(error).to_string();
+                Error::Unreadable { call: call.number, rank, peer, error }
+            }
             Stop::Mismatch { .. } | Stop::Aborted { .. } => self.mismatch(call).unwrap_or_else(|| {
                 let reason = Reason::name(first.reason);
                 Error::Aborted { call: call.number, rank, by: first.rank, reason }
@@ -400,6 +529,54 @@ impl Communicator {
         self.failed = Some(why);
         error
     }
+}
+
+/// Whether a plan of the caller's choice can be run on its buffers.
+#[inline]
+fn check_plan(engine: &Engine, request: &Request<'_>, readable: bool) -> Result<(), Error> {
+    let buffers = &request.buffers;
+    let reachable =
+        buffers.is_symmetric() || !engine.reaches_users() || readable && !engine.writes_to_peers();
+    let claimed = engine.claims(buffers.aliasing) || request.collective.root().is_some();
+    let right = engine.plan.collective == *request.collective;
+    let even = request.counts.is_none() || engine.plan.uneven;
+    let ordered = request
+        .operation
+        .is_none_or(|operation| operation.reduction.commutes() || engine.plan.in_rank_order());
+    if claimed && reachable && right && even && ordered {
+        return Ok(());
+    }
+    let (name, collective) = (&engine.plan.name, &engine.plan.collective);
+    Err(Error::Misuse(if !right {
+        format!("the plan {name:?} computes {collective}, not {}", request.collective)
+    } else if !reachable {
+        format!("the plan {name:?} reaches into peers' buffers: pass windows (symmetric memory)")
+    } else if !even {
+        format!("the plan {name:?} is not proved for blocks of different lengths")
+    } else if !ordered {
+        format!("the plan {name:?} does not combine ranks in their order, and the operation does not commute")
+    } else {
+        format!("the plan {name:?} is not proved for buffers that are passed {}", buffers.aliasing)
+    }))
+}
+
+#[cold]
+fn operation_misuse(request: &Request<'_>) -> Error {
+    let collective = request.collective;
+    Error::Misuse(match request.operation {
+        Some(_) => format!("a {collective} combines nothing, so it takes no operation"),
+        None => format!("a {collective} needs an operation"),
+    })
+}
+
+/// What else a collective is about, beside its kind and root, in 32 bits.
+fn detail(collective: &Collective) -> u32 {
+    let words: &mut dyn Iterator<Item = u32> = match collective {
+        Collective::SendReceive { messages } => &mut messages.iter().flat_map(|&(from, to)| [from, to]),
+        Collective::Neighbours { torus } => &mut torus.iter().copied(),
+        _ => return 0,
+    };
+    words.fold(0x811c_9dc5, |hash, word| (hash ^ word).wrapping_mul(0x0100_0193).rotate_left(13))
 }
 
 impl Drop for Communicator {

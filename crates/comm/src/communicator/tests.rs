@@ -1,5 +1,7 @@
 use weftlink_plan::{Aliasing, Plan, verify};
 
+use std::time::Duration;
+
 use super::*;
 use crate::header::Location;
 
@@ -21,6 +23,10 @@ fn on_two<T: Send>(work: impl Fn(&mut Communicator) -> T + Sync) -> [Option<T>; 
     })
 }
 
+fn request<'a>(buffers: impl Into<Buffers<'a>>, plan: PlanId) -> Request<'a> {
+    Request::new(&Collective::AllReduce, buffers).with(Reduction::Sum).by(plan)
+}
+
 struct Panics(bool);
 
 impl Tracer for Panics {
@@ -33,10 +39,10 @@ impl Tracer for Panics {
 fn a_panic_in_a_call_ends_it_for_all() {
     for algorithm in [Algorithm::Ring, Algorithm::TwoShot] {
         let gave = on_two(|comm| {
-            let plan = comm.built_in(algorithm).unwrap();
-            let mut window = comm.window(5000).unwrap();
+            let plan = comm.built_in(algorithm, &Collective::AllReduce).unwrap();
+            let mut window = comm.window::<f32>(5000).unwrap();
             let mut panics = Panics(comm.rank() == 1);
-            comm.call(plan, (&mut window).into(), &mut panics).unwrap_err()
+            comm.perform(request(&mut window, plan), &mut panics).unwrap_err()
         });
         let aborted = matches!(gave[0], Some(Error::Aborted { by: 1, reason: "it panicked", .. }));
         assert!(aborted && gave[1].is_none(), "{gave:?}");
@@ -46,11 +52,11 @@ fn a_panic_in_a_call_ends_it_for_all() {
 #[test]
 fn a_communicator_that_panicked_in_a_call_says_so() {
     let gave = on_two(|comm| {
-        let plan = comm.built_in(Algorithm::Ring).unwrap();
+        let plan = comm.built_in(Algorithm::Ring, &Collective::AllReduce).unwrap();
         let mut panics = Panics(comm.rank() == 1);
-        let mut call = || comm.call(plan, (&mut [1.0; 10]).into(), &mut panics);
+        let mut call = || comm.perform(request(&mut [1.0; 10], plan), &mut panics);
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut call));
-        comm.all_reduce(&mut [1.0]).unwrap_err().to_string()
+        comm.all_reduce(&mut [1.0], Reduction::Sum).unwrap_err().to_string()
     });
     assert!(gave.iter().flatten().all(|error| error.contains("panicked")), "{gave:?}");
 }
@@ -62,9 +68,13 @@ fn calls_whose_signatures_are_the_same_by_chance_do_not_touch_each_other() {
         let plan = Plan { name: name.to_string(), ..Algorithm::TwoShot.plan(2, 1) };
         verify(plan).unwrap()
     };
-    let window = Location::Window { number: 0, offset: 0 };
-    let signature =
-        |plan: &Verified, count| Header::new(plan, count, Aliasing::InPlace, window, window).signature();
+    let at = Location::Window { number: 0, offset: 0 };
+    let signature = |plan: &Verified, count: usize| {
+        let allocating = Header::allocating(What::Collective(0), plan.hash(), count, Elements::of::<f32>());
+        let reduction = Some(Reduction::Sum);
+        let header = Header { aliasing: Aliasing::InPlace, reduction, input: at, output: at, ..allocating };
+        header.signature()
+    };
     let mut plans: Vec<_> = (0..400).map(|name| (signature(&named(name), 0), name)).collect();
     plans.sort_unstable();
     let nearest = plans.windows(2).min_by_key(|pair| pair[1].0 - pair[0].0).unwrap();
@@ -74,8 +84,8 @@ fn calls_whose_signatures_are_the_same_by_chance_do_not_touch_each_other() {
     assert_eq!(signatures[0], signatures[1]);
     let gave = on_two(|comm| {
         let plans = names.map(|name| comm.load(named(name)).unwrap());
-        let mut window = comm.window(counts[0]).unwrap();
-        comm.all_reduce_with(plans[comm.rank()], window.part_mut(0..counts[comm.rank()]))
+        let mut window = comm.window::<f32>(counts[0]).unwrap();
+        comm.run(request(window.part_mut(0..counts[comm.rank()]), plans[comm.rank()]))
     });
     assert!(gave.iter().all(|gave| !matches!(gave, Some(Ok(())))), "{counts:?}: {gave:?}");
 }

@@ -1,33 +1,35 @@
-//! Runs one rank's part of a plan: its ends of the plan's FIFOs, its counters, its compiled programs, and the loop
-//! that takes their steps.
+//! Runs one rank's part of a plan: its counters, its compiled programs, and the loop that takes their steps.
 //!
 //! A step waits for everything it needs (counters, messages, free slots), then moves its elements in one pass of a
 //! kernel from all sources to all targets, then publishes: messages and signals first, then the slots it has read.
 //! With one lane, which is the usual case on a CPU, steps are taken in order and each wait is a wait. With several,
 //! the rank's one thread goes from lane to lane, takes what is ready, and waits only when nothing is.
 //!
-//! Nothing here allocates, locks or calls the kernel once a count has been compiled, except to yield or sleep in a long wait.
+//! Nothing here allocates, locks or calls the kernel once a shape has been compiled, except to yield or sleep in a long
+//! wait, and to read peers' ordinary memory where plans do.
 
 // The engine hands out addresses in mapped memory and in the caller's buffers.
 #![allow(unsafe_code)]
 
-mod ends;
 mod lanes;
+mod ports;
+mod state;
 mod step;
 
 use std::sync::Arc;
 
-use weftlink_plan::domain::chunks::chunks_of_steps;
+use weftlink_plan::domain::chunks::{Origin, origins_of_steps};
 use weftlink_plan::{Aliasing, Cut, Verified};
 
-use crate::compile::{Compiler, Program};
-use crate::layout::{FifoPlace, Layout};
+use crate::compile::{Compiler, Program, Shape, Unfit};
+use crate::layout::Layout;
 use crate::memory::SharedMemory;
 use crate::shared::{Call, Shared};
 use crate::wait::Stop;
-use ends::Ends;
+pub(crate) use ports::Ports;
+use state::State;
 
-/// How many counts are kept compiled. A training job has as many as it has gradient buckets.
+/// How many shapes are kept compiled. A training job has as many as it has gradient buckets.
 const PROGRAMS_MAX: usize = 64;
 
 /// A plan ready to run on one rank.
@@ -35,48 +37,38 @@ pub(crate) struct Engine {
     pub(crate) plan: Arc<Verified>,
     layout: Layout,
     per_tile: Vec<Vec<u32>>,
-    chunks: Vec<Vec<Option<u32>>>,
-    sends: Vec<usize>,
-    receives: Vec<usize>,
+    origins: Vec<Vec<Option<Origin>>>,
     programs: Vec<Program>,
     /// The program that ran last, which most often runs next.
     current: usize,
-    ends: Ends,
-    /// Unmapped last: everything above points into it.
-    _memory: SharedMemory,
+    state: State,
+    writes_to_peers: bool,
 }
 
-// SAFETY: the raw addresses point into memory mapped for the engine's lifetime or, during a call, into the caller's
-// buffers; no thread but the one that owns the engine uses them from here.
-unsafe impl Send for Engine {}
-
 impl Engine {
-    /// The bytes of shared memory that all ranks need together to run a plan.
-    pub(crate) fn bytes(plan: &Verified) -> usize {
-        Layout::new(plan).bytes
-    }
-
-    /// Prepares a plan in fresh memory of [`Engine::bytes`], which all its ranks have mapped.
-    pub(crate) fn new(plan: Arc<Verified>, rank: u32, memory: SharedMemory) -> Self {
-        let layout = Layout::new(&plan);
+    /// Prepares a plan in fresh memory of `layout.bytes`, which all its ranks have mapped. The ports that were opened for the
+    /// layout keep the memory, and live as long.
+    pub(crate) fn new(plan: Arc<Verified>, rank: u32, layout: Layout, memory: &SharedMemory) -> Self {
         assert!(memory.len() >= layout.bytes, "the plan needs {} bytes", layout.bytes);
         let per_tile: Vec<_> =
             (0..plan.ranks).map(|rank| plan.well_formed().signals_per_tile(rank)).collect();
-        let chunks = chunks_of_steps(&plan).swap_remove(rank as usize);
-        let mine = |is_mine: &dyn Fn(&FifoPlace) -> bool| {
-            (0..layout.fifos.len()).filter(|&at| is_mine(&layout.fifos[at])).collect::<Vec<_>>()
-        };
-        let sends = mine(&|fifo| fifo.source == rank);
-        let receives = mine(&|fifo| fifo.target == rank);
-        let ends = Ends::new(&plan, &layout, rank, &sends, &receives, &memory);
+        let origins = origins_of_steps(&plan).swap_remove(rank as usize);
+        let state = State::new(&plan, &layout, rank, memory);
         let programs = Vec::with_capacity(PROGRAMS_MAX);
-        Self { plan, layout, per_tile, chunks, sends, receives, programs, current: 0, ends, _memory: memory }
+        let writes_to_peers = plan.writes_to_peers();
+        Self { plan, layout, per_tile, origins, programs, current: 0, state, writes_to_peers }
     }
 
-    /// Whether the plan reaches into peers' buffers, so that these must be symmetric.
+    /// Whether the plan reaches into peers' buffers, so that these must be symmetric or readable.
     #[inline]
-    pub(crate) fn needs_windows(&self) -> bool {
-        self.ends.reaches_users
+    pub(crate) fn reaches_users(&self) -> bool {
+        self.state.reaches_users
+    }
+
+    /// Whether it writes there, so that they must be symmetric.
+    #[inline]
+    pub(crate) fn writes_to_peers(&self) -> bool {
+        self.writes_to_peers
     }
 
     /// Whether the plan is proved for buffers that are passed like this.
@@ -85,44 +77,53 @@ impl Engine {
         self.plan.aliasing.contains(&aliasing)
     }
 
-    /// How a buffer of so many elements is cut.
-    pub(crate) fn cut(&self, count: usize) -> Cut {
-        self.layout.cut(&self.plan, count)
+    /// How a block of so many elements is cut.
+    pub(crate) fn cut(&self, count: usize, element_bytes: usize) -> Option<Cut> {
+        self.layout.cut(&self.plan, count, element_bytes)
     }
 
-    /// Runs a call to its end. The caller has announced it.
+    /// Makes the program for blocks of such lengths the current one, compiled if need be.
+    #[inline]
+    pub(crate) fn prepare(&mut self, shape: &Shape, ports: &Ports) -> Result<(), Unfit> {
+        if self.programs.get(self.current).is_none_or(|program| program.shape != *shape) {
+            self.current = self.program(shape, ports)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a call to its end. The caller has announced it and prepared its shape.
     ///
     /// # Safety
-    /// `call.input` and `call.output` are valid for `call.header.count` elements, the same memory or disjoint as the
-    /// header's aliasing says, the plan claims that aliasing, and nobody else uses them but peers of the same call.
+    /// `call.input` and `call.output` are valid for as many blocks as the rank gives and gets, of the lengths of the shape
+    /// that was prepared last; the same memory or disjoint as the header's aliasing says, which the plan claims; and nobody
+    /// else uses them but peers of the same call.
     #[inline]
     pub(crate) unsafe fn run(
         &mut self,
+        ports: &mut Ports,
         shared: &Shared,
-        call: &Call,
+        call: &Call<'_>,
         tracer: &mut impl Tracer,
     ) -> Result<(), Box<Stopped>> {
-        let count = call.header.count as usize;
-        if self.programs.get(self.current).is_none_or(|program| program.count != count) {
-            self.current = self.program(count);
-        }
-        self.ends.run(&Run { shared, call, program: &self.programs[self.current] }, tracer)
+        let run = Run { shared, call, program: &self.programs[self.current] };
+        self.state.run(&run, ports, tracer)
     }
 
-    /// The position of the program for a count, compiled if need be.
+    /// The position of the program for a shape.
     #[cold]
-    fn program(&mut self, count: usize) -> usize {
-        if let Some(found) = self.programs.iter().position(|program| program.count == count) {
-            return found;
+    fn program(&mut self, shape: &Shape, ports: &Ports) -> Result<usize, Unfit> {
+        if let Some(found) = self.programs.iter().position(|program| program.shape == *shape) {
+            return Ok(found);
         }
-        let Self { plan, layout, per_tile, chunks, sends, receives, .. } = &*self;
-        let compiler = Compiler { plan, layout, rank: self.ends.rank, per_tile, chunks, sends, receives };
-        let program = compiler.compile(count);
+        let Self { plan, layout, per_tile, origins, .. } = &*self;
+        let (fifos, ends) = (ports.fifos.places(), &ports.ends);
+        let compiler = Compiler { plan, layout, rank: self.state.rank, per_tile, origins, fifos, ends };
+        let program = compiler.compile(shape.clone())?;
         if self.programs.len() == PROGRAMS_MAX {
             self.programs.remove(0);
         }
         self.programs.push(program);
-        self.programs.len() - 1
+        Ok(self.programs.len() - 1)
     }
 }
 
@@ -130,7 +131,7 @@ impl Engine {
 #[derive(Clone, Copy)]
 struct Run<'a> {
     shared: &'a Shared,
-    call: &'a Call,
+    call: &'a Call<'a>,
     program: &'a Program,
 }
 
@@ -163,9 +164,16 @@ pub(crate) enum Waiting {
     Anything,
 }
 
-/// Is told each step when its inputs are there and nothing has been published. A test's ear; costs nothing else.
+/// Is told each step when its inputs are there and nothing has been published, and when it is done. An ear; costs nothing
+/// else.
 pub(crate) trait Tracer {
     fn step(&mut self, lane: u32, tile: u32, ordinal: u32);
+    /// The step has published what it did, so many bytes.
+    #[inline(always)]
+    fn done(&mut self, _lane: u32, _bytes: usize) {}
+    /// A wait begins.
+    #[inline(always)]
+    fn waiting(&mut self, _lane: u32) {}
 }
 
 /// Hears nothing.

@@ -6,28 +6,40 @@
 use weftlink_plan::plan::{Buffer, Op};
 
 use super::Run;
-use super::ends::Ends;
+use super::ports::Ports;
+use super::state::{Base, State};
 use crate::compile::{Address, Instruction, Source, Target, base_of};
 use crate::header::{Header, Location};
+use crate::reach;
+use crate::wait::Stop;
 
-impl Ends {
+/// Pieces in which peers' memory is read and combined: they stay in a core's own cache.
+const PIECE_BYTES: usize = 64 << 10;
+
+impl State {
     /// Moves a step's elements and publishes what it has done. Everything it needs is there.
     #[inline]
-    pub(super) fn take_step(&mut self, run: &Run<'_>, instruction: &Instruction, start: usize) {
-        if instruction.op != Op::Sync {
-            self.move_elements(run, instruction, start);
+    pub(super) fn take_step(
+        &mut self,
+        run: &Run<'_>,
+        ports: &mut Ports,
+        instruction: &Instruction,
+        start: usize,
+    ) -> Result<(), Stop> {
+        if instruction.op != Op::Sync && instruction.bytes > 0 {
+            self.move_elements(run, ports, instruction, start)?;
         }
         for target in &instruction.targets {
             match *target {
                 Target::Memory(_) => {}
                 Target::Slot(end) => {
-                    run.shared.waiter.wake(self.senders[end as usize].fifo.publish(run.call.signature));
+                    run.shared.waiter.wake(ports.senders[end as usize].fifo.publish(run.call.signature));
                 }
                 Target::Packet(end) => {
-                    let words = &self.packet[..words_of(instruction.length)];
+                    let words = &ports.packet[..words_of(instruction.bytes)];
                     run.shared
                         .waiter
-                        .wake(self.senders[end as usize].fifo.publish_packet(run.call.signature, words));
+                        .wake(ports.senders[end as usize].fifo.publish_packet(run.call.signature, words));
                 }
             }
         }
@@ -39,83 +51,210 @@ impl Ends {
         }
         for source in &instruction.sources {
             if let Source::Slot(end) | Source::Packet(end) = *source {
-                run.shared.waiter.wake(self.receivers[end as usize].fifo.release());
+                run.shared.waiter.wake(ports.receivers[end as usize].fifo.release());
             }
         }
+        Ok(())
     }
 
     #[inline]
-    fn move_elements(&mut self, run: &Run<'_>, instruction: &Instruction, start: usize) {
-        self.sources.clear();
+    fn move_elements(
+        &mut self,
+        run: &Run<'_>,
+        ports: &mut Ports,
+        instruction: &Instruction,
+        start: usize,
+    ) -> Result<(), Stop> {
+        let mut foreign = false;
+        ports.sources.clear();
         for source in &instruction.sources {
             let address = match *source {
-                Source::Memory(address) => self.resolve(run, address, start),
-                Source::Slot(end) => self.receivers[end as usize].slot(),
-                Source::Packet(end) => self.receivers[end as usize].packet.as_mut_ptr().cast(),
+                Source::Memory(address) => match self.resolve(run, address, start) {
+                    Base::Mapped(address) => address,
+                    _ => {
+                        foreign = true;
+                        std::ptr::null_mut()
+                    }
+                },
+                Source::Slot(end) => ports.receivers[end as usize].slot(),
+                Source::Packet(end) => ports.receivers[end as usize].packet.as_mut_ptr().cast(),
             };
-            self.sources.push(address.cast_const());
+            ports.sources.push(address.cast_const());
         }
-        self.targets.clear();
+        ports.targets.clear();
         for target in &instruction.targets {
             let address = match *target {
-                Target::Memory(address) => self.resolve(run, address, start),
-                Target::Slot(end) => self.senders[end as usize].slot(),
+                Target::Memory(address) => match self.resolve(run, address, start) {
+                    Base::Mapped(address) => address,
+                    _ => unreachable!("a plan that writes to peers runs in windows only"),
+                },
+                Target::Slot(end) => ports.senders[end as usize].slot(),
                 Target::Packet(_) => continue,
             };
-            self.targets.push(address);
+            ports.targets.push(address);
         }
         if instruction.sends_packets {
-            self.targets.push(self.packet.as_mut_ptr().cast());
+            ports.targets.push(ports.packet.as_mut_ptr().cast());
         }
-        // SAFETY: every source and target holds `length` elements: user buffers by the caller's promise and by
-        // `resolve`, slots, packets and scratch because a chunk is at most `chunk_max`. A target is either one of the
-        // sources exactly or disjoint from all of them, because chunks are. Nobody else writes the sources or touches
-        // the targets meanwhile: that is what the verifier has proved.
+        if foreign {
+            return self.move_foreign(run, ports, instruction, start);
+        }
+        // SAFETY: every source and target holds `bytes`: user buffers by the caller's promise and by `resolve`, slots,
+        // packets and scratch because a chunk is at most `chunk_bytes_max`. A target is either one of the sources exactly or
+        // disjoint from all of them, because chunks are. Nobody else writes the sources or touches the targets meanwhile:
+        // that is what the verifier has proved.
         unsafe {
-            run.shared.kernels.sum_f32(&self.targets, &self.sources, instruction.length, instruction.store)
-        };
+            let Instruction { bytes, elements, .. } = *instruction;
+            run.combine(instruction, &ports.targets, &ports.sources, bytes, elements);
+        }
+        Ok(())
     }
 
-    /// The address behind a place in memory.
-    #[inline]
-    fn resolve(&mut self, run: &Run<'_>, address: Address, start: usize) -> *mut f32 {
-        let mut base = self.bases[address.base as usize];
-        if base.is_null() {
-            self.find_peer(run, address.base / 3);
-            base = self.bases[address.base as usize];
+    /// The same where the kernel has to read some sources for us: piece by piece, so that what was read is still in the cache
+    /// when it is combined.
+    #[cold]
+    #[inline(never)]
+    fn move_foreign(
+        &mut self,
+        run: &Run<'_>,
+        ports: &mut Ports,
+        instruction: &Instruction,
+        start: usize,
+    ) -> Result<(), Stop> {
+        let foreign = |state: &mut Self, source: &Source| match *source {
+            Source::Memory(address) => match state.resolve(run, address, start) {
+                Base::Foreign(at) => Some((address.base / 3, at)),
+                _ => None,
+            },
+            Source::Slot(_) | Source::Packet(_) => None,
+        };
+        let read = |(rank, at): (u32, u64), target: *mut u8, bytes: usize| {
+            // SAFETY: the target is this rank's, with room for as many bytes, and nobody else touches it.
+            let read = unsafe { reach::read(run.shared.pids[rank as usize], at, target, bytes) };
+            read.map_err(|error| Stop::Unreadable { rank, error })
+        };
+        if let ([source], [target]) = (&*instruction.sources, &*ports.targets)
+            && let Some(from) = foreign(self, source)
+        {
+            return read(from, *target, instruction.bytes);
         }
-        // SAFETY: the offset is within the buffer, whose `count` elements start at the base.
-        unsafe { base.add(address.offset + if address.tiled { start } else { 0 }) }
+        let element_bytes = run.program.element_bytes;
+        let piece = (PIECE_BYTES / element_bytes).max(1) * element_bytes;
+        ports.pieces.resize(instruction.sources.len() * piece, 0);
+        let mut at = 0;
+        while at < instruction.bytes {
+            let bytes = piece.min(instruction.bytes - at);
+            ports.piece_sources.clear();
+            for (number, source) in instruction.sources.iter().enumerate() {
+                ports.piece_sources.push(match foreign(self, source) {
+                    Some((rank, from)) => {
+                        // SAFETY: there is a piece for every source.
+                        let target = unsafe { ports.pieces.as_mut_ptr().add(number * piece) };
+                        read((rank, from + at as u64), target, bytes)?;
+                        target.cast_const()
+                    }
+                    // SAFETY: every source holds all bytes of the step.
+                    None => unsafe { ports.sources[number].add(at) },
+                });
+            }
+            ports.piece_targets.clear();
+            // SAFETY: every target holds all bytes of the step.
+            ports.piece_targets.extend(ports.targets.iter().map(|target| unsafe { target.add(at) }));
+            // SAFETY: as in `move_elements`, for this part of the elements; pieces are ours.
+            unsafe {
+                let elements = bytes / element_bytes;
+                run.combine(instruction, &ports.piece_targets, &ports.piece_sources, bytes, elements);
+            }
+            at += bytes;
+        }
+        Ok(())
+    }
+
+    /// Where a place in memory is.
+    #[inline]
+    fn resolve(&mut self, run: &Run<'_>, address: Address, start: usize) -> Base {
+        let offset = address.offset + if address.tiled { start } else { 0 };
+        if let Base::Unset = self.bases[address.base as usize] {
+            self.find_peer(run, address.base / 3);
+        }
+        match self.bases[address.base as usize] {
+            // A chunk without elements may lie behind the end; it is not touched.
+            Base::Mapped(base) => Base::Mapped(base.wrapping_add(offset)),
+            Base::Foreign(base) => Base::Foreign(base + offset as u64),
+            Base::Unset => unreachable!("it was found"),
+        }
     }
 
     /// Finds a peer's buffers by its header. It has entered this call: a step that touches them comes after that.
+    #[cold]
     fn find_peer(&mut self, run: &Run<'_>, peer: u32) {
-        let header = Header::unpack(run.shared.headers[peer as usize].announcement());
+        let header = Header::unpack(run.shared.header(peer as usize, run.call.number).announcement());
         let mine = &run.call.header;
         // A signature is a hash. Where peers reach into each other's memory, chance is not enough.
+        let same =
+            |header: &Header| (header.what, header.plan, header.count, header.element_bytes, header.detail);
         assert!(
-            (header.plan, header.count, header.aliasing) == (mine.plan, mine.count, mine.aliasing),
+            same(&header) == same(mine),
             "this is an {mine}, but rank {peer} makes an {header}, whose signature is the same by chance"
         );
-        let bytes = mine.count as usize * size_of::<f32>();
         for (buffer, location) in [(Buffer::Input, header.input), (Buffer::Output, header.output)] {
-            let Location::Window { number, offset } = location else {
-                unreachable!("signatures tell symmetric calls from others")
+            self.bases[base_of(peer, buffer) as usize] = match location {
+                Location::Private { address } => Base::Foreign(address),
+                Location::Window { number, offset } => {
+                    let window = run.shared.windows[usize::from(number)];
+                    let bytes = run.room(peer, buffer);
+                    assert!(
+                        offset as usize + bytes <= window.stride,
+                        "rank {peer} announced a buffer outside its window"
+                    );
+                    // SAFETY: rank `peer`'s part of the window has `stride` bytes, and the buffer lies within it.
+                    Base::Mapped(unsafe { window.base.add(peer as usize * window.stride + offset as usize) })
+                }
             };
-            let window = run.shared.windows[usize::from(number)];
-            assert!(
-                offset as usize + bytes <= window.stride,
-                "rank {peer} announced a buffer outside its window"
-            );
-            // SAFETY: rank `peer`'s part of the window has `stride` bytes, and the buffer lies within it.
-            let address = unsafe { window.base.add(peer as usize * window.stride + offset as usize) };
-            self.bases[base_of(peer, buffer) as usize] = address.cast();
         }
     }
 }
 
-/// Words that a packet of so many elements takes.
+impl Run<'_> {
+    /// Combines `bytes`, which are so many elements, of all sources into all targets.
+    ///
+    /// # Safety
+    /// As for [`Kernel::combine`](crate::kernels::Kernel::combine).
+    #[inline]
+    unsafe fn combine(
+        &self,
+        instruction: &Instruction,
+        targets: &[*mut u8],
+        sources: &[*const u8],
+        bytes: usize,
+        elements: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match instruction.op {
+                Op::Reduce => self.call.arithmetic.combine(targets, sources, elements, instruction.store),
+                Op::Copy | Op::Sync => {
+                    self.shared.copy.combine(targets, sources, bytes, instruction.store);
+                }
+            }
+        }
+    }
+
+    /// The bytes that a peer's buffer must have for this call.
+    fn room(&self, peer: u32, buffer: Buffer) -> usize {
+        let blocks = match buffer {
+            Buffer::Input => self.call.collective.gives(peer, self.shared.size()),
+            Buffer::Output => self.call.collective.gets(peer, self.shared.size()),
+            Buffer::Scratch => 0,
+        };
+        // Blocks of different lengths are together no shorter than one of them; plans that reach into them know them all.
+        let blocks = if self.program.shape.uneven.is_some() { blocks.min(1) } else { blocks };
+        blocks as usize * self.program.shape.count * self.program.element_bytes
+    }
+}
+
+/// Words that a packet of so many bytes takes.
 #[inline]
-pub(super) fn words_of(elements: usize) -> usize {
-    elements.div_ceil(size_of::<u64>() / size_of::<f32>())
+pub(super) fn words_of(bytes: usize) -> usize {
+    bytes.div_ceil(size_of::<u64>())
 }

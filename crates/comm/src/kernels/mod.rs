@@ -31,6 +31,46 @@ pub struct Kernels {
     sum_f32: Combine<f32>,
 }
 
+/// One reduction of one type in one instruction set.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernel {
+    element_bytes: usize,
+    run: unsafe fn(&[*mut u8], &[*const u8], usize, Store),
+}
+
+impl Kernel {
+    /// Bytes of an element.
+    pub fn element_bytes(&self) -> usize {
+        self.element_bytes
+    }
+
+    /// Combines `len` elements.
+    ///
+    /// # Safety
+    /// As for `sum_f32`.
+    #[inline]
+    pub unsafe fn combine(&self, targets: &[*mut u8], sources: &[*const u8], len: usize, store: Store) {
+        // SAFETY: The caller's promise.
+        unsafe { (self.run)(targets, sources, len, store) }
+    }
+}
+
+unsafe fn stub_copy(targets: &[*mut u8], sources: &[*const u8], len: usize, _: Store) {
+    for target in targets {
+        if !std::ptr::eq(*target, sources[0]) {
+            unsafe { std::ptr::copy_nonoverlapping(sources[0], *target, len) }
+        }
+    }
+}
+
+unsafe fn stub_sum(targets: &[*mut u8], sources: &[*const u8], len: usize, store: Store) {
+    unsafe {
+        let targets = std::slice::from_raw_parts(targets.as_ptr().cast(), targets.len());
+        let sources = std::slice::from_raw_parts(sources.as_ptr().cast(), sources.len());
+        Kernels::detect().sum_f32(targets, sources, len, store)
+    }
+}
+
 /// Where results go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Store {
@@ -90,6 +130,38 @@ impl Kernels {
         }
         all.push(PORTABLE);
         all
+    }
+
+    /// STUB
+    pub fn reduction(
+        &self,
+        ty: weftlink_plan::DataType,
+        reduction: weftlink_plan::Reduction,
+    ) -> Option<Kernel> {
+        (ty == weftlink_plan::DataType::F32 && reduction == weftlink_plan::Reduction::Sum)
+            .then_some(Kernel { element_bytes: 4, run: stub_sum })
+    }
+
+    /// STUB
+    pub fn copy(&self) -> Kernel {
+        Kernel { element_bytes: 1, run: stub_copy }
+    }
+
+    /// STUB
+    pub fn finish(
+        &self,
+        _: weftlink_plan::DataType,
+        _: weftlink_plan::Reduction,
+    ) -> Option<unsafe fn(*mut u8, usize, u32)> {
+        None
+    }
+
+    /// STUB
+    pub fn scale(
+        &self,
+        _: weftlink_plan::DataType,
+    ) -> Option<unsafe fn(*mut u8, *const u8, usize, *const u8)> {
+        None
     }
 
     /// The instruction set.

@@ -1,0 +1,233 @@
+//! The collectives by their names.
+
+use weftlink_plan::Collective;
+
+use super::{Communicator, Request};
+use crate::buffers::Buffers;
+use crate::error::Error;
+use crate::operation::Operation;
+
+impl Communicator {
+    /// Combines the buffers of all ranks; every rank ends with the same bits.
+    ///
+    /// ```
+    /// use weftlink_comm::Reduction;
+    ///
+    /// let sums = weftlink_comm::on_threads(2, |mut comm| {
+    ///     let mut values = [1.0, comm.rank() as f32];
+    ///     comm.all_reduce(&mut values, Reduction::Sum)?;
+    ///     Ok(values)
+    /// })?;
+    /// assert_eq!(sums, [[2.0, 1.0]; 2]);
+    /// # Ok::<(), weftlink_comm::Error>(())
+    /// ```
+    #[inline]
+    pub fn all_reduce<'a>(
+        &mut self,
+        buffers: impl Into<Buffers<'a>>,
+        operation: impl Into<Operation<'a>>,
+    ) -> Result<(), Error> {
+        self.run(Request::new(&Collective::AllReduce, buffers).with(operation))
+    }
+
+    /// Combines the buffers of all ranks into the root's output. The others pass what is read.
+    #[inline]
+    pub fn reduce<'a>(
+        &mut self,
+        buffers: impl Into<Buffers<'a>>,
+        operation: impl Into<Operation<'a>>,
+        root: usize,
+    ) -> Result<(), Error> {
+        let collective = Collective::Reduce { root: index(root) };
+        let (buffers, operation) = (buffers.into(), operation.into());
+        self.run(Request::new(&collective, buffers).with(operation))
+    }
+
+    /// Combines the buffers of all ranks; each gets its block of the result. In place, that is where its block is.
+    #[inline]
+    pub fn reduce_scatter<'a>(
+        &mut self,
+        buffers: impl Into<Buffers<'a>>,
+        operation: impl Into<Operation<'a>>,
+    ) -> Result<(), Error> {
+        self.run(Request::new(&Collective::ReduceScatter, buffers).with(operation))
+    }
+
+    /// The same with blocks of different lengths: `counts` tells the length of each rank's.
+    pub fn reduce_scatter_v<'a>(
+        &mut self,
+        buffers: impl Into<Buffers<'a>>,
+        operation: impl Into<Operation<'a>>,
+        counts: &'a [usize],
+    ) -> Result<(), Error> {
+        let mine = counts.get(self.rank..=self.rank).unwrap_or(&[]);
+        let request = Request::new(&Collective::ReduceScatter, buffers).with(operation);
+        self.run(Request { counts: Some((counts, mine)), ..request })
+    }
+
+    /// Every rank gets the combination of all ranks up to itself.
+    #[inline]
+    pub fn scan<'a>(
+        &mut self,
+        buffers: impl Into<Buffers<'a>>,
+        operation: impl Into<Operation<'a>>,
+    ) -> Result<(), Error> {
+        self.run(Request::new(&Collective::Scan, buffers).with(operation))
+    }
+
+    /// Every rank gets the combination of all ranks before itself. Rank 0 gets nothing: what it passes stays as it is.
+    #[inline]
+    pub fn exclusive_scan<'a>(
+        &mut self,
+        buffers: impl Into<Buffers<'a>>,
+        operation: impl Into<Operation<'a>>,
+    ) -> Result<(), Error> {
+        self.run(Request::new(&Collective::ExclusiveScan, buffers).with(operation))
+    }
+
+    /// Every rank gets the root's buffer.
+    ///
+    /// ```
+    /// let got = weftlink_comm::on_threads(3, |mut comm| {
+    ///     let mut name = if comm.rank() == 1 { *b"weft" } else { *b"    " };
+    ///     comm.broadcast(&mut name, 1)?;
+    ///     Ok(name)
+    /// })?;
+    /// assert_eq!(got, [*b"weft"; 3]);
+    /// # Ok::<(), weftlink_comm::Error>(())
+    /// ```
+    #[inline]
+    pub fn broadcast<'a>(&mut self, buffers: impl Into<Buffers<'a>>, root: usize) -> Result<(), Error> {
+        let collective = Collective::Broadcast { root: index(root) };
+        let buffers = buffers.into();
+        self.run(Request::new(&collective, buffers))
+    }
+
+    /// Every rank gets the buffers of all, in the order of the ranks. In place, each passes the whole with its own block in
+    /// its place.
+    #[inline]
+    pub fn all_gather<'a>(&mut self, buffers: impl Into<Buffers<'a>>) -> Result<(), Error> {
+        self.run(Request::new(&Collective::AllGather, buffers))
+    }
+
+    /// The same with blocks of different lengths: `counts` tells the length of each rank's.
+    pub fn all_gather_v<'a>(
+        &mut self,
+        buffers: impl Into<Buffers<'a>>,
+        counts: &'a [usize],
+    ) -> Result<(), Error> {
+        let mine = counts.get(self.rank..=self.rank).unwrap_or(&[]);
+        self.run(Request { counts: Some((mine, counts)), ..Request::new(&Collective::AllGather, buffers) })
+    }
+
+    /// The root gets the buffers of all, in the order of the ranks; the others pass what is read.
+    #[inline]
+    pub fn gather<'a>(&mut self, buffers: impl Into<Buffers<'a>>, root: usize) -> Result<(), Error> {
+        let collective = Collective::Gather { root: index(root) };
+        let buffers = buffers.into();
+        self.run(Request::new(&collective, buffers))
+    }
+
+    /// The same with blocks of different lengths: `counts` tells the root the length of each rank's, and the others theirs.
+    pub fn gather_v<'a>(
+        &mut self,
+        buffers: impl Into<Buffers<'a>>,
+        counts: &'a [usize],
+        root: usize,
+    ) -> Result<(), Error> {
+        let (collective, buffers) = (Collective::Gather { root: index(root) }, buffers.into());
+        let counts = if self.rank == root {
+            (counts.get(self.rank..=self.rank).unwrap_or(&[]), counts)
+        } else {
+            (counts, &[][..])
+        };
+        let request = Request::new(&collective, buffers);
+        self.run(Request { counts: Some(counts), ..request })
+    }
+
+    /// Every rank gets its block of the root's buffer.
+    #[inline]
+    pub fn scatter<'a>(&mut self, buffers: impl Into<Buffers<'a>>, root: usize) -> Result<(), Error> {
+        let collective = Collective::Scatter { root: index(root) };
+        let buffers = buffers.into();
+        self.run(Request::new(&collective, buffers))
+    }
+
+    /// The same with blocks of different lengths: `counts` tells the root the length of each rank's, and the others theirs.
+    pub fn scatter_v<'a>(
+        &mut self,
+        buffers: impl Into<Buffers<'a>>,
+        counts: &'a [usize],
+        root: usize,
+    ) -> Result<(), Error> {
+        let (collective, buffers) = (Collective::Scatter { root: index(root) }, buffers.into());
+        let counts = if self.rank == root {
+            (counts, counts.get(self.rank..=self.rank).unwrap_or(&[]))
+        } else {
+            (&[][..], counts)
+        };
+        let request = Request::new(&collective, buffers);
+        self.run(Request { counts: Some(counts), ..request })
+    }
+
+    /// Block r of every rank's buffer goes to rank r, which gets them in the order of the ranks.
+    #[inline]
+    pub fn all_to_all<'a>(&mut self, buffers: impl Into<Buffers<'a>>) -> Result<(), Error> {
+        self.run(Request::new(&Collective::AllToAll, buffers))
+    }
+
+    /// The same with blocks of different lengths: how many elements go to each rank, and how many come from each.
+    pub fn all_to_all_v<'a>(
+        &mut self,
+        buffers: impl Into<Buffers<'a>>,
+        sent: &'a [usize],
+        received: &'a [usize],
+    ) -> Result<(), Error> {
+        self.run(Request { counts: Some((sent, received)), ..Request::new(&Collective::AllToAll, buffers) })
+    }
+
+    /// Messages between ranks, as one group: `messages` lists who sends to whom, the same list on all ranks. A rank's input
+    /// holds what it sends and its output what it gets, in the order of the list, `count` elements each.
+    ///
+    /// ```
+    /// let got = weftlink_comm::on_threads(3, |mut comm| {
+    ///     let ring: Vec<(u32, u32)> = (0..3).map(|rank| (rank, (rank + 1) % 3)).collect();
+    ///     let (mine, mut theirs) = ([comm.rank()], [0]);
+    ///     comm.send_receive((&mine, &mut theirs), &ring, 1)?;
+    ///     Ok(theirs[0])
+    /// })?;
+    /// assert_eq!(got, [2, 0, 1]);
+    /// # Ok::<(), weftlink_comm::Error>(())
+    /// ```
+    pub fn send_receive<'a>(
+        &mut self,
+        buffers: impl Into<Buffers<'a>>,
+        messages: &[(u32, u32)],
+        count: usize,
+    ) -> Result<(), Error> {
+        let collective = Collective::SendReceive { messages: messages.to_vec() };
+        let buffers = buffers.into();
+        let request = Request::new(&collective, buffers);
+        self.run(Request { count: Some(count), ..request })
+    }
+
+    /// Every rank exchanges a block with each of its neighbours on a torus: six blocks in and out, before and behind it in
+    /// each dimension.
+    pub fn neighbours<'a>(&mut self, buffers: impl Into<Buffers<'a>>, torus: [u32; 3]) -> Result<(), Error> {
+        let collective = Collective::Neighbours { torus };
+        let buffers = buffers.into();
+        self.run(Request::new(&collective, buffers))
+    }
+
+    /// Returns when all ranks have called it.
+    #[inline]
+    pub fn barrier(&mut self) -> Result<(), Error> {
+        self.run(Request::new(&Collective::Barrier, Buffers::none()))
+    }
+}
+
+/// Ranks past what a number holds are refused as ranks that do not exist.
+#[inline]
+fn index(rank: usize) -> u32 {
+    u32::try_from(rank).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,68 @@
+//! Sums whose inputs are multiplied first.
+//!
+//! Plans add inputs as they lie in memory, and peers read them there. So they are multiplied before the call begins: where
+//! they are, if the call may write there, and otherwise in memory of the library's, which costs one more pass.
+
+// Kernels take addresses.
+#![allow(unsafe_code)]
+
+use weftlink_plan::Aliasing;
+
+use super::{Communicator, Request};
+use crate::engine::Tracer;
+use crate::error::Error;
+use crate::header::Location;
+use crate::operation::{Detail, Operation};
+
+impl Communicator {
+    /// A call whose operation has a factor.
+    #[cold]
+    pub(super) fn perform_multiplied(
+        &mut self,
+        request: Request<'_>,
+        tracer: &mut impl Tracer,
+    ) -> Result<(), Error> {
+        let Some(Operation { detail: Detail::Factor { bytes: factor, data_type }, reduction }) =
+            request.operation
+        else {
+            unreachable!("the caller has looked");
+        };
+        let elements = request.buffers.elements;
+        let misuse = |what: String| Err(Error::Misuse(what));
+        let Some(data_type) = data_type.filter(|data_type| elements.data_type == Some(*data_type)) else {
+            return misuse("the factor of a pre-multiplied sum must be of the elements' type".to_owned());
+        };
+        let Some(scale) = self.shared.kernels.scale(data_type) else {
+            return misuse(format!("there is no {reduction} of {}", data_type.name()));
+        };
+        // What is wrong with the call is found before anything is changed.
+        super::fit(&request, self.caller())?;
+        let gets = request.collective.gets(self.rank as u32, self.size as u32) > 0;
+        let in_place = request.buffers.aliasing == Aliasing::InPlace && gets;
+        let mut multiplied = std::mem::take(&mut self.multiplied);
+        let mut request =
+            Request { operation: Some(Operation { reduction, detail: Detail::Multiplied }), ..request };
+        let buffers = &mut request.buffers;
+        let length = buffers.input_length;
+        let target = if in_place {
+            buffers.output
+        } else {
+            multiplied.resize(length * elements.bytes, 0);
+            multiplied.as_mut_ptr()
+        };
+        // SAFETY: the input has `length` elements and so has the target, which is the same or library memory; the buffers
+        // are borrowed for the call, which no peer has entered.
+        unsafe { scale(target, buffers.input, length, factor.as_ptr()) };
+        if !in_place {
+            buffers.input = target;
+            buffers.input_location = Location::Private { address: target as u64 };
+            if buffers.aliasing == Aliasing::InPlace {
+                buffers.output = target;
+                buffers.output_location = buffers.input_location;
+            }
+        }
+        let done = self.perform(request, tracer);
+        self.multiplied = multiplied;
+        done
+    }
+}

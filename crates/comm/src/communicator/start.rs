@@ -1,0 +1,110 @@
+//! How a communicator comes to be: ranks that have met lay out what they share and find out what the machine allows.
+
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::Communicator;
+use crate::bootstrap::Bootstrap;
+use crate::choose::Table;
+use crate::counter::Counter;
+use crate::engine::Ports;
+use crate::error::Error;
+use crate::kernels::Kernels;
+use crate::layout::LINE;
+use crate::reach;
+use crate::shared::{HEADERS, Shared, lines_at};
+use crate::wait::{Patience, Waiter};
+
+/// How a communicator behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long a call waits for other ranks, without getting on, before it fails and names them. A call of many steps
+    /// may take longer. 300 s unless set.
+    pub deadline: Duration,
+    /// Whether ranks that wait keep their core: right when each has one of its own. Unset: when there are enough.
+    pub spin: Option<bool>,
+    /// Whether peers' ordinary memory is read by the kernel, which saves a copy. Unset: where it is allowed and faster.
+    pub single_copy: Option<bool>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { deadline: Duration::from_secs(300), spin: None, single_copy: None }
+    }
+}
+
+/// Runs `work` on so many ranks, each a thread of this process, and returns what each gave, by rank. Ranks wait for each
+/// other as [`Options::default`] says; [`Communicator::threads`] takes other options.
+///
+/// # Panics
+/// If one of them does.
+pub fn on_threads<T: Send>(
+    size: usize,
+    work: impl Fn(Communicator) -> Result<T, Error> + Sync,
+) -> Result<Vec<T>, Error> {
+    let ranks = Communicator::threads(size, Options::default())?;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| work(comm))).collect();
+        // All are heard before the first error ends it: a rank that panicked is why the others have errors.
+        let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        ended.into_iter().map(|end| end.unwrap_or_else(|panic| resume_unwind(panic))).collect::<Vec<_>>()
+    })
+    .into_iter()
+    .collect()
+}
+
+impl Communicator {
+    /// A group whose ranks are threads of this process: one end each, to be moved to its thread.
+    pub fn threads(size: usize, options: Options) -> Result<Vec<Communicator>, Error> {
+        // Meeting needs all ranks at once, so each meets on a thread of its own.
+        let meet = |bootstrap| std::thread::spawn(move || Communicator::new(bootstrap, options));
+        let meeting: Vec<_> = Bootstrap::threads(size).into_iter().map(meet).collect();
+        meeting.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    }
+
+    /// This rank's end of a group that has met. All ranks call it.
+    pub fn new(mut bootstrap: Bootstrap, options: Options) -> Result<Communicator, Error> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let (rank, size) = (bootstrap.rank(), bootstrap.size());
+        // Neighbouring lines are fetched in pairs, so what different ranks write is kept two lines apart.
+        let apart = |position: usize| position * 2 * LINE;
+        let headers = apart(2 + size);
+        let control = bootstrap.share("weft: headers", headers + size * HEADERS * LINE, options.deadline)?;
+        let line = |at: usize| &lines_at(&control, at, 1)[0];
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let spin = options.spin.unwrap_or(size <= cores);
+        let patience =
+            if spin { Patience::dedicated(options.deadline) } else { Patience::crowded(options.deadline) };
+        let kernels = Kernels::detect();
+        let shared = Shared {
+            headers: lines_at(&control, headers, size * HEADERS).iter().map(Counter::new).collect(),
+            departures: (0..size).map(|rank| Counter::new(line(apart(2 + rank)))).collect(),
+            waiter: Waiter::new(line(0), line(apart(1)), patience),
+            windows: Vec::new(),
+            kernels,
+            copy: kernels.copy(),
+            pids: bootstrap.pids().to_vec(),
+        };
+        let readable = reach::probe(&mut bootstrap, options.single_copy, options.deadline)?;
+        Ok(Communicator {
+            rank,
+            size,
+            options,
+            identity: NEXT.fetch_add(1, Ordering::Relaxed),
+            calls: 0,
+            failed: None,
+            engines: Vec::new(),
+            ports: Ports::new(size),
+            table: Table::measured(size),
+            readable,
+            chosen: Vec::new(),
+            last: 0,
+            shared,
+            windows: Vec::new(),
+            bootstrap,
+            multiplied: Vec::new(),
+            _control: control,
+        })
+    }
+}

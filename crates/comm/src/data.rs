@@ -1,0 +1,69 @@
+//! What buffers are made of.
+
+#![allow(unsafe_code)] // That a type may be moved as bytes is a promise of whoever says so.
+
+use std::any::TypeId;
+
+use weftlink_plan::DataType;
+
+/// Plain data: what ranks may hand to each other as bytes.
+///
+/// # Safety
+/// All bytes of a value are initialised (no padding). Zeros are a value, and so are the bytes of any value of this type
+/// that another rank has written: no pointers, no references, nothing that means something in one process only.
+///
+/// ```
+/// #[derive(Clone, Copy)]
+/// #[repr(C)]
+/// struct Particle { position: [f64; 3], charge: f64 }
+/// // SAFETY: Four f64, no padding, nothing that points anywhere.
+/// unsafe impl weftlink_comm::Data for Particle {}
+/// ```
+pub unsafe trait Data: Copy + Send + Sync + 'static {
+    /// Its name among the types that reductions know, if it is one of them.
+    const TYPE: Option<DataType> = None;
+}
+
+macro_rules! data {
+    ($($type:ty => $name:ident),* $(,)?) => {$(
+        // SAFETY: Numbers have no padding, and ranks that make the same call write values of the same type.
+        unsafe impl Data for $type {
+            const TYPE: Option<DataType> = Some(DataType::$name);
+        }
+    )*};
+}
+
+data!(
+    i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64, u64 => U64,
+    f32 => F32, f64 => F64, bool => Bool,
+);
+
+// SAFETY: An array has no padding of its own.
+unsafe impl<T: Data, const N: usize> Data for [T; N] {}
+
+/// A type of elements, once types are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Elements {
+    pub(crate) bytes: usize,
+    pub(crate) data_type: Option<DataType>,
+    /// Which type exactly, where functions of the caller's are applied to it.
+    pub(crate) id: Option<TypeId>,
+}
+
+impl Elements {
+    /// What everything is that is only moved.
+    pub(crate) const BYTES: Elements = Elements { bytes: 1, data_type: None, id: None };
+
+    pub(crate) fn of<T: Data>() -> Self {
+        Self { bytes: size_of::<T>(), data_type: T::TYPE, id: Some(TypeId::of::<T>()) }
+    }
+
+    pub(crate) fn of_type(data_type: DataType) -> Self {
+        Self { bytes: data_type.bytes(), data_type: Some(data_type), id: None }
+    }
+
+    /// The bytes of an element as a header tells them.
+    pub(crate) fn code(&self) -> u16 {
+        self.bytes.min(u16::MAX as usize) as u16
+    }
+}

@@ -9,8 +9,8 @@ use weftlink_plan::DataType;
 /// Plain data: what ranks may hand to each other as bytes.
 ///
 /// # Safety
-/// All bytes of a value are initialised (no padding). Zeros are a value, and so are the bytes of any value of this type
-/// that another rank has written: no pointers, no references, nothing that means something in one process only.
+/// All bytes of a value are initialised (no padding). Zeros are a value, and so is any mixture of bytes of values of this
+/// type that other ranks have written: no pointers, no references, nothing that means something in one process only.
 ///
 /// ```
 /// #[derive(Clone, Copy)]

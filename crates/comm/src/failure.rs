@@ -27,6 +27,7 @@ pub(crate) enum Reason {
     Panicked = 5,
     Unreadable = 6,
     Unfit = 7,
+    LeftOpen = 8,
 }
 
 impl Reason {
@@ -41,6 +42,7 @@ impl Reason {
             code if code == Reason::Memory as u32 => "it could not share memory",
             code if code == Reason::Panicked as u32 => "it panicked",
             code if code == Reason::Unreadable as u32 => "it could not read a peer's memory",
+            code if code == Reason::LeftOpen as u32 => "it dropped a window that was open",
             code if code == Reason::Unfit as u32 => "its plan does not fit the call",
             _ => "a deadline passed",
         }

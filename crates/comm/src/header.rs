@@ -264,6 +264,10 @@ impl fmt::Display for Header {
         };
         match self.what {
             What::Collective(code) => {
+                if code == 12 && self.detail != 0 {
+                    let what = if self.detail & 3 == 1 { "opening" } else { "closing" };
+                    return write!(f, "{what} of window {}", self.detail >> 2);
+                }
                 let name = NAMES.get(usize::from(code)).copied().unwrap_or("unknown call");
                 write!(f, "{name}")?;
                 if name != "barrier" {

@@ -24,6 +24,7 @@ mod error;
 mod failure;
 #[doc(hidden)]
 pub mod fifo;
+mod foreign;
 mod header;
 pub mod kernels;
 mod layout;
@@ -47,7 +48,7 @@ mod stress_tests;
 
 pub use available::memory_bytes as available_memory_bytes;
 pub use buffers::Buffers;
-pub use communicator::{Communicator, Options, PlanId, Request, Taken, on_threads};
+pub use communicator::{Communicator, Open, Options, PlanId, Request, SIGNALS, Taken, on_threads};
 pub use data::Data;
 pub use error::Error;
 pub use operation::Operation;

@@ -70,6 +70,19 @@ impl<T: Data> Window<T> {
         PartMut { side: self.at(&range), _window: PhantomData }
     }
 
+    /// The communicator it belongs to, and its number there.
+    pub(crate) fn owner(&self) -> u64 {
+        self.owner
+    }
+
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
     #[inline]
     fn at(&self, range: &Range<usize>) -> Side {
         assert!(

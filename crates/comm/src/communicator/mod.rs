@@ -5,7 +5,9 @@
 
 mod check;
 mod collectives;
+mod memo;
 mod multiplied;
+mod open;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -20,6 +22,8 @@ use weftlink_plan::collective::Promise;
 use weftlink_plan::{Algorithm, Collective, Cut, Reduction, Verified};
 
 use check::{Caller, Fitted, arithmetic, fit};
+use memo::{Memo, Prepared};
+pub use open::{Open, SIGNALS};
 pub use start::{Options, on_threads};
 use trace::Recorder;
 pub use trace::Taken;
@@ -56,13 +60,13 @@ pub struct Communicator {
     readable: bool,
     /// The engine for each kind of call there was.
     chosen: Vec<(Key, usize)>,
-    /// The one of them that was used last.
-    last: usize,
+    memo: Option<Memo>,
     shared: Shared,
     windows: Vec<Arc<SharedMemory>>,
     bootstrap: Bootstrap,
     /// Where inputs are multiplied before they are added up.
     multiplied: Vec<u8>,
+    signals: Option<Box<open::Signals>>,
     /// Unmapped last: headers and flags point into it.
     _control: SharedMemory,
 }
@@ -90,13 +94,23 @@ pub struct Request<'a> {
     pub count: Option<usize>,
     /// A plan of the caller's choice.
     pub plan: Option<PlanId>,
+    /// Tells calls apart that are alike but for their purpose. 0 is none.
+    pub(crate) tag: u32,
 }
 
 impl<'a> Request<'a> {
     /// A call that combines nothing, with blocks of one length.
     #[inline]
     pub fn new(collective: &'a Collective, buffers: impl Into<Buffers<'a>>) -> Self {
-        Self { collective, buffers: buffers.into(), operation: None, counts: None, count: None, plan: None }
+        Self {
+            collective,
+            buffers: buffers.into(),
+            operation: None,
+            counts: None,
+            count: None,
+            plan: None,
+            tag: 0,
+        }
     }
 
     /// The same, combining elements.
@@ -225,7 +239,7 @@ impl Communicator {
             data_type: fitted.elements.data_type,
             element_bytes: fitted.elements.code(),
             root: collective.root().unwrap_or(0),
-            detail: detail(collective),
+            detail: detail(collective) | request.tag,
             input: fitted.input_location,
             output: fitted.output_location,
         }
@@ -268,14 +282,8 @@ impl Communicator {
                 && (key.uneven, key.commutes) == (uneven, commutes)
                 && key.collective == *request.collective
         };
-        if let Some((key, engine)) = self.chosen.get(self.last)
-            && is_it(key)
-        {
+        if let Some((_, engine)) = self.chosen.iter().find(|(key, _)| is_it(key)) {
             return Ok(*engine);
-        }
-        if let Some(found) = self.chosen.iter().position(|(key, _)| is_it(key)) {
-            self.last = found;
-            return Ok(self.chosen[found].1);
         }
         let collective = request.collective.clone();
         self.load_for(Key { collective, memory, aliasing, uneven, commutes, choice }, header)
@@ -287,7 +295,6 @@ impl Communicator {
         let plan = choose::plan_for(&key, self.size as u32)?;
         let index = self.load_under(*header, plan)?;
         self.chosen.push((key, index));
-        self.last = self.chosen.len() - 1;
         Ok(index)
     }
 
@@ -311,22 +318,13 @@ impl Communicator {
         if let Some(Operation { detail: Detail::Factor { .. }, .. }) = request.operation {
             return self.perform_multiplied(request, tracer);
         }
-        let mut fitted = fit(&request, self.caller())?;
-        let arithmetic = arithmetic(request.operation.as_ref(), fitted.elements, &self.shared.kernels)?;
-        let reduces = request.collective.reduces();
-        if reduces != request.operation.is_some() {
-            return Err(operation_misuse(&request));
-        }
-        let header = self.header(&request, &fitted);
-        let (mut index, symmetric) = match request.plan {
-            Some(plan) => {
-                let index = self.index(plan)?;
-                check_plan(&self.engines[index], &request, self.readable)?;
-                (index, index)
-            }
-            None => self.choose(&request, &fitted, &header)?,
+        let recalled = self.memo.as_ref().and_then(|memo| memo.recall(&request));
+        let prepared = match recalled {
+            Some(prepared) => prepared,
+            None => self.prepare(&request)?,
         };
-        let signature = header.signature();
+        let Prepared { mut fitted, arithmetic, header, signature, engines: (mut index, symmetric) } =
+            prepared;
         self.calls = self.calls.wrapping_add(1);
         let number = self.calls;
         let (input, output) = (fitted.input, fitted.output);
@@ -379,6 +377,28 @@ impl Communicator {
             }
             Err(stopped) => Err(self.fail(&call, &stopped, reached)),
         }
+    }
+
+    /// Finds out all about a call that is not the same as before.
+    #[inline(never)]
+    fn prepare<'a>(&mut self, request: &Request<'a>) -> Result<Prepared<'a>, Error> {
+        let fitted = fit(request, self.caller())?;
+        let arithmetic = arithmetic(request.operation.as_ref(), fitted.elements, &self.shared.kernels)?;
+        if request.collective.reduces() != request.operation.is_some() {
+            return Err(operation_misuse(request));
+        }
+        let header = self.header(request, &fitted);
+        let engines = match request.plan {
+            Some(plan) => {
+                let index = self.index(plan)?;
+                check_plan(&self.engines[index], request, self.readable)?;
+                (index, index)
+            }
+            None => self.choose(request, &fitted, &header)?,
+        };
+        let prepared = Prepared { fitted, arithmetic, header, signature: header.signature(), engines };
+        self.memo = Memo::of(request, &prepared);
+        Ok(prepared)
     }
 
     /// Waits until all ranks have entered the call, and learns from their headers what only they know: whether all buffers

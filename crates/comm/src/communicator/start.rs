@@ -99,11 +99,12 @@ impl Communicator {
             table: Table::measured(size),
             readable,
             chosen: Vec::new(),
-            last: 0,
+            memo: None,
             shared,
             windows: Vec::new(),
             bootstrap,
             multiplied: Vec::new(),
+            signals: None,
             _control: control,
         })
     }

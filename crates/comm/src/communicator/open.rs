@@ -1,0 +1,254 @@
+//! Windows as pooled memory: while a window is open, every rank reads and writes every rank's part as it likes, and tells
+//! others by signals.
+//!
+//! A window that is not open is its rank's alone, as a slice. Opening it gives that up and is a call of all ranks; closing it
+//! too. In between nothing is awaited but signals. A rank that loses its window without closing it (by an error or a panic)
+//! ends the communicator for all and keeps a copy of its part that nobody else reaches, as calls that fail do.
+
+// Copies between addresses in mapped memory.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use weftlink_plan::Collective;
+
+use super::{Communicator, Request};
+use crate::buffers::Buffers;
+use crate::counter::Counter;
+use crate::data::{Data, Elements};
+use crate::engine::{Stopped, Waiting};
+use crate::error::Error;
+use crate::failure::{Reason, take_back};
+use crate::foreign;
+use crate::header::{Header, What};
+use crate::layout::LINE;
+use crate::line::Poll;
+use crate::memory::SharedMemory;
+use crate::operation::Arithmetic;
+use crate::shared::{Call, lines_at};
+use crate::wait::{AbortCode, Stop};
+use crate::window::Window;
+
+/// How many signals each rank can send to each other.
+pub const SIGNALS: usize = 16;
+
+/// A window that all ranks have opened: memory that each can read and write.
+///
+/// What is read while another rank writes it is old, new or a mixture of both. Signals put an order into it: what a rank
+/// wrote before a signal is there for whoever has waited for that signal.
+///
+/// ```
+/// let got = weftlink_comm::on_threads(2, |mut comm| {
+///     let mut window = comm.window::<u32>(4)?;
+///     let (me, peer) = (comm.rank(), 1 - comm.rank());
+///     let mut open = comm.open(&mut window)?;
+///     open.put(peer, 1, &[10 + me as u32, 20])?;
+///     open.signal(peer, 0)?;
+///     open.wait(peer, 0)?;
+///     open.close()?;
+///     Ok(window.to_vec())
+/// })?;
+/// assert_eq!(got, [[0, 11, 20, 0], [0, 10, 20, 0]]);
+/// # Ok::<(), weftlink_comm::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Open<'a, T: Data> {
+    comm: &'a mut Communicator,
+    window: &'a mut Window<T>,
+    closed: bool,
+}
+
+/// Every rank's signals to every other, once a window has been opened.
+pub(super) struct Signals {
+    counters: Vec<Counter<'static>>,
+    /// How often this rank has signalled each rank, and waited for each.
+    sent: Vec<u32>,
+    awaited: Vec<u32>,
+    /// Unmapped last: the counters point into it.
+    _memory: SharedMemory,
+}
+
+impl Communicator {
+    /// Opens a window for reading and writing by all ranks. All ranks call it; until it is closed, none makes other calls.
+    pub fn open<'a, T: Data>(&'a mut self, window: &'a mut Window<T>) -> Result<Open<'a, T>, Error> {
+        self.usable()?;
+        if window.owner() != self.identity {
+            return Err(Error::Misuse("a window of another communicator cannot be opened here".to_owned()));
+        }
+        if self.signals.is_none() {
+            let header = Header::allocating(What::Window, 0, SIGNALS, Elements::BYTES);
+            let count = self.size * self.size * SIGNALS;
+            let memory = self.share(header, count * LINE)?;
+            let counters = lines_at(&memory, 0, count).iter().map(Counter::new).collect();
+            let none = vec![0; self.size * SIGNALS];
+            let signals = Signals { counters, sent: none.clone(), awaited: none, _memory: memory };
+            self.signals = Some(Box::new(signals));
+        }
+        self.tagged_barrier(tag(window.number(), OPENS))?;
+        Ok(Open { comm: self, window, closed: false })
+    }
+
+    /// A barrier that only meets barriers for the same purpose.
+    fn tagged_barrier(&mut self, tag: u32) -> Result<(), Error> {
+        self.run(Request { tag, ..Request::new(&Collective::Barrier, Buffers::none()) })
+    }
+}
+
+pub(crate) const OPENS: u32 = 1;
+pub(crate) const CLOSES: u32 = 2;
+
+fn tag(window: u16, what: u32) -> u32 {
+    u32::from(window) << 2 | what
+}
+
+impl<T: Data> Open<'_, T> {
+    /// Writes elements into a rank's part, from a place on.
+    pub fn put(&mut self, rank: usize, at: usize, elements: &[T]) -> Result<(), Error> {
+        let target = self.place(rank, at, elements.len())?;
+        // SAFETY: the place is within the window, whose slice nobody has while it is open.
+        unsafe { foreign::copy(target.cast(), elements.as_ptr().cast(), size_of_val(elements)) };
+        Ok(())
+    }
+
+    /// Reads elements from a rank's part, from a place on.
+    pub fn get(&self, rank: usize, at: usize, into: &mut [T]) -> Result<(), Error> {
+        let source = self.place(rank, at, into.len())?;
+        // SAFETY: the place is within the window; the target is the caller's. A mixture of values that ranks wrote is only
+        // seen where the caller let them write at the same time, and plain data takes it.
+        unsafe { foreign::copy(into.as_mut_ptr().cast(), source.cast(), size_of_val(into)) };
+        Ok(())
+    }
+
+    /// Copies elements of one rank's part to another's. The two places must not overlap.
+    pub fn copy(
+        &mut self,
+        (from, source): (usize, Range<usize>),
+        (to, target): (usize, usize),
+    ) -> Result<(), Error> {
+        let (length, start) = (source.len(), source.start);
+        let overlap = from == to && start < target + length && target < start + length;
+        if overlap && length > 0 {
+            let what =
+                format!("elements {source:?} of rank {from} overlap where they are copied to, {target}");
+            return Err(Error::Misuse(what));
+        }
+        let (source, target) = (self.place(from, start, length)?, self.place(to, target, length)?);
+        // SAFETY: both places are within the window, whose slice nobody has while it is open.
+        unsafe { foreign::copy(target.cast(), source.cast(), length * size_of::<T>()) };
+        Ok(())
+    }
+
+    /// Sends a rank a signal: what was written before, anywhere, is there for it once it has waited for this.
+    pub fn signal(&mut self, rank: usize, number: usize) -> Result<(), Error> {
+        let at = self.signal_place(rank, number)?;
+        let (size, me) = (self.comm.size, self.comm.rank);
+        let Some(signals) = &mut self.comm.signals else { unreachable!("opening makes them") };
+        let sent = &mut signals.sent[at];
+        *sent = sent.wrapping_add(1);
+        let line = signals.counters[at * size + me].publish(*sent, 0);
+        self.comm.shared.waiter.wake(line);
+        Ok(())
+    }
+
+    /// Waits for the next signal of this number from a rank.
+    pub fn wait(&mut self, rank: usize, number: usize) -> Result<(), Error> {
+        let from = self.signal_place(rank, number)?;
+        let to = self.signal_place(self.comm.rank, number)?;
+        let size = self.comm.size;
+        let Some(signals) = &mut self.comm.signals else { unreachable!("opening makes them") };
+        let wanted = signals.awaited[from].wrapping_add(1);
+        let counter = signals.counters[to * size + rank];
+        let here = || if counter.has_reached(wanted) { Poll::Ready } else { Poll::Pending };
+        let shared = &self.comm.shared;
+        let doubt = || {
+            let left = shared.departures[rank].poll(1, 0, 1) == Poll::Ready && !counter.has_reached(wanted);
+            left.then_some(Stop::Left { rank: rank as u32 })
+        };
+        match shared.waiter.wait_doubting(Some(counter.line()), here, doubt) {
+            Ok(()) => {
+                signals.awaited[from] = wanted;
+                Ok(())
+            }
+            Err(stop) => Err(self.fail(stop, rank as u32, number as u32)),
+        }
+    }
+
+    /// Closes the window, when all ranks do: it is this rank's again, as a slice.
+    pub fn close(mut self) -> Result<(), Error> {
+        let closed = self.comm.tagged_barrier(tag(self.window.number(), CLOSES));
+        if closed.is_err() {
+            take_back(
+                &self.comm.shared,
+                &self.comm.windows,
+                [Some(self.window.number()), None],
+                self.comm.rank,
+            );
+        }
+        self.closed = true;
+        closed
+    }
+
+    /// How many elements each rank's part has.
+    pub fn len(&self) -> usize {
+        self.window.length()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn place(&self, rank: usize, at: usize, length: usize) -> Result<*mut T, Error> {
+        let within = at.checked_add(length).is_some_and(|end| end <= self.len());
+        if rank >= self.comm.size || !within {
+            let (size, has) = (self.comm.size, self.len());
+            return Err(Error::Misuse(format!(
+                "{length} elements from {at} on of rank {rank}: there are {size} ranks with {has} elements each"
+            )));
+        }
+        let window = self.comm.shared.windows[usize::from(self.window.number())];
+        Ok(window.base.wrapping_add(rank * window.stride).cast::<T>().wrapping_add(at))
+    }
+
+    /// Where this rank counts the signals that it exchanges with another.
+    fn signal_place(&self, rank: usize, number: usize) -> Result<usize, Error> {
+        if rank >= self.comm.size || number >= SIGNALS {
+            let size = self.comm.size;
+            return Err(Error::Misuse(format!(
+                "signal {number} and rank {rank}: there are {SIGNALS} signals and {size} ranks, both from 0"
+            )));
+        }
+        Ok(rank * SIGNALS + number)
+    }
+
+    #[cold]
+    fn fail(&mut self, stop: Stop, rank: u32, counter: u32) -> Error {
+        let header = Header::allocating(What::Window, 0, self.len(), Elements::of::<T>());
+        let call = Call {
+            header,
+            signature: header.signature(),
+            number: self.comm.calls,
+            collective: &Collective::Barrier,
+            arithmetic: Arithmetic::None,
+            input: std::ptr::null(),
+            output: std::ptr::null_mut(),
+        };
+        let stopped = Stopped { stop, step: None, waiting: Waiting::Reached { rank, counter } };
+        self.closed = true;
+        self.comm.fail(&call, &stopped, [Some(self.window.number()), None])
+    }
+}
+
+impl<T: Data> Drop for Open<'_, T> {
+    fn drop(&mut self) {
+        if self.closed {
+            return;
+        }
+        let (rank, reason) = (self.comm.rank as u32, Reason::LeftOpen.code());
+        self.comm.shared.waiter.abort(AbortCode { rank, reason });
+        let why = format!("rank {rank} dropped a window that was open");
+        take_back(&self.comm.shared, &self.comm.windows, [Some(self.window.number()), None], self.comm.rank);
+        self.comm.bootstrap.give_up(&why);
+        self.comm.failed = Some(why);
+    }
+}

@@ -1,0 +1,35 @@
+//! Copying to and from memory that other ranks may be writing: what is copied meanwhile is old, new or a mixture, and
+//! never anything worse.
+//!
+//! Ordinary copies may assume that nobody else writes, so these are made of instructions that the compiler does not look
+//! into (x86-64), or of atomic words.
+
+#![allow(unsafe_code)] // Addresses in mapped memory.
+
+/// Copies bytes between places that do not overlap, at least one of which others may be using.
+///
+/// # Safety
+/// `source` can be read and `target` written for `bytes`. Nobody holds a reference to what is written.
+pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) {
+    // SAFETY: the caller's promise; the instruction touches exactly these bytes and changes no register but those named.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") bytes => _,
+            inout("rdi") target => _,
+            inout("rsi") source => _,
+            options(nostack, preserves_flags)
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        use std::sync::atomic::{AtomicU8, Ordering};
+        for at in 0..bytes {
+            // SAFETY: the caller's promise; bytes have no alignment.
+            let (to, from) =
+                unsafe { (AtomicU8::from_ptr(target.add(at)), &*source.add(at).cast::<AtomicU8>()) };
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}

@@ -434,22 +434,35 @@ impl Plan {
 
     /// Whether some step reaches into the user's buffers of another rank, so that these must be symmetric memory.
     pub fn needs_windows(&self) -> bool {
-        let reaches_in = |input: &Input| match input {
-            Input::Peer(Remote { buffer, .. }) | Input::Switch(Grouped { buffer, .. }) => {
-                *buffer != Buffer::Scratch
-            }
-            Input::Local(_) | Input::Received { .. } => false,
-        };
-        let reaches_out = |output: &Output| match output {
-            Output::Peer(Remote { buffer, .. }) | Output::Multicast(Grouped { buffer, .. }) => {
-                *buffer != Buffer::Scratch
-            }
-            Output::Local(_) | Output::Sent { .. } => false,
-        };
-        let reaches =
-            |step: &Step| step.inputs.iter().any(reaches_in) || step.outputs.iter().any(reaches_out);
-        let lanes = self.programs.iter().flat_map(|program| &program.lanes);
-        lanes.flat_map(|lane| lane.steps()).any(reaches)
+        self.writes_to_peers() || self.all_steps().any(|step| step.inputs.iter().any(reads_user))
+    }
+
+    /// Whether some step writes into the user's buffers of another rank. A plan that needs windows and does not write there runs where
+    /// peers can read these buffers and no more.
+    pub fn writes_to_peers(&self) -> bool {
+        self.all_steps().any(|step| step.outputs.iter().any(writes_user))
+    }
+
+    fn all_steps(&self) -> impl Iterator<Item = &Step> {
+        self.programs.iter().flat_map(|program| &program.lanes).flat_map(Lane::steps)
+    }
+}
+
+fn reads_user(input: &Input) -> bool {
+    match input {
+        Input::Peer(Remote { buffer, .. }) | Input::Switch(Grouped { buffer, .. }) => {
+            *buffer != Buffer::Scratch
+        }
+        Input::Local(_) | Input::Received { .. } => false,
+    }
+}
+
+fn writes_user(output: &Output) -> bool {
+    match output {
+        Output::Peer(Remote { buffer, .. }) | Output::Multicast(Grouped { buffer, .. }) => {
+            *buffer != Buffer::Scratch
+        }
+        Output::Local(_) | Output::Sent { .. } => false,
     }
 }
 

@@ -30,6 +30,13 @@ impl<'a> Recipe<'a> {
         self
     }
 
+    /// The same plan with at least so many messages under way in each FIFO. Senders may then run further ahead, which is for
+    /// the verifier to judge.
+    pub fn with_depth_of(mut self, depth: u32) -> Self {
+        self.outline.channels.iter_mut().for_each(|channel| channel.depth = channel.depth.max(depth));
+        self
+    }
+
     /// What one rank does.
     pub fn program(&self, rank: u32) -> Program {
         (self.program)(rank)

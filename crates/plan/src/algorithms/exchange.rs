@@ -1,11 +1,12 @@
 //! # Exchange
 //!
-//! One-shot all-reduce by messages: every rank sends everything to everyone.
+//! One-shot by messages: every rank sends what it has to everyone who wants it, all at once.
 //!
-//! **Steps.** Every rank sends its whole input to every other, then combines all of them in the order of the ranks,
-//! so that all ranks hold the same bits. Two steps, one message in a row.
+//! **Steps.** *All-reduce, all-gather:* every rank sends its whole input to every other. *Reduce-scatter:* it sends every
+//! other rank that rank's block. Then it takes what has come: it combines all parts in the order of the ranks, so that all
+//! hold the same bits, or puts each block where it belongs. One message in a row.
 //!
-//! **Bytes on the wire.** n-1 times the buffer per rank, each way.
+//! **Bytes on the wire.** n-1 times the buffer per rank, each way, for an all-reduce; what any algorithm must move for the others.
 //!
 //! **Possible.** Everywhere: all it needs is messages between any two ranks.
 //!
@@ -18,14 +19,19 @@
 //! | collective | inside | across | rank | island |
 //! |---|---|---|---|---|
 //! | all-reduce | `[m=1][g>1]` | `[m>1]` | `S (g-1)` | `S g (n-g)` |
+//! | all-gather | `[m=1][g>1]` | `[m>1]` | `S (g-1)/n` | `S g (n-g)/n` |
+//! | reduce-scatter | `[m=1][g>1]` | `[m>1]` | `S (g-1)/n` | `S g (n-g)/n` |
 
+use super::one_shot::{ahead, turning};
 use crate::Recipe;
 use crate::layout::Layout;
-use crate::plan::{Channel, Collective, Input, Lane, Output, Place, Plan, Program, Protocol, Step};
+use crate::plan::{
+    Channel, Collective, Digit, Input, Lane, Node, Output, Place, Plan, Program, Protocol, Step,
+};
 
 /// How many packets may be under way between two ranks: credits are looked at once per so many calls. Many ranks make
 /// do with fewer, since a proof goes through all of them.
-fn packets(ranks: u32) -> u32 {
+pub(super) fn packets(ranks: u32) -> u32 {
     if ranks <= 8 { 32 } else { 8 }
 }
 
@@ -35,20 +41,60 @@ const DEPTH_SIMPLE: u32 = 4;
 /// The all-reduce.
 pub fn all_reduce(layout: &Layout, protocol: Protocol) -> Recipe<'_> {
     let ranks = layout.ranks();
-    let depth = if protocol == Protocol::Simple { DEPTH_SIMPLE } else { packets(ranks) };
-    let name = if protocol == Protocol::Simple { "exchange" } else { "exchange-ll" };
-    let channels = vec![Channel { protocol, depth }];
-    let outline = Plan { channels, ..Plan::outline(name, Collective::AllReduce, ranks, 1) };
-    Recipe::new(outline, move |rank| {
+    Recipe::new(outline(Collective::AllReduce, ranks, protocol), move |rank| {
         let mine = || Input::Local(Place::input(0));
         let peers = (0..ranks).filter(|&peer| peer != rank);
-        let part = |peer| if peer == rank { mine() } else { Input::received(peer) };
-        let combine = Step::reduce((0..ranks).map(part).collect()).to(Output::Local(Place::output(0)));
-        let nodes = if ranks == 1 {
-            vec![combine.into()]
-        } else {
-            vec![Step::copy(mine()).to_all(peers.map(Output::sent)).into(), combine.into()]
-        };
-        Program { lanes: vec![Lane { channel: 0, nodes }] }
+        let send = (ranks > 1).then(|| Step::copy(mine()).to_all(peers.map(Output::sent)));
+        program(send.map(Node::Step), [combine(rank, ranks, 0).into()])
     })
+}
+
+/// The all-gather.
+pub fn all_gather(layout: &Layout, protocol: Protocol) -> Recipe<'_> {
+    let ranks = layout.ranks();
+    let blocks =
+        turning(ranks, vec![Digit { size: 1, with: None }], vec![Digit { size: ranks, with: Some(0) }]);
+    let outline = Plan { symmetry: Some(blocks), ..outline(Collective::AllGather, ranks, protocol) };
+    Recipe::new(outline, move |rank| {
+        let others = (1..ranks).map(|by| Output::sent((rank + by) % ranks));
+        let send =
+            Step::copy(Input::Local(Place::input(0))).to_all(others).to(Output::Local(Place::output(rank)));
+        let take = Step::copy(Input::Received { from: ahead(rank, ranks) })
+            .to(Output::Local(Place::output(ahead(rank, ranks))));
+        program([send.into()], [Node::repeat(ranks - 1, [take])])
+    })
+}
+
+/// The reduce-scatter.
+pub fn reduce_scatter(layout: &Layout, protocol: Protocol) -> Recipe<'_> {
+    let ranks = layout.ranks();
+    Recipe::new(outline(Collective::ReduceScatter, ranks, protocol), move |rank| {
+        let send = Step::copy(Input::Local(Place::input(ahead(rank, ranks))))
+            .to(Output::Sent { to: ahead(rank, ranks) });
+        program([Node::repeat(ranks - 1, [send])], [combine(rank, ranks, rank).into()])
+    })
+}
+
+fn outline(collective: Collective, ranks: u32, protocol: Protocol) -> Plan {
+    let (name, depth) = match protocol {
+        Protocol::Simple => ("exchange", DEPTH_SIMPLE),
+        Protocol::Ll | Protocol::Ll128 => ("exchange-ll", packets(ranks)),
+    };
+    let uneven = collective.may_be_uneven();
+    let channels = vec![Channel { protocol, depth }];
+    Plan { channels, uneven, ..Plan::outline(name, collective, ranks, 1) }
+}
+
+/// A lane that sends, then takes.
+fn program(send: impl IntoIterator<Item = Node>, take: impl IntoIterator<Item = Node>) -> Program {
+    Program { lanes: vec![Lane { channel: 0, nodes: send.into_iter().chain(take).collect() }] }
+}
+
+/// What the others have sent and a chunk of the rank's own input, combined in the order of the ranks.
+fn combine(rank: u32, ranks: u32, own: u32) -> Step {
+    let part = |owner: u32| match owner == rank {
+        true => Input::Local(Place::input(own)),
+        false => Input::received(owner),
+    };
+    Step::reduce((0..ranks).map(part).collect()).to(Output::Local(Place::output(0)))
 }

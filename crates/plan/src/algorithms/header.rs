@@ -149,6 +149,8 @@ impl Algorithm {
             Algorithm::ExchangeLl | Algorithm::Exchange => file!("exchange.rs"),
             Algorithm::OneShot => file!("one_shot.rs"),
             Algorithm::TwoShot => file!("two_shot.rs"),
+            Algorithm::Pull => file!("pull.rs"),
+            Algorithm::Staged => file!("staged.rs"),
             Algorithm::Ring => file!("ring.rs"),
             Algorithm::Chain => file!("chain.rs"),
             Algorithm::Linear => file!("linear.rs"),

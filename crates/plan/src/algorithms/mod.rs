@@ -19,9 +19,11 @@ pub mod nvls_tree;
 pub mod one_shot;
 pub mod pairwise;
 pub mod pat;
+pub mod pull;
 pub mod recursive_doubling;
 pub mod ring;
 mod rounds;
+pub mod staged;
 pub mod tree;
 pub mod two_shot;
 
@@ -36,14 +38,18 @@ use crate::recipe::Recipe;
 /// The algorithms that are built in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Algorithm {
-    /// Every rank sends its whole input to every other; payload and flag share cache lines.
+    /// Every rank sends what it has to everyone who wants it; payload and flag share cache lines.
     ExchangeLl,
-    /// Every rank sends its whole input to every other, through staging memory.
+    /// Every rank sends what it has to everyone who wants it, through slots.
     Exchange,
     /// Every rank reads all inputs where they are and reduces for itself.
     OneShot,
     /// Every rank reduces its share where it is, and writes it to everyone.
     TwoShot,
+    /// Every rank reduces its share where it is, and reads the others' results.
+    Pull,
+    /// Every rank puts its part into staging memory, where the others take it.
+    Staged,
     /// Chunks travel around a ring twice, once to be reduced and once to be handed out.
     Ring,
     /// Ranks stand in a row and hand on.
@@ -86,11 +92,13 @@ const ABOUT: &[(Algorithm, &str, &str)] = &[
     (
         Algorithm::ExchangeLl,
         "exchange-ll",
-        "everyone sends everything to everyone, payload and flag in one cache line",
+        "everyone sends what it has to everyone, payload and flag in one cache line",
     ),
-    (Algorithm::Exchange, "exchange", "everyone sends everything to everyone, through staging memory"),
+    (Algorithm::Exchange, "exchange", "everyone sends what it has to everyone, through slots"),
     (Algorithm::OneShot, "one-shot", "everyone reads all inputs in peer memory and reduces for itself"),
     (Algorithm::TwoShot, "two-shot", "everyone reduces its share in peer memory and writes it to everyone"),
+    (Algorithm::Pull, "pull", "everyone reduces its share in peer memory and reads the others' results"),
+    (Algorithm::Staged, "staged", "everyone puts its part into staging memory, where the others take it"),
     (Algorithm::Ring, "ring", "chunks travel around a ring, once to be reduced and once to be handed out"),
     (Algorithm::Chain, "chain", "ranks stand in a row and hand on, tile after tile"),
     (Algorithm::Linear, "linear", "the root deals with everyone in turn"),
@@ -177,6 +185,16 @@ impl Algorithm {
             (Algorithm::Exchange, Collective::AllReduce) => {
                 Ok(exchange::all_reduce(layout, Protocol::Simple))
             }
+            (Algorithm::ExchangeLl, Collective::AllGather) => Ok(exchange::all_gather(layout, Protocol::Ll)),
+            (Algorithm::Exchange, Collective::AllGather) => {
+                Ok(exchange::all_gather(layout, Protocol::Simple))
+            }
+            (Algorithm::ExchangeLl, Collective::ReduceScatter) => {
+                Ok(exchange::reduce_scatter(layout, Protocol::Ll))
+            }
+            (Algorithm::Exchange, Collective::ReduceScatter) => {
+                Ok(exchange::reduce_scatter(layout, Protocol::Simple))
+            }
             (Algorithm::OneShot, Collective::AllReduce) => Ok(one_shot::all_reduce(layout)),
             (Algorithm::OneShot, &Collective::Reduce { root }) => Ok(one_shot::reduce(layout, root)),
             (Algorithm::OneShot, &Collective::Broadcast { root }) => Ok(one_shot::broadcast(layout, root)),
@@ -185,11 +203,22 @@ impl Algorithm {
             (Algorithm::OneShot, Collective::AllToAll) => Ok(one_shot::all_to_all(layout)),
             (Algorithm::OneShot, &Collective::Gather { root }) => Ok(one_shot::gather(layout, root)),
             (Algorithm::OneShot, &Collective::Scatter { root }) => Ok(one_shot::scatter(layout, root)),
+            (Algorithm::OneShot, Collective::Barrier) => Ok(one_shot::barrier(layout)),
             (Algorithm::TwoShot, Collective::AllReduce) => Ok(two_shot::all_reduce(layout)),
             (Algorithm::TwoShot, &Collective::Reduce { root }) => Ok(two_shot::reduce(layout, root)),
             (Algorithm::TwoShot, &Collective::Broadcast { root }) => Ok(two_shot::broadcast(layout, root)),
             (Algorithm::TwoShot, Collective::AllGather) => Ok(two_shot::all_gather(layout)),
             (Algorithm::TwoShot, Collective::AllToAll) => Ok(two_shot::all_to_all(layout)),
+            (Algorithm::Pull, Collective::AllReduce) => Ok(pull::all_reduce(layout)),
+            (Algorithm::Pull, &Collective::Reduce { root }) => Ok(pull::reduce(layout, root)),
+            (Algorithm::Staged, Collective::AllReduce) => Ok(staged::all_reduce(layout)),
+            (Algorithm::Staged, &Collective::Reduce { root }) => Ok(staged::reduce(layout, root)),
+            (Algorithm::Staged, &Collective::Broadcast { root }) => Ok(staged::broadcast(layout, root)),
+            (Algorithm::Staged, Collective::AllGather) => Ok(staged::all_gather(layout)),
+            (Algorithm::Staged, Collective::ReduceScatter) => Ok(staged::reduce_scatter(layout)),
+            (Algorithm::Staged, Collective::AllToAll) => Ok(staged::all_to_all(layout)),
+            (Algorithm::Staged, &Collective::Gather { root }) => Ok(staged::gather(layout, root)),
+            (Algorithm::Staged, &Collective::Scatter { root }) => Ok(staged::scatter(layout, root)),
             (Algorithm::Ring, Collective::AllReduce) => Ok(ring::all_reduce(layout)),
             (Algorithm::Ring, Collective::AllGather) => Ok(ring::all_gather(layout)),
             (Algorithm::Ring, Collective::ReduceScatter) => Ok(ring::reduce_scatter(layout)),
@@ -250,6 +279,23 @@ impl Algorithm {
     /// Its plan for a collective of ranks that know nothing of their wiring, with `rings` side by side where it uses any.
     pub fn flat(self, collective: &Collective, ranks: u32, rings: u32) -> Result<Plan, Impossible> {
         Ok(self.recipe(collective, &Layout::flat(ranks, rings))?.plan())
+    }
+
+    /// The same plan with another protocol for its messages, if it passes any. Of messages that carry their own flags many may be
+    /// under way, as in exchange-ll, so that a sender seldom looks for credits.
+    pub fn flat_with(
+        self,
+        collective: &Collective,
+        ranks: u32,
+        rings: u32,
+        protocol: Protocol,
+    ) -> Result<Plan, Impossible> {
+        let layout = Layout::flat(ranks, rings);
+        let recipe = self.recipe(collective, &layout)?.with_protocol(protocol);
+        Ok(match protocol {
+            Protocol::Simple => recipe.plan(),
+            Protocol::Ll | Protocol::Ll128 => recipe.with_depth_of(exchange::packets(ranks)).plan(),
+        })
     }
 
     /// Its all-reduce of ranks that know nothing of their wiring.

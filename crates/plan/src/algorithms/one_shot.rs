@@ -5,15 +5,16 @@
 //! **Steps.** *All-reduce, reduce, reduce-scatter:* once all have entered the call, every rank that gets a result reads all inputs, in the order
 //! of the ranks, and combines them. *All-gather, broadcast:* whoever has a block puts it into its own output and says so; the others
 //! read it there. *All-to-all, gather, scatter:* every rank reads each block that is for it. Nobody leaves before those who
-//! read its memory have done so.
+//! read its memory have done so. *Barrier:* every rank looks until it has seen that all others have entered.
 //!
 //! **Bytes on the wire.** Each result's inputs are read once by each who wants it: n-1 buffers per rank for an all-reduce, what any algorithm must
 //! move for the others.
 //!
-//! **Possible.** In symmetric buffers, which peers can reach. All-reduce and all-to-all cannot work in place: a rank would
+//! **Possible.** In symmetric buffers, which peers can reach; it is enough that they can read them. All-reduce and all-to-all cannot work in place: a rank would
 //! overwrite what others are still reading.
 //!
-//! **When it wins.** Small symmetric buffers; for all-gather, reduce-scatter and all-to-all large ones too.
+//! **When it wins.** Small symmetric buffers; for all-gather, reduce-scatter and all-to-all large ones too; the barrier of few
+//! ranks.
 //!
 //! **Paper.** "One-shot" in NVIDIA's and PyTorch's symmetric-memory kernels; MSCCL++, Shah et al., 2025.
 //!
@@ -27,6 +28,7 @@
 //! | all-to-all | `2 [m=1][g>1]` | `2 [m>1]` | `S (g-1)/n` | `S g (n-g)/n` |
 //! | gather | `2 [m=1][g>1]` | `2 [m>1]` | `S (g-1)/n` | `S (n-g)/n` |
 //! | scatter | `2 [m=1][g>1]` | `2 [m>1]` | `S (g-1)/n` | `S (n-g)/n` |
+//! | barrier | `[m=1][g>1]` | `[m>1]` | `0` | `0` |
 
 use crate::layout::Layout;
 use crate::plan::{
@@ -151,6 +153,19 @@ pub fn all_to_all(layout: &Layout) -> Recipe<'_> {
     })
 }
 
+/// The barrier: that a rank has entered the call is all there is to know of it.
+pub fn barrier(layout: &Layout) -> Recipe<'_> {
+    let ranks = layout.ranks();
+    let outline = Plan {
+        symmetry: Some(turning(ranks, vec![], vec![])),
+        ..Plan::outline("one-shot", Collective::Barrier, ranks, 1)
+    };
+    Recipe::new(outline, move |rank| {
+        let others = (1..ranks).map(|by| Wait::entered((rank + by) % ranks));
+        Program { lanes: vec![Lane { channel: 0, nodes: vec![Step::sync().after(others).into()] }] }
+    })
+}
+
 fn outline(collective: Collective, ranks: u32, aliasing: Vec<Aliasing>) -> Plan {
     let uneven = collective.may_be_uneven();
     let counters = match collective {
@@ -161,7 +176,7 @@ fn outline(collective: Collective, ranks: u32, aliasing: Vec<Aliasing>) -> Plan 
 }
 
 /// All ranks but one.
-fn all_but(rank: u32, ranks: u32) -> impl Iterator<Item = u32> {
+pub(super) fn all_but(rank: u32, ranks: u32) -> impl Iterator<Item = u32> {
     (0..ranks).filter(move |&other| other != rank)
 }
 
@@ -188,15 +203,16 @@ pub(super) fn ahead(rank: u32, ranks: u32) -> Affine {
 /// A first step, one about each rank ahead, which signals the first counter, and a wait for each of these until it has come
 /// around to this rank.
 pub(super) fn around(own: Step, each: Step, rank: u32, ranks: u32) -> Program {
+    let nodes = vec![own.into(), Node::repeat(ranks - 1, [each]), come_around(rank, ranks, READ)];
+    Program { lanes: vec![Lane { channel: 0, nodes }] }
+}
+
+/// Waits until each of the ranks ahead, which signals a counter for every rank ahead of it, has come around to this one.
+pub(super) fn come_around(rank: u32, ranks: u32, counter: u32) -> Node {
     // The rank d places ahead comes to this one in its step n-d.
     let count = Affine { offset: 0, base: i64::from(ranks) - 1, by: vec![-1], modulo: None };
-    let come = Wait::Reached { rank: ahead(rank, ranks), counter: READ, count };
-    let nodes = vec![
-        own.into(),
-        Node::repeat(ranks - 1, [each]),
-        Node::repeat(ranks - 1, [Step::sync().after([come])]),
-    ];
-    Program { lanes: vec![Lane { channel: 0, nodes }] }
+    let come = Wait::Reached { rank: ahead(rank, ranks), counter, count };
+    Node::repeat(ranks - 1, [Step::sync().after([come])])
 }
 
 /// Turning the ranks, and the digits of chunks that turn with them.

@@ -101,8 +101,10 @@ fn of(
     let messages = match between {
         Medium::Network => {
             let islands: Vec<u32> = ground.model().places().into_iter().map(|(island, _)| island).collect();
-            let (_, busiest) = messages_across(&model, &ground.model().islands[0], &islands);
-            messages_across(&whole, &ground.busiest(collective, busiest), ground.island_of()).0
+            // Where nothing else is passed, a flag is a message of its own.
+            let flags = usage.only_waits();
+            let (_, busiest) = messages_across(&model, &ground.model().islands[0], &islands, flags);
+            messages_across(&whole, &ground.busiest(collective, busiest), ground.island_of(), flags).0
         }
         Medium::GpuLinks | Medium::Pcie => 0,
     };
@@ -168,7 +170,7 @@ fn entrant(
         hop_inside,
         hop_across,
         messages_across: 0,
-        message_across: protocol.map_or(Picoseconds(0), |protocol| MESSAGE_ACROSS.of(protocol)),
+        message_across: MESSAGE_ACROSS.of(protocol.unwrap_or(Protocol::Ll)),
         in_turn_bytes_per_second: (
             sides.inside.and_then(|side| side.in_turn_bytes_per_second),
             sides.across.and_then(|side| side.in_turn_bytes_per_second),

@@ -132,8 +132,13 @@ impl Usage {
 }
 
 /// The most messages that a lane of these ranks sends to other islands, or receives from them, one after the other, and
-/// the rank whose lane that is.
-pub(super) fn messages_across(recipe: &Recipe<'_>, ranks: &[u32], islands: &[u32]) -> (u64, u32) {
+/// the rank whose lane that is. With `flags`, what it waits for counts too.
+pub(super) fn messages_across(
+    recipe: &Recipe<'_>,
+    ranks: &[u32],
+    islands: &[u32],
+    flags: bool,
+) -> (u64, u32) {
     let island = |rank: u32| islands.get(rank as usize);
     let mut most = (0, ranks.first().copied().unwrap_or(0));
     for &rank in ranks {
@@ -143,6 +148,7 @@ pub(super) fn messages_across(recipe: &Recipe<'_>, ranks: &[u32], islands: &[u32
                 let is_across = |other: &Affine| {
                     u64::from(other.at(iterations).is_some_and(|other| island(other) != island(rank)))
                 };
+                let waits = step.waits.iter().filter(|_| flags).map(|wait| is_across(met(wait)));
                 let inputs = step.inputs.iter().map(|input| match input {
                     Input::Received { from } => is_across(from),
                     _ => 0,
@@ -151,7 +157,7 @@ pub(super) fn messages_across(recipe: &Recipe<'_>, ranks: &[u32], islands: &[u32
                     Output::Sent { to } => is_across(to),
                     _ => 0,
                 });
-                received += times * inputs.sum::<u64>();
+                received += times * inputs.chain(waits).sum::<u64>();
                 sent += times * outputs.sum::<u64>();
             });
             if sent.max(received) > most.0 {

@@ -6,7 +6,7 @@
 
 use crate::counter::Counter;
 use crate::header::Header;
-use crate::kernels::Kernels;
+use crate::kernels::Kernel;
 use crate::layout::LINE;
 use crate::line::{Line, Poll};
 use crate::memory::SharedMemory;
@@ -20,7 +20,7 @@ pub(crate) struct Shared {
     pub(crate) departures: Vec<Counter<'static>>,
     pub(crate) waiter: Waiter<'static>,
     pub(crate) windows: Vec<WindowPlace>,
-    pub(crate) kernels: Kernels,
+    pub(crate) sum: Kernel,
 }
 
 /// A window of symmetric memory: rank r's part is at `base + r * stride`.

@@ -31,7 +31,7 @@ pub trait Element: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
 
     /// What a reduction makes of two elements; nothing if it is not for this type. An average and a pre-multiplied sum
     /// combine as a sum does.
-    fn combining(reduction: Reduction) -> Option<fn(Self::Wide, Self::Wide) -> Self::Wide>;
+    fn combining(reduction: Reduction) -> Option<Combining<Self::Wide>>;
 
     /// 1 or true for everything but zero, where there are truths: integers and bool.
     fn truth(self) -> Self;
@@ -39,6 +39,9 @@ pub trait Element: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// A sum of so many, as their average.
     fn divided(self, by: u32) -> Self;
 }
+
+/// What two elements make, the one that stands further left first.
+pub type Combining<W> = fn(W, W) -> W;
 
 /// What is as wide as what it is combined in.
 macro_rules! as_itself {
@@ -61,7 +64,7 @@ macro_rules! integers {
         impl Element for $type {
             as_itself!($data_type);
 
-            fn combining(reduction: Reduction) -> Option<fn(Self, Self) -> Self> {
+            fn combining(reduction: Reduction) -> Option<Combining<Self>> {
                 Some(match reduction {
                     Reduction::Sum | Reduction::Average | Reduction::PremultipliedSum => Self::wrapping_add,
                     Reduction::Product => Self::wrapping_mul,
@@ -96,7 +99,7 @@ macro_rules! floats {
         impl Element for $type {
             as_itself!($data_type);
 
-            fn combining(reduction: Reduction) -> Option<fn(Self, Self) -> Self> {
+            fn combining(reduction: Reduction) -> Option<Combining<Self>> {
                 // The standard library's `min` prefers a number to NaN and may take either zero; both would let the order
                 // of ranks show.
                 Some(match reduction {
@@ -143,7 +146,7 @@ macro_rules! narrow_floats {
                 Self::from_f32(wide)
             }
 
-            fn combining(reduction: Reduction) -> Option<fn(f32, f32) -> f32> {
+            fn combining(reduction: Reduction) -> Option<Combining<f32>> {
                 f32::combining(reduction)
             }
 
@@ -165,7 +168,7 @@ macro_rules! complex {
         impl Element for Complex<$type> {
             as_itself!($data_type);
 
-            fn combining(reduction: Reduction) -> Option<fn(Self, Self) -> Self> {
+            fn combining(reduction: Reduction) -> Option<Combining<Self>> {
                 Some(match reduction {
                     Reduction::Sum | Reduction::Average | Reduction::PremultipliedSum => |a, b| a + b,
                     Reduction::Product => |a, b| {
@@ -191,7 +194,7 @@ complex!(f32: Complex64, f64: Complex128);
 impl Element for bool {
     as_itself!(Bool);
 
-    fn combining(reduction: Reduction) -> Option<fn(Self, Self) -> Self> {
+    fn combining(reduction: Reduction) -> Option<Combining<Self>> {
         Some(match reduction {
             Reduction::LogicalAnd | Reduction::BitAnd | Reduction::Minimum => |a, b| a && b,
             Reduction::LogicalOr | Reduction::BitOr | Reduction::Maximum => |a, b| a || b,

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::param::page_size;
-use weftlink_plan::{Algorithm, Collective, Cut, Verified};
+use weftlink_plan::{Algorithm, Collective, Cut, DataType, Reduction, Verified};
 
 use check::{check_buffers, check_plan};
 use trace::Recorder;
@@ -123,7 +123,7 @@ impl Communicator {
             departures: (0..size).map(|rank| Counter::new(line(2 + size + rank))).collect(),
             waiter: Waiter::new(line(0), line(1), patience),
             windows: Vec::new(),
-            kernels: Kernels::detect(),
+            sum: Kernels::detect().reduction(DataType::F32, Reduction::Sum).expect("every set has it"),
         };
         Ok(Communicator {
             rank,

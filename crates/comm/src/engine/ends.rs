@@ -28,8 +28,8 @@ pub(super) struct Ends {
     /// Base addresses, three to a rank; those of peers' user buffers are null until they are first needed.
     pub(super) bases: Vec<*mut f32>,
     pub(super) reaches_users: bool,
-    pub(super) sources: Vec<*const f32>,
-    pub(super) targets: Vec<*mut f32>,
+    pub(super) sources: Vec<*const u8>,
+    pub(super) targets: Vec<*mut u8>,
     /// A packet on its way out.
     pub(super) packet: Vec<u64>,
     pub(super) lanes: Vec<Cursor>,

@@ -53,7 +53,7 @@ impl Ends {
                 Source::Slot(end) => self.receivers[end as usize].slot(),
                 Source::Packet(end) => self.receivers[end as usize].packet.as_mut_ptr().cast(),
             };
-            self.sources.push(address.cast_const());
+            self.sources.push(address.cast_const().cast());
         }
         self.targets.clear();
         for target in &instruction.targets {
@@ -62,7 +62,7 @@ impl Ends {
                 Target::Slot(end) => self.senders[end as usize].slot(),
                 Target::Packet(_) => continue,
             };
-            self.targets.push(address);
+            self.targets.push(address.cast());
         }
         if instruction.sends_packets {
             self.targets.push(self.packet.as_mut_ptr().cast());
@@ -72,7 +72,7 @@ impl Ends {
         // sources exactly or disjoint from all of them, because chunks are. Nobody else writes the sources or touches
         // the targets meanwhile: that is what the verifier has proved.
         unsafe {
-            run.shared.kernels.sum_f32(&self.targets, &self.sources, instruction.length, instruction.store)
+            run.shared.sum.combine(&self.targets, &self.sources, instruction.length, instruction.store)
         };
     }
 

@@ -72,28 +72,29 @@ class Rank:
         result, parts = target[:share], list(source.chunk(self.ranks)) if root else None
         return lambda: dist.scatter(result, parts, 0)
 
-    def value(self, rank, elements):
-        return ((elements % PERIOD * 7 + rank * 13) % PERIOD + 1).to(self.torch.float32)
+    def value(self, rank, count, first=0):
+        """So many elements of a rank's input, beginning at the first one given."""
+        elements = self.torch.arange(first, first + PERIOD)
+        period = ((elements % PERIOD * 7 + rank * 13) % PERIOD + 1).to(self.torch.float32)
+        return period.repeat(count // PERIOD + 1)[:count]
 
     def expected(self, what, whole):
         """This rank's result, or None where it has none."""
-        count, rank, ranks = whole // self.ranks, self.rank, self.ranks
-        every = self.torch.arange(whole)
+        rank, ranks, count = self.rank, self.ranks, whole // self.ranks
         if what == "barrier" or (what in ("reduce", "gather") and rank != 0):
             return None
-        if what in ("all-reduce", "reduce", "reduce-scatter"):
-            total = sum(self.value(r, every) for r in range(ranks))
-            return total[rank * count : (rank + 1) * count] if what == "reduce-scatter" else total
+        if what in ("all-reduce", "reduce"):
+            return sum(self.value(r, whole) for r in range(ranks))
+        if what == "reduce-scatter":
+            return sum(self.value(r, count, rank * count) for r in range(ranks))
         if what == "broadcast":
-            return self.value(0, every)
+            return self.value(0, whole)
         if what == "scatter":
-            return self.value(0, every)[rank * count : (rank + 1) * count]
+            return self.value(0, count, rank * count)
         if what == "send-receive":
-            return self.value((rank - 1) % ranks, every)
-        if what == "all-to-all":
-            mine = self.torch.arange(rank * count, (rank + 1) * count)
-            return self.torch.cat([self.value(r, mine) for r in range(ranks)])
-        return self.torch.cat([self.value(r, every[:count]) for r in range(ranks)])
+            return self.value((rank - 1) % ranks, whole)
+        first = rank * count if what == "all-to-all" else 0
+        return self.torch.cat([self.value(r, count, first) for r in range(ranks)])
 
     def wrong(self, what, target, expected):
         return 0 if expected is None else int((target[: len(expected)] != expected).sum())
@@ -144,7 +145,7 @@ class Rank:
 
         targets = buffers()
         sources = targets if in_place else buffers()
-        filling = self.value(self.rank, torch.arange(whole))
+        filling = self.value(self.rank, whole)
         for source in sources:
             source.copy_(filling)
         turns = [self.call(what, *pair) for pair in zip(sources, targets)]

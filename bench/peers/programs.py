@@ -88,11 +88,12 @@ class Weft:
         return [str(part) for part in command + ["--json"]], {}
 
     def measure(self, job):
-        # One command where the sizes grow by one factor, else one for each.
-        batches = [job.sizes] if grow_by_one_factor(job.sizes) else [(size,) for size in job.sizes]
-        if job.collective == "barrier":
-            batches = [job.sizes]
-        return [row for batch in batches for row in self.batch(job, batch)]
+        return [row for sizes in self.batches(job) for row in self.batch(job, sizes)]
+
+    def batches(self, job):
+        """One command where the sizes grow by one factor, else one for each."""
+        whole = job.collective == "barrier" or grow_by_one_factor(job.sizes)
+        return [job.sizes] if whole else [(size,) for size in job.sizes]
 
     def batch(self, job, sizes):
         code, out, err = start(*self.command(job, sizes))
@@ -127,6 +128,9 @@ class Peer:
         self.name, self.launcher, self.program, self.environment = name, launcher, program, environment
         self.library = None
         self.family = launched_by(launcher, environment) if launcher else "python"
+
+    def batches(self, job):
+        return [job.sizes]
 
     def command(self, job, sizes):
         return [str(part) for part in self.launch(job) + self.arguments(job, sizes)], self.settings(job)
@@ -184,6 +188,9 @@ class Floor:
 
     def __init__(self, words):
         self.words, self.library = words, "all-reduce of two processes, without checks"
+
+    def batches(self, job):
+        return [job.sizes]
 
     def command(self, job, sizes):
         return self.words, {}

@@ -16,6 +16,7 @@ import os
 import pathlib
 import shlex
 import shutil
+import signal
 import sys
 import time
 
@@ -147,8 +148,8 @@ def relative(text):
 
 
 def shown(program, job):
-    """The command for a job, as a reader would type it."""
-    command, environment = program.command(job, job.sizes)
+    """The first command for a job, as a reader would type it."""
+    command, environment = program.command(job, program.batches(job)[0])
     return relative(shlex.join([*(f"{name}={value}" for name, value in environment.items()), *command]))
 
 
@@ -223,6 +224,8 @@ def parse():
 
 def main():
     options = parse()
+    for asked in (signal.SIGINT, signal.SIGTERM):  # also where the shell had them ignored
+        signal.signal(asked, signal.default_int_handler)
     run = Run(options, *contestants(options))
     stopped = False
     try:

@@ -138,9 +138,13 @@ def mpich(folder):
 
 def intel_root(folder):
     """Intel MPI and oneCCL share a folder, since the second runs on the first."""
-    need_disk(folder, 1)
     root = folder / "intel-root"
-    once(root, lambda: unpack_wheels(ONECCL, root))
+
+    def fill():
+        need_disk(folder, 1)
+        unpack_wheels(ONECCL, root)
+
+    once(root, fill)
     return root
 
 
@@ -176,7 +180,7 @@ def gloo(folder):
     root = folder / "torch-root"
 
     def fill():
-        need_disk(folder, 3)
+        need_disk(folder, 2.5)
         unpack_wheels(TORCH, root)
         stand_in_for_cuda(root / "torch/lib", root / "nvidia")
 
@@ -243,7 +247,11 @@ def main():
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
 
-    found, missing = {}, {}
+    # Peers that were not asked for stay as they are.
+    path = folder / "peers.json"
+    before = json.loads(path.read_text()) if path.exists() else {"peers": {}, "missing": {}}
+    found = {name: peer for name, peer in before["peers"].items() if name not in options.peers}
+    missing = {name: why for name, why in before["missing"].items() if name not in options.peers}
     for name in options.peers:
         start = time.monotonic()
         try:
@@ -252,8 +260,7 @@ def main():
         except Unavailable as why:
             missing[name] = str(why)
             print(f"{name}: not to be had: {why}", flush=True)
-    manifest = {"peers": found, "missing": missing}
-    (folder / "peers.json").write_text(json.dumps(manifest, indent=1, default=str) + "\n")
+    path.write_text(json.dumps({"peers": found, "missing": missing}, indent=1, default=str) + "\n")
 
 
 if __name__ == "__main__":

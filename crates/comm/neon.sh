@@ -42,5 +42,8 @@ fi
 RUSTC=$(compiler)
 export RUSTC
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
+# Debian's own libraries rather than the linker's where both are here: with those, threads never start under qemu 7.2.
+libraries=/usr/aarch64-linux-gnu
+if [[ -e /lib/ld-linux-aarch64.so.1 ]]; then libraries=/; fi
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L $libraries"
 cargo test -p weftlink-comm --lib --release --locked --target $target --target-dir target/neon kernels

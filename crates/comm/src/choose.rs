@@ -4,6 +4,8 @@
 //! the bytes of a block, how buffers are passed, and whether all of them are symmetric (which ranks find out from each
 //! other's headers where it matters). The table of breakpoints is rank 0's.
 
+pub(crate) mod tuning;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 

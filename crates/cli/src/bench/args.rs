@@ -19,14 +19,14 @@ use crate::{Failure, counted};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  weft bench                                        this machine in half a minute: all-reduce, every kind of memory
+  weft bench                                        this machine in half a minute
   weft bench all-gather -n 4 -b 1K -e 1M -f 2       4 ranks, 11 sizes
   weft bench all-reduce -R 2 -d bfloat16 -o max     symmetric buffers, which peers reach directly
   weft bench broadcast -r -1 --stats                every root in turn; times of single calls
   weft bench all-reduce --cache both --plot a.svg   with data in caches and in memory, as a picture
   weft bench p2p -n 4                               every two ranks by themselves
   weft bench --plan mine.json                       a plan of your own; it is proved first
-  weft bench --tune --output tuning.toml            which algorithm is best here; WEFT_TUNING=tuning.toml uses it
+  weft bench --tune --output tuning.toml            which algorithm is best at which size
 
 Options are spelled as nccl-tests spells them, but for -n, which is the number of ranks as for mpirun; the number of \
 iterations is --iters.

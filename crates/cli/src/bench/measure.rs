@@ -1,15 +1,13 @@
 //! One row on one rank, with buffers passed one way: check, warm up, time, check again.
 //!
-//! **Data.** Every slot holds data of its own, so a call never reads what the one before has read, and its result differs,
-//! too. Out of place inputs stay as they are, however often they are used. In place a call overwrites its input, so the
-//! slots of one turn are filled again before the next; that is not timed.
+//! **Data.** Calls use slots in turn. Before each turn all its inputs are written anew, with other data than ever before in
+//! this row; that is not timed. So no call can be right by chance or by an old result, in place and out of place alike, and
+//! peers do not find in their own caches what they have read before.
 //!
-//! **Time** is that of stretches of calls without anything between them: a quarter of the loop out of place, a turn in place.
-//! A barrier comes before each stretch. The clock is read twice a stretch.
+//! **Time** is that of turns: calls without anything between them, after a barrier. The clock is read twice a turn.
 //!
-//! **Checks.** Every element of a first and of a last call, with outputs poisoned before; and between stretches what the call
-//! before has left: out of place after every one, in place of all slots after the first, second, fourth, eighth turn and
-//! so on.
+//! **Checks.** Every element of a first and of a last call, with outputs poisoned before; and of all calls of the first,
+//! second, fourth, eighth turn and so on, between the turns.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +18,7 @@ use weftlink_plan::{Aliasing, Collective, Verified};
 
 use super::data::{Origin, Pattern, Unit, period};
 use super::job::{Case, Job, Stats, Timing};
-use super::rank::{ITERATIONS_MIN, agree, iterations_in};
+use super::rank::{agree, iterations_in};
 use super::slots::{Memory, Slots, is_float};
 
 /// What is measured.
@@ -50,33 +48,13 @@ pub(super) struct Calls<'a, T> {
     gets: usize,
     input_at: usize,
     output_at: usize,
+    /// Calls of this row before the turn that is under way: what its data is known by.
+    before: usize,
     /// By block.
     inputs: Vec<Pattern<T>>,
     outputs: Vec<Pattern<T>>,
 }
 
-/// The slots of a call.
-#[derive(Clone, Copy, Default)]
-struct Turn {
-    input: usize,
-    output: usize,
-}
-
-impl Turn {
-    fn at(slot: usize) -> Self {
-        Self { input: slot, output: slot }
-    }
-
-    /// The next call's. Without a division, which would take as long as some calls take steps.
-    #[inline]
-    fn after(self, slots: &Slots) -> Self {
-        let next = |slot: usize, of: usize| if slot + 1 < of { slot + 1 } else { 0 };
-        Self { input: next(self.input, slots.inputs), output: next(self.output, slots.outputs) }
-    }
-}
-
-/// Stretches that a loop out of place is cut into.
-const STRETCHES: u32 = 4;
 /// Calls that are timed one by one at most, and in how many of them the clock may have a part.
 const CALLS_MAX: u32 = 10_000;
 const CLOCK_SHARE: f64 = 0.02;
@@ -123,6 +101,7 @@ impl<'a, T: Unit> Calls<'a, T> {
             gets: gets * block,
             input_at: 0,
             output_at: 0,
+            before: 0,
             inputs: (0..gives).map(|block| Pattern::input(&origin, rank, block)).collect(),
             outputs: if row.job.check { (0..gets).filter_map(promised).collect() } else { Vec::new() },
             row: *row,
@@ -153,81 +132,40 @@ impl<'a, T: Unit> Calls<'a, T> {
     pub(super) fn plan(&mut self) -> Result<Arc<Verified>, Error> {
         let Self { comm, memory, row, operation, .. } = self;
         let (slots, sides) = (self.slots, (self.gives, self.gets));
-        let request = request(memory, row, *operation, self.aliasing, slots, sides, Turn::default())?;
+        let request = request(memory, row, *operation, self.aliasing, slots, sides, 0)?;
         comm.plan_of(&request)
     }
 
     pub(super) fn measure(&mut self) -> Result<Timing, Error> {
-        self.fill();
         let first = self.check()?;
-        if self.aliasing == Aliasing::InPlace {
-            self.fill();
-        }
         let calls = self.warm_up()?;
-        let mut timing = match self.aliasing {
-            Aliasing::OutOfPlace => self.in_stretches(calls)?,
-            Aliasing::InPlace => self.in_turns(calls)?,
-        };
+        let mut timing = self.in_turns(calls)?;
         timing.calls_us = self.one_by_one(&timing)?;
-        if self.aliasing == Aliasing::InPlace {
-            self.fill();
-        }
         let last = self.check()?;
         timing.wrong = timing.wrong.zip(first.zip(last)).map(|(within, (first, last))| within + first + last);
         Ok(timing)
     }
 
-    /// Out of place: stretches of calls on inputs in turn.
-    fn in_stretches(&mut self, calls: u32) -> Result<Timing, Error> {
-        let (mut seconds, mut wrong, mut done) = (0.0, 0, 0);
-        let (mut next, mut last) = (Turn::default(), Turn::default());
-        for stretch in 0..STRETCHES.min(calls) {
-            let end = (u64::from(calls) * u64::from(stretch + 1) / u64::from(STRETCHES.min(calls))) as u32;
-            self.comm.barrier()?;
-            let started = Instant::now();
-            for _ in done..end {
-                last = next;
-                self.call(last)?;
-                next = last.after(&self.slots);
-            }
-            seconds += started.elapsed().as_secs_f64();
-            done = end;
-            wrong += self.wrong_of(last);
-        }
-        Ok(Timing {
-            iterations: calls,
-            seconds,
-            wrong: self.row.job.check.then_some(wrong),
-            calls_us: Vec::new(),
-        })
-    }
-
-    /// In place: turns of calls, a slot each, which is filled again before the next turn.
+    /// Turns of calls, a slot each.
     fn in_turns(&mut self, calls: u32) -> Result<Timing, Error> {
-        let (mut seconds, mut wrong, mut done, mut turns) = (0.0, 0, 0, 0_u32);
-        while done < calls {
-            let end = calls.min(done.saturating_add(self.slots.turn() as u32));
+        let (mut seconds, mut wrong, mut left, mut turns) = (0.0, 0, calls as usize, 0_u32);
+        while left > 0 {
+            let turn = left.min(self.slots.count);
+            self.fill(turn);
             self.comm.barrier()?;
             let started = Instant::now();
-            for slot in 0..(end - done) as usize {
-                self.call(Turn::at(slot))?;
+            for slot in 0..turn {
+                self.call(slot)?;
             }
             seconds += started.elapsed().as_secs_f64();
             turns += 1;
-            for slot in 0..(end - done) as usize {
-                if turns.is_power_of_two() {
-                    wrong += self.wrong_of(Turn::at(slot));
-                }
-                self.fill_slot(slot);
+            if turns.is_power_of_two() {
+                wrong += (0..turn).map(|slot| self.wrong_in(slot)).sum::<u64>();
             }
-            done = end;
+            left -= turn;
         }
-        Ok(Timing {
-            iterations: calls,
-            seconds,
-            wrong: self.row.job.check.then_some(wrong),
-            calls_us: Vec::new(),
-        })
+        let wrong = self.row.job.check.then_some(wrong);
+        Ok(Timing { iterations: calls, seconds, wrong, calls_us: Vec::new() })
     }
 
     /// Calls with the clock read at each, less what that takes. Nothing where it would take too large a part.
@@ -242,46 +180,42 @@ impl<'a, T: Unit> Calls<'a, T> {
         let calls = timing.iterations.min(CALLS_MAX) as usize;
         let mut times = Vec::with_capacity(calls);
         while times.len() < calls {
+            let turn = self.slots.count.min(calls - times.len());
+            self.fill(turn);
             self.comm.barrier()?;
-            let mut next = Turn::default();
-            for _ in 0..self.slots.turn().min(calls - times.len()) {
+            for slot in 0..turn {
                 let started = Instant::now();
-                self.call(next)?;
-                next = next.after(&self.slots);
+                self.call(slot)?;
                 let nanoseconds = started.elapsed().as_nanos() as f64 - self.row.clock_ns;
                 times.push((nanoseconds.max(0.0) / 1e3) as f32);
-            }
-            if self.aliasing == Aliasing::InPlace {
-                self.fill();
             }
         }
         Ok(times)
     }
 
-    /// Makes the call once on data that is there, and counts wrong elements; nothing if nobody wants to know.
+    /// Makes the call once and counts wrong elements; nothing if nobody wants to know.
     fn check(&mut self) -> Result<Option<u64>, Error> {
         if !self.row.job.check {
             return Ok(None);
         }
-        let Slots { output, outputs, output_stride, .. } = self.slots;
-        if self.aliasing == Aliasing::OutOfPlace {
-            (0..outputs).for_each(|slot| self.memory.output(slot * output_stride, output).fill(T::POISON));
-        }
-        self.call(Turn::default())?;
-        Ok(Some(self.wrong_of(Turn::default())))
+        self.memory.output(0, self.slots.output).fill(T::POISON);
+        self.fill(1);
+        self.call(0)?;
+        Ok(Some(self.wrong_in(0)))
     }
 
     /// Makes the calls that are not timed. Returns how many are to be.
     fn warm_up(&mut self) -> Result<u32, Error> {
         // The first call finds cold memory and is left out of the estimate, if there are more.
         let warmup = self.row.job.warmup;
-        let (mut started, mut next) = (Instant::now(), Turn::default());
+        self.fill(self.slots.count.min(warmup as usize));
+        let (mut started, mut slot) = (Instant::now(), 0);
         for call in 0..warmup {
             if call == 1 {
                 started = Instant::now();
             }
-            self.call(next)?;
-            next = next.after(&self.slots);
+            self.call(slot)?;
+            slot = if slot + 1 < self.slots.count { slot + 1 } else { 0 };
         }
         let timed = warmup.saturating_sub(1).max(warmup.min(1));
         let estimate = match timed {
@@ -290,56 +224,45 @@ impl<'a, T: Unit> Calls<'a, T> {
                 iterations_in(self.row.job.loop_seconds, started.elapsed().as_secs_f64() / f64::from(calls))
             }
         };
-        // Caches are only passed by when all slots have been used.
-        let estimate = if self.row.case.rotating { estimate.max(ITERATIONS_MIN) } else { estimate };
-        let agreed = match self.row.job.iterations {
-            Some(calls) => calls,
-            None => agree(self.comm, 0, estimate as u64)? as u32,
-        };
-        if self.aliasing == Aliasing::InPlace {
-            self.fill();
+        match self.row.job.iterations {
+            Some(calls) => Ok(calls),
+            None => Ok(agree(self.comm, 0, estimate as u64)? as u32),
         }
-        Ok(agreed)
     }
 
     #[inline]
-    fn call(&mut self, turn: Turn) -> Result<(), Error> {
+    fn call(&mut self, slot: usize) -> Result<(), Error> {
         let Self { comm, memory, row, operation, .. } = self;
         let (slots, sides) = (self.slots, (self.gives, self.gets));
-        comm.run(request(memory, row, *operation, self.aliasing, slots, sides, turn)?)
+        comm.run(request(memory, row, *operation, self.aliasing, slots, sides, slot)?)
     }
 
-    /// Fills all inputs.
-    fn fill(&mut self) {
-        for slot in 0..self.slots.turn() {
-            self.fill_slot(slot);
+    /// Writes new inputs into the first slots.
+    fn fill(&mut self, slots: usize) {
+        self.before += self.slots.count;
+        let Slots { input_stride, output_stride, output, .. } = self.slots;
+        for slot in 0..slots {
+            let inputs = match self.aliasing {
+                Aliasing::OutOfPlace => self.memory.input(slot * input_stride, self.gives),
+                Aliasing::InPlace => {
+                    let all = self.memory.output(slot * output_stride, output);
+                    // What is only written must not be left over from the call before.
+                    if self.gives < output {
+                        all.fill(T::POISON);
+                    }
+                    &mut all[self.input_at..]
+                }
+            };
+            let (blocks, call) = (inputs.chunks_mut(self.block.max(1)), self.before + slot);
+            self.inputs.iter().zip(blocks).for_each(|(pattern, block)| pattern.fill(block, call));
         }
     }
 
-    fn fill_slot(&mut self, slot: usize) {
-        let Slots { input_stride, output_stride, inputs, outputs, output, .. } = self.slots;
-        let (is_in_place, block) = (self.aliasing == Aliasing::InPlace, self.block);
-        if is_in_place && slot < outputs {
-            let all = self.memory.output(slot * output_stride, output);
-            // What is only written must not be left over from the call before.
-            if self.gives < output {
-                all.fill(T::POISON);
-            }
-            let blocks = all[self.input_at..].chunks_mut(block.max(1));
-            self.inputs.iter().zip(blocks).for_each(|(pattern, block)| pattern.fill(block, slot));
-        } else if slot < inputs {
-            let length = self.gives;
-            let blocks = self.memory.input(slot * input_stride, length).chunks_mut(block.max(1));
-            self.inputs.iter().zip(blocks).for_each(|(pattern, block)| pattern.fill(block, slot));
-        }
-    }
-
-    /// The wrong elements that a call has left, if nothing has been written over them.
-    fn wrong_of(&mut self, turn: Turn) -> u64 {
-        let data = if self.aliasing == Aliasing::InPlace { turn.output } else { turn.input };
-        let (at, block) = (turn.output * self.slots.output_stride + self.output_at, self.block);
-        let blocks = self.memory.output(at, self.outputs.len() * block).chunks(block.max(1));
-        self.outputs.iter().zip(blocks).map(|(pattern, block)| pattern.wrong(block, data)).sum()
+    /// The wrong elements that the last call with a slot has left.
+    fn wrong_in(&mut self, slot: usize) -> u64 {
+        let (at, call) = (slot * self.slots.output_stride + self.output_at, self.before + slot);
+        let blocks = self.memory.output(at, self.outputs.len() * self.block).chunks(self.block.max(1));
+        self.outputs.iter().zip(blocks).map(|(pattern, block)| pattern.wrong(block, call)).sum()
     }
 }
 
@@ -352,13 +275,13 @@ fn request<'b, T: Unit>(
     aliasing: Aliasing,
     slots: Slots,
     (gives, gets): (usize, usize),
-    turn: Turn,
+    slot: usize,
 ) -> Result<Request<'b>, Error> {
     let case = row.case;
     let buffers = match aliasing {
-        Aliasing::InPlace => memory.in_place(turn.output * slots.output_stride, gives.max(gets)),
+        Aliasing::InPlace => memory.in_place(slot * slots.output_stride, gives.max(gets)),
         Aliasing::OutOfPlace => {
-            memory.buffers(turn.input * slots.input_stride, gives, turn.output * slots.output_stride, gets)
+            memory.buffers(slot * slots.input_stride, gives, slot * slots.output_stride, gets)
         }
     };
     let is_typed = !case.collective.reduces() || is_float(case);

@@ -16,7 +16,8 @@ use super::rank::{agree, iterations_in};
 /// How long each of the three measurements of a pair should take, and how often it is repeated; the best counts.
 const SECONDS: f64 = 0.01;
 const TRIES: u32 = 3;
-const SMALL_CALLS: u32 = 1000;
+/// Round trips that tell how many more are enough.
+const FEW: u32 = 10;
 
 /// Measures all pairs. All ranks call it; the first rank of a pair tells.
 pub(super) fn measure(
@@ -30,11 +31,13 @@ pub(super) fn measure(
         // One call tells how many are enough. Ranks that look on know nothing of it, so the first rank's word counts.
         let call_s = pair.transfer_s(1)?;
         let calls = agree(pair.comm, from, iterations_in(SECONDS, call_s) as u64)? as u32;
+        let trip_s = if from == to { 1.0 } else { 2.0 * pair.latency_s(sizes.small_bytes, FEW)? };
+        let trips = agree(pair.comm, from, iterations_in(SECONDS, trip_s) as u64)? as u32;
         let [mut latency_s, mut transfer_s, mut both_ways_s] = [f64::INFINITY; 3];
         for _ in 0..TRIES {
             transfer_s = transfer_s.min(pair.transfer_s(calls)?);
             if from != to {
-                latency_s = latency_s.min(pair.latency_s(sizes.small_bytes, SMALL_CALLS)?);
+                latency_s = latency_s.min(pair.latency_s(sizes.small_bytes, trips)?);
                 both_ways_s = both_ways_s.min(pair.both_ways_s(calls)?);
             }
         }

@@ -13,7 +13,7 @@ use super::rank::clock_ns;
 
 const SMALL_BYTES: usize = 8;
 const LARGE_BYTES: usize = 1 << 20;
-const SMALL_CALLS: u32 = 1000;
+const SMALL_CALLS: u32 = 200;
 const LARGE_CALLS: u32 = 16;
 /// Tries, of which the best counts.
 const TRIES: u32 = 5;

@@ -1,8 +1,8 @@
 //! Where calls find their buffers: memory of a rank, cut into slots that calls use in turn.
 //!
-//! *Cached*: out of place two inputs take turns, with one output, so that a call never reads what the one before has read;
-//! in place as many slots take turns as fit a level-one cache together, but at least two. *Rotating*: as many slots as are
-//! twice as large as the last level of cache, all ranks' together, so that every call finds its data in memory.
+//! *Cached*: as many slots as fit a level-one cache together, but at least two, so that a call never reads what the one
+//! before has read. *Rotating*: as many slots as are twice as large as the last level of cache, all ranks' together, so that
+//! every call finds its data in memory.
 //!
 //! Slots begin at a page, small ones at a pair of cache lines. They lie alike on all ranks.
 
@@ -20,15 +20,15 @@ pub(super) struct Slots {
     pub(super) output: usize,
     pub(super) input_stride: usize,
     pub(super) output_stride: usize,
-    pub(super) inputs: usize,
-    pub(super) outputs: usize,
+    /// How many there are: so many calls use slots before the first is used again.
+    pub(super) count: usize,
 }
 
 const PAGE: usize = 4096;
 /// Neighbouring lines are fetched in pairs.
 const LINES: usize = 128;
-/// Half of what a level-one cache holds, for in-place slots that take turns.
-const SMALL_BYTES: usize = 16 << 10;
+/// What a level-one cache holds, with some room for other things.
+const SMALL_BYTES: usize = 24 << 10;
 const SMALL_SLOTS_MAX: usize = 64;
 const ROTATING_SLOTS_MAX: usize = 4096;
 
@@ -46,32 +46,24 @@ impl Slots {
             bytes.next_multiple_of(if bytes < PAGE { LINES } else { PAGE })
         };
         let (mut input_bytes, mut output_bytes) = (whole(input), whole(output));
-        let (inputs, outputs) = match (case.rotating, aliasing) {
-            (false, Aliasing::OutOfPlace) => (2, 1),
-            (false, Aliasing::InPlace) => (0, (SMALL_BYTES / output_bytes.max(1)).clamp(2, SMALL_SLOTS_MAX)),
-            (true, _) => {
-                // Slots of a few bytes lie so far apart that not too many of them are larger than the caches.
-                let wanted = (2 * job.cache_bytes).div_ceil(job.ranks);
-                let apart = wanted.div_ceil(ROTATING_SLOTS_MAX).next_multiple_of(PAGE);
-                if input_bytes + output_bytes < apart {
-                    (input_bytes, output_bytes) = (input_bytes.next_multiple_of(PAGE), apart);
-                }
-                let slots = wanted.div_ceil((input_bytes + output_bytes).max(1)).max(2);
-                (if input == 0 { 0 } else { slots }, slots)
+        let slots = if case.rotating {
+            // Slots of a few bytes lie so far apart that not too many of them are larger than the caches.
+            let wanted = (2 * job.cache_bytes).div_ceil(job.ranks);
+            let apart = wanted.div_ceil(ROTATING_SLOTS_MAX).next_multiple_of(PAGE);
+            if input_bytes + output_bytes < apart {
+                (input_bytes, output_bytes) = (input_bytes.next_multiple_of(PAGE), apart);
             }
+            wanted.div_ceil(input_bytes + output_bytes)
+        } else {
+            (SMALL_BYTES / (input_bytes + output_bytes).max(1)).min(SMALL_SLOTS_MAX)
         };
         let (input_stride, output_stride) = (input_bytes / unit_bytes, output_bytes / unit_bytes);
-        Self { input, output, input_stride, output_stride, inputs, outputs }
+        Self { input, output, input_stride, output_stride, count: slots.max(2) }
     }
 
     /// Units of both memories.
     pub(super) fn units(&self) -> [usize; 2] {
-        [self.input_stride * self.inputs, self.output_stride * self.outputs]
-    }
-
-    /// How many calls use slots before the first is used again.
-    pub(super) fn turn(&self) -> usize {
-        self.inputs.max(self.outputs)
+        [self.input_stride * self.count, self.output_stride * self.count]
     }
 }
 

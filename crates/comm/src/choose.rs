@@ -64,8 +64,8 @@ impl Choice {
     }
 }
 
-/// Divided by the square of the ranks: up to there sending everything to everyone is faster than two meetings.
-const EXCHANGE_BYTES_MAX: usize = 256 << 10;
+/// Divided by the square of the ranks: up to there sending everything to everyone is faster.
+const EXCHANGE_BYTES_MAX: usize = 1 << 20;
 /// From here on a system call that reads a peer's memory is worth its price.
 const READ_BYTES_MIN: usize = 16 << 10;
 const ANY: usize = usize::MAX;

@@ -35,6 +35,9 @@ use thiserror::Error;
 use crate::line::{Line, Poll};
 use crate::sync::{self, Edge, Ordering};
 
+/// How many looks follow each other without a pause: one takes as long as a line's way from core to core on current x86,
+/// which is what most waits are about.
+const EAGER: u32 = 32;
 const SLICE_MIN: Duration = Duration::from_micros(50);
 const SLICE_MAX: Duration = Duration::from_millis(1);
 
@@ -133,9 +136,10 @@ impl<'a> Waiter<'a> {
         mut attempt: impl FnMut() -> Poll,
         mut doubt: impl FnMut() -> Option<Stop>,
     ) -> Result<(), Stop> {
-        for _ in 0..=self.patience.spins {
+        for looks in 0..=self.patience.spins {
             match attempt() {
                 Poll::Ready => return Ok(()),
+                Poll::Pending if looks < EAGER => {}
                 Poll::Pending => sync::spin_loop(),
                 Poll::Mismatch { found } => return Err(Stop::Mismatch { found }),
             }

@@ -17,6 +17,7 @@ pub(super) struct Memo {
     aliasing: Aliasing,
     elements: Elements,
     lengths: (usize, usize),
+    count: Option<usize>,
     reduction: Option<Reduction>,
     plan: Option<PlanId>,
     owner: u64,
@@ -54,11 +55,12 @@ impl Memo {
         let buffers = &request.buffers;
         let shift =
             |from: *const u8, to: *const u8| (!to.is_null()).then(|| to.addr().wrapping_sub(from.addr()));
-        (request.counts.is_none() && request.count.is_none() && plain).then(|| Self {
+        (request.counts.is_none() && plain).then(|| Self {
             collective: request.collective.clone(),
             aliasing: buffers.aliasing,
             elements: buffers.elements,
             lengths: (buffers.input_length, buffers.output_length),
+            count: request.count,
             reduction: request.operation.map(|operation| operation.reduction),
             plan: request.plan,
             owner: buffers.owner,
@@ -85,7 +87,7 @@ impl Memo {
             && self.reduction == operation.as_ref().map(|operation| operation.reduction)
             && plain
             && counts.is_none()
-            && count.is_none()
+            && self.count == *count
             && self.collective == **collective
     }
 

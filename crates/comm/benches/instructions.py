@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Counts the instructions of the hot paths under callgrind and compares them with instructions.csv.
+
+    instructions.py PROGRAM            compare; exit code 1 if a path takes more than a tenth longer or shorter
+    instructions.py PROGRAM --bless    write instructions.csv afresh
+"""
+
+import csv
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+CALLS = 20
+TOLERANCE = 0.10
+KNOWN = pathlib.Path(__file__).with_suffix(".csv")
+
+
+def count(program, path):
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder) / "out"
+        command = ["valgrind", "--tool=callgrind", "--toggle-collect=*instructions::hot*",
+                   f"--callgrind-out-file={out}", program, path]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        if done.returncode != 0:
+            sys.exit(f"{path}: valgrind ended with {done.returncode}\n{done.stderr[-2000:]}")
+        total = sum(int(number) for number in re.findall(r"^(?:summary|totals): (\d+)", out.read_text(), re.M)[:1])
+    if total == 0:
+        sys.exit(f"{path}: nothing was counted; is the function `hot` there?")
+    return total / CALLS
+
+
+def main():
+    program, bless = sys.argv[1], "--bless" in sys.argv[2:]
+    listed = subprocess.run([program], capture_output=True, text=True, check=True, timeout=300).stdout
+    paths = [line.split(":")[0] for line in listed.splitlines()]
+    counted = {path: count(program, path) for path in paths}
+    if bless:
+        with KNOWN.open("w", newline="") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(["path", "instructions"])
+            rows.writerows([path, round(number)] for path, number in counted.items())
+    with KNOWN.open() as file:
+        known = {row["path"]: int(row["instructions"]) for row in csv.DictReader(file)}
+    wrong = set(known) ^ set(counted)
+    for path in sorted(set(known) & set(counted)):
+        ratio = counted[path] / known[path]
+        if abs(ratio - 1) > TOLERANCE:
+            wrong.add(path)
+        print(f"{path:24} {counted[path]:8.0f} instructions a call, {ratio:.2f} of {known[path]}")
+    if wrong:
+        sys.exit(f"not as known: {', '.join(sorted(wrong))}. If it is meant: make instructions BLESS=--bless")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+//! How many instructions the hot paths take: one call of rank 0, whose peer has made its own before, so that nothing is
+//! waited for. Run under callgrind by `instructions.py`, which counts what `hot` does and compares it with what is known.
+//!
+//! Without valgrind it only shows that the calls work.
+#![allow(clippy::unwrap_used)] // Nobody is left to tell.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use weftlink_comm::{Communicator, Options, Reduction};
+
+/// Calls that are counted, after some that are not: what is compiled and remembered is so by then.
+const CALLS: usize = 20;
+const WARM_UP: usize = 3;
+/// Time enough for the peer to make its call and go to sleep in it, even under valgrind.
+const PAUSE: Duration = Duration::from_millis(30);
+
+type Call = fn(&mut Communicator, &mut [f32]);
+
+const PATHS: [(&str, usize, Call); 6] = [
+    ("all-reduce-8-bytes", 2, |comm, values| comm.all_reduce(values, Reduction::Sum).unwrap()),
+    ("all-reduce-448-bytes", 112, |comm, values| comm.all_reduce(values, Reduction::Sum).unwrap()),
+    ("all-reduce-4-kib", 1024, |comm, values| comm.all_reduce(values, Reduction::Sum).unwrap()),
+    ("broadcast-8-bytes", 2, |comm, values| comm.broadcast(values, 1).unwrap()),
+    ("all-gather-8-bytes", 4, |comm, values| comm.all_gather(values).unwrap()),
+    ("barrier", 0, |comm, _| comm.barrier().unwrap()),
+];
+
+fn main() {
+    let wanted = std::env::args().nth(1).filter(|name| !name.starts_with('-'));
+    for (name, count, call) in PATHS {
+        if wanted.as_ref().is_none_or(|wanted| wanted == name) {
+            run(count, call);
+            println!("{name}: {CALLS} calls");
+        }
+    }
+}
+
+fn run(count: usize, call: Call) {
+    let options = Options { spin: Some(false), single_copy: Some(false), ..Options::default() };
+    let mut ranks = Communicator::threads(2, options).unwrap().into_iter();
+    let (mut zero, mut one) = (ranks.next().unwrap(), ranks.next().unwrap());
+    let peer = std::thread::spawn(move || {
+        let mut values = vec![1.0; count];
+        (0..WARM_UP + CALLS).for_each(|_| call(&mut one, &mut values));
+    });
+    let mut values = vec![1.0; count];
+    for number in 0..WARM_UP + CALLS {
+        std::thread::sleep(PAUSE);
+        if number < WARM_UP { call(&mut zero, &mut values) } else { hot(call, &mut zero, &mut values) }
+    }
+    peer.join().unwrap();
+    black_box(values);
+}
+
+/// What is counted.
+#[inline(never)]
+fn hot(call: Call, comm: &mut Communicator, values: &mut [f32]) {
+    black_box(call)(comm, values);
+}

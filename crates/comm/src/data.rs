@@ -5,6 +5,7 @@
 use std::any::TypeId;
 
 use weftlink_plan::DataType;
+use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
 
 /// Plain data: what ranks may hand to each other as bytes.
 ///
@@ -35,7 +36,8 @@ macro_rules! data {
 
 data!(
     i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64, u64 => U64,
-    f32 => F32, f64 => F64, bool => Bool,
+    f16 => F16, bf16 => Bf16, f32 => F32, f64 => F64, F8E4m3 => F8E4m3, F8E5m2 => F8E5m2, bool => Bool,
+    Complex<f32> => Complex64, Complex<f64> => Complex128,
 );
 
 // SAFETY: An array has no padding of its own.

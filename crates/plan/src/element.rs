@@ -1,110 +1,70 @@
-//! The types that reductions know: what each can be combined with, one macro for the integers and one for the floats.
+//! The types that reductions know: what each can be combined with, one macro for the integers, one for the floats, one for
+//! the floats that are combined as wider ones.
 //!
 //! [`Reducer`](crate::reduction::Reducer) is how these are used; [`reduction`](crate::reduction) says what the bits are.
 
+mod data_type;
+mod fp8;
+
 use std::fmt;
 
-use crate::reduction::{Kind, Reduction};
+pub use half::{bf16, f16};
+pub use num_complex::Complex;
 
-/// The types that elements can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum DataType {
-    I8,
-    U8,
-    I16,
-    U16,
-    I32,
-    U32,
-    I64,
-    U64,
-    F16,
-    Bf16,
-    F32,
-    F64,
-    F8E4m3,
-    F8E5m2,
-    Bool,
-    Complex64,
-    Complex128,
-}
+pub use self::data_type::DataType;
+pub use self::fp8::{F8E4m3, F8E5m2};
+use crate::reduction::Reduction;
 
-impl DataType {
-    /// All of them.
-    pub const ALL: [DataType; 17] = [
-        DataType::I8,
-        DataType::U8,
-        DataType::I16,
-        DataType::U16,
-        DataType::I32,
-        DataType::U32,
-        DataType::I64,
-        DataType::U64,
-        DataType::F16,
-        DataType::Bf16,
-        DataType::F32,
-        DataType::F64,
-        DataType::F8E4m3,
-        DataType::F8E5m2,
-        DataType::Bool,
-        DataType::Complex64,
-        DataType::Complex128,
-    ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        [
-            "i8",
-            "u8",
-            "i16",
-            "u16",
-            "i32",
-            "u32",
-            "i64",
-            "u64",
-            "f16",
-            "bf16",
-            "f32",
-            "f64",
-            "f8e4m3",
-            "f8e5m2",
-            "bool",
-            "complex64",
-            "complex128",
-        ][self as usize]
-    }
-
-    /// Bytes of an element.
-    pub fn bytes(self) -> usize {
-        [1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1, 1, 8, 16][self as usize]
-    }
-}
-
-/// A type of element.
+/// A type of element, in Rust.
 pub trait Element: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
-    /// What it is called, as Rust does.
-    const NAME: &'static str;
-    /// Which reductions are for it.
-    const KIND: Kind;
+    /// Which one.
+    const TYPE: DataType;
+
+    /// What a step combines its inputs in: f32 for floats that are narrower, otherwise the type itself.
+    type Wide: Copy;
+
+    /// The same number.
+    fn widen(self) -> Self::Wide;
+
+    /// The nearest number.
+    fn narrow(wide: Self::Wide) -> Self;
 
     /// What a reduction makes of two elements; nothing if it is not for this type. An average and a pre-multiplied sum
     /// combine as a sum does.
-    fn combining(reduction: Reduction) -> Option<fn(Self, Self) -> Self>;
+    fn combining(reduction: Reduction) -> Option<Combining<Self::Wide>>;
 
-    /// 1 or true for everything but zero.
+    /// 1 or true for everything but zero, where there are truths: integers and bool.
     fn truth(self) -> Self;
 
     /// A sum of so many, as their average.
     fn divided(self, by: u32) -> Self;
 }
 
-macro_rules! integers {
-    ($($type:ty),*) => {$(
-        impl Element for $type {
-            const NAME: &'static str = stringify!($type);
-            const KIND: Kind = Kind::Integer;
+/// What two elements make, the one that stands further left first.
+pub type Combining<W> = fn(W, W) -> W;
 
-            fn combining(reduction: Reduction) -> Option<fn(Self, Self) -> Self> {
+/// What is as wide as what it is combined in.
+macro_rules! as_itself {
+    ($data_type:ident) => {
+        const TYPE: DataType = DataType::$data_type;
+        type Wide = Self;
+
+        fn widen(self) -> Self {
+            self
+        }
+
+        fn narrow(wide: Self) -> Self {
+            wide
+        }
+    };
+}
+
+macro_rules! integers {
+    ($($type:ty: $data_type:ident),*) => {$(
+        impl Element for $type {
+            as_itself!($data_type);
+
+            fn combining(reduction: Reduction) -> Option<Combining<Self>> {
                 Some(match reduction {
                     Reduction::Sum | Reduction::Average | Reduction::PremultipliedSum => Self::wrapping_add,
                     Reduction::Product => Self::wrapping_mul,
@@ -132,15 +92,14 @@ macro_rules! integers {
     )*};
 }
 
-integers!(i8, i16, i32, i64, u8, u16, u32, u64);
+integers!(i8: I8, i16: I16, i32: I32, i64: I64, u8: U8, u16: U16, u32: U32, u64: U64);
 
 macro_rules! floats {
-    ($($type:ty),*) => {$(
+    ($($type:ty: $data_type:ident),*) => {$(
         impl Element for $type {
-            const NAME: &'static str = stringify!($type);
-            const KIND: Kind = Kind::Float;
+            as_itself!($data_type);
 
-            fn combining(reduction: Reduction) -> Option<fn(Self, Self) -> Self> {
+            fn combining(reduction: Reduction) -> Option<Combining<Self>> {
                 // The standard library's `min` prefers a number to NaN and may take either zero; both would let the order
                 // of ranks show.
                 Some(match reduction {
@@ -161,7 +120,7 @@ macro_rules! floats {
             }
 
             fn truth(self) -> Self {
-                if self == 0.0 { 0.0 } else { 1.0 }
+                self
             }
 
             fn divided(self, by: u32) -> Self {
@@ -171,13 +130,71 @@ macro_rules! floats {
     )*};
 }
 
-floats!(f32, f64);
+floats!(f32: F32, f64: F64);
+
+macro_rules! narrow_floats {
+    ($($type:ty: $data_type:ident),*) => {$(
+        impl Element for $type {
+            const TYPE: DataType = DataType::$data_type;
+            type Wide = f32;
+
+            fn widen(self) -> f32 {
+                self.to_f32()
+            }
+
+            fn narrow(wide: f32) -> Self {
+                Self::from_f32(wide)
+            }
+
+            fn combining(reduction: Reduction) -> Option<Combining<f32>> {
+                f32::combining(reduction)
+            }
+
+            fn truth(self) -> Self {
+                self
+            }
+
+            fn divided(self, by: u32) -> Self {
+                Self::narrow(self.widen().divided(by))
+            }
+        }
+    )*};
+}
+
+narrow_floats!(f16: F16, bf16: Bf16, F8E4m3: F8E4m3, F8E5m2: F8E5m2);
+
+macro_rules! complex {
+    ($($type:ty: $data_type:ident),*) => {$(
+        impl Element for Complex<$type> {
+            as_itself!($data_type);
+
+            fn combining(reduction: Reduction) -> Option<Combining<Self>> {
+                Some(match reduction {
+                    Reduction::Sum | Reduction::Average | Reduction::PremultipliedSum => |a, b| a + b,
+                    Reduction::Product => |a, b| {
+                        Self::new(a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re)
+                    },
+                    _ => return None,
+                })
+            }
+
+            fn truth(self) -> Self {
+                self
+            }
+
+            fn divided(self, by: u32) -> Self {
+                Self::new(self.re.divided(by), self.im.divided(by))
+            }
+        }
+    )*};
+}
+
+complex!(f32: Complex64, f64: Complex128);
 
 impl Element for bool {
-    const NAME: &'static str = "bool";
-    const KIND: Kind = Kind::Bool;
+    as_itself!(Bool);
 
-    fn combining(reduction: Reduction) -> Option<fn(Self, Self) -> Self> {
+    fn combining(reduction: Reduction) -> Option<Combining<Self>> {
         Some(match reduction {
             Reduction::LogicalAnd | Reduction::BitAnd | Reduction::Minimum => |a, b| a && b,
             Reduction::LogicalOr | Reduction::BitOr | Reduction::Maximum => |a, b| a || b,
@@ -201,7 +218,7 @@ mod tests {
     use crate::reduction::Reducer;
 
     fn combine<T: Element>(reduction: Reduction, a: T, b: T) -> T {
-        T::combining(reduction).unwrap()(a, b)
+        T::narrow(T::combining(reduction).unwrap()(a.widen(), b.widen()))
     }
 
     #[test]
@@ -209,19 +226,26 @@ mod tests {
         fn agrees<T: Element>() {
             for reduction in Reduction::NAMED {
                 assert_eq!(
-                    reduction.is_for(T::KIND),
+                    reduction.is_for(T::TYPE.kind()),
                     T::combining(reduction).is_some(),
                     "{reduction} {}",
-                    T::NAME
+                    T::TYPE
                 );
                 assert_eq!(reduction.name().parse(), Ok(reduction));
             }
+            assert_eq!(T::TYPE.bytes(), size_of::<T>(), "{}", T::TYPE);
         }
         agrees::<i8>();
         agrees::<u64>();
+        agrees::<f16>();
+        agrees::<bf16>();
         agrees::<f32>();
         agrees::<f64>();
+        agrees::<F8E4m3>();
+        agrees::<F8E5m2>();
         agrees::<bool>();
+        agrees::<Complex<f32>>();
+        agrees::<Complex<f64>>();
         let message = Reducer::<f32>::named(Reduction::BitXor).unwrap_err();
         assert_eq!(message, "there is no bit-xor of f32");
         assert!("xor".parse::<Reduction>().unwrap_err().contains("logical-xor, bit-and"));
@@ -260,8 +284,54 @@ mod tests {
     fn truths_are_one_or_zero() {
         let and = Reducer::<i32>::named(Reduction::LogicalAnd).unwrap();
         assert_eq!(and.before(0, 5), 1);
-        assert_eq!(and.combine(and.before(0, 5), and.before(1, 2)), 1);
+        assert_eq!(and.combine(and.before(0, 5), [and.before(1, 2)]), 1);
         assert_eq!(combine(Reduction::LogicalXor, 4_u8, 9), 0);
         assert_eq!(combine(Reduction::BitAnd, 4_u8, 2), 0);
+    }
+
+    #[test]
+    fn a_step_rounds_once() {
+        fn sum<T>(values: &[f32]) -> f32
+        where
+            T: Element<Wide = f32>,
+        {
+            let mut values = values.iter().map(|&value| T::narrow(value));
+            let first = values.next().unwrap();
+            Reducer::<T>::named(Reduction::Sum).unwrap().combine(first, values).widen()
+        }
+        // One by one, each would round back to where it was.
+        assert_eq!(sum::<f16>(&[2048.0, 1.0, 1.0]), 2050.0);
+        assert_eq!(sum::<bf16>(&[256.0, 1.0, 1.0]), 258.0);
+        assert_eq!(sum::<F8E4m3>(&[16.0, 0.5, 0.5, 1.0]), 18.0);
+        assert_eq!(sum::<F8E5m2>(&[8.0, 0.5, 0.5, 1.0]), 10.0);
+        // What overflows only on the way is no overflow.
+        assert_eq!(sum::<f16>(&[60000.0, 60000.0, -60000.0]), 60000.0);
+        let average = Reducer::<f16>::named(Reduction::Average).unwrap();
+        assert_eq!(average.after(f16::from_f32(1.0), 3), f16::from_f32(1.0 / 3.0));
+    }
+
+    #[test]
+    fn a_single_input_is_left_as_it_is() {
+        let signalling = f16::from_bits(0x7c01);
+        let sum = Reducer::<f16>::named(Reduction::Sum).unwrap();
+        assert_eq!(sum.combine(signalling, []).to_bits(), 0x7c01);
+    }
+
+    #[test]
+    fn the_least_of_narrow_floats_is_one_nan() {
+        for strange in [0x7c01, 0x7e00, 0xfe00, 0xffff] {
+            let found = combine(Reduction::Minimum, f16::from_bits(strange), f16::ONE);
+            assert_eq!(found.to_bits(), 0x7e00);
+        }
+        assert_eq!(combine(Reduction::Maximum, bf16::from_bits(0xff81), bf16::ONE).to_bits(), 0x7fc0);
+        assert_eq!(combine(Reduction::Maximum, F8E4m3::from_bits(0xff), F8E4m3::default()).to_bits(), 0x7f);
+        assert_eq!(combine(Reduction::Maximum, F8E5m2::from_bits(0xfd), F8E5m2::default()).to_bits(), 0x7e);
+    }
+
+    #[test]
+    fn complex_numbers_multiply() {
+        let [a, b] = [Complex::new(1.0_f32, 2.0), Complex::new(3.0, -4.0)];
+        assert_eq!(combine(Reduction::Product, a, b), Complex::new(11.0, 2.0));
+        assert_eq!(combine(Reduction::Sum, a, b).divided(2), Complex::new(2.0, -1.0));
     }
 }

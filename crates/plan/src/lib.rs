@@ -14,7 +14,7 @@ pub mod cost;
 pub mod cut;
 pub mod domain;
 pub mod draw;
-mod element;
+pub mod element;
 pub mod formula;
 pub mod interpret;
 mod json;

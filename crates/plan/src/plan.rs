@@ -465,17 +465,3 @@ fn writes_user(output: &Output) -> bool {
         Output::Local(_) | Output::Sent { .. } => false,
     }
 }
-
-impl Plan {
-    /// Whether some step writes into the user's buffers of another rank.
-    pub fn writes_to_peers(&self) -> bool {
-        let writes = |output: &Output| match output {
-            Output::Peer(Remote { buffer, .. }) | Output::Multicast(Grouped { buffer, .. }) => {
-                *buffer != Buffer::Scratch
-            }
-            Output::Local(_) | Output::Sent { .. } => false,
-        };
-        let lanes = self.programs.iter().flat_map(|program| &program.lanes);
-        lanes.flat_map(|lane| lane.steps()).any(|step| step.outputs.iter().any(writes))
-    }
-}

@@ -5,7 +5,7 @@
 //!
 //! - **before**: what becomes of an element of a rank's input when it is first read (a pre-multiplied sum multiplies it by
 //!   the rank's factor, a logical operation turns it into 1 or 0);
-//! - **combine**: what two elements make, the one that stands further left in the plan's step first;
+//! - **combine**: what the inputs of one step make, from left to right as they stand in the plan;
 //! - **after**: what becomes of a result in the end (an average is divided by how many ranks were combined: all of them, or
 //!   as many as a scan has got to).
 //!
@@ -15,10 +15,17 @@
 //! - Minimum and maximum of floats are those of IEEE 754-2019: -0 is less than +0, and if either operand is not a number the
 //!   result is `NAN`, always the same one. So they do not depend on the order. Sums do, in the last bit and in which NaN
 //!   they give; all ranks still hold the same bits, because a verified plan combines in one order everywhere.
+//! - Floats narrower than f32 (f16, bf16, fp8) are combined in f32 within a step: each input is widened, and the result is
+//!   narrowed once, to nearest and ties to even. Between steps a partial result has its own type. Overflow gives an
+//!   infinity, or NaN in f8e4m3, which has none. An average is divided in f32, and narrowed again.
+//! - A step with one input copies it, bit by bit.
+//! - A sum or product that is not a number is some NaN; neither its sign nor its payload is promised. With that exception,
+//!   all bits are.
+//! - A complex product is `(ac - bd) + (ad + bc)i`, each operation rounded. An average divides both parts.
 //! - Logical operations take everything but zero for true and give 1 or 0, on a single rank too.
 //!
-//! Deliberately absent: types narrower than their sums (f16, bf16, fp8), which executors accumulate in f32, and speed: these
-//! are the oracle's operations, and executors have their own.
+//! Deliberately absent: an order of complex numbers, truths of floats, and speed: these are the oracle's operations, and
+//! executors have their own.
 
 use std::fmt;
 use std::str::FromStr;
@@ -70,6 +77,8 @@ pub enum Kind {
     Float,
     /// True or false.
     Bool,
+    /// Pairs of floating point numbers, which have no order.
+    Complex,
 }
 
 impl Reduction {
@@ -114,13 +123,14 @@ impl Reduction {
             Reduction::Sum | Reduction::Product | Reduction::Average | Reduction::PremultipliedSum => {
                 kind != Kind::Bool
             }
-            Reduction::Minimum | Reduction::Maximum | Reduction::UserDefined { .. } => true,
+            Reduction::Minimum | Reduction::Maximum => kind != Kind::Complex,
+            Reduction::UserDefined { .. } => true,
             Reduction::LogicalAnd
             | Reduction::LogicalOr
             | Reduction::LogicalXor
             | Reduction::BitAnd
             | Reduction::BitOr
-            | Reduction::BitXor => kind != Kind::Float,
+            | Reduction::BitXor => matches!(kind, Kind::Integer | Kind::Bool),
         }
     }
 
@@ -190,8 +200,8 @@ impl FromStr for Reduction {
     }
 }
 
-/// What two elements make.
-type Combine<'a, T> = Box<dyn Fn(T, T) -> T + Send + Sync + 'a>;
+/// What the first element of a step and all others make.
+type Combine<'a, T> = Box<dyn Fn(T, &mut dyn Iterator<Item = T>) -> T + Send + Sync + 'a>;
 
 /// A reduction of elements of one type.
 pub struct Reducer<'a, T> {
@@ -222,14 +232,20 @@ impl<'a, T: Element + 'a> Reducer<'a, T> {
     /// When it is used, if there are fewer factors than ranks.
     pub fn premultiplied_sum(factors: Vec<T>) -> Result<Self, String> {
         let mut sum = Self::plain(Reduction::PremultipliedSum)?;
-        let multiply = Self::plain(Reduction::Product)?.combine;
-        sum.before = Some(Box::new(move |rank, value| multiply(value, factors[rank as usize])));
+        let product = Self::plain(Reduction::Product)?;
+        sum.before = Some(Box::new(move |rank, value| product.combine(value, [factors[rank as usize]])));
         Ok(sum)
     }
 
     fn plain(reduction: Reduction) -> Result<Self, String> {
-        let combine = T::combining(reduction);
-        let combine = combine.ok_or_else(|| format!("there is no {reduction} of {}", T::NAME))?;
+        let two = T::combining(reduction);
+        let two = two.ok_or_else(|| format!("there is no {reduction} of {}", T::TYPE))?;
+        let combine = move |first: T, others: &mut dyn Iterator<Item = T>| match others.next() {
+            Some(second) => {
+                T::narrow(others.fold(two(first.widen(), second.widen()), |sum, next| two(sum, next.widen())))
+            }
+            None => first,
+        };
         Ok(Self { reduction, before: None, combine: Box::new(combine), after: None })
     }
 }
@@ -238,7 +254,8 @@ impl<'a, T> Reducer<'a, T> {
     /// The caller's own reduction, of any type. It must be associative: plans put brackets where they like.
     pub fn user_defined(commutes: bool, combine: impl Fn(T, T) -> T + Send + Sync + 'a) -> Self {
         let reduction = Reduction::UserDefined { commutes };
-        Self { reduction, before: None, combine: Box::new(combine), after: None }
+        let fold = move |first, others: &mut dyn Iterator<Item = T>| others.fold(first, &combine);
+        Self { reduction, before: None, combine: Box::new(fold), after: None }
     }
 
     /// Which reduction it is.
@@ -254,9 +271,9 @@ impl<'a, T> Reducer<'a, T> {
         }
     }
 
-    /// Two elements combined.
-    pub fn combine(&self, left: T, right: T) -> T {
-        (self.combine)(left, right)
+    /// All inputs of a step combined, from left to right.
+    pub fn combine(&self, first: T, others: impl IntoIterator<Item = T>) -> T {
+        (self.combine)(first, &mut others.into_iter())
     }
 
     /// A result of so many ranks as the caller gets it.

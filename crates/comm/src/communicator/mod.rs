@@ -95,7 +95,8 @@ pub struct Request<'a> {
     /// A plan of the caller's choice.
     pub plan: Option<PlanId>,
     /// Tells calls apart that are alike but for their purpose. 0 is none.
-    pub(crate) tag: u32,
+    #[doc(hidden)]
+    pub tag: u32,
 }
 
 impl<'a> Request<'a> {

@@ -1,74 +1,109 @@
-//! Registers of 64 bytes, a cache line each.
+//! Registers of 64 bytes, a cache line each: AVX-512 F, BW, DQ and VL.
 
-use std::arch::x86_64::{
-    __m512, __mmask16, _mm_sfence, _mm512_add_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps,
-    _mm512_maskz_loadu_ps, _mm512_storeu_ps, _mm512_stream_ps,
-};
+use std::arch::x86_64::*;
 
-use super::Store;
-use super::combine::combine;
-use super::vector::{Operation, Sum, Vector};
+use weftlink_plan::element::f16;
 
-/// # Safety
-/// As for [`super::Kernels::sum_f32`], on a machine with AVX-512F.
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn sum_f32(targets: &[*mut f32], sources: &[*const f32], len: usize, store: Store) {
-    // SAFETY: The caller's promise.
-    unsafe { combine::<__m512, Sum, 1, 2, 8>(targets, sources, len, store) }
+use super::combine::Sums;
+use super::set::{Combine, Set, compiled_for};
+use super::vector::vector;
+
+pub(super) struct Avx512;
+
+impl Avx512 {
+    pub(super) fn is_here() -> bool {
+        is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+    }
 }
 
-// SAFETY: Each method is the instruction it names; masked lanes are not touched.
-unsafe impl Vector for __m512 {
-    type Element = f32;
-    const LANES: usize = 16;
+impl Set for Avx512 {
+    const NAME: &'static str = "avx512";
+    const STREAMS: bool = true;
+
+    compiled_for!("avx512f,avx512bw,avx512dq,avx512vl");
 
     #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: The caller's promise; the instruction takes any alignment.
-        unsafe { _mm512_loadu_ps(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_part(from: *const f32, lanes: usize) -> Self {
-        // SAFETY: The caller's promise; lanes past the first `lanes` are masked out.
-        unsafe { _mm512_maskz_loadu_ps(mask(lanes), from) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        // SAFETY: The caller's promise; the instruction takes any alignment.
-        unsafe { _mm512_storeu_ps(to, self) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_part(self, to: *mut f32, lanes: usize) {
-        // SAFETY: The caller's promise; lanes past the first `lanes` are masked out.
-        unsafe { _mm512_mask_storeu_ps(to, mask(lanes), self) }
-    }
-
-    #[inline(always)]
-    unsafe fn stream(self, to: *mut f32) {
+    unsafe fn stream(from: *const u8, to: *mut u8) {
         // SAFETY: The caller's promise, alignment included.
-        unsafe { _mm512_stream_ps(to, self) }
+        unsafe { _mm512_stream_si512(to.cast(), _mm512_loadu_si512(from.cast())) }
     }
 
     #[inline(always)]
     fn fence() {
-        // SAFETY: Every x86-64 has it.
-        unsafe { _mm_sfence() }
+        fence();
     }
-}
 
-impl Operation<__m512> for Sum {
-    #[inline(always)]
-    unsafe fn apply(left: __m512, right: __m512) -> __m512 {
-        // SAFETY: The caller's promise.
-        unsafe { _mm512_add_ps(left, right) }
+    fn sum_f32() -> Combine {
+        Self::combine::<Sums<__m512, 1, 2, 8>>()
+    }
+
+    fn sum_f64() -> Combine {
+        Self::combine::<Sums<__m512d, 1, 2, 8>>()
+    }
+
+    fn sum_f16() -> Combine {
+        Self::combine::<Sums<Halves, 2, 4, 8>>()
     }
 }
 
 #[inline(always)]
-fn mask(lanes: usize) -> __mmask16 {
+fn fence() {
+    // SAFETY: Every x86-64 has it.
+    unsafe { _mm_sfence() }
+}
+
+#[inline(always)]
+fn mask(lanes: usize) -> u16 {
     debug_assert!(lanes < 16);
-    ((1_u32 << lanes) - 1) as __mmask16
+    ((1_u32 << lanes) - 1) as u16
+}
+
+vector! {
+    __m512, f32, 16, streams: true,
+    load: |from| _mm512_loadu_ps(from),
+    load_part: |from, lanes| _mm512_maskz_loadu_ps(mask(lanes), from),
+    add: |left, right| _mm512_add_ps(left, right),
+    store: |register, to| _mm512_storeu_ps(to, register),
+    store_part: |register, to, lanes| _mm512_mask_storeu_ps(to, mask(lanes), register),
+    stream: |register, to| _mm512_stream_ps(to, register),
+    fence: fence(),
+}
+
+vector! {
+    __m512d, f64, 8, streams: true,
+    load: |from| _mm512_loadu_pd(from),
+    load_part: |from, lanes| _mm512_maskz_loadu_pd(mask(lanes) as u8, from),
+    add: |left, right| _mm512_add_pd(left, right),
+    store: |register, to| _mm512_storeu_pd(to, register),
+    store_part: |register, to, lanes| _mm512_mask_storeu_pd(to, mask(lanes) as u8, register),
+    stream: |register, to| _mm512_stream_pd(to, register),
+    fence: fence(),
+}
+
+/// Sixteen f16, widened.
+#[derive(Clone, Copy)]
+struct Halves(__m512);
+
+impl Halves {
+    /// # Safety
+    /// The machine has AVX-512F.
+    #[inline(always)]
+    unsafe fn narrow(self) -> __m256i {
+        // SAFETY: The caller's promise.
+        unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0) }
+    }
+}
+
+vector! {
+    Halves, f16, 16, streams: true,
+    load: |from| Halves(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))),
+    load_part: |from, lanes| Halves(_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask(lanes), from.cast()))),
+    add: |left, right| Halves(_mm512_add_ps(left.0, right.0)),
+    store: |register, to| _mm256_storeu_si256(to.cast(), register.narrow()),
+    store_part: |register, to, lanes| _mm256_mask_storeu_epi16(to.cast(), mask(lanes), register.narrow()),
+    stream: |register, to| _mm256_stream_si256(to.cast(), register.narrow()),
+    fence: fence(),
 }

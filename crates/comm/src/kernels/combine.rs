@@ -1,6 +1,6 @@
-//! The loops, for any register and operation.
+//! The loops for sums that have registers of their own: f32, f64, and f16 where it is widened as it is loaded.
 //!
-//! A block of registers is loaded from the first source, combined with the others, and stored to every target, before
+//! A block of registers is loaded from the first source, added to the others, and stored to every target, before
 //! the next is touched; so a target may be a source. What does not fill a block goes register by register, what does
 //! not fill a register by a masked one: nothing is ever computed twice, which in place would be wrong.
 //!
@@ -18,74 +18,73 @@
 //! The shapes that plans are made of have loops of their own, where the pointers live in registers: they differ from
 //! the general loop in their types only.
 
-use super::Store;
-use super::vector::{Operation, Vector};
+use super::blocks::few;
+use super::convert::Lane;
+use super::operations::{Operation, Sum};
+use super::set::{Loops, typed};
+use super::vector::Vector;
 
-const LINE_BYTES: usize = 64;
-const PAGE_BYTES: usize = 4096;
+pub(super) const LINE_BYTES: usize = 64;
+pub(super) const PAGE_BYTES: usize = 4096;
 
 /// How many pages of a single target are written side by side, where they are.
-const PAGES: usize = 4;
+pub(super) const PAGES: usize = 4;
 
 /// From how many bytes on the target is aligned first: an unaligned store of a whole line touches two. Where all arrays
 /// are misaligned alike this saves up to two fifths; where not, the loads lose about what the stores gain.
 const ALIGN_BYTES_MIN: usize = 1024;
 
-/// Combines all sources into all targets. `LINE` registers are a line; `BLOCK` and `LARGE` are taken at a time, in the
-/// loops for certain shapes and in the general one.
-///
-/// # Safety
-/// As for [`super::Kernels::sum_f32`], and the machine has the instruction set.
-#[inline(always)]
-pub(super) unsafe fn combine<
-    V: Vector,
-    O: Operation<V>,
-    const LINE: usize,
-    const BLOCK: usize,
-    const LARGE: usize,
->(
-    targets: &[*mut V::Element],
-    sources: &[*const V::Element],
-    len: usize,
-    store: Store,
-) {
-    const { assert!(LINE * V::LANES * size_of::<V::Element>() == LINE_BYTES) };
-    let in_place = |target: &*mut V::Element| sources.contains(&target.cast_const());
-    let streaming = store == Store::Streaming && aligned_alike(targets) && !targets.iter().all(in_place);
-    // SAFETY: The caller's promise, for pointers that are the caller's.
-    unsafe {
-        match (sources, targets) {
-            (&[source], &[target]) if !streaming => copy(target, source, len),
-            (&[source], &[target]) => all::<V, O, LINE, BLOCK>([target], [source], len, streaming),
-            (&[a, b], &[target]) => all::<V, O, LINE, BLOCK>([target], [a, b], len, streaming),
-            (&[a, b], &[one, other]) => all::<V, O, LINE, BLOCK>([one, other], [a, b], len, streaming),
-            _ => all::<V, O, LINE, LARGE>(targets, sources, len, streaming),
+/// Up to so many bytes are added one by one.
+pub(super) const FEW_BYTES: usize = 16;
+
+/// Sums in registers. `LINE` of them are a line; `BLOCK` and `LARGE` are taken at a time, in the loops for certain shapes
+/// and in the general one.
+pub(super) struct Sums<V, const LINE: usize, const BLOCK: usize, const LARGE: usize>(
+    std::marker::PhantomData<V>,
+);
+
+impl<V: Vector, const LINE: usize, const BLOCK: usize, const LARGE: usize> Loops
+    for Sums<V, LINE, BLOCK, LARGE>
+where
+    V::Element: Lane,
+    Sum: Operation<<V::Element as Lane>::Wide>,
+{
+    #[inline(always)]
+    unsafe fn run(targets: &[*mut u8], sources: &[*const u8], len: usize, streaming: bool) {
+        const { assert!(LINE * V::LANES * size_of::<V::Element>() == LINE_BYTES) };
+        if len * size_of::<V::Element>() <= FEW_BYTES {
+            // SAFETY: The caller's promise.
+            return unsafe { few::<V::Element, Sum>(targets, sources, len) };
+        }
+        let (targets, sources) = typed::<V::Element>(targets, sources);
+        let streaming = streaming && V::STREAMS && streams(targets, sources);
+        // SAFETY: The caller's promise, for pointers that are the caller's.
+        unsafe {
+            match (sources, targets) {
+                (&[a, b], &[target]) => all::<V, LINE, BLOCK>([target], [a, b], len, streaming),
+                (&[a, b], &[one, other]) => all::<V, LINE, BLOCK>([one, other], [a, b], len, streaming),
+                _ => all::<V, LINE, LARGE>(targets, sources, len, streaming),
+            }
         }
     }
 }
 
-/// Whether peeling off the same number of elements brings all targets to a line's start.
-fn aligned_alike<E>(targets: &[*mut E]) -> bool {
+/// Whether results can be streamed, and should be: peeling off the same number of elements brings all targets to a line's
+/// start, and not all of them are sources.
+pub(super) fn streams<E>(targets: &[*mut E], sources: &[*const E]) -> bool {
     let within = |target: &*mut E| target.addr() % LINE_BYTES;
+    let in_place = |target: &*mut E| sources.contains(&target.cast_const());
     targets.first().is_some_and(|first| {
         within(first).is_multiple_of(size_of::<E>())
             && targets.iter().all(|target| within(target) == within(first))
+            && !targets.iter().all(in_place)
     })
 }
 
 /// # Safety
-/// As for [`combine`].
-unsafe fn copy<E>(target: *mut E, source: *const E, len: usize) {
-    if !std::ptr::eq(target, source) {
-        // SAFETY: The caller's promise: the two do not overlap, being different. As bytes they need no alignment.
-        unsafe { std::ptr::copy_nonoverlapping(source.cast::<u8>(), target.cast(), len * size_of::<E>()) }
-    }
-}
-
-/// # Safety
-/// As for [`combine`]; and if `streaming`, targets are aligned alike.
+/// As for [`super::Kernel::combine`]; and if `streaming`, targets are aligned alike.
 #[inline(always)]
-unsafe fn all<V: Vector, O: Operation<V>, const LINE: usize, const BLOCK: usize>(
+unsafe fn all<V: Vector, const LINE: usize, const BLOCK: usize>(
     targets: impl AsRef<[*mut V::Element]> + Copy,
     sources: impl AsRef<[*const V::Element]> + Copy,
     len: usize,
@@ -99,12 +98,12 @@ unsafe fn all<V: Vector, O: Operation<V>, const LINE: usize, const BLOCK: usize>
     // SAFETY: The caller's promise. What is streamed comes after the head, at a line's start.
     unsafe {
         if head > 0 {
-            cached::<V, O, 1>(targets, sources, 0, head);
+            cached::<V, 1>(targets, sources, 0, head);
         }
         if streaming {
-            streamed::<V, O, LINE>(targets, sources, head, len);
+            streamed::<V, LINE>(targets, sources, head, len);
         } else {
-            cached::<V, O, BLOCK>(targets, sources, head, len);
+            cached::<V, BLOCK>(targets, sources, head, len);
         }
     }
 }
@@ -118,9 +117,9 @@ fn elements_to_line<E>(pointer: *mut E) -> usize {
 /// The elements from `at` to `end`, through the caches.
 ///
 /// # Safety
-/// As for [`combine`].
+/// As for [`super::Kernel::combine`].
 #[inline(always)]
-unsafe fn cached<V: Vector, O: Operation<V>, const BLOCK: usize>(
+unsafe fn cached<V: Vector, const BLOCK: usize>(
     targets: impl AsRef<[*mut V::Element]> + Copy,
     sources: impl AsRef<[*const V::Element]> + Copy,
     mut at: usize,
@@ -129,17 +128,17 @@ unsafe fn cached<V: Vector, O: Operation<V>, const BLOCK: usize>(
     // SAFETY: The caller's promise; what is touched from `at` on stays below `end`.
     unsafe {
         while end - at >= BLOCK * V::LANES {
-            block::<V, O, BLOCK, false>(targets, sources, at);
+            block::<V, BLOCK, false>(targets, sources, at);
             at += BLOCK * V::LANES;
         }
         while BLOCK > 1 && end - at >= V::LANES {
-            block::<V, O, 1, false>(targets, sources, at);
+            block::<V, 1, false>(targets, sources, at);
             at += V::LANES;
         }
         if let ([first, rest @ ..], true) = (sources.as_ref(), at < end) {
             let mut value = V::load_part(first.add(at), end - at);
             for source in rest {
-                value = O::apply(value, V::load_part(source.add(at), end - at));
+                value = value.add(V::load_part(source.add(at), end - at));
             }
             for target in targets.as_ref() {
                 value.store_part(target.add(at), end - at);
@@ -151,41 +150,41 @@ unsafe fn cached<V: Vector, O: Operation<V>, const BLOCK: usize>(
 /// The elements from `at` to `end`, past the caches but for the last part of a line.
 ///
 /// # Safety
-/// As for [`combine`]; and at `at`, all targets are at a line's start.
+/// As for [`super::Kernel::combine`]; and at `at`, all targets are at a line's start.
 #[inline(always)]
-unsafe fn streamed<V: Vector, O: Operation<V>, const LINE: usize>(
+unsafe fn streamed<V: Vector, const LINE: usize>(
     targets: impl AsRef<[*mut V::Element]> + Copy,
     sources: impl AsRef<[*const V::Element]> + Copy,
     mut at: usize,
     end: usize,
 ) {
     let (line, page) = (LINE * V::LANES, PAGE_BYTES / size_of::<V::Element>());
-    let side_by_side = targets.as_ref().len() == 1 && sources.as_ref().len() <= 2;
+    let side_by_side = targets.as_ref().len() == 1 && sources.as_ref().len() == 2;
     // SAFETY: The caller's promise; what is touched from `at` on stays below `end`, and `at` moves by whole lines.
     unsafe {
         while side_by_side && end - at >= PAGES * page {
             for within in (at..at + page).step_by(line) {
                 for index in 0..PAGES {
-                    block::<V, O, LINE, true>(targets, sources, within + index * page);
+                    block::<V, LINE, true>(targets, sources, within + index * page);
                 }
             }
             at += PAGES * page;
         }
         while end - at >= line {
-            block::<V, O, LINE, true>(targets, sources, at);
+            block::<V, LINE, true>(targets, sources, at);
             at += line;
         }
         V::fence();
-        cached::<V, O, 1>(targets, sources, at, end);
+        cached::<V, 1>(targets, sources, at, end);
     }
 }
 
 /// `N` registers full of elements, from `at` on.
 ///
 /// # Safety
-/// As for [`combine`], for these elements; and with `STREAM`, they are at a line's start in all targets.
+/// As for [`super::Kernel::combine`], for these elements; and with `STREAM`, they are at a line's start in all targets.
 #[inline(always)]
-unsafe fn block<V: Vector, O: Operation<V>, const N: usize, const STREAM: bool>(
+unsafe fn block<V: Vector, const N: usize, const STREAM: bool>(
     targets: impl AsRef<[*mut V::Element]> + Copy,
     sources: impl AsRef<[*const V::Element]> + Copy,
     at: usize,
@@ -200,7 +199,7 @@ unsafe fn block<V: Vector, O: Operation<V>, const N: usize, const STREAM: bool>(
         }
         for source in rest {
             for (index, value) in values.iter_mut().enumerate() {
-                *value = O::apply(*value, V::load(source.add(at + index * V::LANES)));
+                *value = value.add(V::load(source.add(at + index * V::LANES)));
             }
         }
         for target in targets.as_ref() {

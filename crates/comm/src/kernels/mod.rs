@@ -1,74 +1,63 @@
 //! Arithmetic on arrays: what a plan's reducing steps spend their time in.
 //!
 //! A kernel combines k sources, element by element, into m targets: `(s0 + s1) + s2 ...`, always in this order and
-//! never fused or reassociated, so that every instruction set gives the same bits. One source is a copy, to as many
-//! targets as there are. [`Kernels::detect`] chooses once, for the machine it runs on; after that a call is a call
-//! through a pointer.
+//! never fused or reassociated, so that every instruction set gives the same bits, those of the oracle
+//! (`weftlink_plan::Reducer`). One source is a copy, to as many targets as there are. [`Kernels::detect`] chooses once, for
+//! the machine it runs on; after that a call is a call through a pointer.
 //!
-//! How it is built: an instruction set is a file (`avx512.rs`, `avx2.rs`, `portable.rs`) that says what a register is
-//! (`vector::Vector`) and how it is added (`vector::Operation`). The loops are written once (`combine.rs`),
-//! generic over both, and compiled for each set. [`Kernels`] is the table of what came out; a further type or
-//! operation is a further row: an implementation of the two traits in each file, and a field here. Types narrower
-//! than what they are added in fit the same traits, by widening where they are loaded and narrowing where stored.
+//! How it is built: elements and what is done to them are scalar Rust without branches (`convert.rs`, `operations.rs`). The
+//! loops over them are written once (`blocks.rs`, `copy.rs`) and compiled for each instruction set, which is a file
+//! (`avx512.rs`, `avx2.rs`, `neon.rs`; the portable one is in `set.rs`). Sums of f32, f64 and f16 have loops with registers
+//! (`combine.rs`, `vector.rs`), because small messages are mostly those. Which loops a type and a reduction need is said in
+//! `table.rs`, for all sets.
 //!
 //! Deliberately absent: threads, and the choice between [`Store::Cached`] and [`Store::Streaming`], which depends on
 //! what else is in the caches. The caller knows.
 #![allow(unsafe_code)] // Instruction sets that the compiler cannot assume, and memory that other processes write.
 
+mod blocks;
 mod combine;
-mod portable;
+mod convert;
+mod copy;
+mod operations;
+mod set;
+mod table;
 mod vector;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
+use weftlink_plan::{DataType, Reduction};
+
+use self::combine::FEW_BYTES;
+use self::operations::Sum;
+use self::set::{Combine, Set};
+pub use self::set::{Finish, Scale};
 
 /// The kernels for one instruction set.
 #[derive(Debug, Clone, Copy)]
 pub struct Kernels {
     name: &'static str,
-    sum_f32: Combine<f32>,
+    copy: Kernel,
+    reduction: fn(DataType, Reduction) -> Option<Kernel>,
+    finish: fn(DataType, Reduction) -> Option<Finish>,
+    scale: fn(DataType) -> Option<Scale>,
 }
 
 /// One reduction of one type in one instruction set.
 #[derive(Debug, Clone, Copy)]
 pub struct Kernel {
     element_bytes: usize,
-    run: unsafe fn(&[*mut u8], &[*const u8], usize, Store),
-}
-
-impl Kernel {
-    /// Bytes of an element.
-    pub fn element_bytes(&self) -> usize {
-        self.element_bytes
-    }
-
-    /// Combines `len` elements.
-    ///
-    /// # Safety
-    /// As for `sum_f32`.
-    #[inline]
-    pub unsafe fn combine(&self, targets: &[*mut u8], sources: &[*const u8], len: usize, store: Store) {
-        // SAFETY: The caller's promise.
-        unsafe { (self.run)(targets, sources, len, store) }
-    }
-}
-
-unsafe fn stub_copy(targets: &[*mut u8], sources: &[*const u8], len: usize, _: Store) {
-    for target in targets {
-        if !std::ptr::eq(*target, sources[0]) {
-            unsafe { std::ptr::copy_nonoverlapping(sources[0], *target, len) }
-        }
-    }
-}
-
-unsafe fn stub_sum(targets: &[*mut u8], sources: &[*const u8], len: usize, store: Store) {
-    unsafe {
-        let targets = std::slice::from_raw_parts(targets.as_ptr().cast(), targets.len());
-        let sources = std::slice::from_raw_parts(sources.as_ptr().cast(), sources.len());
-        Kernels::detect().sum_f32(targets, sources, len, store)
-    }
+    /// How many of what `combine` knows make an element: a complex number is two.
+    parts: usize,
+    /// Whether it is the sum of f32, of which a few are added without a call.
+    adds_f32: bool,
+    combine: Combine,
+    copy: Combine,
 }
 
 /// Where results go.
@@ -78,42 +67,14 @@ pub enum Store {
     Cached,
     /// Past the caches, which saves reading every target's lines before they are overwritten. For results larger than
     /// the caches that are no source as well. Done where all targets are misaligned alike (see
-    /// [`Kernels::sum_f32`]) and the instruction set can; otherwise the same as `Cached`.
+    /// [`Kernel::combine`]) and the instruction set can; otherwise the same as `Cached`.
     Streaming,
-}
-
-/// Up to so many elements are added one by one: what is about to be read was just written in words, or will be read in
-/// words at once, and neither waits for the other as it would with registers.
-const FEW: usize = 4;
-
-/// # Safety
-/// As for [`Kernels::sum_f32`].
-#[inline]
-unsafe fn sum_few(targets: &[*mut f32], sources: &[*const f32], len: usize) {
-    for at in 0..len {
-        // SAFETY: The caller's promise.
-        let value = |source: &*const f32| unsafe { source.add(at).read_unaligned() };
-        let sum = sources[1..].iter().map(value).fold(value(&sources[0]), |sum, next| sum + next);
-        for target in targets {
-            // SAFETY: The caller's promise.
-            unsafe { target.add(at).write_unaligned(sum) };
-        }
-    }
 }
 
 impl Kernels {
     /// The fastest that this machine can run.
     pub fn detect() -> Kernels {
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512f") {
-                return AVX512;
-            }
-            if is_x86_feature_detected!("avx2") {
-                return AVX2;
-            }
-        }
-        PORTABLE
+        Self::all_supported()[0]
     }
 
     /// All that this machine can run, the fastest first: for tests, which compare them.
@@ -121,47 +82,27 @@ impl Kernels {
         let mut all = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx512f") {
-                all.push(AVX512);
+            if avx512::Avx512::is_here() {
+                all.push(Self::of::<avx512::Avx512>());
             }
-            if is_x86_feature_detected!("avx2") {
-                all.push(AVX2);
+            if avx2::Avx2::is_here() {
+                all.push(Self::of::<avx2::Avx2>());
             }
         }
-        all.push(PORTABLE);
+        #[cfg(target_arch = "aarch64")]
+        all.push(Self::of::<neon::Neon>());
+        all.push(Self::of::<set::Portable>());
         all
     }
 
-    /// STUB
-    pub fn reduction(
-        &self,
-        ty: weftlink_plan::DataType,
-        reduction: weftlink_plan::Reduction,
-    ) -> Option<Kernel> {
-        (ty == weftlink_plan::DataType::F32 && reduction == weftlink_plan::Reduction::Sum)
-            .then_some(Kernel { element_bytes: 4, run: stub_sum })
-    }
-
-    /// STUB
-    pub fn copy(&self) -> Kernel {
-        Kernel { element_bytes: 1, run: stub_copy }
-    }
-
-    /// STUB
-    pub fn finish(
-        &self,
-        _: weftlink_plan::DataType,
-        _: weftlink_plan::Reduction,
-    ) -> Option<unsafe fn(*mut u8, usize, u32)> {
-        None
-    }
-
-    /// STUB
-    pub fn scale(
-        &self,
-        _: weftlink_plan::DataType,
-    ) -> Option<unsafe fn(*mut u8, *const u8, usize, *const u8)> {
-        None
+    fn of<S: Set>() -> Kernels {
+        Kernels {
+            name: S::NAME,
+            copy: table::copy::<S>(),
+            reduction: table::reduction::<S>,
+            finish: table::finish::<S>,
+            scale: table::scale::<S>,
+        }
     }
 
     /// The instruction set.
@@ -169,11 +110,43 @@ impl Kernels {
         self.name
     }
 
-    /// Writes the sum of `len` elements of all sources, in their order, to all targets.
+    /// What combines elements of a type; nothing if the reduction is not for it or is the caller's own. For an average and a
+    /// pre-multiplied sum it is the sum: the rest is for [`finish`](Self::finish) and [`scale`](Self::scale).
+    ///
+    /// Logical operations take inputs as they are, everything but zero for true, and give 1 or 0.
+    pub fn reduction(&self, data_type: DataType, reduction: Reduction) -> Option<Kernel> {
+        (self.reduction)(data_type, reduction)
+    }
+
+    /// What copies bytes: one source to all targets.
+    pub fn copy(&self) -> Kernel {
+        self.copy
+    }
+
+    /// What is done to a result in the end, in place, and given how many ranks were combined, at least one: an average is
+    /// divided, and what logical operations have only copied becomes 1 or 0. Nothing if there is nothing to do.
+    pub fn finish(&self, data_type: DataType, reduction: Reduction) -> Option<Finish> {
+        (self.finish)(data_type, reduction)
+    }
+
+    /// What is done to a rank's input for a pre-multiplied sum: the target gets the source (it may be the source) times the
+    /// factor, one element, which comes last. Nothing if the type has no products.
+    pub fn scale(&self, data_type: DataType) -> Option<Scale> {
+        (self.scale)(data_type)
+    }
+}
+
+impl Kernel {
+    /// The size of what lengths count.
+    pub fn element_bytes(&self) -> usize {
+        self.element_bytes
+    }
+
+    /// Combines `len` elements of all sources, in their order, into all targets.
     ///
     /// Any alignment and any length will do. Aligned alike is faster, and [`Store::Streaming`] needs that all targets
-    /// have the same address modulo 64 and that it is a multiple of 4. When this returns, streamed results are ordered
-    /// before any later store, as cached ones are.
+    /// have the same address modulo 64 and that it is a multiple of the element's size (of a complex number, its parts').
+    /// When this returns, streamed results are ordered before any later store, as cached ones are.
     ///
     /// # Safety
     ///
@@ -181,26 +154,24 @@ impl Kernels {
     /// - Nobody else, in this process or another, writes a source or touches a target meanwhile.
     /// - A target may be exactly a source. Otherwise no target overlaps a source or another target.
     #[inline]
-    pub unsafe fn sum_f32(&self, targets: &[*mut f32], sources: &[*const f32], len: usize, store: Store) {
+    pub unsafe fn combine(&self, targets: &[*mut u8], sources: &[*const u8], len: usize, store: Store) {
         debug_assert!(!targets.is_empty() && !sources.is_empty());
-        if len <= FEW {
+        if self.adds_f32 && len <= FEW_BYTES / size_of::<f32>() {
             // SAFETY: The caller's promise.
-            return unsafe { sum_few(targets, sources, len) };
+            return unsafe { blocks::few::<f32, Sum>(targets, sources, len) };
         }
+        let streaming = store == Store::Streaming;
         // SAFETY: The caller's promise is the kernel's; the machine has the instruction set, or this table would not
         // have been handed out.
-        unsafe { (self.sum_f32)(targets, sources, len, store) }
+        unsafe {
+            if sources.len() == 1 {
+                (self.copy)(targets, sources, len * self.element_bytes, streaming)
+            } else {
+                (self.combine)(targets, sources, len * self.parts, streaming)
+            }
+        }
     }
 }
-
-/// A kernel, with the safety conditions of [`Kernels::sum_f32`], on a machine that has its instruction set.
-type Combine<Element> = unsafe fn(&[*mut Element], &[*const Element], usize, Store);
-
-#[cfg(target_arch = "x86_64")]
-const AVX512: Kernels = Kernels { name: "avx512", sum_f32: avx512::sum_f32 };
-#[cfg(target_arch = "x86_64")]
-const AVX2: Kernels = Kernels { name: "avx2", sum_f32: avx2::sum_f32 };
-const PORTABLE: Kernels = Kernels { name: "portable", sum_f32: portable::sum_f32 };
 
 #[cfg(test)]
 mod tests;

@@ -124,10 +124,9 @@ impl<T: Copy> Domain for Elements<'_, T> {
 
     fn reduce(&mut self, _spot: &Spot, inputs: &[Rc<[T]>]) -> Rc<[T]> {
         let Some((first, others)) = inputs.split_first() else { return Rc::new([]) };
-        let fold = |(at, &value): (usize, &T)| {
-            others.iter().fold(value, |sum, other| self.reducer.combine(sum, other[at]))
-        };
-        first.iter().enumerate().map(fold).collect()
+        let combine =
+            |(at, &value): (usize, &T)| self.reducer.combine(value, others.iter().map(|other| other[at]));
+        first.iter().enumerate().map(combine).collect()
     }
 
     fn returned(&mut self, _call: u32, cell: Cell, value: Option<&Rc<[T]>>) {

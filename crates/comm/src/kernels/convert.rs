@@ -1,0 +1,121 @@
+//! From what lies in memory to what is computed with, and back.
+//!
+//! Narrow floats are widened to f32 and narrowed to nearest, ties to even, without a branch, so that loops over them become
+//! loops over registers. No multiplication ever meets a subnormal f32: processors take a hundred times as long for those.
+
+use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
+
+/// An element as it lies in memory.
+pub(super) trait Lane: Copy + 'static {
+    /// What it is computed in.
+    type Wide: Copy + 'static;
+
+    /// Whether that is the type itself.
+    const SAME: bool = false;
+
+    fn widen(self) -> Self::Wide;
+
+    fn narrow(wide: Self::Wide) -> Self;
+}
+
+macro_rules! as_themselves {
+    ($($type:ty),*) => {$(
+        impl Lane for $type {
+            type Wide = Self;
+            const SAME: bool = true;
+
+            #[inline(always)]
+            fn widen(self) -> Self {
+                self
+            }
+
+            #[inline(always)]
+            fn narrow(wide: Self) -> Self {
+                wide
+            }
+        }
+    )*};
+}
+
+as_themselves!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64, Complex<f32>, Complex<f64>);
+
+const INFINITE: u32 = f32::INFINITY.to_bits();
+
+/// A narrow float without its sign as the bits of an f32. `LAST` is the last pattern with an ordinary exponent; what comes
+/// after is infinite or not a number.
+#[inline(always)]
+fn widened<const MANTISSA: u32, const BIAS: u32, const LAST: u32>(magnitude: u32) -> u32 {
+    let bits = magnitude << (23 - MANTISSA);
+    let normal = bits + ((127 - BIAS) << 23);
+    // With the least normal exponent there would be a leading one: taken away again, the mantissa is what remains.
+    let least = (128 - BIAS) << 23;
+    let subnormal = (f32::from_bits(bits + least) - f32::from_bits(least)).to_bits();
+    let ordinary = if magnitude >> MANTISSA == 0 { subnormal } else { normal };
+    if magnitude > LAST { bits | INFINITE } else { ordinary }
+}
+
+/// An f32 without its sign as the bits of a narrow float. `OVERFLOW` follows the largest finite pattern.
+#[inline(always)]
+fn narrowed<const MANTISSA: u32, const BIAS: u32, const OVERFLOW: u32, const NAN: u32>(
+    magnitude: u32,
+) -> u32 {
+    let shift = 23 - MANTISSA;
+    let odd = (magnitude >> shift) & 1;
+    let rounded = magnitude + ((1 << (shift - 1)) - 1) + odd;
+    let normal = rounded.wrapping_sub((127 - BIAS) << 23) >> shift;
+    // Added to a number whose last bit is the least subnormal, all that is smaller is rounded away.
+    let large = f32::from_bits((127 + 1 - BIAS + shift) << 23);
+    let subnormal = (f32::from_bits(magnitude) + large).to_bits() - large.to_bits();
+    let ordinary = if magnitude < (128 - BIAS) << 23 { subnormal } else { normal };
+    let finite = if ordinary > OVERFLOW { OVERFLOW } else { ordinary };
+    if magnitude > INFINITE { NAN } else { finite }
+}
+
+macro_rules! narrow_floats {
+    ($($type:ty, $bits:ty, $mantissa:literal, $bias:literal, $last:literal, $overflow:literal, $nan:literal;)*) => {$(
+        impl Lane for $type {
+            type Wide = f32;
+
+            #[inline(always)]
+            fn widen(self) -> f32 {
+                const SIGN: u32 = 1 << (<$bits>::BITS - 1);
+                let bits = u32::from(self.to_bits());
+                let magnitude = widened::<$mantissa, $bias, $last>(bits & !SIGN);
+                f32::from_bits(magnitude | (bits & SIGN) << (32 - <$bits>::BITS))
+            }
+
+            #[inline(always)]
+            fn narrow(wide: f32) -> Self {
+                const SIGN: u32 = 1 << 31;
+                let bits = wide.to_bits();
+                let magnitude = narrowed::<$mantissa, $bias, $overflow, $nan>(bits & !SIGN);
+                Self::from_bits((magnitude | (bits & SIGN) >> (32 - <$bits>::BITS)) as $bits)
+            }
+        }
+    )*};
+}
+
+narrow_floats! {
+    f16, u16, 10, 15, 0x7bff, 0x7c00, 0x7e00;
+    F8E4m3, u8, 3, 7, 0x7e, 0x7f, 0x7f;
+    F8E5m2, u8, 2, 15, 0x7b, 0x7c, 0x7e;
+}
+
+/// The upper half of an f32.
+impl Lane for bf16 {
+    type Wide = f32;
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+
+    #[inline(always)]
+    fn narrow(wide: f32) -> Self {
+        let bits = wide.to_bits();
+        let odd = (bits >> 16) & 1;
+        let rounded = bits.wrapping_add(0x7fff + odd) >> 16;
+        let nan = bits >> 16 | 0x7fc0;
+        Self::from_bits(if wide.is_nan() { nan } else { rounded } as u16)
+    }
+}

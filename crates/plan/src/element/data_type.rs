@@ -1,0 +1,176 @@
+//! The types of element by name: what calls, files and flags say.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::reduction::Kind;
+
+/// A type of element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum DataType {
+    I8,
+    U8,
+    I16,
+    U16,
+    I32,
+    U32,
+    I64,
+    U64,
+    F16,
+    Bf16,
+    F32,
+    F64,
+    /// Four bits of exponent, three of mantissa, no infinities: [`F8E4m3`](crate::element::F8E4m3).
+    F8E4m3,
+    /// Five bits of exponent, two of mantissa: [`F8E5m2`](crate::element::F8E5m2).
+    F8E5m2,
+    /// A byte each, 0 or 1.
+    Bool,
+    /// Two f32: real and imaginary part.
+    Complex64,
+    /// Two f64: real and imaginary part.
+    Complex128,
+}
+
+/// What others call them: nccl-tests, PyTorch, NumPy, C++.
+const OTHER_NAMES: [(&str, DataType); 22] = [
+    ("int8", DataType::I8),
+    ("uint8", DataType::U8),
+    ("int16", DataType::I16),
+    ("uint16", DataType::U16),
+    ("int32", DataType::I32),
+    ("int", DataType::I32),
+    ("uint32", DataType::U32),
+    ("int64", DataType::I64),
+    ("uint64", DataType::U64),
+    ("half", DataType::F16),
+    ("float16", DataType::F16),
+    ("bfloat16", DataType::Bf16),
+    ("float", DataType::F32),
+    ("float32", DataType::F32),
+    ("double", DataType::F64),
+    ("float64", DataType::F64),
+    ("float8_e4m3", DataType::F8E4m3),
+    ("float8_e4m3fn", DataType::F8E4m3),
+    ("float8_e5m2", DataType::F8E5m2),
+    ("bool_", DataType::Bool),
+    ("cfloat", DataType::Complex64),
+    ("cdouble", DataType::Complex128),
+];
+
+impl DataType {
+    /// All of them.
+    pub const ALL: [DataType; 17] = [
+        DataType::I8,
+        DataType::U8,
+        DataType::I16,
+        DataType::U16,
+        DataType::I32,
+        DataType::U32,
+        DataType::I64,
+        DataType::U64,
+        DataType::F16,
+        DataType::Bf16,
+        DataType::F32,
+        DataType::F64,
+        DataType::F8E4m3,
+        DataType::F8E5m2,
+        DataType::Bool,
+        DataType::Complex64,
+        DataType::Complex128,
+    ];
+
+    /// The name in tables, flags and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            DataType::I8 => "i8",
+            DataType::U8 => "u8",
+            DataType::I16 => "i16",
+            DataType::U16 => "u16",
+            DataType::I32 => "i32",
+            DataType::U32 => "u32",
+            DataType::I64 => "i64",
+            DataType::U64 => "u64",
+            DataType::F16 => "f16",
+            DataType::Bf16 => "bf16",
+            DataType::F32 => "f32",
+            DataType::F64 => "f64",
+            DataType::F8E4m3 => "f8e4m3",
+            DataType::F8E5m2 => "f8e5m2",
+            DataType::Bool => "bool",
+            DataType::Complex64 => "complex64",
+            DataType::Complex128 => "complex128",
+        }
+    }
+
+    /// The size of one element.
+    pub fn bytes(self) -> usize {
+        match self {
+            DataType::I8 | DataType::U8 | DataType::F8E4m3 | DataType::F8E5m2 | DataType::Bool => 1,
+            DataType::I16 | DataType::U16 | DataType::F16 | DataType::Bf16 => 2,
+            DataType::I32 | DataType::U32 | DataType::F32 => 4,
+            DataType::I64 | DataType::U64 | DataType::F64 | DataType::Complex64 => 8,
+            DataType::Complex128 => 16,
+        }
+    }
+
+    /// Which reductions are for it.
+    pub fn kind(self) -> Kind {
+        match self {
+            DataType::I8
+            | DataType::U8
+            | DataType::I16
+            | DataType::U16
+            | DataType::I32
+            | DataType::U32
+            | DataType::I64
+            | DataType::U64 => Kind::Integer,
+            DataType::F16
+            | DataType::Bf16
+            | DataType::F32
+            | DataType::F64
+            | DataType::F8E4m3
+            | DataType::F8E5m2 => Kind::Float,
+            DataType::Bool => Kind::Bool,
+            DataType::Complex64 | DataType::Complex128 => Kind::Complex,
+        }
+    }
+}
+
+impl fmt::Display for DataType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for DataType {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let own = Self::ALL.into_iter().find(|data_type| data_type.name() == name);
+        let other = OTHER_NAMES.iter().find(|(other, _)| *other == name).map(|&(_, data_type)| data_type);
+        own.or(other).ok_or_else(|| {
+            let names = Self::ALL.map(DataType::name).join(", ");
+            format!("there is no type of element called {name:?}; there are {names}")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back_and_so_are_those_of_others() {
+        for data_type in DataType::ALL {
+            assert_eq!(data_type.to_string().parse(), Ok(data_type));
+        }
+        for (name, data_type) in OTHER_NAMES {
+            assert_eq!(name.parse(), Ok(data_type));
+            assert!(DataType::ALL.iter().all(|data_type| data_type.name() != name), "{name} is ours");
+        }
+        let message = "quad".parse::<DataType>().unwrap_err();
+        assert!(message.contains("\"quad\"") && message.contains("f8e4m3, f8e5m2, bool"), "{message}");
+    }
+}

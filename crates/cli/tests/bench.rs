@@ -117,6 +117,8 @@ fn every_algorithm_on_processes_and_threads() {
             ("ring --lanes 2", "-R 2"),
             ("one-shot", "-R 2"),
             ("two-shot", "-R 2"),
+            ("pull", "-R 2"),
+            ("staged --lanes 2", "-R 0"),
         ] {
             let run =
                 format!("-n 3 -b 4 -e 70000 -f 25 --iters 2 {threads} --algorithm {algorithm} {buffers}");
@@ -232,7 +234,7 @@ fn misuse() {
         ("--iters 0", "0 is not in 1.."),
         ("--deadline 0", "say how many seconds"),
         ("--deadline soon", "say how many seconds"),
-        ("--algorithm rign", "there are exchange-ll, exchange, one-shot, two-shot, ring"),
+        ("--algorithm rign", "there are exchange-ll, exchange, one-shot, two-shot, pull, staged, ring"),
         ("--algorithm two-shot", "must be symmetric: add -R 2"),
         ("--algorithm exchange --lanes 2", "--lanes is for --algorithm ring"),
         ("--lanes 2", "--algorithm"),

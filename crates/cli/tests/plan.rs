@@ -110,7 +110,7 @@ fn a_barrier_has_no_size_and_no_rate() {
     let folder = scratch("plan-barrier");
     let text = shown(&folder, "weft plan barrier hgx-h100");
     assert!(text.starts_with("barrier on 8 ranks of hgx-h100, in one island\n"), "{text}");
-    let row = text.lines().find(|line| line.starts_with("dissemination ")).unwrap();
+    let row = text.lines().find(|line| line.starts_with("one-shot ")).unwrap();
     let cells: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(cells[5..], ["-", "-", "-", "chosen"], "{row}");
     assert!(text.contains("\nNo barrier: exchange-ll, exchange, "), "{text}");
@@ -235,7 +235,11 @@ fn misuse_is_told_from_bad_input() {
     std::fs::write(folder.join("msccl.xml"), "\u{feff}\n<algo name=\"allreduce\" nchunksperloop=\"8\"/>")
         .unwrap();
     for (arguments, code, told) in [
-        ("all-reduce", 2, "say which: --algorithm exchange-ll, exchange, one-shot, two-shot, ring"),
+        (
+            "all-reduce",
+            2,
+            "say which: --algorithm exchange-ll, exchange, one-shot, two-shot, pull, staged, ring",
+        ),
         ("all-reduce", 2, "or where: a fabric such as hgx-h100"),
         ("all-reduce hgx-h100 -n 4", 2, "cannot be used with"),
         ("all-reduce hgx-h100 --size 1Gb", 2, "`1Gb` is not a size"),
@@ -248,7 +252,7 @@ fn misuse_is_told_from_bad_input() {
         ("all-reduce \"2x hgx-h100\"", 1, "add NICs to the spec, as in `2x hgx-h100 + 8x ndr`"),
         ("all-reduce \"2x hgx-h100\" --sizes 8..1G", 1, "add NICs to the spec"),
         ("all-reduce \"2x hgx-h100\" --show 0", 1, "add NICs to the spec"),
-        ("barrier hgx-h100 --without dissemination", 1, "name fewer algorithms after --without"),
+        ("barrier hgx-h100 --without one-shot,dissemination", 1, "name fewer algorithms after --without"),
         ("all-reduce hgx-h100 --sizes 8", 2, "write two sizes with two dots between"),
         ("all-reduce hgx-h100 --root 1", 2, "--root means nothing to all-reduce"),
         ("broadcast hgx-h100 --root 8", 2, "has no such root"),

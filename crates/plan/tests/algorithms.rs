@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use weftlink_plan::domain::elements::oracle;
+use weftlink_plan::plan::{Node, Protocol, Wait};
 use weftlink_plan::{Algorithm, Collective, Cut, Layout, Plan, verify};
 
 /// The collectives to try with so many ranks: every kind, from and to several roots.
@@ -183,4 +184,69 @@ fn gives_what_the_collective_is(plan: &weftlink_plan::Verified, count: usize) {
             assert_eq!(output.len(), collective.gets(rank, ranks) as usize * count);
         }
     }
+}
+
+#[test]
+fn all_are_proved_with_flags_beside_the_payload() {
+    for ranks in [1, 2, 3, 5, 8, 9] {
+        for collective in collectives(ranks) {
+            for algorithm in Algorithm::ALL {
+                let Ok(plan) = algorithm.flat_with(&collective, ranks, 1, Protocol::Ll) else { continue };
+                let least = if ranks <= 8 { 32 } else { 8 };
+                let deep = plan.channels.iter().all(|channel| channel.depth >= least);
+                assert!(deep && plan.channels.iter().all(|channel| channel.protocol == Protocol::Ll));
+                verify(plan)
+                    .unwrap_or_else(|refusal| panic!("{algorithm} {collective} of {ranks}: {refusal}"));
+            }
+        }
+    }
+    let plain = Algorithm::Pairwise.flat_with(&Collective::AllToAll, 4, 1, Protocol::Simple);
+    assert_eq!(plain, Algorithm::Pairwise.flat(&Collective::AllToAll, 4, 1));
+}
+
+#[test]
+fn only_two_shot_writes_to_peers() {
+    let samples = |algorithm: Algorithm| {
+        let plans = Collective::KINDS.into_iter().filter_map(move |of| algorithm.flat(&of, 4, 2).ok());
+        plans.filter(|plan| plan.groups.is_empty())
+    };
+    for algorithm in Algorithm::ALL {
+        let writes: Vec<bool> = samples(algorithm).map(|plan| plan.writes_to_peers()).collect();
+        let expected = algorithm == Algorithm::TwoShot;
+        assert!(writes.iter().all(|writes| *writes == expected), "{algorithm}: {writes:?}");
+    }
+    let reaches = |algorithm| samples(algorithm).any(|plan| plan.needs_windows());
+    assert!(reaches(Algorithm::Pull) && reaches(Algorithm::OneShot) && !reaches(Algorithm::Staged));
+    // What a switch hands out is written to all of its group.
+    assert!(Algorithm::Nvls.plan(4, 1).writes_to_peers());
+}
+
+/// Plans that reuse staging memory wait no more often than they must: without any one of these waits they are refused.
+#[test]
+fn every_wait_for_staging_memory_is_needed() {
+    let mut refused = 0;
+    for algorithm in [Algorithm::Staged, Algorithm::Pull] {
+        for collective in Collective::KINDS {
+            let Ok(plan) = algorithm.flat(&collective, 3, 1) else { continue };
+            for at in 0..plan.programs[1].lanes[0].nodes.len() {
+                let mut hasty = plan.clone();
+                let mut node = &mut hasty.programs[1].lanes[0].nodes[at];
+                while let Node::Loop(inner) = node {
+                    node = &mut inner.body[0];
+                }
+                let Node::Step(step) = node else { panic!("a loop holds a step") };
+                let counters = step.waits.iter().filter(|wait| matches!(wait, Wait::Reached { .. })).count();
+                if counters > 0 {
+                    step.waits.pop();
+                    hasty.symmetry = None;
+                    assert!(
+                        verify(hasty).is_err(),
+                        "{algorithm} {collective}: step {at} needs its last wait"
+                    );
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 15, "{refused}");
 }

@@ -16,6 +16,8 @@ fn algorithms_write_the_golden_plans() {
         (Algorithm::ExchangeLl, 2, 1),
         (Algorithm::OneShot, 2, 1),
         (Algorithm::TwoShot, 2, 1),
+        (Algorithm::Pull, 2, 1),
+        (Algorithm::Staged, 2, 2),
     ] {
         let plan = algorithm.plan(ranks, lanes);
         let file = folder.join(format!("{algorithm}-{ranks}x{lanes}.json"));

@@ -4,8 +4,15 @@ use weftlink_plan::plan::{Aliasing, Input, Node, Op};
 use weftlink_plan::{Affine, Algorithm, Cut, Fault, Plan, Refusal, domain::elements::oracle, verify};
 
 /// Those that have an all-reduce.
-const ALL_REDUCE: [Algorithm; 5] =
-    [Algorithm::ExchangeLl, Algorithm::Exchange, Algorithm::OneShot, Algorithm::TwoShot, Algorithm::Ring];
+const ALL_REDUCE: [Algorithm; 7] = [
+    Algorithm::ExchangeLl,
+    Algorithm::Exchange,
+    Algorithm::OneShot,
+    Algorithm::TwoShot,
+    Algorithm::Pull,
+    Algorithm::Staged,
+    Algorithm::Ring,
+];
 
 fn refused(plan: Plan) -> Refusal {
     verify(plan).expect_err("this plan is wrong")

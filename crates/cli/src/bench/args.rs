@@ -81,7 +81,7 @@ pub(crate) struct Args {
     /// Run this algorithm at all sizes; `weft plan --list` prints them
     #[arg(long, value_name = "NAME", conflicts_with = "plan")]
     algorithm: Option<Algorithm>,
-    /// With --algorithm ring: rings side by side
+    /// With --algorithm ring or staged: rings, or parts of every block, side by side
     #[arg(long, value_name = "LANES", requires = "algorithm", value_parser = clap::value_parser!(u32).range(1..=64))]
     lanes: Option<u32>,
     /// Run the plan in this file at all sizes, once it is proved; `-` for standard input

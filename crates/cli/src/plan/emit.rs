@@ -47,9 +47,11 @@ pub(super) fn flat(
     ranks: u32,
     lanes: Option<u32>,
 ) -> Result<Plan, Failure> {
-    if lanes.is_some_and(|lanes| lanes > 1) && algorithm != Algorithm::Ring {
+    let can_have_more = matches!(algorithm, Algorithm::Ring | Algorithm::Staged);
+    if lanes.is_some_and(|lanes| lanes > 1) && !can_have_more {
         return Err(Failure::misuse(anyhow!(
-            "--lanes is for --algorithm ring, which can have several rings; the lanes of {algorithm} are as they are"
+            "--lanes is for --algorithm ring, which can have several rings, and staged; the lanes of {algorithm} are as \
+             they are"
         )));
     }
     algorithm.flat(collective, ranks, lanes.unwrap_or(1)).map_err(Failure::misuse)

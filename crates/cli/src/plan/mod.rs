@@ -75,7 +75,7 @@ struct Build {
     /// With a fabric: algorithms that are not to be chosen, such as collnet-direct where SHARP is not in use
     #[arg(long, value_name = "NAME,..", requires = "fabric", value_delimiter = ',')]
     without: Vec<Algorithm>,
-    /// Without a fabric and with --algorithm ring: rings side by side
+    /// Without a fabric and with --algorithm ring or staged: rings, or parts of every block, side by side
     #[arg(long, conflicts_with = "fabric", value_parser = clap::value_parser!(u32).range(1..=64))]
     lanes: Option<u32>,
     /// With a fabric: the bytes of a call, as nccl-tests count them [default: 64MiB]

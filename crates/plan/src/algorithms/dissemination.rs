@@ -10,7 +10,8 @@
 //!
 //! **Possible.** Where ranks see each other's counters.
 //!
-//! **When it wins.** Always: no barrier takes fewer rounds, and nobody is waited for by more than one rank in each.
+//! **When it wins.** Many ranks, or a network between them: nobody is waited for by more than one rank in each round, where
+//! one-shot has everyone look at everyone.
 //!
 //! **Paper.** Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988.
 //!

@@ -7,6 +7,7 @@
 //! A lane, though, makes one step after the other. One that goes from partner to partner leaves the links to one idle while
 //! it is with another, and however many tiles there are, it takes the sum of its steps.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
@@ -128,7 +129,14 @@ impl<'p, 'f> Loads<'p, 'f> {
             tally.islands[island].0 += out;
             tally.islands[island].1 += into;
         }
+        // Lanes that do the same in peer memory are with the same peer at the same time, and share the way there; messages
+        // wait in their FIFOs, so that lanes that pass them drift apart.
+        let mut alike: BTreeMap<_, u128> = BTreeMap::new();
         for turns in &usage.turns {
+            let lanes = alike.entry(turns).or_default();
+            *lanes = if usage.reaches_in { *lanes + 1 } else { 1 };
+        }
+        for (turns, lanes) in alike {
             let mut time = (0, 0);
             for (pairs, times) in turns {
                 let slowest = pairs.iter().filter_map(|&(from, to)| {
@@ -137,7 +145,7 @@ impl<'p, 'f> Loads<'p, 'f> {
                     Some((self.passage(a, b)?.bytes_per_second, !across))
                 });
                 let Some((rate, inside)) = slowest.min() else { continue };
-                let taken = u128::from(*times) * SCALE / u128::from(rate.max(1));
+                let taken = lanes * u128::from(*times) * SCALE / u128::from(rate.max(1));
                 *(if inside { &mut time.0 } else { &mut time.1 }) += taken;
             }
             if time.0 + time.1 > tally.in_turn.0 + tally.in_turn.1 {

@@ -37,6 +37,8 @@ fn good_plans_are_good() {
         Algorithm::Exchange.plan(3, 1),
         Algorithm::OneShot.plan(3, 1),
         Algorithm::TwoShot.plan(3, 1),
+        Algorithm::Pull.plan(3, 1),
+        Algorithm::Staged.plan(3, 2),
         push(2),
         split(2),
         credit(),

@@ -154,13 +154,17 @@ impl Communicator {
         Ok(recorder.taken)
     }
 
-    /// The plan that a call takes, as [`Communicator::run`] would find it. All ranks ask for the same.
+    /// The plan that a call takes, as [`Communicator::run`] would find it if all ranks pass memory of the same kind. All ranks
+    /// ask for the same.
     pub fn plan_of(&mut self, request: &Request<'_>) -> Result<Arc<Verified>, Error> {
         let fitted = fit(request, self.caller())?;
         let header = self.header(request, &fitted);
         let engine = match request.plan {
             Some(plan) => self.index(plan)?,
-            None => self.choose(request, &fitted, &header)?.0,
+            None => {
+                let (ordinary, symmetric) = self.choose(request, &fitted, &header)?;
+                if request.buffers.is_symmetric() { symmetric } else { ordinary }
+            }
         };
         Ok(Arc::clone(&self.engines[engine].plan))
     }

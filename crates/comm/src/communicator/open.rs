@@ -126,8 +126,8 @@ impl<T: Data> Open<'_, T> {
         (to, target): (usize, usize),
     ) -> Result<(), Error> {
         let (length, start) = (source.len(), source.start);
-        let overlap = from == to && start < target + length && target < start + length;
-        if overlap && length > 0 {
+        let overlap = from == to && start.abs_diff(target) < length;
+        if overlap {
             let what =
                 format!("elements {source:?} of rank {from} overlap where they are copied to, {target}");
             return Err(Error::Misuse(what));

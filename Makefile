@@ -10,7 +10,7 @@ INSTALL := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO
 
 .PHONY: help
 help: ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
 test: tools ## everything: fmt, clippy, tests, loom, doctests, the commands in README and docs, 30 s on each fuzz target
@@ -20,6 +20,7 @@ test: tools ## everything: fmt, clippy, tests, loom, doctests, the commands in R
 	$(MAKE) loom
 	cargo test --workspace --doc --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	python3 -m unittest bench/peers/test_run.py
 	fuzz/run 30
 
 .PHONY: loom
@@ -50,6 +51,12 @@ tools: ## install what the tests need and is not here yet
 .PHONY: bench
 bench: ## time the fabric at scale, the kernels and a bare exchange of cache lines (results: bench/runs/)
 	cargo bench --workspace --locked
+
+.PHONY: bench-peers
+bench-peers: ## measure beside Open MPI, MPICH, Intel MPI, oneCCL and Gloo; PEERS="--quick" and other options: bench/README.md
+	cargo build --release --locked -p weftlink-cli
+	bench/peers/install.py
+	bench/peers/run.py $(PEERS)
 
 .PHONY: fuzz
 fuzz: tools ## an hour on each fuzz target

@@ -4,14 +4,16 @@
 //! the bytes of a block, how buffers are passed, and whether all of them are symmetric (which ranks find out from each
 //! other's headers where it matters). The table of breakpoints is rank 0's.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use weftlink_plan::Algorithm::{
+    Chain, Exchange, ExchangeLl, Linear, OneShot, Pairwise, Pull, Staged, TwoShot,
+};
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Algorithm, Aliasing, Collective, Layout, Verified, verify};
 
 use crate::Error;
-use crate::header::kind;
+use crate::header::COLLECTIVES;
 use crate::layout::PACKET_BYTES;
 
 /// What kind of memory a call's buffers are, for all ranks together.
@@ -35,7 +37,7 @@ pub(crate) struct Choice {
 /// Which choice is best up to how many bytes of a block, by collective and memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
-    rows: BTreeMap<(u8, Memory), Vec<(usize, Choice)>>,
+    rows: [[Vec<(usize, Choice)>; 3]; COLLECTIVES],
 }
 
 /// What the best plan for a call depends on.
@@ -60,51 +62,48 @@ impl Choice {
     }
 }
 
-/// Divided by the square of the ranks: up to there sending everything to everyone is faster than two trips around.
-const EXCHANGE_BYTES_MAX: usize = 1 << 20;
+/// Divided by the square of the ranks: up to there sending everything to everyone is faster than two meetings.
+const EXCHANGE_BYTES_MAX: usize = 256 << 10;
+/// From here on a system call that reads a peer's memory is worth its price.
+const READ_BYTES_MIN: usize = 16 << 10;
 const ANY: usize = usize::MAX;
 
 impl Table {
     /// What was measured to be best for so many ranks (`bench/runs/2026-11-15-thresholds-16-core-vm`).
     pub(crate) fn measured(ranks: usize) -> Self {
-        use Algorithm::{
-            Chain, Dissemination, Exchange, ExchangeLl, Linear, OneShot, Pairwise, Ring, TwoShot,
-        };
         let of = Choice::of;
         let few = |algorithm: Algorithm| (PACKET_BYTES, Choice::packets(algorithm));
         let exchange_max = EXCHANGE_BYTES_MAX / ranks.max(1).pow(2);
-        let any = |choice: Choice| vec![(ANY, choice)];
-        let root = 0;
-        let [reduce, broadcast] = [Collective::Reduce { root }, Collective::Broadcast { root }];
-        let [gather, scatter] = [Collective::Gather { root }, Collective::Scatter { root }];
-        let mut rows = BTreeMap::new();
-        let mut add = |collective: &Collective, memory, row: Vec<(usize, Choice)>| {
-            rows.insert((kind(collective), memory), row);
-        };
+        let mut rows: [[Vec<_>; 3]; COLLECTIVES] = Default::default();
         for memory in [Memory::Ordinary, Memory::Readable, Memory::Symmetric] {
-            let reaching = |then: Algorithm, otherwise: Algorithm| match memory {
-                Memory::Symmetric => of(then),
-                Memory::Ordinary | Memory::Readable => of(otherwise),
+            // What is left to do when messages get long: through staging memory, by reading, or in place.
+            let long = |staged: Algorithm, read: Algorithm, mapped: Algorithm| match memory {
+                Memory::Ordinary => vec![(ANY, of(staged))],
+                Memory::Readable => vec![(READ_BYTES_MIN, of(staged)), (ANY, of(read))],
+                Memory::Symmetric => vec![(ANY, of(mapped))],
             };
-            let packets = (PACKET_BYTES, of(ExchangeLl));
-            let row = match memory {
-                Memory::Symmetric => vec![packets, (ANY, of(TwoShot))],
-                _ => vec![packets, (exchange_max, of(Exchange)), (ANY, of(Ring))],
+            let all_reduce = match memory {
+                Memory::Symmetric => vec![(ANY, of(TwoShot))],
+                _ => [vec![(exchange_max, of(Exchange))], long(Staged, Pull, TwoShot)].concat(),
             };
-            add(&Collective::AllReduce, memory, row);
-            add(&reduce, memory, vec![few(Linear), (ANY, reaching(TwoShot, Linear))]);
-            add(&broadcast, memory, vec![few(Linear), (ANY, reaching(OneShot, Linear))]);
-            add(&Collective::AllGather, memory, vec![few(Ring), (ANY, reaching(OneShot, Ring))]);
-            add(&Collective::ReduceScatter, memory, vec![few(Pairwise), (ANY, reaching(OneShot, Pairwise))]);
-            add(&Collective::AllToAll, memory, vec![few(Pairwise), (ANY, reaching(OneShot, Pairwise))]);
-            add(&gather, memory, vec![few(Linear), (ANY, reaching(OneShot, Linear))]);
-            add(&scatter, memory, vec![few(Linear), (ANY, reaching(OneShot, Linear))]);
-            add(&Collective::Scan, memory, vec![few(Chain), (ANY, of(Chain))]);
-            add(&Collective::ExclusiveScan, memory, vec![few(Chain), (ANY, of(Chain))]);
-            let messages = Collective::SendReceive { messages: Vec::new() };
-            add(&messages, memory, vec![few(Linear), (ANY, of(Linear))]);
-            add(&Collective::Neighbours { torus: [1; 3] }, memory, vec![few(Linear), (ANY, of(Linear))]);
-            add(&Collective::Barrier, memory, any(of(Dissemination)));
+            let by_kind = [
+                [vec![(PACKET_BYTES, of(ExchangeLl))], all_reduce].concat(),
+                [vec![few(Linear)], long(Staged, Staged, TwoShot)].concat(),
+                [vec![few(Linear)], long(Staged, OneShot, OneShot)].concat(),
+                [vec![(PACKET_BYTES, of(ExchangeLl))], long(Staged, OneShot, OneShot)].concat(),
+                [vec![(PACKET_BYTES, of(ExchangeLl))], long(Staged, OneShot, OneShot)].concat(),
+                [vec![few(Pairwise)], long(Staged, OneShot, OneShot)].concat(),
+                [vec![few(Linear)], long(Staged, OneShot, OneShot)].concat(),
+                [vec![few(Linear)], long(Staged, OneShot, OneShot)].concat(),
+                vec![few(Chain), (ANY, of(Chain))],
+                vec![few(Chain), (ANY, of(Chain))],
+                vec![few(Linear), (ANY, of(Linear))],
+                vec![few(Linear), (ANY, of(Linear))],
+                vec![(ANY, of(OneShot))],
+            ];
+            for (row, choices) in rows.iter_mut().zip(by_kind) {
+                row[memory as usize] = choices;
+            }
         }
         Self { rows }
     }
@@ -112,7 +111,7 @@ impl Table {
     /// The choice for a block of so many bytes.
     #[inline]
     pub(crate) fn choice(&self, collective: u8, memory: Memory, bytes: usize) -> Choice {
-        let row = self.rows.get(&(collective, memory)).map_or(&[][..], Vec::as_slice);
+        let row = &self.rows[usize::from(collective)][memory as usize];
         let fits = |&&(up_to, _): &&(usize, Choice)| bytes <= up_to;
         row.iter().find(fits).or(row.last()).map_or(Choice::of(Algorithm::Linear), |&(_, choice)| choice)
     }

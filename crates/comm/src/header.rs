@@ -44,8 +44,10 @@ pub(crate) enum What {
     Meet,
 }
 
-/// Collectives, by what they are called.
-const NAMES: [&str; 13] = [
+/// How many collectives there are.
+pub(crate) const COLLECTIVES: usize = 13;
+/// What they are called.
+const NAMES: [&str; COLLECTIVES] = [
     "all-reduce",
     "reduce",
     "broadcast",

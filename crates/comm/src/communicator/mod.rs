@@ -154,8 +154,8 @@ impl Communicator {
         Ok(recorder.taken)
     }
 
-    /// The plan that a call takes, as [`Communicator::run`] would find it if all ranks pass memory of the same kind. All ranks
-    /// ask for the same.
+    /// The plan that a call takes, as [`Communicator::run`] would find it if all ranks pass the same kind of memory. All
+    /// ranks ask for the same.
     pub fn plan_of(&mut self, request: &Request<'_>) -> Result<Arc<Verified>, Error> {
         let fitted = fit(request, self.caller())?;
         let header = self.header(request, &fitted);

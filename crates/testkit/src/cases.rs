@@ -196,6 +196,12 @@ impl std::fmt::Display for Case {
     }
 }
 
+/// The algorithms that do a collective of so many ranks, without a switch that computes.
+pub fn doing(collective: &Collective, ranks: u32) -> impl Iterator<Item = Algorithm> {
+    let plan = move |algorithm: &Algorithm| algorithm.flat(collective, ranks, 1);
+    Algorithm::ALL.into_iter().filter(move |it| plan(it).is_ok_and(|plan| plan.groups.is_empty()))
+}
+
 /// The finaliser of SplitMix64: numbers that look random, the same for every backend.
 pub fn mix(number: u64) -> u64 {
     let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -10,9 +10,9 @@
 //! 3. what was taken is put back into the order it was written down in.
 
 use serde::Deserialize;
-use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Reduction};
+use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Plan, Reduction};
 
-use super::{By, Case, Counts, Memory, mix};
+use super::{By, Case, Counts, Memory, doing, mix};
 
 /// The names of the collectives, each of which has a file.
 pub const COLLECTIVES: [&str; 13] = [
@@ -158,7 +158,11 @@ impl Group {
         let (mut all, mut shapes) = (Vec::new(), Vec::new());
         for (r, v, ranks, name) in both(&self.ranks, &self.variants) {
             let Some(collective) = variant(collective, name, *ranks) else { continue };
-            for (entry, lane, by) in self.bys(&collective) {
+            let possible: Vec<(By, Plan)> = doing(&collective, *ranks)
+                .filter_map(|algorithm| Some((algorithm, algorithm.flat(&collective, *ranks, 1).ok()?)))
+                .map(|(algorithm, plan)| (By::Algorithm { algorithm, packets: false, lanes: 1 }, plan))
+                .collect();
+            for (entry, lane, by) in self.bys(&collective, *ranks) {
                 let shape = Case {
                     collective: collective.clone(),
                     ranks: *ranks,
@@ -177,7 +181,11 @@ impl Group {
                 for (c, &counts) in counts.iter().enumerate() {
                     for (a, m, &aliasing, &memory) in both(&self.aliasing, &self.memory) {
                         let shape = Case { counts, aliasing, memory, ..shape.clone() };
-                        if shape.skip(plan.as_ref()).is_some() {
+                        let can = |(by, plan): &(By, Plan)| {
+                            Case { by: *by, ..shape.clone() }.skip(Some(plan)).is_none()
+                        };
+                        let none_to_choose = by == By::Chosen && !possible.iter().any(can);
+                        if shape.skip(plan.as_ref()).is_some() || none_to_choose {
                             continue;
                         }
                         for (t, o, data_type, reduction) in both(&types, &ops) {
@@ -194,28 +202,29 @@ impl Group {
     }
 
     /// The plans of the group, each with the numbers of its name and of its lanes.
-    fn bys(&self, collective: &Collective) -> Vec<(usize, usize, By)> {
+    fn bys(&self, collective: &Collective, ranks: u32) -> Vec<(usize, usize, By)> {
         let mut names = Vec::new();
         for name in &self.plans {
             if name == ALL {
-                let doing = || Algorithm::doing(collective).map(Algorithm::name);
-                names.extend(doing().map(str::to_owned));
-                names.extend(doing().map(|name| format!("{name}:ll")));
+                for algorithm in doing(collective, ranks) {
+                    names.extend([algorithm.to_string(), format!("{algorithm}:ll")]);
+                }
             } else {
                 names.push(name.clone());
             }
         }
-        let by = |(entry, name): (usize, &String)| {
+        let by = |name: &String| {
             if name == "chosen" {
-                return vec![(entry, 0, By::Chosen)];
+                return vec![(0, 0, By::Chosen)];
             }
-            let (algorithm, packets) =
+            let (name, packets) =
                 name.strip_suffix(":ll").map_or((name.as_str(), false), |name| (name, true));
-            let algorithm = algorithm.parse().unwrap_or_else(|error| panic!("{error}"));
+            let algorithm: Algorithm = name.parse().unwrap_or_else(|error| panic!("{error}"));
+            let entry = 1 + 2 * algorithm as usize + usize::from(packets);
             let by = |(lane, &lanes)| (entry, lane, By::Algorithm { algorithm, packets, lanes });
             self.lanes.iter().enumerate().map(by).collect()
         };
-        names.iter().enumerate().flat_map(by).collect()
+        names.iter().flat_map(by).collect()
     }
 }
 
@@ -333,7 +342,7 @@ mod tests {
         for name in COLLECTIVES {
             let cases = cases_of(name);
             assert!(cases.iter().all(|case| case.collective.name() == name));
-            for algorithm in Algorithm::doing(&cases[0].collective) {
+            for algorithm in doing(&cases[0].collective, cases[0].ranks) {
                 let is_it =
                     |case: &Case| matches!(case.by, By::Algorithm { algorithm: of, .. } if of == algorithm);
                 assert!(cases.iter().any(is_it), "no {name} by {algorithm}");

@@ -13,11 +13,13 @@ help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: tools ## everything: fmt, clippy, tests, loom, doctests, the commands in README and docs, 30 s on each fuzz target
+test: tools ## everything: fmt, clippy, tests, loom, kernels, doctests, the commands in README and docs, 30 s on each fuzz target
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo nextest run --workspace --locked
 	$(MAKE) loom
+	$(MAKE) kernels
+	crates/comm/neon.sh
 	cargo test --workspace --doc --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 	python3 -m unittest bench/peers/test_run.py
@@ -27,6 +29,14 @@ test: tools ## everything: fmt, clippy, tests, loom, doctests, the commands in R
 loom: ## the lock-free code under every interleaving with up to three preemptions
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 \
 		cargo test -p weftlink-comm --lib --release --locked --target-dir target/loom loom
+
+.PHONY: kernels
+kernels: ## the kernels as they ship: only when optimised are they made of registers
+	cargo test -p weftlink-comm --lib --release --locked kernels
+
+.PHONY: neon
+neon: ## the same for 64-bit ARM, under qemu; installs a compiler, a linker and qemu (Debian's) if they are missing
+	crates/comm/neon.sh install
 
 .PHONY: tools
 tools: ## install what the tests need and is not here yet

@@ -30,7 +30,7 @@ struct Cli {
 enum Command {
     Topo(topo::Args),
     Plan(plan::Args),
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     /// What `weft bench` starts for each rank
     #[command(name = bench::RANK_COMMAND, hide = true)]
     BenchRank {

@@ -45,7 +45,7 @@ fn a_table_as_nccl_tests_prints_it() {
     let sizes: Vec<_> = rows.iter().map(|row| (row[0], row[1])).collect();
     assert_eq!(sizes, [("8", "2"), ("64", "16"), ("512", "128"), ("4096", "1024")]);
     for row in &rows {
-        assert_eq!(row.len(), 14, "{row:?}");
+        assert_eq!(row.len(), 15, "{row:?}");
         assert_eq!(row[2..5], ["float", "sum", "-1"]);
         assert!(
             row[5..8].iter().chain(&row[9..12]).all(|cell| cell.parse::<f64>().unwrap() >= 0.0),
@@ -53,7 +53,7 @@ fn a_table_as_nccl_tests_prints_it() {
         );
         assert_eq!((row[8], row[12]), ("0", "0"), "{row:?}");
     }
-    assert_eq!(rows[0][13], "exchange-ll");
+    assert_eq!(rows[0][14], "exchange-ll");
     for line in [
         "# weft 0",
         "# 2 ranks (processes), ordinary memory",
@@ -103,7 +103,12 @@ fn help_is_wrapped_once() {
         }
     }
     assert!(help.contains("K, M and G alone are 2^10, 2^20 and 2^30"), "{help}");
-    assert!(help.contains("Exit code 1 if any element was wrong or a rank failed."), "{help}");
+    assert!(
+        help.contains(
+            "Exit code 1 if any element was wrong, a rank failed or the average is below --min-bandwidth."
+        ),
+        "{help}"
+    );
     assert!(!help.contains("-g"), "{help}");
 }
 
@@ -131,7 +136,7 @@ fn every_algorithm_on_processes_and_threads() {
             for row in rows(&table) {
                 let in_place = if algorithm == "one-shot" { "N/A" } else { "0" };
                 assert_eq!((row[8], row[12]), ("0", in_place), "{run}: {row:?}");
-                assert_eq!(row[13], algorithm.split(' ').next().unwrap());
+                assert_eq!(row[14], algorithm.split(' ').next().unwrap());
             }
         }
     }
@@ -216,17 +221,34 @@ fn misuse() {
         ("-b lots", "is not a size"),
         ("-b -1", "unexpected argument '-1' found"),
         ("-e 99999999TB", "`99999999TB` is too large; the largest size is 1 PB"),
-        ("-o prod", "only sum so far"),
-        ("-d half", "only float so far"),
+        ("-o add", "there are sum, prod, min, max, avg, mulsum, logical-and"),
+        ("-o bit-xor", "there is no bit-xor of float"),
+        ("-d flaot", "there are int8, uint8,"),
+        ("-r 0", "-r means something to reduce, broadcast, gather and scatter only"),
+        ("-a 4", "say 0 (rank 0), 1 (the mean), 2 (the least) or 3 (the most)"),
+        ("--min-bandwidth -1", "say how many GB/s"),
+        ("--cache warm", "possible values: cached, rotating, both"),
+        ("--tune", "cannot be used with"),
+        ("--output x.toml", "--tune"),
+        ("--stats=some", "possible values: undisturbed, all"),
         ("-g 8", "-g: ranks are given by -n; each is a process (or a thread with --threads)"),
         ("-g", "-g: ranks are given by -n;"),
         ("--nthreads 2", "-t: ranks are given by -n;"),
-        ("-z 1", "-z: a choice between blocking and other calls is not there yet"),
-        ("-m 4", "-m: calls put together into one are not there yet"),
-        ("-a 1", "-a: a choice of the time to show is not there yet"),
-        ("-p 1", "-p: a choice of how ranks start is not there yet"),
-        ("-G 2", "-G: CUDA graphs are not there yet"),
-        ("-x", "unexpected argument '-x' found"),
+        ("-z 1", "-z: all calls are blocking on a CPU"),
+        ("-m 4", "-m: calls put together into one mean something on GPUs only"),
+        ("-N 2", "-N: a run is repeated by running it again"),
+        ("-p 1", "-p: ranks always start at once"),
+        ("-G 2", "-G: CUDA graphs mean something on GPUs only"),
+        ("-y 1", "-y: means something on GPUs only"),
+        ("-C 1", "-C: the time of a call is the CPU's"),
+        ("-S 1", "-S: rows have no time of day"),
+        ("-D 1", "-D: means something on GPUs only"),
+        ("-V 8", "-V: means something on GPUs only"),
+        ("-M 1", "-M: means something on GPUs only"),
+        ("-u 1", "-u: buffers always begin at a page"),
+        ("-I", "-I: calls are timed one by one with --stats"),
+        ("-x 1", "-x: means something on GPUs only"),
+        ("--nonsense", "unexpected argument '--nonsense' found"),
         ("--deadline -1", "say how many seconds"),
         ("-R 1", "registered but not symmetric is no faster"),
         ("-R 3", "say 0 (ordinary) or 2 (symmetric)"),

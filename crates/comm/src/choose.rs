@@ -4,13 +4,15 @@
 //! the bytes of a block, how buffers are passed, and whether all of them are symmetric (which ranks find out from each
 //! other's headers where it matters). The table of breakpoints is rank 0's.
 
+pub(crate) mod tuning;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weftlink_plan::Algorithm::{
     Chain, Exchange, ExchangeLl, Linear, OneShot, Pairwise, Pull, Staged, TwoShot,
 };
 use weftlink_plan::plan::Protocol;
-use weftlink_plan::{Algorithm, Aliasing, Collective, Layout, Verified, verify};
+use weftlink_plan::{Algorithm, Aliasing, Collective, Verified, verify};
 
 use crate::Error;
 use crate::header::COLLECTIVES;
@@ -170,14 +172,12 @@ pub(crate) fn proved(choice: Choice, collective: &Collective, ranks: u32) -> Res
     if let Some((_, plan)) = plans.iter().find(|(proved, _)| *proved == key) {
         return plan.clone();
     }
-    let layout = Layout::flat(ranks, 1);
-    let plan = match choice.algorithm.recipe(collective, &layout) {
-        Err(why) => Err(Error::Misuse(why.to_string())),
-        Ok(recipe) => {
-            let recipe = if choice.packets { recipe.with_protocol(Protocol::Ll) } else { recipe };
-            verify(recipe.plan().without_switches()).map(Arc::new).map_err(Error::from)
-        }
+    let written = match choice.packets {
+        true => choice.algorithm.flat_with(collective, ranks, 1, Protocol::Ll),
+        false => choice.algorithm.flat(collective, ranks, 1),
     };
+    let written = written.map_err(|why| Error::Misuse(why.to_string()));
+    let plan = written.and_then(|plan| Ok(Arc::new(verify(plan.without_switches())?)));
     plans.push((key, plan.clone()));
     plan
 }

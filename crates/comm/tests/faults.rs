@@ -9,7 +9,7 @@ use weftlink_plan::{Algorithm, Collective, verify};
 
 /// Long enough that only a real wait for nothing reaches it.
 const LONG: Duration = Duration::from_secs(60);
-const SHORT: Duration = Duration::from_millis(200);
+const SHORT: Duration = Duration::from_millis(600);
 
 /// Runs something on each rank, with patience of all kinds, and returns what each gave.
 fn on_ranks<T: Send>(
@@ -40,7 +40,7 @@ fn different_counts_are_shown_from_both_sides() {
     for counts in [[2, 3], [500, 1000], [30_000, 40_000], [2, 40_000]] {
         for errors in on_ranks(2, LONG, |mut comm| {
             load_all(&mut comm);
-            let mut values = vec![1.0; counts[comm.rank()]];
+            let mut values = vec![1.0_f32; counts[comm.rank()]];
             comm.all_reduce(&mut values, Reduction::Sum).unwrap_err()
         }) {
             for (rank, error) in errors.iter().enumerate() {
@@ -77,7 +77,7 @@ fn a_call_that_differs_in_how_buffers_are_passed_is_shown() {
 #[test]
 fn differences_are_shown_while_plans_are_loaded_too() {
     for errors in on_ranks(2, LONG, |mut comm| {
-        let mut values = vec![1.0; if comm.rank() == 0 { 2 } else { 50_000 }];
+        let mut values = vec![1.0_f32; if comm.rank() == 0 { 2 } else { 50_000 }];
         comm.all_reduce(&mut values, Reduction::Sum).unwrap_err().to_string()
     }) {
         for error in errors {
@@ -98,12 +98,12 @@ fn a_difference_is_shown_when_only_one_side_has_to_allocate() {
             } else if allocate {
                 comm.window::<f32>(77).unwrap_err()
             } else {
-                comm.all_reduce(&mut vec![1.0; 5000], Reduction::Sum).unwrap_err()
+                comm.all_reduce(&mut vec![1.0; 5000], Reduction::Maximum).unwrap_err()
             }
         }) {
-            let other = if allocate { "window of 77 f32" } else { "in ordinary memory" };
+            let other = if allocate { "window of 77 f32" } else { "of 5000 f64 (max)" };
             for error in errors {
-                assert!(matches!(error, Error::Mismatch { call: 4, .. }), "{error}");
+                assert!(matches!(error, Error::Mismatch { .. }), "{error}");
                 assert!(error.to_string().contains(other), "{error}");
             }
         }
@@ -139,7 +139,7 @@ fn bystanders_of_a_difference_end_too() {
     for errors in on_ranks(4, LONG, |mut comm| {
         load_all(&mut comm);
         let plan = comm.built_in(Algorithm::Ring, &Collective::AllReduce).unwrap();
-        let mut values = vec![1.0; if comm.rank() == 2 { 700 } else { 800 }];
+        let mut values = vec![1.0_f32; if comm.rank() == 2 { 700 } else { 800 }];
         comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(plan)).unwrap_err()
     }) {
         for error in &errors {
@@ -240,7 +240,10 @@ fn misuse_is_refused_and_nothing_is_lost() {
         let says = |error: Error, what: &str| {
             assert!(error.to_string().contains(what), "{error} does not say {what}")
         };
-        says(comm.all_reduce((&[1.0][..], &mut values[..]), Reduction::Sum).unwrap_err(), "1 in and 64 out");
+        says(
+            comm.all_reduce((&[1.0][..], &mut values[..]), Reduction::Sum).unwrap_err(),
+            "1 elements in and 64 out",
+        );
         says(
             comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(direct))
                 .unwrap_err(),
@@ -253,7 +256,12 @@ fn misuse_is_refused_and_nothing_is_lost() {
         );
         says(comm.load(verify(Algorithm::Ring.plan(3, 1)).unwrap()).unwrap_err(), "for 3 ranks");
         let gather = Algorithm::Ring.flat(&Collective::AllGather, 2, 1).unwrap();
-        says(comm.load(verify(gather).unwrap()).unwrap_err(), "only all-reduce runs so far");
+        let gather = comm.load(verify(gather).unwrap()).unwrap();
+        says(
+            comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(gather))
+                .unwrap_err(),
+            "computes all-gather",
+        );
         let mut other = Communicator::threads(1, Options::default()).unwrap().remove(0);
         says(
             other

@@ -4,26 +4,29 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use clap::ArgAction::Set;
 use clap::ValueEnum;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::{Algorithm, Collective, Verified, verify};
 
 use super::elsewhere::Elsewhere;
-use super::job::{ELEMENT, Job};
-use super::{data, spawn};
+use super::job::{Case, Job, Pairs, Stats};
+use super::names::{Choice, Op, Type, What};
+use super::results::Average;
+use super::{pairs, slots, spawn, tune};
 use crate::{Failure, counted};
 
-/// Measure a collective between ranks on this host, as nccl-tests does
+/// Measure collectives between ranks on this host, as nccl-tests does
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  weft bench all-reduce                             2 ranks, 8 bytes to 128 MiB
-  weft bench all-reduce -n 4 -b 1K -e 1M -f 2       4 ranks, 11 sizes
-  weft bench all-reduce -R 2                        symmetric buffers, which peers reach directly
-  weft bench all-reduce --algorithm ring --lanes 2
+  weft bench                                        this machine in half a minute
+  weft bench all-gather -n 4 -b 1K -e 1M -f 2       4 ranks, 11 sizes
+  weft bench all-reduce -R 2 -d bfloat16 -o max     symmetric buffers, which peers reach directly
+  weft bench broadcast -r -1 --stats                every root in turn; times of single calls
+  weft bench all-reduce --cache both --plot a.svg   with data in caches and in memory, as a picture
+  weft bench p2p -n 4                               every two ranks by themselves
   weft bench --plan mine.json                       a plan of your own; it is proved first
-  weft bench all-reduce --json > run.json
+  weft bench --tune --output tuning.toml            which algorithm is best at which size
 
 Options are spelled as nccl-tests spells them, but for -n, which is the number of ranks as for mpirun; the number of \
 iterations is --iters.
@@ -31,19 +34,19 @@ iterations is --iters.
 A SIZE is 8, 64KiB or 25MB; K, M and G alone are 2^10, 2^20 and 2^30, as in nccl-tests.
 
 time is that of the slowest rank, averaged over the iterations; algbw is size / time; busbw is \
-algbw x 2(ranks - 1) / ranks.
+algbw x 2(ranks - 1) / ranks for an all-reduce, as nccl-tests has it for the others.
 
-Exit code 1 if any element was wrong or a rank failed.")]
+Exit code 1 if any element was wrong, a rank failed or the average is below --min-bandwidth.")]
 pub(crate) struct Args {
-    /// What to measure; a plan knows what it is for
-    #[arg(required_unless_present_any = ["plan", "Elsewhere"])]
-    collective: Option<CollectiveName>,
+    /// What to measure; left out, an all-reduce in every kind of memory
+    #[arg(conflicts_with_all = ["plan", "tune"])]
+    collective: Option<What>,
     /// Ranks, each a process [default: 2, or as many as the plan has]
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
     ranks: Option<u32>,
-    /// The smallest size
-    #[arg(short = 'b', long, value_name = "SIZE", default_value = "8")]
-    minbytes: Bytes,
+    /// The smallest size [default: 8]
+    #[arg(short = 'b', long, value_name = "SIZE")]
+    minbytes: Option<Bytes>,
     /// The largest size [default: 128MiB, or the smallest if that is larger]
     #[arg(short = 'e', long, value_name = "SIZE")]
     maxbytes: Option<Bytes>,
@@ -53,9 +56,12 @@ pub(crate) struct Args {
     /// Each size is so much larger than the one before
     #[arg(short = 'i', long, value_name = "SIZE", conflicts_with = "stepfactor")]
     stepbytes: Option<Bytes>,
-    /// Buffers: 0 ordinary memory, 2 symmetric memory
-    #[arg(short = 'R', long, alias = "local_register", value_name = "0|2", default_value = "0", action = Set, value_parser = is_symmetric)]
-    local_register: bool,
+    /// Buffers: 0 ordinary memory, 2 symmetric memory [default: 0]
+    #[arg(short = 'R', long, alias = "local_register", value_name = "0|2", value_parser = is_symmetric)]
+    local_register: Option<bool>,
+    /// Where calls find their data: in caches, as far as it fits; or in memory, because buffers take turns [default: cached]
+    #[arg(long, value_name = "WHERE")]
+    cache: Option<Cache>,
     /// Calls before those that are timed, at each size
     #[arg(
         short = 'w',
@@ -69,15 +75,24 @@ pub(crate) struct Args {
     /// Calls that are timed, at each size [default: as many as take 0.15 s, 5 to 500000]
     #[arg(long, value_name = "CALLS", value_parser = clap::value_parser!(u32).range(1..))]
     iters: Option<u32>,
+    /// Time calls one by one, too: least, median, 95 %, 99 % and most; at sizes where reading the clock does not count, or all
+    #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "undisturbed")]
+    stats: Option<Stats>,
     /// Whether every element of a result is compared with what it should be: 0 no, 1 yes
-    #[arg(short = 'c', long, value_name = "0|1", default_value = "1", action = Set, value_parser = is_one)]
+    #[arg(short = 'c', long, value_name = "0|1", default_value = "1", action = clap::ArgAction::Set, value_parser = is_one)]
     check: bool,
-    /// How elements are combined: only sum so far
-    #[arg(id = "op", short = 'o', long = "op", value_name = "OP", default_value = "sum", value_parser = only_sum)]
-    _op: String,
-    /// The type of elements: only float so far
-    #[arg(id = "datatype", short = 'd', long = "datatype", value_name = "TYPE", default_value = "float", value_parser = only_float)]
-    _datatype: String,
+    /// How elements are combined: sum, prod, min, max, avg, mulsum, ..., or all [default: sum]
+    #[arg(short = 'o', long, value_name = "OP")]
+    op: Option<Choice<Op>>,
+    /// The type of elements: float, half, bfloat16, int8, ..., or all
+    #[arg(short = 'd', long, value_name = "TYPE", default_value = "float")]
+    datatype: Choice<Type>,
+    /// The root, or -1 for every rank in turn [default: 0]
+    #[arg(short = 'r', long, value_name = "RANK", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..RANKS_MAX))]
+    root: Option<i64>,
+    /// Which rank's time is shown: 0 rank 0, 1 the mean, 2 the least, 3 the most
+    #[arg(short = 'a', long, value_name = "0..3", default_value = "3", value_parser = average)]
+    pub(super) average: Average,
     /// Run this algorithm at all sizes; `weft plan --list` prints them
     #[arg(long, value_name = "NAME", conflicts_with = "plan")]
     algorithm: Option<Algorithm>,
@@ -87,6 +102,15 @@ pub(crate) struct Args {
     /// Run the plan in this file at all sizes, once it is proved; `-` for standard input
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
+    /// Measure which algorithm is best for which size, and print the table that WEFT_TUNING=FILE uses
+    #[arg(long, conflicts_with_all = ["plan", "algorithm", "stats", "cache", "local_register", "json", "plot", "csv"])]
+    pub(super) tune: bool,
+    /// With --tune: only these [default: all]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', requires = "tune")]
+    collectives: Vec<What>,
+    /// With --tune: where the table goes; `-` for standard output
+    #[arg(long, value_name = "FILE", default_value = "-", requires = "tune")]
+    pub(super) output: PathBuf,
     /// Ranks are threads of one process
     #[arg(long)]
     pub(super) threads: bool,
@@ -94,26 +118,50 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOW")]
     bind: Option<Bind>,
     /// How long a call may wait for other ranks before it fails
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value = "60", value_parser = seconds)]
+    #[arg(
+        short_alias = 'T',
+        long,
+        alias = "timeout",
+        value_name = "SECONDS",
+        allow_negative_numbers = true,
+        default_value = "60",
+        value_parser = seconds
+    )]
     deadline: Duration,
+    /// Fail if the average bus bandwidth is below this; NCCL_TESTS_MIN_BW does the same, with nine tenths of what it says
+    #[arg(long, value_name = "GB/s", allow_negative_numbers = true, value_parser = rate)]
+    min_bandwidth: Option<f64>,
     /// Print one JSON document at the end
     #[arg(long)]
     pub(super) json: bool,
+    /// Write the JSON document to this file, beside what is printed
+    #[arg(short = 'J', long, value_name = "FILE", conflicts_with = "json")]
+    pub(super) json_file: Option<PathBuf>,
+    /// Write the rows to this file as CSV; `-` for standard output instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub(super) csv: Option<PathBuf>,
+    /// Draw time and bus bandwidth over size into this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub(super) plot: Option<PathBuf>,
     #[command(flatten)]
     elsewhere: Elsewhere,
 }
 
 const RANKS_MAX: i64 = 1024;
-const _: () = assert!(RANKS_MAX as usize <= data::RANKS_MAX, "sums of all ranks' data are exact");
+const MINBYTES: Bytes = Bytes(8);
 const MAXBYTES: Bytes = Bytes(128 << 20);
 const STEPFACTOR: u64 = 8;
 /// More rows than anybody reads.
 const SIZES_MAX: usize = 10_000;
-
-#[derive(Clone, Copy, ValueEnum)]
-enum CollectiveName {
-    AllReduce,
-}
+/// How long a timed loop should take.
+pub(super) const LOOP_SECONDS: f64 = 0.15;
+/// Smaller calls are about latency, not about where their data is.
+const ROTATING_BYTES_MIN: usize = 64 << 10;
+/// What is measured when nothing is asked for.
+const TOUR_BYTES: [u64; 6] = [8, 512, 32 << 10, 1 << 20, 8 << 20, 64 << 20];
+const TOUR_RANKS_MAX: usize = 8;
+/// Messages between pairs.
+const PAIR_BYTES: (u64, u64) = (8, 4 << 20);
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Bind {
@@ -121,75 +169,239 @@ enum Bind {
     Core,
 }
 
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Cache {
+    Cached,
+    Rotating,
+    Both,
+}
+
 impl Args {
+    /// Whether nothing is asked for, so that everything of interest is shown.
+    pub(super) fn is_tour(&self) -> bool {
+        self.collective.is_none() && self.plan.is_none() && !self.tune
+    }
+
+    /// What the average may not fall below.
+    pub(super) fn least_busbw_gb_per_s(&self) -> Result<Option<f64>, Failure> {
+        const VARIABLE: &str = "NCCL_TESTS_MIN_BW";
+        match (self.min_bandwidth, std::env::var(VARIABLE)) {
+            (Some(least), _) => Ok(Some(least)),
+            (None, Ok(text)) => match rate(&text) {
+                Ok(least) => Ok(Some(0.9 * least)),
+                Err(why) => misuse(format!("{VARIABLE}={text}: {why}")),
+            },
+            (None, Err(_)) => Ok(None),
+        }
+    }
+
     pub(super) fn job(&self) -> Result<Job, Failure> {
         self.elsewhere.refuse()?;
-        let plan = self.plan()?;
+        let plan = self.plan.as_ref().map(|file| crate::plan::read(file)).transpose()?;
+        let cores = spawn::allowed_cores().map_err(Failure::Finding)?;
         let ranks = match (&plan, self.ranks) {
             (Some(plan), Some(ranks)) if plan.ranks != ranks => {
                 let (name, for_ranks) = (&plan.name, counted(plan.ranks, "rank"));
                 return misuse(format!("the plan {name:?} is for {for_ranks}, not for -n {ranks}"));
             }
-            (Some(plan), None) => plan.ranks,
-            (_, ranks) => ranks.unwrap_or(2),
+            (Some(plan), None) => plan.ranks as usize,
+            (_, Some(ranks)) => ranks as usize,
+            (_, None) if self.is_tour() => cores.len().clamp(2, TOUR_RANKS_MAX),
+            (_, None) => 2,
         };
-        if let Some(plan) = plan.as_ref().filter(|plan| plan.collective != Collective::AllReduce) {
-            let (name, collective) = (&plan.name, &plan.collective);
-            return misuse(format!("{name} computes {collective}; only all-reduce runs so far"));
-        }
-        if let Some(plan) = plan.as_ref().filter(|plan| plan.needs_windows() && !self.local_register) {
-            let name = &plan.name;
-            return misuse(format!("{name} reaches into peers' buffers, which must be symmetric: add -R 2"));
-        }
-        let ranks = ranks as usize;
-        let counts = self.counts()?;
-        enough_memory(ranks, &counts)?;
-        let cores = spawn::allowed_cores().map_err(Failure::Finding)?;
         let enough = ranks <= cores.len();
         let bind = self.bind.unwrap_or(if enough { Bind::Core } else { Bind::None }) == Bind::Core;
         if bind && !enough {
             let have = cores.len();
             return misuse(format!("--bind core needs a core for each of {ranks} ranks; there are {have}"));
         }
-        Ok(Job {
-            collective: Collective::AllReduce,
+        let mut job = Job {
             ranks,
-            counts,
-            symmetric: self.local_register,
-            plan_hash: plan.as_ref().map(Verified::hash),
-            plan: plan.map(Verified::into_plan),
+            cases: Vec::new(),
+            rows: Vec::new(),
+            plans: Vec::new(),
+            plan_hashes: Vec::new(),
+            pairs: None,
             warmup: self.warmup_iters,
             iterations: self.iters,
+            loop_seconds: LOOP_SECONDS,
             check: self.check,
+            stats: self.stats,
+            in_place: true,
+            cache_bytes: slots::cache_bytes(),
             deadline: self.deadline,
             cores: bind.then(|| cores[..ranks].to_vec()),
             spin: enough,
-        })
-    }
-
-    /// The plan that all sizes run, proved, if one was chosen.
-    fn plan(&self) -> Result<Option<Verified>, Failure> {
-        if let Some(file) = &self.plan {
-            return crate::plan::read(file).map(Some);
-        }
-        let Some(algorithm) = self.algorithm else {
-            return Ok(None);
         };
-        let ranks = self.ranks.unwrap_or(2);
-        let plan = crate::plan::built_in(algorithm, ranks, self.lanes)?;
-        verify(plan).map(Some).map_err(Failure::finding)
+        match self.collective {
+            Some(What::P2p) => self.pairs(&mut job)?,
+            _ if self.tune => tune::rows(&mut job, &self.collectives, self.minbytes, self.maxbytes)?,
+            _ => self.rows(&mut job, plan)?,
+        }
+        enough_memory(&job)?;
+        Ok(job)
     }
 
-    /// The sizes, in elements.
-    fn counts(&self) -> Result<Vec<usize>, Failure> {
-        let smallest = self.minbytes;
+    fn pairs(&self, job: &mut Job) -> Result<(), Failure> {
+        if job.ranks > pairs::RANKS_MAX {
+            return misuse(format!("p2p is for up to {} ranks", pairs::RANKS_MAX));
+        }
+        for (option, is_given) in [
+            ("-f", self.stepfactor.is_some()),
+            ("-i", self.stepbytes.is_some()),
+            ("-r", self.root.is_some()),
+            ("-o", self.op.is_some()),
+            ("-R", self.local_register.is_some()),
+            ("--cache", self.cache.is_some()),
+            ("--stats", self.stats.is_some()),
+            ("--iters", self.iters.is_some()),
+            ("--algorithm", self.algorithm.is_some()),
+            ("--csv", self.csv.is_some()),
+            ("--plot", self.plot.is_some()),
+            ("--min-bandwidth", self.min_bandwidth.is_some()),
+        ] {
+            if is_given {
+                return misuse(format!("{option} means nothing to p2p, which has -n, -b, -e and --json"));
+            }
+        }
+        let bytes =
+            |given: Option<Bytes>, otherwise: u64| given.map_or(otherwise, |bytes| bytes.0).max(1) as usize;
+        let (small_bytes, large_bytes) =
+            (bytes(self.minbytes, PAIR_BYTES.0), bytes(self.maxbytes, PAIR_BYTES.1));
+        if small_bytes > large_bytes {
+            return misuse(
+                "the message for latency, -b, is larger than the one for bandwidth, -e".to_owned(),
+            );
+        }
+        job.pairs = Some(Pairs { small_bytes, large_bytes });
+        Ok(())
+    }
+
+    fn rows(&self, job: &mut Job, plan: Option<Verified>) -> Result<(), Failure> {
+        let memories = match self.local_register {
+            Some(symmetric) => vec![symmetric],
+            None if self.is_tour() => vec![false, true],
+            None => vec![false],
+        };
+        let cache = self.cache.unwrap_or(if self.is_tour() { Cache::Both } else { Cache::Cached });
+        let collectives = match &plan {
+            Some(plan) => vec![plan.collective.clone()],
+            None => self.collectives_of(job.ranks as u32)?,
+        };
+        let kinds = self.kinds(&collectives[0])?;
+        let given = match plan {
+            Some(plan) => {
+                needs_of(&plan, &memories)?;
+                Some(job.add_plan(plan))
+            }
+            None => None,
+        };
+        for &symmetric in &memories {
+            for (&(data_type, op), collective) in
+                kinds.iter().flat_map(|kind| collectives.iter().map(move |collective| (kind, collective)))
+            {
+                let plan = match (given, self.algorithm) {
+                    (None, Some(algorithm)) => {
+                        let plan =
+                            crate::plan::built_in(algorithm, collective, job.ranks as u32, self.lanes)?;
+                        let plan = verify(plan).map_err(Failure::finding)?;
+                        needs_of(&plan, &memories)?;
+                        Some(job.add_plan(plan))
+                    }
+                    (given, _) => given,
+                };
+                let collective = collective.clone();
+                let case = Case { collective, data_type, op, symmetric, rotating: false, plan };
+                self.rows_of(job, case, cache)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A case at all sizes, with its data where it was asked for.
+    fn rows_of(&self, job: &mut Job, case: Case, cache: Cache) -> Result<(), Failure> {
+        let cached = job.cases.len();
+        let counts = self.counts(&case, job.ranks)?;
+        let sizes: Vec<_> = counts.into_iter().map(|count| (count, case.bytes(count, job.ranks))).collect();
+        job.cases.push(Case { rotating: cache == Cache::Rotating, ..case.clone() });
+        if cache == Cache::Both {
+            job.cases.push(Case { rotating: true, ..case });
+        }
+        for (count, bytes) in sizes {
+            job.rows.push((cached, count));
+            if cache == Cache::Both && bytes >= ROTATING_BYTES_MIN {
+                job.rows.push((cached + 1, count));
+            }
+        }
+        Ok(())
+    }
+
+    /// The collective that was asked for, for each of its roots.
+    fn collectives_of(&self, ranks: u32) -> Result<Vec<Collective>, Failure> {
+        let what = self.collective.unwrap_or(What::AllReduce);
+        let is_rooted = what.collective(ranks, 0).is_some_and(|collective| collective.root().is_some());
+        let roots = match self.root {
+            Some(_) if !is_rooted => {
+                return misuse("-r means something to reduce, broadcast, gather and scatter only".to_owned());
+            }
+            Some(root) if root >= i64::from(ranks) => {
+                return misuse(format!("-r {root}: there are {}", counted(ranks, "rank")));
+            }
+            Some(-1) => 0..ranks,
+            Some(root) => root as u32..root as u32 + 1,
+            None => 0..1,
+        };
+        Ok(roots.filter_map(|root| what.collective(ranks, root)).collect())
+    }
+
+    /// The types, and what combines them.
+    fn kinds(&self, collective: &Collective) -> Result<Vec<(Type, Option<Op>)>, Failure> {
+        use weftlink_comm::{DataType, Reduction};
+        let types = match self.datatype {
+            Choice::One(data_type) => vec![data_type],
+            Choice::All => DataType::ALL.into_iter().map(Type).collect(),
+        };
+        if !collective.reduces() {
+            return match self.op {
+                Some(_) => {
+                    misuse(format!("-o means nothing to {}, which combines nothing", collective.name()))
+                }
+                None => Ok(types.into_iter().map(|data_type| (data_type, None)).collect()),
+            };
+        }
+        let ops = match self.op {
+            Some(Choice::One(op)) => vec![op],
+            Some(Choice::All) => Reduction::NAMED.into_iter().map(Op).collect(),
+            None => vec![Op(Reduction::Sum)],
+        };
+        let kinds: Vec<_> = types
+            .iter()
+            .flat_map(|&data_type| ops.iter().map(move |&op| (data_type, op)))
+            .filter(|(data_type, op)| op.operation(*data_type, 0).is_some())
+            .map(|(data_type, op)| (data_type, Some(op)))
+            .collect();
+        if kinds.is_empty() {
+            let (op, data_type) = (ops[0].name(), types[0].name());
+            return misuse(format!("there is no {op} of {data_type}"));
+        }
+        Ok(kinds)
+    }
+
+    /// The sizes of a case, as elements of a block.
+    fn counts(&self, case: &Case, ranks: usize) -> Result<Vec<usize>, Failure> {
+        let blocks = case.blocks(ranks);
+        if blocks == 0 {
+            let is_given =
+                self.minbytes.or(self.maxbytes).or(self.stepbytes).is_some() || self.stepfactor.is_some();
+            let name = case.collective.name();
+            return if is_given { misuse(format!("a {name} has no size")) } else { Ok(vec![0]) };
+        }
+        let element = case.data_type.bytes() as u64;
+        let smallest = self.minbytes.unwrap_or(MINBYTES);
         let largest = self.maxbytes.unwrap_or(MAXBYTES.max(smallest));
-        let element = ELEMENT.1 as u64;
-        if smallest.0 < element {
-            return misuse(format!(
-                "-b {}: a size is at least {element} bytes, one {}",
-                smallest.0, ELEMENT.0
-            ));
+        if self.minbytes.is_some() && smallest.0 < element {
+            let name = case.data_type.name();
+            return misuse(format!("-b {}: a size is at least {element} bytes, one {name}", smallest.0));
         }
         if smallest > largest {
             return misuse(format!(
@@ -201,33 +413,51 @@ impl Args {
             None => bytes.checked_mul(self.stepfactor.unwrap_or(STEPFACTOR)),
         };
         if self.stepbytes.is_some_and(|step| step.0 < element) {
-            return misuse(format!("sizes must grow by at least {element} bytes, one {}", ELEMENT.0));
+            return misuse(format!(
+                "sizes must grow by at least {element} bytes, one {}",
+                case.data_type.name()
+            ));
         }
-        let sizes = std::iter::successors(Some(smallest.0), |&bytes| step(bytes));
-        let counts: Vec<usize> = sizes
-            .take_while(|&bytes| bytes <= largest.0)
-            .take(SIZES_MAX + 1)
-            .map(|bytes| (bytes / element) as usize)
-            .collect();
-        if counts.len() > SIZES_MAX {
+        let is_asked_for =
+            self.minbytes.or(self.maxbytes).or(self.stepbytes).is_some() || self.stepfactor.is_some();
+        let sizes: Vec<u64> = if self.is_tour() && !is_asked_for {
+            TOUR_BYTES.to_vec()
+        } else {
+            let all = std::iter::successors(Some(smallest.0), |&bytes| step(bytes));
+            all.take_while(|&bytes| bytes <= largest.0).take(SIZES_MAX + 1).collect()
+        };
+        if sizes.len() > SIZES_MAX {
             return misuse(format!("these are more than {SIZES_MAX} sizes; take larger steps"));
         }
+        // Every block has an element at least, so several small sizes may come to the same.
+        let count = |bytes: u64| ((bytes / element / blocks as u64) as usize).max(1);
+        let mut counts: Vec<usize> = sizes.into_iter().map(count).collect();
+        counts.dedup();
         Ok(counts)
     }
 }
 
-fn misuse<T>(what: String) -> Result<T, Failure> {
+/// Refuses a plan that cannot be run in such memory.
+fn needs_of(plan: &Verified, memories: &[bool]) -> Result<(), Failure> {
+    if plan.needs_windows() && memories.contains(&false) {
+        let name = &plan.name;
+        return misuse(format!("{name} reaches into peers' buffers, which must be symmetric: add -R 2"));
+    }
+    Ok(())
+}
+
+pub(super) fn misuse<T>(what: String) -> Result<T, Failure> {
     Err(Failure::misuse(anyhow!(what)))
 }
 
 /// Refuses what the kernel would kill us for.
-fn enough_memory(ranks: usize, counts: &[usize]) -> Result<(), Failure> {
-    let largest = Bytes(counts.iter().max().map_or(0, |&count| (count * ELEMENT.1) as u64));
-    let needed = Bytes(largest.0.saturating_mul(2 * ranks as u64));
+fn enough_memory(job: &Job) -> Result<(), Failure> {
+    let needed = slots::bytes_needed(job).saturating_add(pairs::bytes_needed(job));
     match weftlink_comm::available_memory_bytes() {
-        Some(left) if needed.0 > left => misuse(format!(
-            "{} with two buffers of {largest} for each: that takes {needed}, and {} are left; choose a smaller -e",
-            counted(ranks, "rank"),
+        Some(left) if needed > left => misuse(format!(
+            "the buffers of {} take {}, and {} are left; choose a smaller -e",
+            counted(job.ranks, "rank"),
+            Bytes(needed),
             Bytes(left)
         )),
         _ => Ok(()),
@@ -253,20 +483,81 @@ fn is_one(text: &str) -> Result<bool, String> {
     }
 }
 
-fn only_sum(text: &str) -> Result<String, String> {
-    only("sum", text)
-}
-
-fn only_float(text: &str) -> Result<String, String> {
-    only(ELEMENT.0, text)
-}
-
-fn only(known: &str, text: &str) -> Result<String, String> {
-    if text == known { Ok(text.to_owned()) } else { Err(format!("only {known} so far")) }
+fn average(text: &str) -> Result<Average, String> {
+    match text {
+        "0" => Ok(Average::First),
+        "1" => Ok(Average::Mean),
+        "2" => Ok(Average::Least),
+        "3" => Ok(Average::Most),
+        _ => Err("say 0 (rank 0), 1 (the mean), 2 (the least) or 3 (the most)".to_owned()),
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|&seconds: &f64| seconds > 0.0);
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     duration.ok_or_else(|| "say how many seconds, such as 30 or 0.5".to_owned())
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|&rate: &f64| rate >= 0.0 && rate.is_finite());
+    rate.ok_or_else(|| "say how many GB/s, such as 5 or 0.5".to_owned())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// The job of a command line.
+    pub(in crate::bench) fn job(line: &str) -> Job {
+        let words = std::iter::once("bench").chain(line.split_whitespace());
+        match Line::try_parse_from(words).unwrap().args.job() {
+            Ok(job) => job,
+            Err(Failure::Misuse(error) | Failure::Finding(error)) => panic!("{line}: {error:#}"),
+            Err(_) => panic!("{line}"),
+        }
+    }
+
+    #[test]
+    fn sizes_are_those_of_nccl_tests() {
+        for (line, blocks, bytes) in [
+            ("all-reduce", [2, 16], [8, 64]),
+            ("all-gather", [1, 4], [16, 64]),
+            ("reduce-scatter", [1, 4], [16, 64]),
+            ("alltoall", [1, 4], [16, 64]),
+            ("broadcast", [2, 16], [8, 64]),
+            ("gather", [1, 4], [16, 64]),
+            ("sendrecv", [2, 16], [8, 64]),
+        ] {
+            let job = job(&format!("{line} -n 4 -b 8 -e 64"));
+            let case = &job.cases[0];
+            let found: Vec<_> = job.rows.iter().map(|&(_, count)| (count, case.bytes(count, 4))).collect();
+            assert_eq!(found, blocks.into_iter().zip(bytes).collect::<Vec<_>>(), "{line}");
+        }
+        assert_eq!(job("barrier").rows, [(0, 0)]);
+    }
+
+    #[test]
+    fn roots_and_kinds_multiply() {
+        assert_eq!(job("broadcast -n 3 -r -1 -e 8").cases.len(), 3);
+        assert_eq!(job("reduce -n 3 -r 2 -e 8").cases[0].collective, Collective::Reduce { root: 2 });
+        assert_eq!(job("all-gather -d all -b 64 -e 64").cases.len(), weftlink_comm::DataType::ALL.len());
+        assert!(!job("all-reduce -d all -o all -b 64 -e 64").cases.is_empty());
+    }
+
+    #[test]
+    fn without_words_it_shows_all_kinds_of_memory() {
+        let job = job("-n 2");
+        let kinds: Vec<_> = job.cases.iter().map(|case| (case.symmetric, case.rotating)).collect();
+        assert_eq!(kinds, [(false, false), (false, true), (true, false), (true, true)]);
+        assert_eq!(job.rows.len(), 18);
+    }
 }

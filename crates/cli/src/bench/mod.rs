@@ -1,30 +1,45 @@
-//! `weft bench`: measure a collective between ranks on this host.
+//! `weft bench`: measure collectives between ranks on this host.
 //!
-//! The command starts the ranks (`spawn`), each of which measures all sizes (`rank`) and reports (`job`); what they
-//! report is put together (`results`) and printed (`table`, `json`). A further collective is a name in `args`, a call in
-//! `rank`, its data in `data` and its factor in `results`.
+//! What was typed (`args`, `names`, `elsewhere`) becomes a job: rows, each of a case and a size. The command starts the ranks
+//! (`spawn`), which find out what the machine is like (`probe`) and measure row by row (`rank`, `measure`), with data that
+//! can be checked (`data`, `encode`) in memory that takes turns (`slots`), or pair by pair (`pairs`). What they report (`job`)
+//! is put together (`results`) and shown (`table`, `json`, `csv`, `plot`, `summary`) or made a table of the best
+//! algorithms (`tune`).
 
 mod args;
+mod csv;
 mod data;
 mod elsewhere;
+mod encode;
 mod job;
 mod json;
+mod measure;
+mod names;
+mod pairs;
+mod plot;
+mod probe;
 mod rank;
 mod results;
+mod slots;
 mod spawn;
+mod summary;
 mod table;
+mod tune;
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 
 pub(crate) use args::Args;
 pub(crate) use spawn::{RANK_COMMAND, rank_main};
 
 use crate::{Failure, counted};
-use job::{Job, Message};
+use job::{Job, Machine, Message};
+use pairs::Matrices;
 use results::{Merger, Row};
 use spawn::{End, Event, Ranks};
 use table::Progress;
@@ -32,37 +47,116 @@ use table::Progress;
 /// How long other ranks may take to say what they know, once one has failed.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
+/// All that a run has found out.
+struct Run<'j> {
+    job: &'j Job,
+    threads: bool,
+    pids: Vec<u32>,
+    started: SystemTime,
+    machine: Machine,
+    rows: Vec<Row>,
+    matrices: Option<Matrices>,
+    outcome: Outcome,
+}
+
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let job = args.job()?;
+    let least = args.least_busbw_gb_per_s()?;
+    // What cannot be written is found out before anything is measured.
+    let csv = args.csv.as_deref().filter(|path| *path != Path::new("-")).map(create).transpose()?;
+    let plot = args.plot.as_deref().map(create).transpose()?;
+    let json_file = args.json_file.as_deref().map(create).transpose()?;
+    let table_file =
+        (args.tune && args.output != Path::new("-")).then(|| create(&args.output)).transpose()?;
+    let started = SystemTime::now();
     let mut ranks = Ranks::start(&job, args.threads).map_err(Failure::finding)?;
     let pids = ranks.pids(&job);
     let mut out = io::stdout().lock();
-    if !args.json {
+    let shows_table = !args.json && !args.tune && args.csv.as_deref() != Some(Path::new("-"));
+    if shows_table {
         table::header(&mut out, &job, args.threads, &pids)?;
     }
-    let mut rows = Vec::new();
-    let outcome = collect(&job, &mut ranks, |row| {
-        if !args.json {
-            table::row(&mut out, &row)?;
-        }
-        rows.push(row);
-        Ok(())
-    })?;
+    let (outcome, machine, rows, matrices) = {
+        let mut gathered = Gathered::new(&job, args.average);
+        let mut before = None;
+        let outcome = collect(&job, &mut ranks, &mut gathered, |event| match event {
+            Progressed::Probed(machine) if shows_table && job.pairs.is_none() => {
+                table::columns(&mut out, &job, machine)
+            }
+            Progressed::Row(row) if shows_table => {
+                let above = before.replace(row.case);
+                table::row(&mut out, &job, row, above)
+            }
+            _ => Ok(()),
+        })?;
+        (outcome, gathered.merger.machine, gathered.rows, gathered.matrices)
+    };
     // Whatever ends the run, no rank is left when the last line is printed.
     drop(ranks);
-    if args.json {
-        let ending = json::Ending { interrupted: outcome.signal().is_some(), error: outcome.error() };
-        drop(out);
-        crate::print_json(&json::document(&job, args.threads, &pids, &rows, &ending))?;
-    } else {
-        table::footer(&mut out, &job, &rows)?;
+    let run = Run { job: &job, threads: args.threads, pids, started, machine, rows, matrices, outcome };
+    if let Some((mut file, name)) = csv {
+        csv::write(&mut file, &job, &run.rows)
+            .with_context(|| format!("cannot write {name}"))
+            .map_err(Failure::Finding)?;
     }
-    match (outcome, results::wrong(&rows)) {
+    if let Some(file) = plot {
+        write(file, plot::svg(&job, &run.rows).as_bytes())?;
+    }
+    if let Some(file) = json_file {
+        write(file, format!("{:#}\n", json::document(&run)).as_bytes())?;
+    }
+    if args.tune {
+        let found = tune::table(&job, &run.rows, run.machine.reads_peers);
+        match table_file {
+            Some(file) => write(file, found.as_bytes())?,
+            None => write!(out, "{found}")?,
+        }
+    } else if args.json {
+        drop(out);
+        crate::print_json(&json::document(&run))?;
+    } else if shows_table {
+        match (&run.matrices, job.pairs) {
+            (Some(matrices), Some(sizes)) => matrices.print(&mut out, sizes)?,
+            _ => table::footer(&mut out, &job, &run.rows)?,
+        }
+        if let Some(sentence) = summary::sentence(&job, &run.rows).filter(|_| args.is_tour()) {
+            writeln!(out, "{sentence}")?;
+        }
+    } else {
+        csv::write(&mut out, &job, &run.rows)?;
+    }
+    verdict(run, least)
+}
+
+/// What a run comes to.
+fn verdict(run: Run<'_>, least_gb_per_s: Option<f64>) -> Result<(), Failure> {
+    let average = results::average_busbw_gb_per_s(&run.rows);
+    match (run.outcome, results::wrong(&run.rows)) {
         (Outcome::Interrupted(signal), _) => Err(Failure::Interrupted(signal)),
         (Outcome::Failed(error), _) => Err(Failure::finding(anyhow!(error))),
-        (Outcome::Done, 0) => Ok(()),
+        (Outcome::Done, 0) => match (average, least_gb_per_s) {
+            (Some(average), Some(least)) if average < least => Err(Failure::finding(anyhow!(
+                "the average bus bandwidth is {average:.4} GB/s; it must be {least:.4} at least"
+            ))),
+            _ => Ok(()),
+        },
         (Outcome::Done, wrong) => Err(Failure::finding(anyhow!(counted(wrong, "wrong element")))),
     }
+}
+
+/// A file that will be written, and its name.
+type Target = (File, String);
+
+fn create(path: &Path) -> Result<Target, Failure> {
+    let name = path.display().to_string();
+    match File::create(path).with_context(|| format!("cannot write {name}")) {
+        Ok(file) => Ok((file, name)),
+        Err(error) => Err(Failure::Finding(error)),
+    }
+}
+
+fn write((mut file, name): Target, bytes: &[u8]) -> Result<(), Failure> {
+    file.write_all(bytes).with_context(|| format!("cannot write {name}")).map_err(Failure::Finding)
 }
 
 /// How a run ended.
@@ -88,15 +182,35 @@ impl Outcome {
     }
 }
 
+/// What ranks have reported so far.
+struct Gathered<'j> {
+    merger: Merger<'j>,
+    rows: Vec<Row>,
+    matrices: Option<Matrices>,
+}
+
+impl<'j> Gathered<'j> {
+    fn new(job: &'j Job, average: results::Average) -> Self {
+        let matrices = job.pairs.map(|_| Matrices::new(job.ranks));
+        Self { merger: Merger::new(job, average), rows: Vec::new(), matrices }
+    }
+}
+
+/// What may be shown at once.
+enum Progressed<'a> {
+    Probed(&'a Machine),
+    Row(&'a Row),
+}
+
 /// Hears all ranks until they are done or one is not going to be.
 fn collect(
     job: &Job,
     ranks: &mut Ranks,
-    mut show: impl FnMut(Row) -> io::Result<()>,
+    gathered: &mut Gathered<'_>,
+    mut show: impl FnMut(Progressed<'_>) -> io::Result<()>,
 ) -> Result<Outcome, Failure> {
-    let mut merger = Merger::new(job);
     let mut progress = Progress::new();
-    let mut left = vec![job.counts.len(); job.ranks];
+    let mut is_done = vec![false; job.ranks];
     let mut gave_up = vec![false; job.ranks];
     let mut running = job.ranks;
     // What ranks say when they give up, best explanation first, and until when to wait for a better one.
@@ -110,15 +224,30 @@ fn collect(
         let failed = match event {
             Err(_) => break,
             Ok(Event::Signal(signal)) => return Ok(Outcome::Interrupted(signal)),
-            Ok(Event::Said(_, Message::Started { count })) => {
-                progress.show(count);
+            Ok(Event::Said(_, Message::Probed(machine))) => {
+                gathered.merger.machine = machine;
+                show(Progressed::Probed(&machine))?;
+                continue;
+            }
+            Ok(Event::Said(_, Message::Started { row })) => {
+                progress.show(row, job);
+                continue;
+            }
+            Ok(Event::Said(_, Message::Paired { from, to, pair })) => {
+                if let Some(matrices) = &mut gathered.matrices {
+                    matrices.add(from, to, pair);
+                }
+                continue;
+            }
+            Ok(Event::Said(rank, Message::Done)) => {
+                is_done[rank] = true;
                 continue;
             }
             Ok(Event::Said(rank, Message::Measured(row))) => {
-                left[rank] = left[rank].saturating_sub(1);
-                if let Some(row) = merger.add(rank, row) {
+                if let Some(row) = gathered.merger.add(rank, row) {
                     progress.clear();
-                    show(row)?;
+                    show(Progressed::Row(&row))?;
+                    gathered.rows.push(row);
                 }
                 continue;
             }
@@ -132,7 +261,7 @@ fn collect(
                     End::Interrupted => return Ok(Outcome::Interrupted(signal_hook::consts::SIGINT)),
                     End::Died(how) if !gave_up[rank] => (0, how),
                     End::Died(_) => continue,
-                    End::Fine if left[rank] == 0 => continue,
+                    End::Fine if is_done[rank] => continue,
                     End::Fine => (3, format!("rank {rank} ended before it was done")),
                 }
             }

@@ -1,40 +1,45 @@
-//! What each rank does: meet the others, then for each size check, warm up, time and check again.
+//! What each rank does: meet the others, find out what the machine is like, then measure row by row.
 //!
-//! **Checks.** Buffers are filled with [`data`], the output of an out-of-place call with what no sum can be, the call is
-//! made once and every element compared. After the timed loop again: out of place without filling the input anew, so
-//! that a call which damages its input shows.
-//!
-//! **The timed loop** makes the same call over and over, on buffers that are as warm as their size allows. Out of place
-//! it adds the data of the check. In place that would grow beyond all bounds, so it adds zeros, which take as long as
-//! any other numbers.
-//!
-//! **How many calls**, unless it was said: rank 0 divides [`LOOP_SECONDS`] by what the warm-up took, and tells the others
-//! by an all-reduce to which it alone contributes. That is the barrier before the loop, too.
+//! **How many calls**, unless it was said: rank 0 divides the time for a loop by what the warm-up took, and tells the others
+//! by a broadcast.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use weftlink_comm::{Buffers, Communicator, Error, Options, PlanId, Reduction, Request, Window};
-use weftlink_plan::{Aliasing, verify};
+use weftlink_comm::{Communicator, Error, Options, PlanId};
+use weftlink_plan::domain::hops::hops;
+use weftlink_plan::{Aliasing, Ratio, Traffic, Verified, verify};
 
-use super::data;
-use super::job::{Job, Message, RankRow, Timing};
+use super::data::Unit;
+use super::job::{Case, Job, Message, RankRow, Work};
+use super::measure::{Calls, Row};
+use super::slots::{Room, is_float};
+use super::{pairs, probe};
 
-/// How long a loop of calls should take, and how many calls it has at least and at most.
-pub(super) const LOOP_SECONDS: f64 = 0.15;
+/// How many calls a loop has at least and at most.
 pub(super) const ITERATIONS_MIN: f64 = 5.0;
 pub(super) const ITERATIONS_MAX: f64 = 500_000.0;
-/// How many when there was no warm-up to tell: as many as nccl-tests.
-const ITERATIONS_UNKNOWN: f64 = 20.0;
 
 /// Runs a job to its end. `tell` takes what the rank has to say.
-pub(super) fn run(comm: Communicator, job: &Job, tell: &mut impl FnMut(Message)) -> Result<(), Error> {
-    let mut rank = Rank::new(comm, job)?;
-    for (row, &count) in (0..).zip(&job.counts) {
-        if rank.comm.rank() == 0 {
-            tell(Message::Started { count });
-        }
-        tell(Message::Measured(rank.measure_both(count, row)?));
+pub(super) fn run(mut comm: Communicator, job: &Job, tell: &mut impl FnMut(Message)) -> Result<(), Error> {
+    let machine = probe::machine(&mut comm)?;
+    if comm.rank() == 0 {
+        tell(Message::Probed(machine));
     }
+    if let Some(sizes) = job.pairs {
+        pairs::measure(&mut comm, sizes, tell)?;
+    }
+    let plans = vec![None; job.plans.len()];
+    let clock_ns = machine.clock_ns;
+    let mut rank =
+        Rank { job, comm, plans, floats: Room::new(), bytes: Room::new(), works: Vec::new(), clock_ns };
+    for row in 0..job.rows.len() {
+        if rank.comm.rank() == 0 {
+            tell(Message::Started { row });
+        }
+        tell(Message::Measured(rank.measure(row)?));
+    }
+    tell(Message::Done);
     Ok(())
 }
 
@@ -46,168 +51,125 @@ pub(super) fn options(job: &Job) -> Options {
 struct Rank<'j> {
     job: &'j Job,
     comm: Communicator,
-    plan: Option<PlanId>,
-    memory: Memory,
+    plans: Vec<Option<PlanId>>,
+    floats: Room<f32>,
+    bytes: Room<u8>,
+    /// What the plans there were take, by hash.
+    works: Vec<(u64, Option<Work>)>,
+    clock_ns: f64,
 }
 
-impl<'j> Rank<'j> {
-    fn new(mut comm: Communicator, job: &'j Job) -> Result<Self, Error> {
-        let plan = match &job.plan {
-            Some(plan) => Some(comm.load(verify(plan.clone())?)?),
-            None => None,
-        };
-        let memory = Memory::new(&mut comm, job)?;
-        Ok(Self { job, comm, plan, memory })
+impl Rank<'_> {
+    fn measure(&mut self, row: usize) -> Result<RankRow, Error> {
+        let (case, count) = self.job.rows[row];
+        let case = &self.job.cases[case];
+        let plan = self.plan(case)?;
+        if self.is_out_of_reach(case) {
+            let plan = String::new();
+            return Ok(RankRow { row, plan, work: None, out_of_place: None, in_place: None });
+        }
+        let is_float = is_float(case);
+        let Self { job, comm, floats, bytes, clock_ns, .. } = self;
+        let row = Row { job, case, count, plan, number: row, clock_ns: *clock_ns };
+        let (mut measured, found) =
+            if is_float { both(comm, floats, &row)? } else { both(comm, bytes, &row)? };
+        measured.work = found.and_then(|plan| self.work(&plan));
+        Ok(measured)
     }
 
-    fn measure_both(&mut self, count: usize, row: u64) -> Result<RankRow, Error> {
-        let job = self.job;
-        let claims = |aliasing| job.plan.as_ref().is_none_or(|plan| plan.aliasing.contains(&aliasing));
-        let mut measure =
-            |aliasing, salt| claims(aliasing).then(|| self.measure(count, aliasing, salt)).transpose();
-        let out_of_place = measure(Aliasing::OutOfPlace, 3 * row)?;
-        let in_place = measure(Aliasing::InPlace, 3 * row + 1)?;
-        let plan = match &job.plan {
-            Some(plan) => plan.name.clone(),
-            None => {
-                let buffers = self.memory.buffers(count, Aliasing::InPlace);
-                let request = Request::new(&job.collective, buffers).with(Reduction::Sum);
-                self.comm.plan_of(&request)?.name.clone()
-            }
-        };
-        Ok(RankRow { count, plan, out_of_place, in_place })
+    /// The plan of a case, if it has one; loaded when it is first used.
+    fn plan(&mut self, case: &Case) -> Result<Option<PlanId>, Error> {
+        let Some(at) = case.plan else { return Ok(None) };
+        if self.plans[at].is_none() {
+            let plan = verify(self.job.plans[at].clone())?;
+            self.plans[at] = Some(self.comm.load(plan)?);
+        }
+        Ok(self.plans[at])
     }
 
-    fn measure(&mut self, count: usize, aliasing: Aliasing, salt: u64) -> Result<Timing, Error> {
-        let rank = self.comm.rank();
-        data::fill(self.memory.source(count, aliasing), rank, salt);
-        let before = self.check(count, aliasing, salt)?;
-        if aliasing == Aliasing::InPlace {
-            self.memory.output(count).fill(0.0);
-        }
-        let iterations = self.warm_up(count, aliasing)?;
-        let started = Instant::now();
-        for _ in 0..iterations {
-            self.call(count, aliasing)?;
-        }
-        let seconds = started.elapsed().as_secs_f64();
-        let salt = match aliasing {
-            Aliasing::OutOfPlace => salt,
-            Aliasing::InPlace => salt + 1,
-        };
-        if aliasing == Aliasing::InPlace {
-            data::fill(self.memory.source(count, aliasing), rank, salt);
-        }
-        let after = self.check(count, aliasing, salt)?;
-        let wrong = before.zip(after).map(|(before, after)| before + after);
-        Ok(Timing { iterations, seconds, wrong })
+    /// Whether a case's plan reaches into buffers that ranks cannot reach. All ranks know.
+    fn is_out_of_reach(&self, case: &Case) -> bool {
+        let reaches = case.plan.is_some_and(|plan| self.job.plans[plan].needs_windows());
+        reaches && !case.symmetric && !self.comm.reads_peers()
     }
 
-    /// Makes the call once on data that is in place, and counts wrong elements; nothing if nobody wants to know.
-    fn check(&mut self, count: usize, aliasing: Aliasing, salt: u64) -> Result<Option<u64>, Error> {
-        if !self.job.check {
-            return Ok(None);
+    /// What a plan takes, counted once and on one rank.
+    fn work(&mut self, plan: &Verified) -> Option<Work> {
+        if self.comm.rank() != 0 {
+            return None;
         }
-        if aliasing == Aliasing::OutOfPlace {
-            data::poison(self.memory.output(count));
+        let hash = plan.hash();
+        if let Some((_, work)) = self.works.iter().find(|(known, _)| *known == hash) {
+            return *work;
         }
-        self.call(count, aliasing)?;
-        Ok(Some(data::wrong(self.memory.output(count), self.job.ranks, salt)))
+        let islands = vec![0; plan.ranks as usize];
+        let share = Traffic::of(plan.well_formed()).most_inside(&islands);
+        // As a float: so many parts of a large number.
+        let parts = 1 << 40;
+        let share = Ratio::new(parts, 1).and_then(|all| share.times(all)).map(Ratio::floor);
+        let work = hops(plan.well_formed(), &islands)
+            .zip(share)
+            .map(|(hops, share)| Work { hops: hops.inside, share: share as f64 / parts as f64 });
+        self.works.push((hash, work));
+        work
     }
+}
 
-    /// Makes the calls that are not timed. Returns how many are to be, as soon as all ranks know.
-    fn warm_up(&mut self, count: usize, aliasing: Aliasing) -> Result<u32, Error> {
-        // The first call finds cold memory and is left out of the estimate, if there are more.
-        let mut started = Instant::now();
-        for call in 0..self.job.warmup {
-            if call == 1 {
-                started = Instant::now();
-            }
-            self.call(count, aliasing)?;
-        }
-        let timed = self.job.warmup.saturating_sub(1).max(self.job.warmup.min(1));
-        let estimate = match timed {
-            0 => ITERATIONS_UNKNOWN,
-            calls => iterations_in(LOOP_SECONDS, started.elapsed().as_secs_f64() / f64::from(calls)),
-        };
-        // Whole numbers below 2^24 pass through a sum of f32 unharmed.
-        let mut agreed = [if self.comm.rank() == 0 { estimate as f32 } else { 0.0 }];
-        self.comm.all_reduce(&mut agreed, Reduction::Sum)?;
-        Ok(self.job.iterations.unwrap_or(agreed[0] as u32))
-    }
+type Found = (RankRow, Option<Arc<Verified>>);
 
-    #[inline]
-    fn call(&mut self, count: usize, aliasing: Aliasing) -> Result<(), Error> {
-        let buffers = self.memory.buffers(count, aliasing);
-        let request = Request::new(&self.job.collective, buffers).with(Reduction::Sum);
-        self.comm.run(Request { plan: self.plan, ..request })
+/// Measures a row out of place and in place, as far as its plan can.
+fn both<T: Unit>(comm: &mut Communicator, room: &mut Room<T>, row: &Row<'_>) -> Result<Found, Error> {
+    let memory = room.memory(comm, row.job, row.case.symmetric)?;
+    let mut calls = Calls::new(comm, memory, row)?;
+    let mut found =
+        RankRow { row: row.number, plan: String::new(), work: None, out_of_place: None, in_place: None };
+    let mut plan = None;
+    for aliasing in Aliasing::BOTH {
+        if aliasing == Aliasing::InPlace && !row.job.in_place {
+            continue;
+        }
+        calls.pass(aliasing);
+        // Where no plan claims to work like this, that is known before anything has begun, and on all ranks.
+        match calls.plan() {
+            Ok(chosen) if chosen.aliasing.contains(&aliasing) => plan = Some(chosen),
+            Ok(_) | Err(Error::Misuse(_)) => continue,
+            Err(error) => return Err(error),
+        }
+        let timing = Some(calls.measure()?);
+        match aliasing {
+            Aliasing::OutOfPlace => found.out_of_place = timing,
+            Aliasing::InPlace => found.in_place = timing,
+        }
     }
+    match &plan {
+        Some(plan) => found.plan.clone_from(&plan.name),
+        None => return Err(Error::Misuse(format!("no plan for {} on such buffers", row.case.collective))),
+    }
+    Ok((found, plan))
+}
+
+/// Tells all ranks a number of one of them.
+pub(super) fn agree(comm: &mut Communicator, root: usize, number: u64) -> Result<u64, Error> {
+    let mut agreed = [number];
+    comm.broadcast(&mut agreed, root)?;
+    Ok(agreed[0])
 }
 
 /// How many calls fit, as 1, 2 or 5 times a power of ten, so that two runs mostly make the same number.
-fn iterations_in(seconds: f64, call_seconds: f64) -> f64 {
+pub(super) fn iterations_in(seconds: f64, call_seconds: f64) -> f64 {
     let fitting = (seconds / call_seconds.max(1e-9)).clamp(ITERATIONS_MIN, ITERATIONS_MAX);
     let power = 10f64.powi(fitting.log10().floor() as i32);
     let round = [5.0, 2.0, 1.0].into_iter().map(|digit| digit * power).find(|&round| round <= fitting);
     round.unwrap_or(fitting).floor()
 }
 
-/// The two buffers of a rank, as long as the largest size needs. Both kinds begin at a page, so that they compare.
-enum Memory {
-    Ordinary { input: Vec<f32>, output: Vec<f32> },
-    Symmetric { input: Window<f32>, output: Window<f32> },
-}
-
-impl Memory {
-    fn new(comm: &mut Communicator, job: &Job) -> Result<Self, Error> {
-        let length = job.count_max();
-        if job.symmetric {
-            return Ok(Memory::Symmetric { input: comm.window(length)?, output: comm.window(length)? });
-        }
-        let spacious = || vec![0.0; length + PAGE / size_of::<f32>()];
-        Ok(Memory::Ordinary { input: spacious(), output: spacious() })
-    }
-
-    /// What a call passes.
-    #[inline]
-    fn buffers(&mut self, count: usize, aliasing: Aliasing) -> Buffers<'_> {
-        match (self, aliasing) {
-            (Memory::Symmetric { input, output }, Aliasing::OutOfPlace) => {
-                (input.part(0..count), output.part_mut(0..count)).into()
-            }
-            (Memory::Symmetric { output, .. }, Aliasing::InPlace) => output.part_mut(0..count).into(),
-            (Memory::Ordinary { input, output }, Aliasing::OutOfPlace) => {
-                (&*at_page(input, count), at_page(output, count)).into()
-            }
-            (Memory::Ordinary { output, .. }, Aliasing::InPlace) => at_page(output, count).into(),
-        }
-    }
-
-    /// Where a call takes its data from: the input, or in place the only buffer there is.
-    fn source(&mut self, count: usize, aliasing: Aliasing) -> &mut [f32] {
-        match (self, aliasing) {
-            (memory, Aliasing::InPlace) => memory.output(count),
-            (Memory::Symmetric { input, .. }, _) => &mut input[..count],
-            (Memory::Ordinary { input, .. }, _) => at_page(input, count),
-        }
-    }
-
-    /// Where a call puts its result.
-    fn output(&mut self, count: usize) -> &mut [f32] {
-        match self {
-            Memory::Symmetric { output, .. } => &mut output[..count],
-            Memory::Ordinary { output, .. } => at_page(output, count),
-        }
-    }
-}
-
-const PAGE: usize = 4096;
-
-/// So many elements from the first page boundary on.
-#[inline]
-fn at_page(buffer: &mut [f32], count: usize) -> &mut [f32] {
-    let first = buffer.as_ptr().align_offset(PAGE);
-    &mut buffer[first..first + count]
+/// What reading the clock takes: the least of many, in nanoseconds.
+pub(super) fn clock_ns() -> f64 {
+    let read = |_| {
+        let started = Instant::now();
+        started.elapsed().as_nanos()
+    };
+    (0..1000).map(read).min().unwrap_or(0) as f64
 }
 
 #[cfg(test)]

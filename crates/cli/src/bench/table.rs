@@ -1,12 +1,13 @@
-//! The table, as nccl-tests prints it: what is not a row begins with `#`. A last column names the plan.
+//! The table, as nccl-tests prints it: what is not a row begins with `#`. The last columns are ours.
 
 use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
 
 use weftlink_comm::kernels::Kernels;
 use weftlink_fabric::bytes::Bytes;
 
-use super::job::{ELEMENT, Job};
-use super::rank::{ITERATIONS_MAX, ITERATIONS_MIN, LOOP_SECONDS};
+use super::job::{Case, Job, Machine};
+use super::rank::{ITERATIONS_MAX, ITERATIONS_MIN};
 use super::results::{Measured, Row, average_busbw_gb_per_s, wrong};
 use crate::counted;
 
@@ -18,19 +19,25 @@ pub(super) fn header(out: &mut impl Write, job: &Job, threads: bool, pids: &[u32
         (false, 1) => "a process",
         (false, _) => "processes",
     };
-    let buffers = if job.symmetric { "symmetric memory" } else { "ordinary memory" };
     let checked = if job.check { "every element is checked" } else { "nothing is checked" };
-    writeln!(out, "# weft {}: {} on this host", env!("CARGO_PKG_VERSION"), job.collective)?;
-    writeln!(
-        out,
-        "# {} ({kind}), {buffers}, {} kernels",
-        counted(job.ranks, "rank"),
-        Kernels::detect().name()
-    )?;
-    writeln!(out, "# {}, {}; {checked}", counted(job.warmup, "warm-up call"), iterations(job))?;
+    let name = job.cases.first().map_or("p2p", |case| case.collective.name());
+    writeln!(out, "# weft {}: {name} on this host", env!("CARGO_PKG_VERSION"))?;
+    let kernels = Kernels::detect().name();
+    let buffers = same_memory(job).map_or(String::new(), |symmetric| format!("{}, ", memory_name(symmetric)));
+    writeln!(out, "# {} ({kind}), {buffers}{kernels} kernels", counted(job.ranks, "rank"))?;
+    if job.pairs.is_none() {
+        writeln!(out, "# {}, {}; {checked}", counted(job.warmup, "warm-up call"), iterations(job))?;
+    }
     if let Some((name, lanes, hash)) = job.same_plan() {
         let lanes = if lanes == 1 { String::new() } else { format!(" of {lanes} lanes") };
         writeln!(out, "# plan {name}{lanes}, hash {hash}, at all sizes")?;
+    }
+    if rotates(job) {
+        let total = Bytes(2 * job.cache_bytes as u64);
+        writeln!(
+            out,
+            "# rotating: calls take turns on buffers of {total} together, twice the last level of cache"
+        )?;
     }
     writeln!(out, "#")?;
     for (rank, pid) in pids.iter().enumerate() {
@@ -40,31 +47,61 @@ pub(super) fn header(out: &mut impl Write, job: &Job, threads: bool, pids: &[u32
         };
         writeln!(out, "#  Rank {rank:>3} Pid {pid:>7} {core}")?;
     }
-    writeln!(out, "#")?;
-    let way = |title: &str| format!("{title:^33}");
-    writeln!(out, "#{:49}{}  {}", "", way("out-of-place"), way("in-place").trim_end())?;
-    let columns = format!("{:>9}{:>8}{:>8}{:>8}", "time", "algbw", "busbw", "#wrong");
-    let units = format!("{:>9}{:>8}{:>8}{:8}", "(us)", "(GB/s)", "(GB/s)", "");
-    let head = |size, count, kind, op, root| format!("#{size:>11}{count:>13}{kind:>10}{op:>8}{root:>8}");
-    writeln!(out, "{}{columns}  {columns}  plan", head("size", "count", "type", "redop", "root"))?;
-    writeln!(out, "{}{units}  {}", head("(B)", "(elements)", "", "", ""), units.trim_end())?;
     out.flush()
 }
 
-/// One row; shown at once.
-pub(super) fn row(out: &mut impl Write, row: &Row) -> io::Result<()> {
+/// What predictions are made from, and the heads of the columns.
+pub(super) fn columns(out: &mut impl Write, job: &Job, machine: &Machine) -> io::Result<()> {
+    if let (Some(latency), Some(rate)) = (machine.latency_us, machine.bandwidth_gb_per_s) {
+        writeln!(
+            out,
+            "#  Rank 0 to rank 1: {latency:.2} us, {rate:.1} GB/s; predictions are made from these"
+        )?;
+    }
+    writeln!(out, "#")?;
+    let way = |title: &str| format!("{title:^33}");
+    writeln!(out, "#{:56}{}  {}", "", way("out-of-place"), way("in-place").trim_end())?;
+    let columns = format!("{:>9}{:>8}{:>8}{:>8}", "time", "algbw", "busbw", "#wrong");
+    let units = format!("{:>9}{:>8}{:>8}{:8}", "(us)", "(GB/s)", "(GB/s)", "");
+    let head = |size, count, kind, op, root| format!("#{size:>11}{count:>13}{kind:>12}{op:>13}{root:>8}");
+    let cache = if rotates(job) { "  cache" } else { "" };
+    let names = head("size", "count", "type", "redop", "root");
+    writeln!(out, "{names}{columns}  {columns}{:>9}  algorithm{cache}", "predict")?;
+    writeln!(out, "{}{units}  {units}{:>9}", head("(B)", "(elements)", "", "", ""), "(us)")?;
+    out.flush()
+}
+
+/// One row; shown at once. `before` is the case of the row above.
+pub(super) fn row(out: &mut impl Write, job: &Job, row: &Row, before: Option<usize>) -> io::Result<()> {
+    let case = &job.cases[row.case];
+    let is_new = before.is_none_or(|before| job.cases[before].symmetric != case.symmetric);
+    if same_memory(job).is_none() && is_new {
+        writeln!(out, "# {}:", memory_name(case.symmetric))?;
+    }
     let way = |measured: &Option<Measured>| match measured {
         None => format!("{0:>9}{0:>8}{0:>8}{0:>8}", "N/A"),
         Some(measured) => {
             let wrong = measured.wrong.map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string());
             let (algbw, busbw) = (measured.algbw_gb_per_s, measured.busbw_gb_per_s);
-            format!("{:>9}{algbw:>8.2}{busbw:>8.2}{wrong:>8}", time(measured.time_us()))
+            format!("{:>9}{algbw:>8.2}{busbw:>8.2}{wrong:>8}", time(measured.time_us))
         }
     };
     let (out_of_place, in_place) = (way(&row.out_of_place), way(&row.in_place));
-    let (bytes, count, plan) = (row.bytes, row.count, &row.plan);
-    let kind = ELEMENT.0;
-    writeln!(out, "{bytes:>12}{count:>13}{kind:>10}{:>8}{:>8}{out_of_place}  {in_place}  {plan}", "sum", -1)?;
+    let (kind, op, root) = (case.data_type.name(), op_name(case), root(case));
+    let predicted = row.predicted_us.map_or_else(|| "N/A".to_owned(), time);
+    let cache = if rotates(job) { format!("  {}", cache_name(case)) } else { String::new() };
+    writeln!(
+        out,
+        "{:>12}{:>13}{kind:>12}{op:>13}{root:>8}{out_of_place}  {in_place}{predicted:>9}  {}{cache}",
+        row.bytes, row.count, row.plan
+    )?;
+    for (name, measured) in [("out of place", &row.out_of_place), ("in place", &row.in_place)] {
+        let Some(stats) = measured.as_ref().and_then(|measured| measured.stats) else { continue };
+        let [min, p50, p95, p99, max] =
+            [stats.min_us, stats.p50_us, stats.p95_us, stats.p99_us, stats.max_us].map(time);
+        let calls = counted(stats.calls, "call");
+        writeln!(out, "#  {name}, {calls} (us): min {min} p50 {p50} p95 {p95} p99 {p99} max {max}")?;
+    }
     out.flush()
 }
 
@@ -83,21 +120,53 @@ pub(super) fn footer(out: &mut impl Write, job: &Job, rows: &[Row]) -> io::Resul
     writeln!(out, "#")
 }
 
+/// The memory that all cases are in, if it is one kind.
+pub(super) fn same_memory(job: &Job) -> Option<bool> {
+    let first = job.cases.first()?.symmetric;
+    job.cases.iter().all(|case| case.symmetric == first).then_some(first)
+}
+
+pub(super) fn memory_name(symmetric: bool) -> &'static str {
+    if symmetric { "symmetric memory" } else { "ordinary memory" }
+}
+
+pub(super) fn cache_name(case: &Case) -> &'static str {
+    if case.rotating { "rotating" } else { "cached" }
+}
+
+/// As nccl-tests has it where nothing is combined.
+pub(super) fn op_name(case: &Case) -> &'static str {
+    case.op.map_or("none", |op| op.name())
+}
+
+/// As nccl-tests has it where no rank is different.
+pub(super) fn root(case: &Case) -> i64 {
+    case.collective.root().map_or(-1, i64::from)
+}
+
+fn rotates(job: &Job) -> bool {
+    job.cases.iter().any(|case| case.rotating)
+}
+
 /// A line on a terminal that says what is being measured, and goes away. Nothing where nobody looks.
 pub(super) struct Progress {
     shown: bool,
     is_terminal: bool,
+    started: Instant,
 }
 
 impl Progress {
     pub(super) fn new() -> Self {
-        Self { shown: false, is_terminal: io::stderr().is_terminal() }
+        Self { shown: false, is_terminal: io::stderr().is_terminal(), started: Instant::now() }
     }
 
-    pub(super) fn show(&mut self, count: usize) {
+    pub(super) fn show(&mut self, row: usize, job: &Job) {
         if self.is_terminal {
             self.clear();
-            eprint!("measuring {} ...", Bytes((count * ELEMENT.1) as u64));
+            let (case, count) = job.rows[row];
+            let bytes = Bytes(job.cases[case].bytes(count, job.ranks) as u64);
+            let left = left(self.started.elapsed(), row, job.rows.len());
+            eprint!("measuring {bytes} ({} of {}{left}) ...", row + 1, job.rows.len());
             self.shown = true;
         }
     }
@@ -115,15 +184,27 @@ impl Drop for Progress {
     }
 }
 
+/// How long it will take if the rest goes as what is done.
+fn left(passed: Duration, done: usize, all: usize) -> String {
+    if done == 0 {
+        return String::new();
+    }
+    let seconds = passed.as_secs_f64() * (all - done) as f64 / done as f64;
+    format!(
+        ", {} left",
+        if seconds < 90.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
+    )
+}
+
 fn iterations(job: &Job) -> String {
     match job.iterations {
         Some(calls) => counted(calls, "timed call"),
-        None => format!("then as many as take {LOOP_SECONDS} s ({ITERATIONS_MIN} to {ITERATIONS_MAX})"),
+        None => format!("then as many as take {} s ({ITERATIONS_MIN} to {ITERATIONS_MAX})", job.loop_seconds),
     }
 }
 
 /// Microseconds with as many digits as fit and mean something.
-fn time(us: f64) -> String {
+pub(super) fn time(us: f64) -> String {
     match us {
         ..1000.0 => format!("{us:.2}"),
         ..100_000.0 => format!("{us:.1}"),
@@ -142,5 +223,13 @@ mod tests {
         {
             assert_eq!(time(us), shown);
         }
+    }
+
+    #[test]
+    fn what_is_left_follows_from_what_is_done() {
+        let passed = Duration::from_secs(30);
+        assert_eq!(left(passed, 0, 4), "");
+        assert_eq!(left(passed, 1, 4), ", 2 min left");
+        assert_eq!(left(passed, 2, 4), ", 30 s left");
     }
 }

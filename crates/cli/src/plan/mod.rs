@@ -124,6 +124,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// The plan of a built-in algorithm; `lanes` is for those that can use several.
-pub(crate) fn built_in(algorithm: Algorithm, ranks: u32, lanes: Option<u32>) -> Result<Plan, Failure> {
-    emit::flat(algorithm, &Collective::AllReduce, ranks, lanes)
+pub(crate) fn built_in(
+    algorithm: Algorithm,
+    collective: &Collective,
+    ranks: u32,
+    lanes: Option<u32>,
+) -> Result<Plan, Failure> {
+    emit::flat(algorithm, collective, ranks, lanes)
 }

@@ -69,7 +69,7 @@ impl Communicator {
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
         // Neighbouring lines are fetched in pairs, so what different ranks write is kept two lines apart.
         let apart = |position: usize| position * 2 * LINE;
-        let headers = apart(2 + size);
+        let headers = apart(3 + size);
         let control = bootstrap.share("weft: headers", headers + size * HEADERS * LINE, options.deadline)?;
         let line = |at: usize| &lines_at(&control, at, 1)[0];
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -86,6 +86,7 @@ impl Communicator {
             copy: kernels.copy(),
             pids: bootstrap.pids().to_vec(),
         };
+        let table = Table::agreed(&mut bootstrap, line(apart(2 + size)), options.deadline)?;
         let readable = reach::probe(&mut bootstrap, options.single_copy, options.deadline)?;
         Ok(Communicator {
             rank,
@@ -96,7 +97,7 @@ impl Communicator {
             failed: None,
             engines: Vec::new(),
             ports: Ports::new(size),
-            table: Table::measured(size),
+            table,
             readable,
             chosen: Vec::new(),
             memo: None,

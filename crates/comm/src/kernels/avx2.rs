@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::ptr::copy_nonoverlapping;
 
-use weftlink_plan::element::f16;
+use weftlink_plan::element::{bf16, f16};
 
 use super::combine::Sums;
 use super::set::{Combine, Set, compiled_for};
@@ -47,6 +47,10 @@ impl Set for Avx2 {
 
     fn sum_f16() -> Combine {
         Self::combine::<Sums<Halves, 4, 8, 8>>()
+    }
+
+    fn sum_bf16() -> Combine {
+        Self::combine::<Sums<Brains, 2, 4, 4>>()
     }
 }
 
@@ -101,41 +105,104 @@ impl Halves {
         // SAFETY: The caller's promise.
         unsafe { _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0) }
     }
+}
 
-    /// There are no masks for 16 bits.
-    ///
-    /// # Safety
-    /// `lanes` elements can be read, fewer than 8; the machine has F16C.
-    #[inline(always)]
-    unsafe fn load_part(from: *const f16, lanes: usize) -> Halves {
-        let mut all = [0_u16; 8];
-        // SAFETY: The caller's promise. As bytes they need no alignment.
-        unsafe {
-            copy_nonoverlapping(from.cast::<u8>(), all.as_mut_ptr().cast(), lanes * 2);
-            Halves(_mm256_cvtph_ps(_mm_loadu_si128(all.as_ptr().cast())))
-        }
-    }
+/// The first few of `N` elements of 16 bits, for which there are no masks.
+///
+/// # Safety
+/// `lanes` elements can be read, fewer than `N`.
+#[inline(always)]
+unsafe fn part<T, const N: usize>(from: *const T, lanes: usize) -> [u16; N] {
+    let mut all = [0; N];
+    // SAFETY: The caller's promise. As bytes they need no alignment.
+    unsafe { copy_nonoverlapping(from.cast::<u8>(), all.as_mut_ptr().cast(), lanes * 2) };
+    all
+}
 
-    /// # Safety
-    /// `lanes` elements can be written, fewer than 8; the machine has F16C.
-    #[inline(always)]
-    unsafe fn store_part(self, to: *mut f16, lanes: usize) {
-        let mut all = [0_u16; 8];
-        // SAFETY: The caller's promise. As bytes they need no alignment.
-        unsafe {
-            _mm_storeu_si128(all.as_mut_ptr().cast(), self.narrow());
-            copy_nonoverlapping(all.as_ptr().cast::<u8>(), to.cast(), lanes * 2);
-        }
-    }
+/// The other way round.
+///
+/// # Safety
+/// `lanes` elements can be written, fewer than `N`.
+#[inline(always)]
+unsafe fn put<T, const N: usize>(all: [u16; N], to: *mut T, lanes: usize) {
+    // SAFETY: The caller's promise. As bytes they need no alignment.
+    unsafe { copy_nonoverlapping(all.as_ptr().cast::<u8>(), to.cast(), lanes * 2) }
 }
 
 vector! {
     Halves, f16, 8, streams: true,
     load: |from| Halves(_mm256_cvtph_ps(_mm_loadu_si128(from.cast()))),
-    load_part: |from, lanes| Halves::load_part(from, lanes),
+    load_part: |from, lanes| {
+        Halves(_mm256_cvtph_ps(_mm_loadu_si128(part::<f16, 8>(from, lanes).as_ptr().cast())))
+    },
     add: |left, right| Halves(_mm256_add_ps(left.0, right.0)),
     store: |register, to| _mm_storeu_si128(to.cast(), register.narrow()),
-    store_part: |register, to, lanes| Halves::store_part(register, to, lanes),
+    store_part: |register, to, lanes| {
+        let mut all = [0; 8];
+        _mm_storeu_si128(all.as_mut_ptr().cast(), register.narrow());
+        put(all, to, lanes)
+    },
     stream: |register, to| _mm_stream_si128(to.cast(), register.narrow()),
+    fence: fence(),
+}
+
+/// Sixteen bf16, widened where they lie: those at even places, those at odd places. Nothing crosses a register.
+#[derive(Clone, Copy)]
+struct Brains(__m256, __m256);
+
+impl Brains {
+    /// # Safety
+    /// The machine has AVX2.
+    #[inline(always)]
+    unsafe fn widen(both: __m256i) -> Brains {
+        // SAFETY: The caller's promise.
+        unsafe {
+            let odd = _mm256_and_si256(both, _mm256_set1_epi32(0xffff_0000_u32 as i32));
+            Brains(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(both)), _mm256_castsi256_ps(odd))
+        }
+    }
+
+    /// # Safety
+    /// The machine has AVX2.
+    #[inline(always)]
+    unsafe fn narrow(self) -> __m256i {
+        // SAFETY: The caller's promise.
+        unsafe {
+            let even = _mm256_srli_epi32::<16>(Self::rounded(self.0));
+            _mm256_blend_epi16::<0b1010_1010>(even, Self::rounded(self.1))
+        }
+    }
+
+    /// The upper halves, rounded. What is not a number comes from an addition and is quiet: cut off, it stays what it is.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
+    #[inline(always)]
+    unsafe fn rounded(wide: __m256) -> __m256i {
+        // SAFETY: The caller's promise.
+        unsafe {
+            let bits = _mm256_castps_si256(wide);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+            let is_number = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_ORD_Q>(wide, wide));
+            _mm256_add_epi32(bits, _mm256_and_si256(half, is_number))
+        }
+    }
+}
+
+vector! {
+    Brains, bf16, 16, streams: true,
+    load: |from| Brains::widen(_mm256_loadu_si256(from.cast())),
+    load_part: |from, lanes| {
+        Brains::widen(_mm256_loadu_si256(part::<bf16, 16>(from, lanes).as_ptr().cast()))
+    },
+    add: |left, right| Brains(_mm256_add_ps(left.0, right.0), _mm256_add_ps(left.1, right.1)),
+    store: |register, to| _mm256_storeu_si256(to.cast(), register.narrow()),
+    store_part: |register, to, lanes| {
+        let mut all = [0; 16];
+        _mm256_storeu_si256(all.as_mut_ptr().cast(), register.narrow());
+        put(all, to, lanes)
+    },
+    stream: |register, to| _mm256_stream_si256(to.cast(), register.narrow()),
     fence: fence(),
 }

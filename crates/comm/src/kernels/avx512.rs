@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use weftlink_plan::element::f16;
+use weftlink_plan::element::{bf16, f16};
 
 use super::combine::Sums;
 use super::set::{Combine, Set, compiled_for};
@@ -46,6 +46,10 @@ impl Set for Avx512 {
 
     fn sum_f16() -> Combine {
         Self::combine::<Sums<Halves, 2, 4, 8>>()
+    }
+
+    fn sum_bf16() -> Combine {
+        Self::combine::<Sums<Brains, 1, 2, 4>>()
     }
 }
 
@@ -105,5 +109,65 @@ vector! {
     store: |register, to| _mm256_storeu_si256(to.cast(), register.narrow()),
     store_part: |register, to, lanes| _mm256_mask_storeu_epi16(to.cast(), mask(lanes), register.narrow()),
     stream: |register, to| _mm256_stream_si256(to.cast(), register.narrow()),
+    fence: fence(),
+}
+
+/// Thirty-two bf16, widened where they lie: those at even places, those at odd places. Nothing crosses a register.
+#[derive(Clone, Copy)]
+struct Brains(__m512, __m512);
+
+impl Brains {
+    /// # Safety
+    /// The machine has AVX-512F.
+    #[inline(always)]
+    unsafe fn widen(both: __m512i) -> Brains {
+        // SAFETY: The caller's promise.
+        unsafe {
+            let odd = _mm512_and_si512(both, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            Brains(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(both)), _mm512_castsi512_ps(odd))
+        }
+    }
+
+    /// # Safety
+    /// The machine has AVX-512F and BW.
+    #[inline(always)]
+    unsafe fn narrow(self) -> __m512i {
+        // SAFETY: The caller's promise.
+        unsafe {
+            let even = _mm512_srli_epi32::<16>(Self::rounded(self.0));
+            _mm512_mask_blend_epi16(0xaaaa_aaaa, even, Self::rounded(self.1))
+        }
+    }
+
+    /// The upper halves, rounded. What is not a number comes from an addition and is quiet: cut off, it stays what it is.
+    ///
+    /// # Safety
+    /// The machine has AVX-512F.
+    #[inline(always)]
+    unsafe fn rounded(wide: __m512) -> __m512i {
+        // SAFETY: The caller's promise.
+        unsafe {
+            let bits = _mm512_castps_si512(wide);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+            _mm512_mask_add_epi32(bits, _mm512_cmpord_ps_mask(wide, wide), bits, half)
+        }
+    }
+}
+
+#[inline(always)]
+fn mask_of_32(lanes: usize) -> u32 {
+    debug_assert!(lanes < 32);
+    (1_u32 << lanes) - 1
+}
+
+vector! {
+    Brains, bf16, 32, streams: true,
+    load: |from| Brains::widen(_mm512_loadu_si512(from.cast())),
+    load_part: |from, lanes| Brains::widen(_mm512_maskz_loadu_epi16(mask_of_32(lanes), from.cast())),
+    add: |left, right| Brains(_mm512_add_ps(left.0, right.0), _mm512_add_ps(left.1, right.1)),
+    store: |register, to| _mm512_storeu_si512(to.cast(), register.narrow()),
+    store_part: |register, to, lanes| _mm512_mask_storeu_epi16(to.cast(), mask_of_32(lanes), register.narrow()),
+    stream: |register, to| _mm512_stream_si512(to.cast(), register.narrow()),
     fence: fence(),
 }

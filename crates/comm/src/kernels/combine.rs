@@ -1,4 +1,4 @@
-//! The loops for sums that have registers of their own: f32, f64, and f16 where it is widened as it is loaded.
+//! The loops for sums that have registers of their own: f32, f64, and f16 and bf16, which are widened as they are loaded.
 //!
 //! A block of registers is loaded from the first source, added to the others, and stored to every target, before
 //! the next is touched; so a target may be a source. What does not fill a block goes register by register, what does

@@ -7,7 +7,7 @@
 //!
 //! How it is built: elements and what is done to them are scalar Rust without branches (`convert.rs`, `operations.rs`). The
 //! loops over them are written once (`blocks.rs`, `copy.rs`) and compiled for each instruction set, which is a file
-//! (`avx512.rs`, `avx2.rs`, `neon.rs`; the portable one is in `set.rs`). Sums of f32, f64 and f16 have loops with registers
+//! (`avx512.rs`, `avx2.rs`, `neon.rs`; the portable one is in `set.rs`). Sums of f32, f64, f16 and bf16 have loops with registers
 //! (`combine.rs`, `vector.rs`), because small messages are mostly those. Which loops a type and a reduction need is said in
 //! `table.rs`, for all sets.
 //!

@@ -3,6 +3,8 @@
 //! Every loop and every method is inlined into a function that is compiled for the instruction set (`compiled_for!` makes
 //! them) and called from nowhere else: only there do intrinsics become single instructions.
 
+use weftlink_plan::element::{bf16, f16};
+
 use super::blocks::Blocks;
 use super::convert::Lane;
 use super::operations::{Map, Operation, Sum};
@@ -63,7 +65,10 @@ pub(super) trait Set: 'static + Sized {
         Self::blocks::<f64, Sum>()
     }
     fn sum_f16() -> Combine {
-        Self::blocks::<weftlink_plan::element::f16, Sum>()
+        Self::blocks::<f16, Sum>()
+    }
+    fn sum_bf16() -> Combine {
+        Self::blocks::<bf16, Sum>()
     }
 
     /// The general loops.

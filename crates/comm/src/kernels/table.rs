@@ -51,7 +51,7 @@ fn sum<S: Set>(data_type: DataType) -> Option<(Combine, usize)> {
         DataType::I32 | DataType::U32 => (S::blocks::<u32, Sum>(), 1),
         DataType::I64 | DataType::U64 => (S::blocks::<u64, Sum>(), 1),
         DataType::F16 => (S::sum_f16(), 1),
-        DataType::Bf16 => (S::blocks::<bf16, Sum>(), 1),
+        DataType::Bf16 => (S::sum_bf16(), 1),
         DataType::F32 => (S::sum_f32(), 1),
         DataType::F64 => (S::sum_f64(), 1),
         DataType::F8E4m3 => (S::blocks::<F8E4m3, Sum>(), 1),

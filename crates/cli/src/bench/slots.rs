@@ -1,0 +1,209 @@
+//! Where calls find their buffers: memory of a rank, cut into slots that calls use in turn.
+//!
+//! *Cached*: as many slots as fit a level-one cache together, but at least two, so that a call never reads what the one
+//! before has read. *Rotating*: as many slots as are twice as large as the last level of cache, all ranks' together, so that
+//! every call finds its data in memory.
+//!
+//! Slots begin at a page, small ones at a pair of cache lines. They lie alike on all ranks.
+
+use weftlink_comm::{Buffers, Communicator, Error, Window};
+use weftlink_plan::Aliasing;
+
+use super::data::Unit;
+use super::job::{Case, Job};
+
+/// How slots lie in a rank's memory, in units of some bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slots {
+    /// The most that a rank passes in, and gets.
+    pub(super) input: usize,
+    pub(super) output: usize,
+    pub(super) input_stride: usize,
+    pub(super) output_stride: usize,
+    /// How many there are: so many calls use slots before the first is used again.
+    pub(super) count: usize,
+}
+
+const PAGE: usize = 4096;
+/// Neighbouring lines are fetched in pairs.
+const LINES: usize = 128;
+/// What a level-one cache holds, with some room for other things.
+const SMALL_BYTES: usize = 24 << 10;
+const SMALL_SLOTS_MAX: usize = 64;
+const ROTATING_SLOTS_MAX: usize = 4096;
+
+impl Slots {
+    /// The slots of a row.
+    pub(super) fn of(job: &Job, case: &Case, count: usize, aliasing: Aliasing, unit_bytes: usize) -> Self {
+        let (gives, gets) = case.collective.blocks(job.ranks as u32);
+        let block = count * case.data_type.bytes() / unit_bytes;
+        let (mut input, mut output) = (gives as usize * block, gets as usize * block);
+        if aliasing == Aliasing::InPlace {
+            (input, output) = (0, input.max(output));
+        }
+        let whole = |units: usize| {
+            let bytes = units * unit_bytes;
+            bytes.next_multiple_of(if bytes < PAGE { LINES } else { PAGE })
+        };
+        let (mut input_bytes, mut output_bytes) = (whole(input), whole(output));
+        let slots = if case.rotating {
+            // Slots of a few bytes lie so far apart that not too many of them are larger than the caches.
+            let wanted = (2 * job.cache_bytes).div_ceil(job.ranks);
+            let apart = wanted.div_ceil(ROTATING_SLOTS_MAX).next_multiple_of(PAGE);
+            if input_bytes + output_bytes < apart {
+                (input_bytes, output_bytes) = (input_bytes.next_multiple_of(PAGE), apart);
+            }
+            wanted.div_ceil(input_bytes + output_bytes)
+        } else {
+            (SMALL_BYTES / (input_bytes + output_bytes).max(1)).min(SMALL_SLOTS_MAX)
+        };
+        let (input_stride, output_stride) = (input_bytes / unit_bytes, output_bytes / unit_bytes);
+        Self { input, output, input_stride, output_stride, count: slots.max(2) }
+    }
+
+    /// Units of both memories.
+    pub(super) fn units(&self) -> [usize; 2] {
+        [self.input_stride * self.count, self.output_stride * self.count]
+    }
+}
+
+/// The memory of a rank, as large as the largest row of its kind needs; taken when the first row needs it.
+pub(super) struct Room<T> {
+    /// Inputs and outputs.
+    ordinary: Option<[Vec<T>; 2]>,
+    symmetric: Option<[Window<T>; 2]>,
+}
+
+impl<T: Unit> Room<T> {
+    pub(super) fn new() -> Self {
+        Self { ordinary: None, symmetric: None }
+    }
+
+    /// The memory of one kind.
+    pub(super) fn memory(
+        &mut self,
+        comm: &mut Communicator,
+        job: &Job,
+        symmetric: bool,
+    ) -> Result<Memory<'_, T>, Error> {
+        let is_mine =
+            |case: &Case| case.symmetric == symmetric && is_float(case) == (size_of::<T>() == FLOAT_BYTES);
+        let units = units(job, size_of::<T>(), is_mine);
+        if symmetric {
+            if self.symmetric.is_none() {
+                self.symmetric = Some([comm.window(units[0])?, comm.window(units[1])?]);
+            }
+        } else if self.ordinary.is_none() {
+            self.ordinary = Some(units.map(|units| vec![T::POISON; units + PAGE / size_of::<T>()]));
+        }
+        Ok(match (&mut self.symmetric, &mut self.ordinary) {
+            (Some([input, output]), _) if symmetric => Memory::Symmetric { input, output },
+            (_, Some([input, output])) => Memory::Ordinary { input: at_page(input), output: at_page(output) },
+            _ => unreachable!("taken above"),
+        })
+    }
+}
+
+const FLOAT_BYTES: usize = size_of::<f32>();
+
+/// Whether its memory is f32, which saves calls the conversion from bytes.
+pub(super) fn is_float(case: &Case) -> bool {
+    case.data_type.0 == weftlink_comm::DataType::F32
+}
+
+/// The most units that rows of some cases need, of inputs and of outputs.
+fn units(job: &Job, unit_bytes: usize, of: impl Fn(&Case) -> bool) -> [usize; 2] {
+    let mut most = [0; 2];
+    for &(case, count) in &job.rows {
+        let case = &job.cases[case];
+        for aliasing in Aliasing::BOTH.into_iter().filter(|_| of(case)) {
+            let units = Slots::of(job, case, count, aliasing, unit_bytes).units();
+            most = [most[0].max(units[0]), most[1].max(units[1])];
+        }
+    }
+    most
+}
+
+/// The bytes that a job needs on all ranks.
+pub(super) fn bytes_needed(job: &Job) -> u64 {
+    let kinds = [(false, false), (false, true), (true, false), (true, true)];
+    let needed = kinds.map(|(symmetric, float)| {
+        let unit = if float { FLOAT_BYTES } else { 1 };
+        let units = units(job, unit, |case| case.symmetric == symmetric && is_float(case) == float);
+        units.iter().map(|units| (units * unit) as u64).fold(0, u64::saturating_add)
+    });
+    needed.into_iter().fold(0, u64::saturating_add).saturating_mul(job.ranks as u64)
+}
+
+fn at_page<T>(memory: &mut [T]) -> &mut [T] {
+    let first = memory.as_ptr().align_offset(PAGE);
+    &mut memory[first..]
+}
+
+/// Memory that calls use.
+pub(super) enum Memory<'a, T> {
+    Ordinary { input: &'a mut [T], output: &'a mut [T] },
+    Symmetric { input: &'a mut Window<T>, output: &'a mut Window<T> },
+}
+
+impl<T: Unit> Memory<'_, T> {
+    pub(super) fn input(&mut self, at: usize, length: usize) -> &mut [T] {
+        match self {
+            Memory::Ordinary { input, .. } => &mut input[at..at + length],
+            Memory::Symmetric { input, .. } => &mut input[at..at + length],
+        }
+    }
+
+    pub(super) fn output(&mut self, at: usize, length: usize) -> &mut [T] {
+        match self {
+            Memory::Ordinary { output, .. } => &mut output[at..at + length],
+            Memory::Symmetric { output, .. } => &mut output[at..at + length],
+        }
+    }
+
+    /// What a call passes: so many units from a place on, of the input and of the output.
+    #[inline]
+    pub(super) fn buffers(
+        &mut self,
+        input_at: usize,
+        gives: usize,
+        output_at: usize,
+        gets: usize,
+    ) -> Buffers<'_> {
+        match self {
+            Memory::Ordinary { input, output } => {
+                (&input[input_at..input_at + gives], &mut output[output_at..output_at + gets]).into()
+            }
+            Memory::Symmetric { input, output } => {
+                (input.part(input_at..input_at + gives), output.part_mut(output_at..output_at + gets)).into()
+            }
+        }
+    }
+
+    /// The same where input and output are one buffer.
+    #[inline]
+    pub(super) fn in_place(&mut self, at: usize, length: usize) -> Buffers<'_> {
+        match self {
+            Memory::Ordinary { output, .. } => (&mut output[at..at + length]).into(),
+            Memory::Symmetric { output, .. } => output.part_mut(at..at + length).into(),
+        }
+    }
+}
+
+/// What the last level of cache holds, as the kernel tells; 32 MiB where it does not.
+pub(super) fn cache_bytes() -> usize {
+    let size = |index: usize| {
+        let text =
+            std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size")).ok()?;
+        let text = text.trim();
+        let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+        let unit = match unit {
+            "" => 1,
+            "K" => 1 << 10,
+            "M" => 1 << 20,
+            _ => return None,
+        };
+        Some(number.parse::<usize>().ok()? * unit)
+    };
+    (0..8).filter_map(size).max().unwrap_or(32 << 20)
+}

@@ -1,0 +1,290 @@
+//! Tables of breakpoints from a file: what `weft bench --tune` writes and the environment variable `WEFT_TUNING` names.
+//!
+//! ```toml
+//! [[choice]]
+//! collective = "all-reduce"
+//! ranks = 2
+//! memory = "ordinary"      # or "readable", where the kernel reads it for peers, or "symmetric"
+//! up_to_bytes = 448        # of a block; the last choice of a collective goes on without end
+//! algorithm = "linear:ll"  # payload rides with its flags
+//! ```
+//!
+//! What a file does not mention stays as it was measured elsewhere; what it says of other numbers of ranks is read and
+//! passed over. Rank 0's file counts for all: it hands the text on, so that all read the same, and all fail alike.
+//!
+//! Deliberately absent: whether an algorithm can work in such memory. One that cannot is passed over when a call needs it,
+//! like one that is not proved for blocks of different lengths.
+
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+use weftlink_plan::{Algorithm, Collective};
+
+use super::{ANY, Choice, Memory, Table};
+use crate::bootstrap::Bootstrap;
+use crate::error::Error;
+use crate::header::kind;
+use crate::layout::LINE;
+use crate::line::{Line, PAYLOAD_WORDS};
+use crate::shared::lines_at;
+
+/// The environment variable that names a file.
+pub const VARIABLE: &str = "WEFT_TUNING";
+
+/// Longer files are refused.
+const BYTES_MAX: usize = 64 << 10;
+
+/// What is wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {what}")]
+pub struct TuningError {
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong there.
+    pub what: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    choice: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    collective: Spanned<String>,
+    ranks: u32,
+    memory: Spanned<String>,
+    up_to_bytes: Option<u64>,
+    algorithm: Spanned<String>,
+}
+
+/// Whether the text of a tuning file can be read, for so many ranks.
+pub fn check(text: &str, ranks: usize) -> Result<(), TuningError> {
+    Table::measured(ranks).parse(text, ranks).map(|_| ())
+}
+
+impl Table {
+    /// The same with the rows of a file in place of its own.
+    pub(crate) fn parse(mut self, text: &str, ranks: usize) -> Result<Self, TuningError> {
+        let at = |span: Range<usize>, what: String| TuningError { line: line(text, span.start), what };
+        if text.len() > BYTES_MAX {
+            return Err(at(0..0, format!("a tuning file has at most {BYTES_MAX} bytes")));
+        }
+        let file: File = toml::from_str(text)
+            .map_err(|error| at(error.span().unwrap_or_default(), error.message().trim().to_owned()))?;
+        let mut seen: Vec<((u8, Memory), u32)> = Vec::new();
+        for entry in file.choice {
+            let collective =
+                named(entry.collective.get_ref()).map_err(|what| at(entry.collective.span(), what))?;
+            let memory = match entry.memory.get_ref().as_str() {
+                "ordinary" => Memory::Ordinary,
+                "readable" => Memory::Readable,
+                "symmetric" => Memory::Symmetric,
+                other => {
+                    let what =
+                        format!("there is no {other:?} memory; there are ordinary, readable and symmetric");
+                    return Err(at(entry.memory.span(), what));
+                }
+            };
+            let choice = Choice::named(entry.algorithm.get_ref(), &collective)
+                .map_err(|what| at(entry.algorithm.span(), what))?;
+            let key = ((kind(&collective), memory), entry.ranks);
+            let is_first = !seen.contains(&key);
+            if is_first {
+                seen.push(key);
+            }
+            if entry.ranks as usize != ranks {
+                continue;
+            }
+            let row = &mut self.rows[usize::from(key.0.0)][memory as usize];
+            if is_first {
+                row.clear();
+            }
+            let up_to = entry.up_to_bytes.map_or(ANY, |bytes| usize::try_from(bytes).unwrap_or(ANY));
+            if row.last().is_some_and(|(before, _)| *before >= up_to) {
+                let what =
+                    "choices of a collective must go up in up_to_bytes, and only the last may have none";
+                return Err(at(entry.collective.span(), what.to_owned()));
+            }
+            row.push((up_to, choice));
+        }
+        Ok(self)
+    }
+
+    /// The table of a communicator: as it was measured elsewhere, or as rank 0's file says. All ranks call it.
+    pub(crate) fn agreed(bootstrap: &mut Bootstrap, said: &Line, deadline: Duration) -> Result<Self, Error> {
+        let size = bootstrap.size();
+        let file = (bootstrap.rank() == 0).then(|| std::env::var_os(VARIABLE)).flatten();
+        let text = file.filter(|path| !path.is_empty()).map(|path| {
+            let name = path.display().to_string();
+            match read(&path) {
+                Ok(text) => format!("{name}\n{text}"),
+                Err(error) => format!("{name}\n\0{error}"),
+            }
+        });
+        if let Some(text) = &text {
+            said.write_payload(&[text.len() as u64]);
+        }
+        // Sharing is a barrier: what rank 0 wrote before is there after it.
+        bootstrap.share("weft: is there a tuning file", 0, deadline)?;
+        let mut length = [0];
+        said.read_payload(&mut length);
+        let Some(text) = hand_on(bootstrap, text, length[0] as usize, deadline)? else {
+            return Ok(Self::measured(size));
+        };
+        let (name, text) = text.split_once('\n').unwrap_or((&text, ""));
+        match text.strip_prefix('\0') {
+            Some(error) => Err(Error::Misuse(format!("cannot read {VARIABLE}={name}: {error}"))),
+            None => Self::measured(size)
+                .parse(text, size)
+                .map_err(|error| Error::Misuse(format!("{VARIABLE}={name}: {error}"))),
+        }
+    }
+}
+
+/// As much of a file as may be, and a byte more.
+fn read(path: &OsStr) -> io::Result<String> {
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Gives all ranks the text that rank 0 has, of a length that all know; nothing if it has none.
+fn hand_on(
+    bootstrap: &mut Bootstrap,
+    text: Option<String>,
+    length: usize,
+    deadline: Duration,
+) -> Result<Option<String>, Error> {
+    if length == 0 {
+        return Ok(None);
+    }
+    const LINE_BYTES: usize = PAYLOAD_WORDS * size_of::<u64>();
+    let count = length.div_ceil(LINE_BYTES);
+    let memory = bootstrap.share("weft: tuning file", count * LINE, deadline)?;
+    let lines = lines_at(&memory, 0, count);
+    if let Some(text) = text {
+        for (line, part) in lines.iter().zip(text.as_bytes().chunks(LINE_BYTES)) {
+            let mut bytes = [0; LINE_BYTES];
+            bytes[..part.len()].copy_from_slice(part);
+            let mut words = [0; PAYLOAD_WORDS];
+            for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(size_of::<u64>())) {
+                *word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            }
+            line.write_payload(&words);
+        }
+    }
+    bootstrap.share("weft: tuning file is written", 0, deadline)?;
+    let mut bytes = Vec::with_capacity(count * LINE_BYTES);
+    for line in lines {
+        let mut words = [0; PAYLOAD_WORDS];
+        line.read_payload(&mut words);
+        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    }
+    bytes.truncate(length);
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+impl Choice {
+    /// `ring`, or `ring:ll`.
+    fn named(name: &str, collective: &Collective) -> Result<Self, String> {
+        let (algorithm, packets) = match name.split_once(':') {
+            None => (name, false),
+            Some((algorithm, "ll")) => (algorithm, true),
+            Some((_, other)) => return Err(format!("after the colon may be ll, not {other:?}")),
+        };
+        let algorithm: Algorithm = algorithm.parse()?;
+        if !algorithm.does(collective) {
+            return Err(format!("{algorithm} does no {}", collective.name()));
+        }
+        Ok(Choice { algorithm, packets })
+    }
+}
+
+/// The collective of a name, with any root.
+fn named(name: &str) -> Result<Collective, String> {
+    let others = [Collective::SendReceive { messages: Vec::new() }, Collective::Neighbours { torus: [1; 3] }];
+    let all: Vec<Collective> = Collective::KINDS.into_iter().chain(others).collect();
+    all.iter().find(|collective| collective.name() == name).cloned().ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(Collective::name).collect();
+        format!("there is no collective called {name:?}; there are {}", names.join(", "))
+    })
+}
+
+fn line(text: &str, at: usize) -> usize {
+    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "\
+[[choice]]
+collective = \"all-reduce\"
+ranks = 2
+memory = \"ordinary\"
+up_to_bytes = 100
+algorithm = \"exchange-ll\"
+
+[[choice]]
+collective = \"all-reduce\"
+ranks = 2
+memory = \"ordinary\"
+algorithm = \"ring:ll\"
+
+[[choice]]
+collective = \"all-reduce\"
+ranks = 3
+memory = \"ordinary\"
+algorithm = \"ring\"
+";
+
+    fn choice(table: &Table, memory: Memory, bytes: usize) -> (Algorithm, bool) {
+        let Choice { algorithm, packets } = table.choice(kind(&Collective::AllReduce), memory, bytes);
+        (algorithm, packets)
+    }
+
+    #[test]
+    fn a_file_replaces_what_it_mentions() {
+        let table = Table::measured(2).parse(FILE, 2).unwrap();
+        assert_eq!(choice(&table, Memory::Ordinary, 100), (Algorithm::ExchangeLl, false));
+        assert_eq!(choice(&table, Memory::Ordinary, 101), (Algorithm::Ring, true));
+        assert_eq!(choice(&table, Memory::Ordinary, 1 << 30), (Algorithm::Ring, true));
+        let built_in = Table::measured(2);
+        for bytes in [8, 1 << 20] {
+            let [file, elsewhere] = [&table, &built_in].map(|table| choice(table, Memory::Symmetric, bytes));
+            assert_eq!(file, elsewhere);
+        }
+        let table = Table::measured(4).parse(FILE, 4).unwrap();
+        assert_eq!(choice(&table, Memory::Ordinary, 8), choice(&Table::measured(4), Memory::Ordinary, 8));
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_line() {
+        for (from, to, line, told) in [
+            ("\"exchange-ll\"", "\"rign\"", 6, "no algorithm called \"rign\""),
+            ("\"ring:ll\"", "\"ring:simple\"", 12, "may be ll, not \"simple\""),
+            ("\"exchange-ll\"", "\"bruck\"", 6, "bruck does no all-reduce"),
+            ("\"all-reduce\"", "\"allreduce\"", 2, "no collective called \"allreduce\""),
+            ("\"ordinary\"", "\"cold\"", 4, "no \"cold\" memory"),
+            ("up_to_bytes = 100", "up_to_bytes = -1", 5, "-1"),
+            ("up_to_bytes = 100\n", "", 8, "only the last may have none"),
+            ("ranks = 2", "rank = 2", 3, "unknown field"),
+            ("ranks = 2", "ranks = ", 3, ""),
+        ] {
+            let error = check(&FILE.replacen(from, to, 1), 2).unwrap_err();
+            assert_eq!(error.line, line, "{to}: {error}");
+            assert!(error.what.contains(told), "{to}: {error}");
+        }
+        assert!(check(&"#".repeat(BYTES_MAX + 1), 2).unwrap_err().what.contains("at most"));
+        assert_eq!(check("", 2), Ok(()));
+    }
+}

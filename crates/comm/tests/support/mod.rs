@@ -83,7 +83,7 @@ impl Rank {
         let is_symmetric = match case.memory {
             Memory::Ordinary | Memory::Readable => false,
             Memory::Symmetric => true,
-            Memory::Mixed => rank % 2 == 0,
+            Memory::Mixed => rank.is_multiple_of(2),
         };
         // Where buffers lie differs from rank to rank, and must not matter; nor that elements are aligned.
         let first = MARGIN + 16 * rank as usize + if number % 4 == 3 { 1 } else { 0 };
@@ -91,7 +91,7 @@ impl Rank {
         let (input_at, output_at, total) = case.in_one_buffer(rank);
         let (input_length, output_length) = (bytes(given.clone()), bytes(gotten.clone()));
         // Ranks that give or get nothing may pass something all the same: it is neither read nor written.
-        let idle = if number % 2 == 0 { size * 3 } else { 0 };
+        let idle = if number.is_multiple_of(2) { size * 3 } else { 0 };
         let [input_range, output_range] = if in_place {
             [(input_at * size, input_length), (output_at * size, output_length)]
                 .map(|(at, length)| first + at..first + at + length)
@@ -208,7 +208,7 @@ fn are_all_symmetric(case: &Case) -> bool {
     match case.memory {
         Memory::Ordinary | Memory::Readable => false,
         Memory::Symmetric => true,
-        Memory::Mixed => (0..case.ranks).all(|rank| rank % 2 == 0 || !has_elements(case, rank)),
+        Memory::Mixed => (0..case.ranks).all(|rank| rank.is_multiple_of(2) || !has_elements(case, rank)),
     }
 }
 

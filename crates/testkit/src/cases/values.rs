@@ -180,7 +180,7 @@ pub fn input(case: &Case, rank: u32) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(count * size_of::<T>());
         for at in 0..count as u64 {
             let word = mix(u64::from(rank + 1) << 40 | at);
-            let value = if word % STRANGE_EVERY == 0 { T::strange(mix(word)) } else { T::from_random(mix(word)) };
+            let value = if word.is_multiple_of(STRANGE_EVERY) { T::strange(mix(word)) } else { T::from_random(mix(word)) };
             value.write(&mut bytes);
         }
         bytes

@@ -147,6 +147,8 @@ fn fits(key: &Key, plan: Arc<Verified>) -> Result<Arc<Verified>, Error> {
         misuse(&format!("is not proved for buffers that are passed {aliasing}"))
     } else if key.uneven && !plan.uneven {
         misuse("is not proved for blocks of different lengths")
+    } else if key.uneven && plan.needs_windows() && !places_are_known(&key.collective) {
+        misuse("reaches into blocks whose places only their rank knows")
     } else if !key.commutes && !plan.in_rank_order() {
         misuse("does not combine ranks in their order")
     } else if !reachable {
@@ -154,6 +156,11 @@ fn fits(key: &Key, plan: Arc<Verified>) -> Result<Arc<Verified>, Error> {
     } else {
         Ok(plan)
     }
+}
+
+/// Whether ranks know where blocks of different lengths lie in the buffers that their peers let them reach.
+fn places_are_known(collective: &Collective) -> bool {
+    matches!(collective, Collective::AllGather | Collective::ReduceScatter | Collective::Gather { .. })
 }
 
 /// A plan of a built-in algorithm, proved once in a process however many of its threads are ranks.

@@ -5,7 +5,7 @@
 use weftlink_plan::collective::Promise;
 use weftlink_plan::domain::chunks::Origin;
 use weftlink_plan::plan::{Buffer, Input, Lane, Op, Output, Place, Remote, Step, Wait};
-use weftlink_plan::{Cut, Verified};
+use weftlink_plan::{Collective, Cut, Verified};
 
 use crate::kernels::Store;
 use crate::layout::{FifoPlace, Layout};
@@ -32,6 +32,38 @@ pub(crate) struct Shape {
 pub(crate) struct Lengths {
     pub(crate) input: Vec<usize>,
     pub(crate) output: Vec<usize>,
+}
+
+impl Lengths {
+    /// The elements of some rank's block, as far as the rank whose lengths these are can know.
+    pub(crate) fn of(
+        &self,
+        collective: &Collective,
+        ranks: u32,
+        me: u32,
+        (rank, buffer, block): (u32, Buffer, u32),
+    ) -> Option<usize> {
+        // What lies in an output came from an input.
+        let (rank, block) = match buffer {
+            Buffer::Input | Buffer::Scratch => (rank, block),
+            Buffer::Output => match collective.promise(rank, ranks, block)? {
+                Promise::Copy { rank, block } => (rank, block),
+                Promise::Reduction { block, .. } => (me, block),
+            },
+        };
+        let is_mine = rank == me || collective.reduces();
+        let own = self.input.get(block as usize).filter(|_| is_mine).copied();
+        let got = || {
+            let is_it = |number: &u32| match collective.promise(me, ranks, *number) {
+                Some(Promise::Copy { rank: from, block: of }) => (from, of) == (rank, block),
+                Some(Promise::Reduction { block: of, .. }) => of == block,
+                None => false,
+            };
+            let number = (0..collective.gets(me, ranks)).find(is_it)?;
+            self.output.get(number as usize).copied()
+        };
+        own.or_else(got)
+    }
 }
 
 /// What one rank does in one call.
@@ -301,27 +333,7 @@ impl Compiler<'_> {
     fn block(&self, shape: &Shape, rank: u32, buffer: Buffer, block: u32) -> Result<usize, Unfit> {
         let Some(lengths) = &shape.uneven else { return Ok(shape.count) };
         let (collective, ranks) = (&self.plan.collective, self.plan.ranks);
-        // What lies in an output came from an input.
-        let (rank, block) = match buffer {
-            Buffer::Input | Buffer::Scratch => (rank, block),
-            Buffer::Output => match collective.promise(rank, ranks, block) {
-                Some(Promise::Copy { rank, block }) => (rank, block),
-                Some(Promise::Reduction { block, .. }) => (self.rank, block),
-                None => return Err(Unfit::Length),
-            },
-        };
-        let is_mine = rank == self.rank || collective.reduces();
-        let own = lengths.input.get(block as usize).filter(|_| is_mine).copied();
-        let got = || {
-            let is_it = |number: &u32| match collective.promise(self.rank, ranks, *number) {
-                Some(Promise::Copy { rank: from, block: of }) => (from, of) == (rank, block),
-                Some(Promise::Reduction { block: of, .. }) => of == block,
-                None => false,
-            };
-            let number = (0..collective.gets(self.rank, ranks)).find(is_it)?;
-            lengths.output.get(number as usize).copied()
-        };
-        own.or_else(got).ok_or(Unfit::Length)
+        lengths.of(collective, ranks, self.rank, (rank, buffer, block)).ok_or(Unfit::Length)
     }
 
     /// The number of this rank's end of a FIFO, and whether its payload rides with its flags.

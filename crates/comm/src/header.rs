@@ -273,8 +273,11 @@ impl fmt::Display for Header {
                 let name = NAMES.get(usize::from(code)).copied().unwrap_or("unknown call");
                 write!(f, "{name}")?;
                 if name != "barrier" {
-                    let blocks = if self.uneven { "blocks of up to " } else { "" };
-                    write!(f, " of {blocks}{count} {element}")?;
+                    match (self.uneven, count) {
+                        (false, _) => write!(f, " of {count} {element}")?,
+                        (true, 0) => write!(f, " of blocks of {element}")?,
+                        (true, _) => write!(f, " of blocks of up to {count} {element}")?,
+                    }
                 }
                 if let Some(reduction) = self.reduction {
                     write!(f, " ({reduction})")?;

@@ -101,7 +101,8 @@ impl From<Reduction> for Operation<'_> {
 }
 
 impl<'a> Operation<'a> {
-    /// The sum of all ranks' inputs, this rank's multiplied by a factor first. Elements have the factor's type.
+    /// The sum of all ranks' inputs, this rank's multiplied by a factor first. Elements have the factor's type. In place, all of
+    /// the buffer that is passed is multiplied, and then the result is written to where it belongs.
     pub fn premultiplied_sum<T: Data>(factor: T) -> Self {
         let mut bytes = [0; FACTOR_BYTES];
         let length = size_of::<T>().min(FACTOR_BYTES);

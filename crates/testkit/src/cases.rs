@@ -1,145 +1,211 @@
-//! The cases every backend must pass, read from `testdata/cases/`: a collective call as data.
+//! The cases every backend must pass, read from `testdata/cases/`: a collective call as data, with what it is given and
+//! what it should give.
+//!
+//! A [`Case`] says what all ranks call and how they pass their buffers; everything is counted in elements. [`values`] has
+//! the inputs and, by the oracle, the outputs, both as bytes, so that a backend needs no type of its own for each type of
+//! element. What a plan cannot do is no case ([`Case::skip`]); what a backend cannot do is for the backend to skip, by
+//! name.
+//!
+//! Deliberately absent: functions of the caller's as reductions, which are code and no data.
+
+mod file;
+pub mod values;
 
 use serde::Deserialize;
-use weftlink_plan::{Algorithm, Aliasing, Plan};
+use weftlink_plan::collective::Promise;
+use weftlink_plan::plan::{Output, Protocol};
+use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Plan, Reduction};
 
-const ALL_REDUCE: &str = include_str!("../../../testdata/cases/all-reduce.toml");
+pub use file::{COLLECTIVES, cases_of};
 
 /// One call that all ranks make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
+    /// What is called, with its root, its messages or its torus.
+    pub collective: Collective,
     /// How many ranks there are.
     pub ranks: u32,
-    /// Elements per rank.
-    pub count: usize,
+    /// How long blocks are.
+    pub counts: Counts,
+    /// What they consist of.
+    pub data_type: DataType,
+    /// With what they are combined; nothing if they are only moved.
+    pub reduction: Option<Reduction>,
     /// Whether input and output are one buffer.
     pub aliasing: Aliasing,
     /// What kind of memory they are.
     pub memory: Memory,
     /// What plan is run.
-    pub algorithm: Algorithm,
-    /// With how many lanes, where the algorithm can use several.
-    pub lanes: u32,
+    pub by: By,
+}
+
+/// How long the blocks of a call are, in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Counts {
+    /// All alike.
+    Even(usize),
+    /// None longer than this, some of them empty.
+    Uneven(usize),
 }
 
 /// What kind of memory a call's buffers are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Memory {
     /// Memory of its rank only.
     Ordinary,
+    /// The same, where the system lets peers read it.
+    Readable,
     /// Memory that all ranks allocated together and can reach.
     Symmetric,
+    /// Symmetric on ranks of even number, ordinary on the others.
+    Mixed,
 }
 
-/// The element types that cases use; more will follow.
-#[derive(Clone, Copy, Debug, Deserialize)]
-enum Type {
-    #[serde(rename = "f32")]
-    F32,
-}
-
-/// The reductions that cases use; more will follow.
-#[derive(Clone, Copy, Debug, Deserialize)]
-enum Op {
-    #[serde(rename = "sum")]
-    Sum,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    group: Vec<Group>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Group {
-    #[expect(dead_code, reason = "it is for those who read the file")]
-    about: String,
-    ranks: Vec<u32>,
-    counts: Vec<usize>,
-    types: Vec<Type>,
-    ops: Vec<Op>,
-    aliasing: Vec<Aliasing>,
-    memory: Vec<Memory>,
-    algorithms: Vec<String>,
-    lanes: Vec<u32>,
-}
-
-/// All cases of all-reduce.
-///
-/// # Panics
-/// If the file of cases is not right.
-pub fn all_reduce() -> Vec<Case> {
-    let file: File = toml::from_str(ALL_REDUCE).unwrap_or_else(|error| panic!("the file of cases: {error}"));
-    file.group.iter().flat_map(Group::cases).collect()
-}
-
-impl Group {
-    fn cases(&self) -> Vec<Case> {
-        let mut cases = Vec::new();
-        for (Type::F32, Op::Sum) in self.types.iter().flat_map(|ty| self.ops.iter().map(move |op| (ty, op))) {
-            for &ranks in &self.ranks {
-                for name in &self.algorithms {
-                    let algorithm: Algorithm = name.parse().unwrap_or_else(|error| panic!("{error}"));
-                    for &lanes in &self.lanes {
-                        for &count in &self.counts {
-                            for &aliasing in &self.aliasing {
-                                for &memory in &self.memory {
-                                    cases.push(Case { ranks, count, aliasing, memory, algorithm, lanes });
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        cases
-    }
+/// What plan a case is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum By {
+    /// The one that the backend chooses.
+    Chosen,
+    /// An algorithm's, on ranks that know nothing of their wiring.
+    Algorithm {
+        /// Which.
+        algorithm: Algorithm,
+        /// Whether payload rides with its flags.
+        packets: bool,
+        /// With how many lanes, where it can use several.
+        lanes: u32,
+    },
 }
 
 impl Case {
-    /// The plan it runs, not yet verified.
-    pub fn plan(&self) -> Plan {
-        self.algorithm.plan(self.ranks, self.lanes)
+    /// The plan it runs, not yet verified; nothing if the backend chooses. Refused if there is none.
+    pub fn plan(&self) -> Option<Result<Plan, String>> {
+        let By::Algorithm { algorithm, packets, lanes } = self.by else { return None };
+        let protocol = if packets { Protocol::Ll } else { Protocol::Simple };
+        let plan = match packets {
+            false => algorithm.flat(&self.collective, self.ranks, lanes),
+            true => algorithm.flat_with(&self.collective, self.ranks, lanes, protocol),
+        };
+        Some(plan.map_err(|why| why.to_string()))
     }
 
-    /// Why it cannot be run, if that follows from the plan alone.
-    pub fn skip(&self, plan: &Plan) -> Option<&'static str> {
-        if !plan.aliasing.contains(&self.aliasing) {
+    /// Why it is no case for this plan, or for any if the backend chooses.
+    pub fn skip(&self, plan: Option<&Plan>) -> Option<&'static str> {
+        if matches!(self.counts, Counts::Uneven(_)) {
+            if !self.collective.may_be_uneven() {
+                return Some("the collective has blocks of one length");
+            }
+            let lengths = |rank| (self.given(rank), self.gotten(rank));
+            let fits = (0..self.ranks).map(lengths).all(|(given, gotten)| given == gotten);
+            if self.aliasing == Aliasing::InPlace && !self.is_one_sided() && !fits {
+                return Some("blocks that differ in length do not lie in one buffer");
+            }
+        }
+        let plan = plan?;
+        let sends = |output: &Output| matches!(output, Output::Sent { .. });
+        let steps = || plan.programs.iter().flat_map(|program| &program.lanes).flat_map(|lane| lane.steps());
+        let By::Algorithm { algorithm, packets, .. } = self.by else { return None };
+        if !plan.groups.is_empty() {
+            Some("the plan needs a switch that computes")
+        } else if packets && algorithm == Algorithm::ExchangeLl {
+            Some("its messages carry their flags anyway")
+        } else if packets && !steps().any(|step| step.outputs.iter().any(sends)) {
+            Some("the plan sends no messages that could carry their flags")
+        } else if !plan.aliasing.contains(&self.aliasing) && self.collective.root().is_none() {
             Some("the plan does not claim this aliasing")
-        } else if plan.needs_windows() && self.memory == Memory::Ordinary {
-            Some("the plan reaches into peers' buffers, which are not symmetric")
+        } else if matches!(self.counts, Counts::Uneven(_)) && !plan.uneven {
+            Some("the plan is not for blocks of different lengths")
         } else {
-            None
+            match self.memory {
+                Memory::Ordinary | Memory::Mixed if plan.needs_windows() => {
+                    Some("the plan reaches into peers' buffers, which are not symmetric")
+                }
+                Memory::Readable if plan.writes_to_peers() => {
+                    Some("the plan writes into peers' buffers, which can only be read")
+                }
+                Memory::Ordinary | Memory::Mixed | Memory::Readable | Memory::Symmetric => None,
+            }
         }
     }
 
-    /// Each rank's input: numbers with full mantissas, so that another order of additions shows in the last bits.
-    pub fn inputs(&self) -> Vec<Vec<f32>> {
-        (0..self.ranks).map(|rank| (0..self.count).map(|at| number(rank, at)).collect()).collect()
+    /// The lengths of the blocks that a rank gives.
+    pub fn given(&self, rank: u32) -> Vec<usize> {
+        (0..self.collective.gives(rank, self.ranks)).map(|block| self.length(rank, block)).collect()
+    }
+
+    /// The lengths of the blocks that a rank gets.
+    pub fn gotten(&self, rank: u32) -> Vec<usize> {
+        let length = |block| match self.collective.promise(rank, self.ranks, block) {
+            Some(Promise::Copy { rank, block }) => self.length(rank, block),
+            Some(Promise::Reduction { block, .. }) => self.length(0, block),
+            None => 0,
+        };
+        (0..self.collective.gets(rank, self.ranks)).map(length).collect()
+    }
+
+    /// The length of a block of a rank's input. Where blocks are reduced, all ranks' are alike.
+    pub fn length(&self, rank: u32, block: u32) -> usize {
+        match self.counts {
+            Counts::Even(count) => count,
+            Counts::Uneven(most) => {
+                let rank = if self.collective.reduces() { 0 } else { rank };
+                let word = mix((u64::from(rank) << 32 | u64::from(block)) ^ most as u64);
+                // One in four is empty, and one as long as can be.
+                match word % 4 {
+                    0 => 0,
+                    1 => most,
+                    _ => (word >> 8) as usize % (most + 1),
+                }
+            }
+        }
+    }
+
+    /// Where a rank's input and output start in its buffer if they are one, and how long that is.
+    pub fn in_one_buffer(&self, rank: u32) -> (usize, usize, usize) {
+        let (given, gotten) = (self.given(rank), self.gotten(rank));
+        let (input, output): (usize, usize) = (given.iter().sum(), gotten.iter().sum());
+        let before = |lengths: &[usize]| lengths[..rank as usize].iter().sum();
+        match self.collective {
+            _ if given.is_empty() || gotten.is_empty() => (0, 0, input.max(output)),
+            Collective::AllGather | Collective::Gather { .. } => (before(&gotten), 0, output),
+            Collective::ReduceScatter | Collective::Scatter { .. } => (0, before(&given), input),
+            _ => (0, 0, input.max(output)),
+        }
+    }
+
+    /// Whether in place means that the smaller side lies in the larger.
+    fn is_one_sided(&self) -> bool {
+        use Collective::{AllGather, Gather, ReduceScatter, Scatter};
+        matches!(self.collective, AllGather | ReduceScatter | Gather { .. } | Scatter { .. })
     }
 }
 
-/// A number between 1 and 2 that looks random.
-fn number(rank: u32, at: usize) -> f32 {
-    let mixed = (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        ^ u64::from(rank + 1).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    let bits = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 41;
-    f32::from_bits(0x3f80_0000 | bits as u32)
+impl std::fmt::Display for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Case { collective, ranks, counts, data_type, reduction, aliasing, memory, by } = self;
+        let by = match by {
+            By::Chosen => "the plan that is chosen".to_owned(),
+            By::Algorithm { algorithm, packets, lanes } => {
+                format!("{algorithm}{} with {lanes} lanes", if *packets { ":ll" } else { "" })
+            }
+        };
+        let reduction = reduction.map_or(String::new(), |reduction| format!("{reduction} "));
+        write!(f, "{reduction}{collective} of {counts:?} {data_type}, {ranks} ranks, {aliasing}, ")?;
+        write!(f, "{memory:?} memory, by {by}")
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The algorithms that do a collective of so many ranks, without a switch that computes.
+pub fn doing(collective: &Collective, ranks: u32) -> impl Iterator<Item = Algorithm> {
+    let plan = move |algorithm: &Algorithm| algorithm.flat(collective, ranks, 1);
+    Algorithm::ALL.into_iter().filter(move |it| plan(it).is_ok_and(|plan| plan.groups.is_empty()))
+}
 
-    #[test]
-    fn the_file_has_cases_and_inputs_differ() {
-        let cases = all_reduce();
-        assert!(cases.len() > 1000, "{} cases", cases.len());
-        let inputs = cases.iter().find(|case| case.ranks == 2 && case.count == 1000).unwrap().inputs();
-        assert!(inputs.iter().flatten().all(|value| (1.0..2.0).contains(value)));
-        assert!(inputs[0].iter().zip(&inputs[1]).all(|(a, b)| a != b));
-    }
+/// The finaliser of SplitMix64: numbers that look random, the same for every backend.
+pub fn mix(number: u64) -> u64 {
+    let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
 }

@@ -31,7 +31,7 @@ pub use trace::Taken;
 use crate::bootstrap::Bootstrap;
 use crate::buffers::Buffers;
 use crate::choose::{self, Choice, Key, Memory, Table};
-use crate::compile::Unfit;
+use crate::compile::{Lengths, Unfit};
 use crate::data::{Data, Elements};
 use crate::engine::{Engine, Ports, Silent, Stopped, Tracer, Waiting};
 use crate::error::Error;
@@ -244,7 +244,7 @@ impl Communicator {
             data_type: fitted.elements.data_type,
             element_bytes: fitted.elements.code(),
             root: collective.root().unwrap_or(0),
-            detail: detail(collective) | request.tag,
+            detail: detail(collective, fitted.shape.uneven.as_deref()) | request.tag,
             input: fitted.input_location,
             output: fitted.output_location,
         }
@@ -258,7 +258,11 @@ impl Communicator {
         fitted: &Fitted,
         header: &Header,
     ) -> Result<(usize, usize), Error> {
-        let bytes = fitted.shape.count * fitted.shape.element_bytes;
+        // Of blocks of different lengths no rank knows the longest before the call.
+        let bytes = match fitted.shape.uneven {
+            None => fitted.shape.count * fitted.shape.element_bytes,
+            Some(_) => usize::MAX,
+        };
         let ordinary = if self.readable { Memory::Readable } else { Memory::Ordinary };
         let [private, symmetric] = [ordinary, Memory::Symmetric].map(|memory| {
             let choice = self.table.choice(kind(request.collective), memory, bytes);
@@ -347,7 +351,7 @@ impl Communicator {
             let reached = reached(&self.engines[index], &call.header);
             return Err(self.fail(&call, &stopped, reached));
         }
-        let is_symmetric = index != symmetric && request.buffers.is_symmetric();
+        let is_symmetric = index != symmetric && call.header.is_symmetric();
         if is_symmetric || fitted.shape.uneven.is_some() {
             let all = self.meet(&call, &mut fitted)?;
             if is_symmetric && all {
@@ -494,7 +498,9 @@ impl Communicator {
             return Err(self.fail(&call, &stopped, [None; 2]));
         }
         self.shared.announce(self.rank, &call);
-        let purpose = format!("weft: call #{number}, {header}");
+        // All ranks say the same, so what differs between ranks of one call is left out.
+        let count = if header.uneven { 0 } else { header.count };
+        let purpose = format!("weft: call #{number}, {}", Header { count, ..header });
         self.bootstrap.share(&purpose, bytes, self.options.deadline).map_err(|error| {
             let (rank, reason) = (self.rank as u32, Reason::Memory.code());
             self.shared.waiter.abort(AbortCode { rank, reason });
@@ -594,14 +600,24 @@ fn operation_misuse(request: &Request<'_>) -> Error {
     })
 }
 
-/// What else a collective is about, beside its kind and root, in 32 bits.
-fn detail(collective: &Collective) -> u32 {
-    let words: &mut dyn Iterator<Item = u32> = match collective {
-        Collective::SendReceive { messages } => &mut messages.iter().flat_map(|&(from, to)| [from, to]),
-        Collective::Neighbours { torus } => &mut torus.iter().copied(),
-        _ => return 0,
-    };
-    words.fold(0x811c_9dc5, |hash, word| (hash ^ word).wrapping_mul(0x0100_0193).rotate_left(13))
+/// What else a collective is about, beside its kind and root, in 32 bits. Lengths of blocks count where all ranks know all of
+/// them.
+fn detail(collective: &Collective, uneven: Option<&Lengths>) -> u32 {
+    let hash = |hash: u32, word: u32| (hash ^ word).wrapping_mul(0x0100_0193).rotate_left(13);
+    const START: u32 = 0x811c_9dc5;
+    match (collective, uneven) {
+        (Collective::AllGather, Some(uneven)) => words(&uneven.output).fold(START, hash),
+        (Collective::ReduceScatter, Some(uneven)) => words(&uneven.input).fold(START, hash),
+        (Collective::SendReceive { messages }, _) => {
+            messages.iter().flat_map(|&(from, to)| [from, to]).fold(START, hash)
+        }
+        (Collective::Neighbours { torus }, _) => torus.iter().copied().fold(START, hash),
+        _ => 0,
+    }
+}
+
+fn words(lengths: &[usize]) -> impl Iterator<Item = u32> {
+    lengths.iter().flat_map(|&length| [length as u32, (length as u64 >> 32) as u32])
 }
 
 impl Drop for Communicator {

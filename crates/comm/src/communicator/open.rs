@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use weftlink_plan::Collective;
 
-use super::{Communicator, Request};
+use super::{Communicator, Request, fit};
 use crate::buffers::Buffers;
 use crate::counter::Counter;
 use crate::data::{Data, Elements};
@@ -84,7 +84,7 @@ impl Communicator {
             let signals = Signals { counters, sent: none.clone(), awaited: none, _memory: memory };
             self.signals = Some(Box::new(signals));
         }
-        self.tagged_barrier(tag(window.number(), OPENS))?;
+        self.run(opening(window.number()))?;
         Ok(Open { comm: self, window, closed: false })
     }
 
@@ -96,6 +96,11 @@ impl Communicator {
 
 pub(crate) const OPENS: u32 = 1;
 pub(crate) const CLOSES: u32 = 2;
+
+/// The call that opens a window.
+fn opening(window: u16) -> Request<'static> {
+    Request { tag: tag(window, OPENS), ..Request::new(&Collective::Barrier, Buffers::none()) }
+}
 
 fn tag(window: u16, what: u32) -> u32 {
     u32::from(window) << 2 | what
@@ -126,8 +131,8 @@ impl<T: Data> Open<'_, T> {
         (to, target): (usize, usize),
     ) -> Result<(), Error> {
         let (length, start) = (source.len(), source.start);
-        let overlap = from == to && start < target + length && target < start + length;
-        if overlap && length > 0 {
+        let overlap = from == to && start.abs_diff(target) < length;
+        if overlap {
             let what =
                 format!("elements {source:?} of rank {from} overlap where they are copied to, {target}");
             return Err(Error::Misuse(what));
@@ -223,7 +228,13 @@ impl<T: Data> Open<'_, T> {
 
     #[cold]
     fn fail(&mut self, stop: Stop, rank: u32, counter: u32) -> Error {
-        let header = Header::allocating(What::Window, 0, self.len(), Elements::of::<T>());
+        // The call that is still going on is the opening, as it was announced.
+        let request = opening(self.window.number());
+        let fitted = match fit(&request, self.comm.caller()) {
+            Ok(fitted) => fitted,
+            Err(misuse) => return misuse,
+        };
+        let header = self.comm.header(&request, &fitted);
         let call = Call {
             header,
             signature: header.signature(),

@@ -105,7 +105,7 @@ impl Engine {
         call: &Call<'_>,
         tracer: &mut impl Tracer,
     ) -> Result<(), Box<Stopped>> {
-        let run = Run { shared, call, program: &self.programs[self.current] };
+        let run = Run { shared, call, program: &self.programs[self.current], rank: self.state.rank };
         self.state.run(&run, ports, tracer)
     }
 
@@ -133,6 +133,7 @@ struct Run<'a> {
     shared: &'a Shared,
     call: &'a Call<'a>,
     program: &'a Program,
+    rank: u32,
 }
 
 /// Where and why a call stopped.

@@ -191,11 +191,20 @@ impl State {
         let header = Header::unpack(run.shared.header(peer as usize, run.call.number).announcement());
         let mine = &run.call.header;
         // A signature is a hash. Where peers reach into each other's memory, chance is not enough.
-        let same =
-            |header: &Header| (header.what, header.plan, header.count, header.element_bytes, header.detail);
+        let uneven = mine.uneven;
+        let same = |header: &Header| {
+            let count = if uneven { 0 } else { header.count };
+            (header.what, header.plan, header.uneven, count, header.element_bytes, header.detail)
+        };
         assert!(
             same(&header) == same(mine),
             "this is an {mine}, but rank {peer} makes an {header}, whose signature is the same by chance"
+        );
+        // Only a root that gathers relies on what others say of their lengths; the rest of them is in the detail.
+        let gives = header.count as usize * usize::from(header.element_bytes);
+        assert!(
+            !uneven || run.call.collective.root().is_none() || run.room(peer, Buffer::Input) <= gives,
+            "rank {peer} gives less than the counts of this {mine} say"
         );
         for (buffer, location) in [(Buffer::Input, header.input), (Buffer::Output, header.output)] {
             self.bases[base_of(peer, buffer) as usize] = match location {
@@ -240,16 +249,23 @@ impl Run<'_> {
         }
     }
 
-    /// The bytes that a peer's buffer must have for this call.
+    /// The bytes that a peer's buffer must have for this call: of uneven blocks those that this rank knows of, since it
+    /// reaches no further.
     fn room(&self, peer: u32, buffer: Buffer) -> usize {
+        let (collective, ranks, shape) = (self.call.collective, self.shared.size(), &self.program.shape);
         let blocks = match buffer {
-            Buffer::Input => self.call.collective.gives(peer, self.shared.size()),
-            Buffer::Output => self.call.collective.gets(peer, self.shared.size()),
+            Buffer::Input => collective.gives(peer, ranks),
+            Buffer::Output => collective.gets(peer, ranks),
             Buffer::Scratch => 0,
         };
-        // Blocks of different lengths are together no shorter than one of them; plans that reach into them know them all.
-        let blocks = if self.program.shape.uneven.is_some() { blocks.min(1) } else { blocks };
-        blocks as usize * self.program.shape.count * self.program.element_bytes
+        let elements = match &shape.uneven {
+            None => blocks as usize * shape.count,
+            Some(lengths) => {
+                let known = |block| lengths.of(collective, ranks, self.rank, (peer, buffer, block));
+                (0..blocks).map_while(known).sum()
+            }
+        };
+        elements * self.program.element_bytes
     }
 }
 

@@ -1,0 +1,227 @@
+//! What goes wrong in any collective is an error that names who, on every rank it concerns: a rank that stays away, one that
+//! leaves, one that calls something else. `faults.rs` has what concerns one collective or the communicator as a whole.
+//!
+//! Some calls need nothing of some ranks: a root that has sent is through. So every call is followed by a barrier, in which such a rank
+//! learns of it at the latest.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Barrier;
+use std::time::Duration;
+
+use weftlink_comm::{Buffers, Communicator, DataType, Error, Options, Reduction, Request};
+use weftlink_plan::Collective;
+
+/// Long enough that only a real wait for nothing reaches it.
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(200);
+
+/// Runs something on each rank, with patience of both kinds, and returns what each gave.
+fn on_ranks<T: Send>(
+    size: usize,
+    deadline: Duration,
+    work: impl Fn(Communicator) -> T + Sync,
+) -> Vec<Vec<T>> {
+    let run = |spin| {
+        let options = Options { deadline, spin: Some(spin), ..Options::default() };
+        let ranks = Communicator::threads(size, options).unwrap();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| work(comm))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    };
+    vec![run(true), run(false)]
+}
+
+/// One of each kind, for so many ranks.
+fn collectives(ranks: u32) -> Vec<Collective> {
+    let messages = (0..ranks).map(|rank| (rank, (rank + 1) % ranks)).collect();
+    let others = [Collective::SendReceive { messages }, Collective::Neighbours { torus: [1, 1, ranks] }];
+    Collective::KINDS.into_iter().chain(others).collect()
+}
+
+/// A call of so many elements of a block.
+#[derive(Clone)]
+struct Call {
+    collective: Collective,
+    count: usize,
+    data_type: DataType,
+    reduction: Reduction,
+}
+
+impl Call {
+    fn of(collective: Collective) -> Self {
+        Call { collective, count: 1000, data_type: DataType::F32, reduction: Reduction::Sum }
+    }
+
+    /// Makes it in ordinary memory, and then a barrier.
+    fn make(&self, comm: &mut Communicator) -> Result<(), Error> {
+        let Call { collective, count, data_type, reduction } = self;
+        let (rank, size) = (comm.rank() as u32, comm.size() as u32);
+        let bytes = |blocks: u32| blocks as usize * count * data_type.bytes();
+        let input = vec![1_u8; bytes(collective.gives(rank, size))];
+        let mut output = vec![0; bytes(collective.gets(rank, size))];
+        let buffers = Buffers::from((&input[..], &mut output[..])).of_type(*data_type)?;
+        let request = Request::new(collective, buffers);
+        let request = if collective.reduces() { request.with(*reduction) } else { request };
+        comm.run(request)?;
+        comm.barrier()
+    }
+}
+
+#[test]
+fn a_rank_that_stays_away_is_named_at_the_deadline() {
+    for collective in collectives(2) {
+        let done = Barrier::new(2);
+        for errors in on_ranks(2, SHORT, |mut comm| {
+            let call = Call::of(collective.clone());
+            // Plans are loaded before: that would be another wait.
+            call.make(&mut comm).unwrap();
+            let error = (comm.rank() == 0).then(|| call.make(&mut comm).unwrap_err());
+            // Only then may rank 1 go: a rank that leaves is another error.
+            done.wait();
+            error
+        }) {
+            let error = errors[0].as_ref().unwrap();
+            assert!(matches!(error, Error::Deadline { .. }), "{collective}: {error}");
+            let text = error.to_string();
+            assert!(text.contains("rank 0 waited") && text.contains("rank 1"), "{collective}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_stays_away_while_plans_are_loaded_is_named_too() {
+    for collective in collectives(2) {
+        let done = Barrier::new(2);
+        for errors in on_ranks(2, SHORT, |mut comm| {
+            let call = Call::of(collective.clone());
+            let error = (comm.rank() == 0).then(|| call.make(&mut comm).unwrap_err().to_string());
+            done.wait();
+            error
+        }) {
+            let error = errors[0].as_ref().unwrap();
+            assert!(error.contains("rank 1"), "{collective}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_is_named_at_once() {
+    for collective in collectives(3) {
+        for errors in on_ranks(3, LONG, |mut comm| {
+            let call = Call::of(collective.clone());
+            call.make(&mut comm).unwrap();
+            (comm.rank() != 1).then(|| call.make(&mut comm).unwrap_err())
+        }) {
+            for rank in [0, 2] {
+                let error = errors[rank].as_ref().unwrap();
+                let told = matches!(error, Error::Left { .. } | Error::Aborted { .. });
+                assert!(told, "{collective}, rank {rank}: {error}");
+            }
+            let named = errors.iter().flatten().any(|error| matches!(error, Error::Left { left: 1, .. }));
+            assert!(named, "{collective}: {errors:?}");
+        }
+    }
+}
+
+/// Ways in which a call can differ, with what is told of both.
+fn differences() -> Vec<[(Call, String); 2]> {
+    let mut all = Vec::new();
+    for collective in collectives(2) {
+        let usual = Call::of(collective.clone());
+        let name = collective.name();
+        let mut add = |told: String, other: Call, told_of_other: String| {
+            all.push([(usual.clone(), told), (other, told_of_other)]);
+        };
+        let unit = if collective.reduces() { "f32" } else { "bytes" };
+        let scale = if collective.reduces() { 1 } else { 4 };
+        if collective != Collective::Barrier {
+            let other = Call { count: 2000, ..usual.clone() };
+            add(
+                format!("{name} of {} {unit}", 1000 * scale),
+                other,
+                format!("{name} of {} {unit}", 2000 * scale),
+            );
+        }
+        if collective.reduces() {
+            let other = Call { reduction: Reduction::Maximum, ..usual.clone() };
+            add("(sum)".to_owned(), other, "(max)".to_owned());
+            let other = Call { data_type: DataType::I32, ..usual.clone() };
+            add(format!("{name} of 1000 f32"), other, format!("{name} of 1000 i32"));
+        }
+        let root = 1;
+        let other = match collective {
+            Collective::Reduce { .. } => Collective::Reduce { root },
+            Collective::Broadcast { .. } => Collective::Broadcast { root },
+            Collective::Gather { .. } => Collective::Gather { root },
+            Collective::Scatter { .. } => Collective::Scatter { root },
+            Collective::SendReceive { .. } => Collective::SendReceive { messages: vec![(0, 1), (0, 1)] },
+            Collective::Neighbours { .. } => Collective::Neighbours { torus: [2, 1, 1] },
+            Collective::Barrier => Collective::AllReduce,
+            Collective::AllReduce => Collective::Scan,
+            _ => Collective::AllReduce,
+        };
+        let told = |collective: &Collective| match collective.root() {
+            Some(root) => format!("rank {root}"),
+            None => collective.name().to_owned(),
+        };
+        add(told(&collective), Call { collective: other.clone(), ..usual.clone() }, told(&other));
+    }
+    all
+}
+
+/// A rank that needed nothing of the other is through with its call, and learns only that calls differ.
+#[test]
+fn calls_that_differ_are_shown_with_both_sides() {
+    for calls in differences() {
+        for load in [false, true] {
+            let done = Barrier::new(2);
+            for errors in on_ranks(2, LONG, |mut comm| {
+                if load {
+                    // Plans are there, so that the difference is noticed in the call.
+                    calls[0].0.make(&mut comm).unwrap();
+                    calls[1].0.make(&mut comm).unwrap();
+                }
+                let made = calls[comm.rank()].0.make(&mut comm);
+                // Nobody leaves before: that would be noticed as well.
+                done.wait();
+                made.unwrap_err()
+            }) {
+                let shows = |error: &&Error| {
+                    let text = error.to_string();
+                    calls.iter().all(|(_, told)| text.contains(told))
+                };
+                let is_told = |error: &Error| {
+                    shows(&error) || matches!(error, Error::Aborted { reason: "calls differ", .. })
+                };
+                let what = format!("{} and {}", calls[0].0.collective, calls[1].0.collective);
+                assert!(errors.iter().all(is_told), "{what}, loaded: {load}: {errors:?}");
+                assert!(errors.iter().any(|error| shows(&error)), "{what}, loaded: {load}: {errors:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_of_different_lengths_that_ranks_do_not_agree_on_are_an_error() {
+    for gathers in [true, false] {
+        for errors in on_ranks(2, LONG, |mut comm| {
+            let counts = if comm.rank() == 0 { [100, 200] } else { [200, 100] };
+            let rank = comm.rank();
+            let (block, whole) = (vec![1.0_f32; counts[rank]], vec![1.0_f32; 300]);
+            let (mut got, mut all) = (block.clone(), whole.clone());
+            if gathers {
+                comm.all_gather_v((&block, &mut all), &counts).and_then(|()| comm.barrier()).unwrap_err()
+            } else {
+                comm.reduce_scatter_v((&whole, &mut got), Reduction::Sum, &counts)
+                    .and_then(|()| comm.barrier())
+                    .unwrap_err()
+            }
+        }) {
+            for error in errors {
+                assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+            }
+        }
+    }
+}

@@ -38,8 +38,8 @@ algbw x 2(ranks - 1) / ranks for an all-reduce, as nccl-tests has it for the oth
 
 Exit code 1 if any element was wrong, a rank failed or the average is below --min-bandwidth.")]
 pub(crate) struct Args {
-    /// What to measure; left out, an all-reduce in every kind of memory
-    #[arg(conflicts_with_all = ["plan", "tune"])]
+    /// What to measure; left out, an all-reduce in every kind of memory, or what the plan is for
+    #[arg(conflicts_with = "tune")]
     collective: Option<What>,
     /// Ranks, each a process [default: 2, or as many as the plan has]
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
@@ -316,7 +316,10 @@ impl Args {
         };
         let cache = self.cache.unwrap_or(if self.is_tour() { Cache::Both } else { Cache::Cached });
         let collectives = match &plan {
-            Some(plan) => vec![plan.collective.clone()],
+            Some(plan) => {
+                self.fits(plan)?;
+                vec![plan.collective.clone()]
+            }
             None => self.collectives_of(job.ranks as u32)?,
         };
         let kinds = self.kinds(&collectives[0])?;
@@ -347,6 +350,17 @@ impl Args {
             }
         }
         Ok(())
+    }
+
+    /// Refuses what contradicts a plan.
+    fn fits(&self, plan: &Verified) -> Result<(), Failure> {
+        let (name, computes) = (&plan.name, &plan.collective);
+        let asked = self.collective.and_then(|what| what.collective(plan.ranks, 0));
+        match asked.filter(|asked| asked.name() != computes.name()) {
+            Some(asked) => misuse(format!("{name} computes {computes}, not {}", asked.name())),
+            None if self.root.is_some() => misuse("-r means nothing to a plan, which has a root".to_owned()),
+            None => Ok(()),
+        }
     }
 
     /// A case at all sizes, with its data where it was asked for.

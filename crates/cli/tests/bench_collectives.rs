@@ -113,6 +113,8 @@ fn roots_in_turn() {
         ("barrier -b 8", "a barrier has no size"),
         ("p2p --stats", "--stats means nothing to p2p"),
         ("p2p -n 33", "p2p is for up to 32 ranks"),
+        ("p2p -d half", "-d means nothing to p2p, which has"),
+        ("--tune -c 1", "-c means nothing to --tune, which has"),
         ("--tune -n 1", "--tune needs two ranks at least"),
         ("--tune --collectives barrier", "barrier is done in one way only"),
     ] {
@@ -233,6 +235,41 @@ fn predictions_are_made_from_two_numbers() {
     assert!(run["rows"][0]["predicted_us"].as_f64().unwrap() > 0.0);
     let run = json("bench-predict", "all-reduce -n 1 -b 8 -e 8 --iters 2");
     assert_eq!(run["rows"][0]["predicted_us"], Value::Null, "a rank alone sends nothing");
+}
+
+#[test]
+fn steps_lie_within_their_calls() {
+    let folder = scratch("bench-trace");
+    let run = "weft bench all-reduce -n 3 -b 64 -e 64K -f 1024 --iters 2 --algorithm ring --trace trace.json";
+    let done = shell(&folder, run);
+    assert_eq!(done.code, Some(0), "{}", done.errors);
+    let trace: Value = serde_json::from_str(&fs::read_to_string(folder.join("trace.json")).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let of = |event: &Value| (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap());
+    let span = |event: &Value| {
+        let start = event["ts"].as_f64().unwrap();
+        (start, start + event["dur"].as_f64().unwrap())
+    };
+    let lasting = || events.iter().filter(|event| event["ph"] == "X");
+    let (calls, steps): (Vec<_>, Vec<_>) =
+        lasting().partition(|event| event["name"].as_str().unwrap().starts_with("all-reduce of "));
+    assert_eq!(calls.len(), 3 * 2, "a call of each rank at each size");
+    assert!(steps.iter().any(|step| step["name"].as_str().unwrap().contains("received from")), "{steps:?}");
+    assert!(steps.iter().any(|step| step["name"] == "wait"));
+    for step in &steps {
+        let (start, end) = span(step);
+        let holds = |call: &&&Value| {
+            let (first, last) = span(call);
+            of(call) == of(step) && first <= start + 1e-6 && end <= last + 1e-6
+        };
+        assert_eq!(calls.iter().filter(holds).count(), 1, "{step}");
+    }
+    for rank in 0..3 {
+        let mut times: Vec<_> =
+            steps.iter().filter(|step| of(step).0 == rank).map(|step| span(step)).collect();
+        times.sort_by(|a, b| a.partial_cmp(b).unwrap());
+        assert!(times.windows(2).all(|pair| pair[0].1 <= pair[1].0 + 1e-6), "one after the other: {times:?}");
+    }
 }
 
 #[test]

@@ -38,8 +38,8 @@ algbw x 2(ranks - 1) / ranks for an all-reduce, as nccl-tests has it for the oth
 
 Exit code 1 if any element was wrong, a rank failed or the average is below --min-bandwidth.")]
 pub(crate) struct Args {
-    /// What to measure; left out, an all-reduce in every kind of memory
-    #[arg(conflicts_with_all = ["plan", "tune"])]
+    /// What to measure; left out, an all-reduce in every kind of memory, or what the plan is for
+    #[arg(conflicts_with = "tune")]
     collective: Option<What>,
     /// Ranks, each a process [default: 2, or as many as the plan has]
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
@@ -62,37 +62,30 @@ pub(crate) struct Args {
     /// Where calls find their data: in caches, as far as it fits; or in memory, because buffers take turns [default: cached]
     #[arg(long, value_name = "WHERE")]
     cache: Option<Cache>,
-    /// Calls before those that are timed, at each size
-    #[arg(
-        short = 'w',
-        long,
-        alias = "warmup_iters",
-        value_name = "CALLS",
-        allow_negative_numbers = true,
-        default_value_t = 5
-    )]
-    warmup_iters: u32,
+    /// Calls before those that are timed, at each size [default: 5]
+    #[arg(short = 'w', long, alias = "warmup_iters", value_name = "CALLS", allow_negative_numbers = true)]
+    warmup_iters: Option<u32>,
     /// Calls that are timed, at each size [default: as many as take 0.15 s, 5 to 500000]
     #[arg(long, value_name = "CALLS", value_parser = clap::value_parser!(u32).range(1..))]
     iters: Option<u32>,
     /// Time calls one by one, too: least, median, 95 %, 99 % and most; at sizes where reading the clock does not count, or all
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "undisturbed")]
     stats: Option<Stats>,
-    /// Whether every element of a result is compared with what it should be: 0 no, 1 yes
-    #[arg(short = 'c', long, value_name = "0|1", default_value = "1", action = clap::ArgAction::Set, value_parser = is_one)]
-    check: bool,
+    /// Whether every element of a result is compared with what it should be: 0 no, 1 yes [default: 1]
+    #[arg(short = 'c', long, value_name = "0|1", value_parser = is_one)]
+    check: Option<bool>,
     /// How elements are combined: sum, prod, min, max, avg, mulsum, ..., or all [default: sum]
     #[arg(short = 'o', long, value_name = "OP")]
     op: Option<Choice<Op>>,
-    /// The type of elements: float, half, bfloat16, int8, ..., or all
-    #[arg(short = 'd', long, value_name = "TYPE", default_value = "float")]
-    datatype: Choice<Type>,
+    /// The type of elements: float, half, bfloat16, int8, ..., or all [default: float]
+    #[arg(short = 'd', long, value_name = "TYPE")]
+    datatype: Option<Choice<Type>>,
     /// The root, or -1 for every rank in turn [default: 0]
     #[arg(short = 'r', long, value_name = "RANK", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..RANKS_MAX))]
     root: Option<i64>,
-    /// Which rank's time is shown: 0 rank 0, 1 the mean, 2 the least, 3 the most
-    #[arg(short = 'a', long, value_name = "0..3", default_value = "3", value_parser = average)]
-    pub(super) average: Average,
+    /// Which rank's time is shown: 0 rank 0, 1 the mean, 2 the least, 3 the most [default: 3]
+    #[arg(short = 'a', long, value_name = "0..3", value_parser = average)]
+    average: Option<Average>,
     /// Run this algorithm at all sizes; `weft plan --list` prints them
     #[arg(long, value_name = "NAME", conflicts_with = "plan")]
     algorithm: Option<Algorithm>,
@@ -103,14 +96,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
     /// Measure which algorithm is best for which size, and print the table that WEFT_TUNING=FILE uses
-    #[arg(long, conflicts_with_all = ["plan", "algorithm", "stats", "cache", "local_register", "json", "plot", "csv"])]
+    #[arg(long)]
     pub(super) tune: bool,
     /// With --tune: only these [default: all]
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',', requires = "tune")]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     collectives: Vec<What>,
-    /// With --tune: where the table goes; `-` for standard output
-    #[arg(long, value_name = "FILE", default_value = "-", requires = "tune")]
-    pub(super) output: PathBuf,
+    /// With --tune: where the table goes [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
     /// Ranks are threads of one process
     #[arg(long)]
     pub(super) threads: bool,
@@ -143,6 +136,9 @@ pub(crate) struct Args {
     /// Draw time and bus bandwidth over size into this file, as SVG
     #[arg(long, value_name = "FILE")]
     pub(super) plot: Option<PathBuf>,
+    /// Write what each rank did in one more call of each row to this file, for Perfetto or chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
     #[command(flatten)]
     elsewhere: Elsewhere,
 }
@@ -151,6 +147,7 @@ const RANKS_MAX: i64 = 1024;
 const MINBYTES: Bytes = Bytes(8);
 const MAXBYTES: Bytes = Bytes(128 << 20);
 const STEPFACTOR: u64 = 8;
+const WARMUP_ITERS: u32 = 5;
 /// More rows than anybody reads.
 const SIZES_MAX: usize = 10_000;
 /// How long a timed loop should take.
@@ -182,6 +179,43 @@ impl Args {
         self.collective.is_none() && self.plan.is_none() && !self.tune
     }
 
+    /// Which rank's time is shown.
+    pub(super) fn average(&self) -> Average {
+        self.average.unwrap_or(Average::Most)
+    }
+
+    /// Refuses options that mean nothing here: all that change what is measured, but for some.
+    fn refuse(&self, but: &[&str], to: &str) -> Result<(), Failure> {
+        let given = [
+            ("-b", self.minbytes.is_some()),
+            ("-e", self.maxbytes.is_some()),
+            ("-f", self.stepfactor.is_some()),
+            ("-i", self.stepbytes.is_some()),
+            ("-R", self.local_register.is_some()),
+            ("--cache", self.cache.is_some()),
+            ("-w", self.warmup_iters.is_some()),
+            ("--iters", self.iters.is_some()),
+            ("--stats", self.stats.is_some()),
+            ("-c", self.check.is_some()),
+            ("-o", self.op.is_some()),
+            ("-d", self.datatype.is_some()),
+            ("-r", self.root.is_some()),
+            ("-a", self.average.is_some()),
+            ("--algorithm", self.algorithm.is_some()),
+            ("--plan", self.plan.is_some()),
+            ("--min-bandwidth", self.min_bandwidth.is_some()),
+            ("--json", self.json),
+            ("-J", self.json_file.is_some()),
+            ("--csv", self.csv.is_some()),
+            ("--plot", self.plot.is_some()),
+            ("--trace", self.trace.is_some()),
+        ];
+        match given.into_iter().find(|(option, is_given)| *is_given && !but.contains(option)) {
+            Some((option, _)) => misuse(format!("{option} means nothing to {to}")),
+            None => Ok(()),
+        }
+    }
+
     /// What the average may not fall below.
     pub(super) fn least_busbw_gb_per_s(&self) -> Result<Option<f64>, Failure> {
         const VARIABLE: &str = "NCCL_TESTS_MIN_BW";
@@ -197,6 +231,13 @@ impl Args {
 
     pub(super) fn job(&self) -> Result<Job, Failure> {
         self.elsewhere.refuse()?;
+        for (option, is_given) in
+            [("--output", self.output.is_some()), ("--collectives", !self.collectives.is_empty())]
+        {
+            if is_given && !self.tune {
+                return misuse(format!("{option} is for --tune"));
+            }
+        }
         let plan = self.plan.as_ref().map(|file| crate::plan::read(file)).transpose()?;
         let cores = spawn::allowed_cores().map_err(Failure::Finding)?;
         let ranks = match (&plan, self.ranks) {
@@ -222,12 +263,13 @@ impl Args {
             plans: Vec::new(),
             plan_hashes: Vec::new(),
             pairs: None,
-            warmup: self.warmup_iters,
+            warmup: self.warmup_iters.unwrap_or(WARMUP_ITERS),
             iterations: self.iters,
             loop_seconds: LOOP_SECONDS,
-            check: self.check,
+            check: self.check.unwrap_or(true),
             stats: self.stats,
             in_place: true,
+            trace: self.trace.is_some(),
             cache_bytes: slots::cache_bytes(),
             deadline: self.deadline,
             cores: bind.then(|| cores[..ranks].to_vec()),
@@ -235,7 +277,13 @@ impl Args {
         };
         match self.collective {
             Some(What::P2p) => self.pairs(&mut job)?,
-            _ if self.tune => tune::rows(&mut job, &self.collectives, self.minbytes, self.maxbytes)?,
+            _ if self.tune => {
+                self.refuse(
+                    &["-b", "-e", "--iters"],
+                    "--tune, which has -n, -b, -e, --iters and --collectives",
+                )?;
+                tune::rows(&mut job, &self.collectives, self.minbytes, self.maxbytes)?;
+            }
             _ => self.rows(&mut job, plan)?,
         }
         enough_memory(&job)?;
@@ -246,24 +294,7 @@ impl Args {
         if job.ranks > pairs::RANKS_MAX {
             return misuse(format!("p2p is for up to {} ranks", pairs::RANKS_MAX));
         }
-        for (option, is_given) in [
-            ("-f", self.stepfactor.is_some()),
-            ("-i", self.stepbytes.is_some()),
-            ("-r", self.root.is_some()),
-            ("-o", self.op.is_some()),
-            ("-R", self.local_register.is_some()),
-            ("--cache", self.cache.is_some()),
-            ("--stats", self.stats.is_some()),
-            ("--iters", self.iters.is_some()),
-            ("--algorithm", self.algorithm.is_some()),
-            ("--csv", self.csv.is_some()),
-            ("--plot", self.plot.is_some()),
-            ("--min-bandwidth", self.min_bandwidth.is_some()),
-        ] {
-            if is_given {
-                return misuse(format!("{option} means nothing to p2p, which has -n, -b, -e and --json"));
-            }
-        }
+        self.refuse(&["-b", "-e", "--json", "-J"], "p2p, which has -n, -b, -e and --json")?;
         let bytes =
             |given: Option<Bytes>, otherwise: u64| given.map_or(otherwise, |bytes| bytes.0).max(1) as usize;
         let (small_bytes, large_bytes) =
@@ -285,7 +316,10 @@ impl Args {
         };
         let cache = self.cache.unwrap_or(if self.is_tour() { Cache::Both } else { Cache::Cached });
         let collectives = match &plan {
-            Some(plan) => vec![plan.collective.clone()],
+            Some(plan) => {
+                self.fits(plan)?;
+                vec![plan.collective.clone()]
+            }
             None => self.collectives_of(job.ranks as u32)?,
         };
         let kinds = self.kinds(&collectives[0])?;
@@ -316,6 +350,17 @@ impl Args {
             }
         }
         Ok(())
+    }
+
+    /// Refuses what contradicts a plan.
+    fn fits(&self, plan: &Verified) -> Result<(), Failure> {
+        let (name, computes) = (&plan.name, &plan.collective);
+        let asked = self.collective.and_then(|what| what.collective(plan.ranks, 0));
+        match asked.filter(|asked| asked.name() != computes.name()) {
+            Some(asked) => misuse(format!("{name} computes {computes}, not {}", asked.name())),
+            None if self.root.is_some() => misuse("-r means nothing to a plan, which has a root".to_owned()),
+            None => Ok(()),
+        }
     }
 
     /// A case at all sizes, with its data where it was asked for.
@@ -357,7 +402,8 @@ impl Args {
     /// The types, and what combines them.
     fn kinds(&self, collective: &Collective) -> Result<Vec<(Type, Option<Op>)>, Failure> {
         use weftlink_comm::{DataType, Reduction};
-        let types = match self.datatype {
+        let float = Type(DataType::F32);
+        let types = match self.datatype.unwrap_or(Choice::One(float)) {
             Choice::One(data_type) => vec![data_type],
             Choice::All => DataType::ALL.into_iter().map(Type).collect(),
         };

@@ -32,6 +32,8 @@ pub(super) struct Job {
     pub(super) check: bool,
     /// Whether calls are timed one by one, too.
     pub(super) stats: Option<Stats>,
+    /// Whether a further call of each row is recorded, step by step.
+    pub(super) trace: bool,
     /// Whether buffers are passed in place, too.
     pub(super) in_place: bool,
     /// What the caches of this machine hold.
@@ -174,6 +176,20 @@ pub(super) struct RankRow {
     pub(super) work: Option<Work>,
     pub(super) out_of_place: Option<Timing>,
     pub(super) in_place: Option<Timing>,
+    /// Steps of a further call, if it was recorded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) steps: Vec<Recorded>,
+}
+
+/// A step of a plan that a rank has taken: times are those of a clock that all processes of this host share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Recorded {
+    pub(super) name: String,
+    pub(super) lane: u32,
+    pub(super) tile: u32,
+    pub(super) bytes: usize,
+    /// Since when it waited, when it could begin, when it was done.
+    pub(super) times_ns: [u64; 3],
 }
 
 /// What a plan takes.

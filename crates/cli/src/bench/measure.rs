@@ -17,9 +17,10 @@ use weftlink_plan::collective::Promise;
 use weftlink_plan::{Aliasing, Collective, Verified};
 
 use super::data::{Origin, Pattern, Unit, period};
-use super::job::{Case, Job, Stats, Timing};
+use super::job::{Case, Job, Recorded, Stats, Timing};
 use super::rank::{agree, iterations_in};
 use super::slots::{Memory, Slots, is_float};
+use super::trace;
 
 /// What is measured.
 #[derive(Clone, Copy)]
@@ -144,6 +145,16 @@ impl<'a, T: Unit> Calls<'a, T> {
         let last = self.check()?;
         timing.wrong = timing.wrong.zip(first.zip(last)).map(|(within, (first, last))| within + first + last);
         Ok(timing)
+    }
+
+    /// One more call, step by step.
+    pub(super) fn recorded(&mut self, plan: &Verified) -> Result<Vec<Recorded>, Error> {
+        self.fill(1);
+        self.comm.barrier()?;
+        let Self { comm, memory, row, operation, .. } = self;
+        let (slots, sides) = (self.slots, (self.gives, self.gets));
+        let steps = comm.run_timed(request(memory, row, *operation, self.aliasing, slots, sides, 0)?)?;
+        Ok(trace::recorded(plan, comm.rank(), &steps))
     }
 
     /// Turns of calls, a slot each.

@@ -3,7 +3,7 @@
 //! What was typed (`args`, `names`, `elsewhere`) becomes a job: rows, each of a case and a size. The command starts the ranks
 //! (`spawn`), which find out what the machine is like (`probe`) and measure row by row (`rank`, `measure`), with data that
 //! can be checked (`data`, `encode`) in memory that takes turns (`slots`), or pair by pair (`pairs`). What they report (`job`)
-//! is put together (`results`) and shown (`table`, `json`, `csv`, `plot`, `summary`) or made a table of the best
+//! is put together (`results`) and shown (`table`, `json`, `csv`, `plot`, `trace`, `summary`) or made a table of the best
 //! algorithms (`tune`).
 
 mod args;
@@ -24,6 +24,7 @@ mod slots;
 mod spawn;
 mod summary;
 mod table;
+mod trace;
 mod tune;
 
 use std::fs::File;
@@ -66,8 +67,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let csv = args.csv.as_deref().filter(|path| *path != Path::new("-")).map(create).transpose()?;
     let plot = args.plot.as_deref().map(create).transpose()?;
     let json_file = args.json_file.as_deref().map(create).transpose()?;
-    let table_file =
-        (args.tune && args.output != Path::new("-")).then(|| create(&args.output)).transpose()?;
+    let table_file = args.output.as_deref().map(create).transpose()?;
+    let trace_file = args.trace.as_deref().map(create).transpose()?;
     let started = SystemTime::now();
     let mut ranks = Ranks::start(&job, args.threads).map_err(Failure::finding)?;
     let pids = ranks.pids(&job);
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         table::header(&mut out, &job, args.threads, &pids)?;
     }
     let (outcome, machine, rows, matrices) = {
-        let mut gathered = Gathered::new(&job, args.average);
+        let mut gathered = Gathered::new(&job, args.average());
         let mut before = None;
         let outcome = collect(&job, &mut ranks, &mut gathered, |event| match event {
             Progressed::Probed(machine) if shows_table && job.pairs.is_none() => {
@@ -101,6 +102,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     if let Some(file) = plot {
         write(file, plot::svg(&job, &run.rows).as_bytes())?;
+    }
+    if let Some(file) = trace_file {
+        write(file, format!("{:#}\n", trace::document(&job, &run.rows)).as_bytes())?;
     }
     if let Some(file) = json_file {
         write(file, format!("{:#}\n", json::document(&run)).as_bytes())?;

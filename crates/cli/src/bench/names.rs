@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use weftlink_comm::kernels::Kernels;
 use weftlink_comm::{DataType, Operation, Reduction};
 use weftlink_plan::Collective;
+use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -64,8 +65,8 @@ impl What {
 #[serde(try_from = "String", into = "String")]
 pub(super) struct Type(pub(super) DataType);
 
-/// nccl-tests' names, for those types that it has.
-const NCCL_TYPES: [(&str, DataType); 12] = [
+/// nccl-tests' names, for those types that it has; the last two are rccl-tests' for types that have a name already.
+const NCCL_TYPES: [(&str, DataType); 14] = [
     ("int8", DataType::I8),
     ("uint8", DataType::U8),
     ("int32", DataType::I32),
@@ -76,6 +77,8 @@ const NCCL_TYPES: [(&str, DataType); 12] = [
     ("float", DataType::F32),
     ("double", DataType::F64),
     ("bfloat16", DataType::Bf16),
+    ("f8e4m3", DataType::F8E4m3),
+    ("f8e5m2", DataType::F8E5m2),
     ("fp8_e4m3", DataType::F8E4m3),
     ("fp8_e5m2", DataType::F8E5m2),
 ];
@@ -154,7 +157,13 @@ impl Op {
             DataType::U64 => Operation::premultiplied_sum(factor as u64),
             DataType::F32 => Operation::premultiplied_sum(factor as f32),
             DataType::F64 => Operation::premultiplied_sum(factor as f64),
-            _ => return None,
+            DataType::F16 => Operation::premultiplied_sum(f16::from_f32(factor as f32)),
+            DataType::Bf16 => Operation::premultiplied_sum(bf16::from_f32(factor as f32)),
+            DataType::F8E4m3 => Operation::premultiplied_sum(F8E4m3::from_f32(factor as f32)),
+            DataType::F8E5m2 => Operation::premultiplied_sum(F8E5m2::from_f32(factor as f32)),
+            DataType::Complex64 => Operation::premultiplied_sum(Complex::new(factor as f32, 0.0)),
+            DataType::Complex128 => Operation::premultiplied_sum(Complex::new(factor as f64, 0.0)),
+            DataType::Bool => return None,
         })
     }
 }

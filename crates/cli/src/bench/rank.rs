@@ -66,7 +66,14 @@ impl Rank<'_> {
         let plan = self.plan(case)?;
         if self.is_out_of_reach(case) {
             let plan = String::new();
-            return Ok(RankRow { row, plan, work: None, out_of_place: None, in_place: None });
+            return Ok(RankRow {
+                row,
+                plan,
+                work: None,
+                out_of_place: None,
+                in_place: None,
+                steps: Vec::new(),
+            });
         }
         let is_float = is_float(case);
         let Self { job, comm, floats, bytes, clock_ns, .. } = self;
@@ -121,8 +128,14 @@ type Found = (RankRow, Option<Arc<Verified>>);
 fn both<T: Unit>(comm: &mut Communicator, room: &mut Room<T>, row: &Row<'_>) -> Result<Found, Error> {
     let memory = room.memory(comm, row.job, row.case.symmetric)?;
     let mut calls = Calls::new(comm, memory, row)?;
-    let mut found =
-        RankRow { row: row.number, plan: String::new(), work: None, out_of_place: None, in_place: None };
+    let mut found = RankRow {
+        row: row.number,
+        plan: String::new(),
+        work: None,
+        out_of_place: None,
+        in_place: None,
+        steps: Vec::new(),
+    };
     let mut plan = None;
     for aliasing in Aliasing::BOTH {
         if aliasing == Aliasing::InPlace && !row.job.in_place {
@@ -136,6 +149,9 @@ fn both<T: Unit>(comm: &mut Communicator, room: &mut Room<T>, row: &Row<'_>) -> 
             Err(error) => return Err(error),
         }
         let timing = Some(calls.measure()?);
+        if let Some(plan) = plan.as_ref().filter(|_| row.job.trace && found.steps.is_empty()) {
+            found.steps = calls.recorded(plan)?;
+        }
         match aliasing {
             Aliasing::OutOfPlace => found.out_of_place = timing,
             Aliasing::InPlace => found.in_place = timing,

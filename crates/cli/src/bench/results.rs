@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use weftlink_plan::Collective;
 
-use super::job::{Case, Job, Machine, RankRow, Timing};
+use super::job::{Case, Job, Machine, RankRow, Recorded, Timing};
 use super::probe::predicted_us;
 
 /// One row, as measured by all ranks.
@@ -18,6 +18,8 @@ pub(super) struct Row {
     pub(super) predicted_us: Option<f64>,
     pub(super) out_of_place: Option<Measured>,
     pub(super) in_place: Option<Measured>,
+    /// Of each rank, if they were recorded.
+    pub(super) steps: Vec<Vec<Recorded>>,
 }
 
 impl Row {
@@ -158,7 +160,8 @@ impl<'j> Merger<'j> {
         let out_of_place = merge(|row| row.out_of_place.as_ref());
         let in_place = merge(|row| row.in_place.as_ref());
         let predicted_us = work.and_then(|work| predicted_us(&self.machine, &work, bytes));
-        Some(Row { case: at, count, bytes, plan, predicted_us, out_of_place, in_place })
+        let steps = rows.into_iter().map(|row| row.steps).collect();
+        Some(Row { steps, case: at, count, bytes, plan, predicted_us, out_of_place, in_place })
     }
 }
 
@@ -182,7 +185,14 @@ mod tests {
     fn rank_row(seconds: f64, wrong: u64) -> RankRow {
         let calls_us = vec![seconds as f32 * 1e5; 3];
         let timing = Timing { iterations: 10, seconds, wrong: Some(wrong), calls_us };
-        RankRow { row: 0, plan: "ring".to_owned(), work: None, out_of_place: Some(timing), in_place: None }
+        RankRow {
+            row: 0,
+            plan: "ring".to_owned(),
+            work: None,
+            out_of_place: Some(timing),
+            in_place: None,
+            steps: Vec::new(),
+        }
     }
 
     #[test]

@@ -64,6 +64,7 @@ mod tests {
             plan: String::new(),
             predicted_us: None,
             in_place: None,
+            steps: Vec::new(),
             out_of_place: Some(Measured {
                 iterations: 1,
                 ranks_us: vec![time_us],

@@ -25,8 +25,8 @@ use check::{Caller, Fitted, arithmetic, fit};
 use memo::{Memo, Prepared};
 pub use open::{Open, SIGNALS};
 pub use start::{Options, on_threads};
-use trace::Recorder;
-pub use trace::Taken;
+use trace::{Recorder, Stopwatch};
+pub use trace::{Taken, TimedStep};
 
 use crate::bootstrap::Bootstrap;
 use crate::buffers::Buffers;
@@ -152,6 +152,14 @@ impl Communicator {
         let mut recorder = Recorder { tickets, taken: Vec::new() };
         self.perform(request, &mut recorder)?;
         Ok(recorder.taken)
+    }
+
+    /// The same, recording when each step of this rank waited, began and was done. For people who look at it: reading the
+    /// clock takes longer than some steps.
+    pub fn run_timed(&mut self, request: Request<'_>) -> Result<Vec<TimedStep>, Error> {
+        let mut stopwatch = Stopwatch::new();
+        self.perform(request, &mut stopwatch)?;
+        Ok(stopwatch.steps)
     }
 
     /// The plan that a call takes, as [`Communicator::run`] would find it if all ranks pass the same kind of memory. All

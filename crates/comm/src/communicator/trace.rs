@@ -1,6 +1,8 @@
-//! Traces: what a rank did, step by step, for tests that hold it to the plan.
+//! Traces: what a rank did, step by step, for tests that hold it to the plan and for people who look at it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::engine::Tracer;
 
@@ -28,4 +30,70 @@ impl Tracer for Recorder<'_> {
         let ticket = self.tickets.fetch_add(1, Ordering::AcqRel);
         self.taken.push(Taken { ticket, lane, tile, ordinal });
     }
+}
+
+/// A step that was taken, with its times: nanoseconds of `CLOCK_MONOTONIC`, which all processes of a host share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TimedStep {
+    /// The lane.
+    pub lane: u32,
+    /// The tile.
+    pub tile: u32,
+    /// How many steps the lane had taken in this tile before.
+    pub ordinal: u32,
+    /// Since when it waited for what it needs.
+    pub waiting_ns: u64,
+    /// When that was there.
+    pub began_ns: u64,
+    /// When it was done.
+    pub done_ns: u64,
+    /// What it moved.
+    pub bytes: usize,
+}
+
+/// Records when each step began to wait, began and was done.
+pub(super) struct Stopwatch {
+    pub(super) steps: Vec<TimedStep>,
+    /// Since when each lane has had nothing to do but to wait.
+    free_ns: Vec<u64>,
+    started_ns: u64,
+}
+
+impl Stopwatch {
+    pub(super) fn new() -> Self {
+        Self { steps: Vec::new(), free_ns: Vec::new(), started_ns: now_ns() }
+    }
+
+    fn free(&mut self, lane: u32) -> &mut u64 {
+        let lane = lane as usize;
+        if self.free_ns.len() <= lane {
+            self.free_ns.resize(lane + 1, self.started_ns);
+        }
+        &mut self.free_ns[lane]
+    }
+}
+
+impl Tracer for Stopwatch {
+    fn step(&mut self, lane: u32, tile: u32, ordinal: u32) {
+        let (waiting_ns, began_ns) = (*self.free(lane), now_ns());
+        self.steps.push(TimedStep { lane, tile, ordinal, waiting_ns, began_ns, done_ns: began_ns, bytes: 0 });
+    }
+
+    fn done(&mut self, lane: u32, bytes: usize) {
+        let now = now_ns();
+        *self.free(lane) = now;
+        // A step is done before another is begun, whatever lane it is in.
+        if let Some(step) = self.steps.last_mut() {
+            (step.done_ns, step.bytes) = (now, bytes);
+        }
+    }
+
+    fn waiting(&mut self, lane: u32) {
+        *self.free(lane) = now_ns();
+    }
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

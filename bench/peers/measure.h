@@ -6,11 +6,12 @@
  * Sizes mean what they mean in nccl-tests: of the whole buffer of a rank, so that n ranks gather size / n from each. What
  * is left over after that division is left out, and BYTES says so; a size of less than an element for each rank has no row.
  *
- * Each row: the result is checked; warm-up calls in growing batches; a barrier; the timed calls, back to back, as many as
- * take a tenth of a second, 5 to 200000, the same number on every rank; one more call, checked again.
- * The time is the total of the slowest rank over the calls. `cached` rows use the same buffers in every call; with --rotate
- * buffers of so many bytes together are used in turn, to find each one cold. In place, sums of sums would grow beyond all
- * bounds, so that the timed calls add zeros there.
+ * Each row: the result is checked; warm-up calls in growing batches; the timed calls, as many as take a tenth of a second,
+ * 5 to 200000, the same number on every rank; one more call, checked again. Calls are made in turns, as `weft bench` makes
+ * them: each call of a turn has buffers of its own; before a turn all inputs are written anew and the ranks meet; then the
+ * calls follow each other, and only they are timed. The time is the total of the slowest rank over the calls. In `cached`
+ * rows a turn's buffers fill a level-one cache, 2 to 64 of them; with --rotate they are so many bytes together, to find each
+ * one cold.
  *
  * MPI carries what ranks must agree on, also where another library is measured. There are no other types, no other
  * operations than the sum and no other root than rank 0.
@@ -50,9 +51,6 @@ static int shares(enum collective what) {
     return what == ALL_GATHER || what == REDUCE_SCATTER || what == ALL_TO_ALL || what == GATHER || what == SCATTER;
 }
 
-static int reduces(enum collective what) {
-    return what == ALL_REDUCE || what == REDUCE || what == REDUCE_SCATTER || what == SCAN || what == EXCLUSIVE_SCAN;
-}
 
 /* The input of rank r repeats after PERIOD elements; its sums are whole numbers, exact in any order. */
 enum { PERIOD = 61 };
@@ -60,10 +58,13 @@ enum { PERIOD = 61 };
 static float value(int r, size_t element) { return (float)((element % PERIOD * 7 + (size_t)r * 13) % PERIOD + 1); }
 
 /* Writes this rank's input. In place it lies where the result of an all-gather or a gather will have it. */
-static void fill(enum collective what, enum place place, float *buffer, size_t count, size_t whole) {
+static void fill(enum collective what, enum place place, float *buffer, size_t count, size_t whole, float salt) {
     size_t elements = what == ALL_GATHER || what == GATHER ? count : whole;
     float *input = place == IN_PLACE && elements < whole ? buffer + (size_t)rank * count : buffer;
-    for (size_t i = 0; i < elements; i++) input[i] = value(rank, i);
+    float period[PERIOD];
+    for (size_t i = 0; i < PERIOD; i++) period[i] = value(rank, i) + salt;
+    for (size_t i = 0; i < elements; i += PERIOD)
+        memcpy(input + i, period, sizeof(float) * (elements - i < PERIOD ? elements - i : PERIOD));
 }
 
 /* `sums` are over the ranks that count for this one. */
@@ -105,14 +106,19 @@ static double slowest(double seconds) {
     return seconds;
 }
 
-/* Buffers of the same size, each on pages of its own, used in turn. */
+/* Buffers of the same size, used in turn. */
+enum { CACHE_BYTES = 24 << 10 };
+
 struct buffers { char *memory; size_t stride, sets; };
 
 static struct buffers allocate(size_t bytes, size_t rotate_bytes) {
     struct buffers b;
-    b.stride = (bytes + 4095) / 4096 * 4096;
-    if (b.stride == 0) b.stride = 4096;
-    b.sets = rotate_bytes ? rotate_bytes / b.stride + 2 : 1;
+    size_t unit = bytes < 4096 ? 128 : 4096;
+    b.stride = (bytes + unit - 1) / unit * unit;
+    if (b.stride == 0) b.stride = unit;
+    b.sets = (rotate_bytes ? rotate_bytes : CACHE_BYTES) / b.stride;
+    if (b.sets < 2) b.sets = 2;
+    if (!rotate_bytes && b.sets > 64) b.sets = 64;
     void *memory = mmap(NULL, b.stride * b.sets, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
         fprintf(stderr, "no memory for %zu buffers of %zu bytes\n", b.sets, bytes);
@@ -128,21 +134,30 @@ static void free_buffers(struct buffers *b) { munmap(b->memory, b->stride * b->s
 
 struct options { long iters; int check; size_t rotate_bytes; };
 
-static double timed(call_function *call, enum collective what, enum place place, const struct buffers *in,
-                    const struct buffers *out, size_t count, long calls) {
-    MPI_Barrier(MPI_COMM_WORLD);
-    double start = now();
-    for (long i = 0; i < calls; i++) call(what, place, set(in, (size_t)i), set(out, (size_t)i), count);
-    return slowest(now() - start);
+struct job { call_function *call; enum collective what; enum place place; struct buffers in, out; size_t count, whole; };
+
+static double timed(const struct job *j, long calls) {
+    static int turn;
+    double seconds = 0;
+    for (long done = 0; done < calls; turn++) {
+        size_t now_made = (size_t)(calls - done) < j->in.sets ? (size_t)(calls - done) : j->in.sets;
+        for (size_t s = 0; s < now_made; s++)
+            fill(j->what, j->place, set(&j->in, s), j->count, j->whole, (float)(turn % 8));
+        MPI_Barrier(MPI_COMM_WORLD);
+        double start = now();
+        for (size_t s = 0; s < now_made; s++) j->call(j->what, j->place, set(&j->in, s), set(&j->out, s), j->count);
+        seconds += now() - start;
+        done += (long)now_made;
+    }
+    return slowest(seconds);
 }
 
 /* How many calls take a tenth of a second, going by the fastest of the batches, so that one interruption does not count. */
-static long warm_up(call_function *call, enum collective what, enum place place, const struct buffers *in,
-                    const struct buffers *out, size_t count) {
+static long warm_up(const struct job *j) {
     long batch = 5;
-    double seconds = timed(call, what, place, in, out, count, batch), fastest = seconds / (double)batch;
+    double seconds = timed(j, batch), fastest = seconds / (double)batch;
     for (int batches = 1; seconds < 0.1 && (batches < 3 || fastest * (double)batch < 0.01) && batch < 50000; batches++) {
-        seconds = timed(call, what, place, in, out, count, batch *= 4);
+        seconds = timed(j, batch *= 4);
         if (seconds / (double)batch < fastest) fastest = seconds / (double)batch;
     }
     double calls = 0.1 / fastest;
@@ -154,31 +169,24 @@ static void measure(call_function *call, enum collective what, enum place place,
     if (shares(what)) whole = (count = whole / (size_t)ranks) * (size_t)ranks;
     if (whole == 0 && what != BARRIER) return;
     size_t bytes = whole * sizeof(float);
+    long calls = 0;
+    double seconds = 0;
 
-    /* In place both are the same buffers. Every one is written, or all pages of an input would be the same page of zeros. */
+    /* In place both are the same buffers. */
     struct buffers out = allocate(bytes, o->rotate_bytes), in = out;
     if (place == OUT_OF_PLACE) in = allocate(bytes, o->rotate_bytes);
-    for (size_t s = 0; s < in.sets; s++) {
-        memset(set(&out, s), 0xff, bytes);
-        fill(what, place, set(&in, s), count, whole);
-    }
+    struct job j = {call, what, place, in, out, count, whole};
 
     long wrong = 0;
-    call(what, place, set(&in, 0), set(&out, 0), count);
-    if (o->check) wrong += wrong_elements(what, place, set(&out, 0), count, whole);
-
-    if (place == IN_PLACE && reduces(what))
-        for (size_t s = 0; s < out.sets; s++) memset(set(&out, s), 0, bytes);
-    long calls = warm_up(call, what, place, &in, &out, count);
-    if (o->iters) calls = o->iters;
-    double seconds = timed(call, what, place, &in, &out, count, calls);
-
-    if (o->check) {
-        float *input = set(&in, (size_t)calls), *output = set(&out, (size_t)calls);
-        memset(output, 0xff, bytes);
-        if (place == IN_PLACE) fill(what, place, output, count, whole);
-        call(what, place, input, output, count);
-        wrong += wrong_elements(what, place, output, count, whole);
+    for (int again = 0; again < 2; again++) {
+        memset(set(&out, 0), 0xff, bytes);
+        fill(what, place, set(&in, 0), count, whole, 0);
+        call(what, place, set(&in, 0), set(&out, 0), count);
+        if (o->check) wrong += wrong_elements(what, place, set(&out, 0), count, whole);
+        if (again) break;
+        calls = warm_up(&j);
+        if (o->iters) calls = o->iters;
+        seconds = timed(&j, calls);
     }
     MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
     if (rank == 0)

@@ -112,11 +112,17 @@ pub(crate) struct Instruction {
     /// Everything the step waits for, in the order it is waited for.
     pub(crate) needs: Box<[Need]>,
     pub(crate) sources: Box<[Source]>,
+    /// Where the kernel puts the result. If there are packets, it goes to memory of the rank's own too, from where they are
+    /// filled.
     pub(crate) targets: Box<[Target]>,
+    /// Ends whose message is in its slot when the step is done.
+    pub(crate) slots: Box<[u32]>,
+    /// Ends that send the result as a packet.
+    pub(crate) packets: Box<[u32]>,
+    /// Ends whose message has been read when the step is done.
+    pub(crate) releases: Box<[u32]>,
     /// Own counters.
     pub(crate) signals: Box<[u32]>,
-    /// Whether some target is a packet, which is made from a copy of the result.
-    pub(crate) sends_packets: bool,
 }
 
 /// What a step waits for before it touches anything.
@@ -145,9 +151,8 @@ pub(crate) enum Source {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Target {
     Memory(Address),
-    /// The n-th of the rank's sending ends.
+    /// The slot of the n-th of the rank's sending ends.
     Slot(u32),
-    Packet(u32),
 }
 
 /// Memory of some rank: which base address, and bytes from it.
@@ -253,29 +258,34 @@ impl Compiler<'_> {
                 },
             })
         };
-        let target = |output: &Output<u32>| {
-            Ok(match *output {
-                Output::Local(Place { buffer, chunk }) => Target::Memory(address(self.rank, buffer, chunk)?),
-                Output::Peer(Remote { rank, buffer, chunk }) => Target::Memory(address(rank, buffer, chunk)?),
+        let (mut targets, mut slots, mut packets) = (Vec::new(), Vec::new(), Vec::new());
+        for output in &step.outputs {
+            match *output {
+                Output::Local(Place { buffer, chunk }) => {
+                    targets.push(Target::Memory(address(self.rank, buffer, chunk)?));
+                }
+                Output::Peer(Remote { rank, buffer, chunk }) => {
+                    targets.push(Target::Memory(address(rank, buffer, chunk)?));
+                }
                 Output::Multicast(_) => unreachable!("{NO_SWITCH}"),
                 Output::Sent { to } => match self.end((self.rank, to, channel)) {
-                    (end, true) => Target::Packet(end),
-                    (end, false) => Target::Slot(end),
+                    (end, true) => packets.push(end),
+                    (end, false) => {
+                        targets.push(Target::Slot(end));
+                        slots.push(end);
+                    }
                 },
-            })
-        };
+            }
+        }
         let sources = step.inputs.iter().map(source).collect::<Result<Box<[_]>, Unfit>>()?;
-        let targets = step.outputs.iter().map(target).collect::<Result<Box<[_]>, Unfit>>()?;
         let message = |source: &Source| match *source {
             Source::Memory(_) => None,
-            Source::Slot(end) | Source::Packet(end) => Some(Need::Message { end }),
+            Source::Slot(end) | Source::Packet(end) => Some(end),
         };
-        let credit = |target: &Target| match *target {
-            Target::Memory(_) => None,
-            Target::Slot(end) | Target::Packet(end) => Some(Need::Credit { end }),
-        };
-        let needs = step.waits.iter().map(wait);
-        let needs = needs.chain(sources.iter().filter_map(message)).chain(targets.iter().filter_map(credit));
+        let releases: Box<[u32]> = sources.iter().filter_map(message).collect();
+        let arrivals = releases.iter().map(|&end| Need::Message { end });
+        let credits = slots.iter().chain(&packets).map(|&end| Need::Credit { end });
+        let needs = step.waits.iter().map(wait).chain(arrivals).chain(credits).collect();
         let is_large = bytes * targets.len() >= STREAM_BYTES_MIN;
         Ok(Instruction {
             ordinal: ordinal as u32,
@@ -283,10 +293,12 @@ impl Compiler<'_> {
             store: if is_large { Store::Streaming } else { Store::Cached },
             bytes,
             elements,
-            needs: needs.collect(),
+            needs,
             sources,
-            sends_packets: targets.iter().any(|target| matches!(target, Target::Packet(_))),
-            targets,
+            targets: targets.into(),
+            slots: slots.into(),
+            packets: packets.into(),
+            releases,
             signals: step.signals.into(),
         })
     }

@@ -62,8 +62,8 @@ impl<'a> Counter<'a> {
     /// Returns the line on which readers may be asleep, for [`crate::wait::Waiter::wake`].
     #[inline]
     #[must_use = "readers may be asleep on this line"]
-    pub fn announce(&self, value: u32, signature: u32, words: [u64; PAYLOAD_WORDS]) -> &'a Line {
-        self.line.write_payload(&words);
+    pub fn announce(&self, value: u32, signature: u32, words: &[u64; PAYLOAD_WORDS]) -> &'a Line {
+        self.line.write_payload(words);
         self.publish(value, signature)
     }
 
@@ -155,7 +155,7 @@ mod tests {
     fn an_announcement_outlasts_counting() {
         let line = Line::new();
         let counter = Counter::new(&line);
-        let _ = counter.announce(1, CALL, [1, 2, 3, 4, 5, 6, 7]);
+        let _ = counter.announce(1, CALL, &[1, 2, 3, 4, 5, 6, 7]);
         let _ = counter.publish(2, CALL);
         assert_eq!(counter.announcement(), [1, 2, 3, 4, 5, 6, 7]);
     }

@@ -54,9 +54,12 @@ pub(crate) type Reached = [Option<u16>; 2];
 
 #[inline]
 pub(crate) fn reached(engine: &Engine, header: &Header) -> Reached {
+    if !engine.reaches_users() {
+        return [None; 2];
+    }
     [header.input, header.output].map(|location| match location {
-        Location::Window { number, .. } if engine.reaches_users() => Some(number),
-        _ => None,
+        Location::Window { number, .. } => Some(number),
+        Location::Private { .. } => None,
     })
 }
 

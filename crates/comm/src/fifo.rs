@@ -116,6 +116,13 @@ impl<'a> Sender<'a> {
     pub fn publish_packet(&mut self, signature: u32, payload: &[u64]) -> &'a Line {
         self.check_credit();
         let word = self.end.word(signature);
+        if payload.len() <= PAYLOAD_WORDS {
+            let line = self.end.first_line();
+            line.write_payload(payload);
+            line.store(word, Edge::Arrival);
+            self.end.advance();
+            return line;
+        }
         let lines = self.end.packet_lines(payload.len());
         let mut rest = payload;
         for line in lines {
@@ -174,6 +181,14 @@ impl<'a> Receiver<'a> {
     #[inline]
     pub fn take_packet(&self, signature: u32, into: &mut [u64]) -> Poll {
         let word = self.end.word(signature);
+        if into.len() <= PAYLOAD_WORDS {
+            let line = self.end.first_line();
+            let poll = line.poll(word, Edge::Arrival);
+            if poll == Poll::Ready {
+                line.read_payload(into);
+            }
+            return poll;
+        }
         let lines = self.end.packet_lines(into.len());
         let mut rest = into;
         for line in lines {

@@ -100,6 +100,7 @@ impl Location {
     /// No buffer at all.
     pub(crate) const NONE: Location = Location::Private { address: 0 };
 
+    #[inline]
     fn pack(self) -> u64 {
         let (number, offset) = match self {
             Location::Private { address } => (PRIVATE, address),
@@ -183,6 +184,21 @@ impl Header {
             detail,
             u64::from(self.root),
         ]
+    }
+
+    /// Changes packed words to those of where the buffers lie now.
+    #[inline]
+    pub(crate) fn pack_places(&self, words: &mut [u64; PAYLOAD_WORDS]) {
+        (words[3], words[4]) = (self.input.pack(), self.output.pack());
+    }
+
+    /// Whether it announces this collective, which must be one that its kind and root tell all about.
+    #[inline]
+    pub(crate) fn is_of(&self, collective: &Collective) -> bool {
+        let has_more = matches!(collective, Collective::Neighbours { .. } | Collective::SendReceive { .. });
+        !has_more
+            && self.what == What::Collective(kind(collective))
+            && self.root == collective.root().unwrap_or(0)
     }
 
     pub(crate) fn unpack(words: [u64; PAYLOAD_WORDS]) -> Self {

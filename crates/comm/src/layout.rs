@@ -15,7 +15,7 @@ use crate::line::{Line, PAYLOAD_WORDS};
 pub(crate) const LINE: usize = size_of::<Line>();
 
 /// Lines of a message whose payload rides with its flags.
-const PACKET_LINES: usize = 8;
+const PACKET_LINES: usize = 20;
 /// Words of such a message.
 pub(crate) const PACKET_WORDS: usize = PACKET_LINES * PAYLOAD_WORDS;
 /// Bytes of such a message.

@@ -230,7 +230,7 @@ fn count() {
             })
         });
         shared.1.write(5);
-        let _ = Counter::new(&shared.0).announce(1, CALL, [7; PAYLOAD_WORDS]);
+        let _ = Counter::new(&shared.0).announce(1, CALL, &[7; PAYLOAD_WORDS]);
         let _ = Counter::new(&shared.0).publish(2, CALL);
         seen.fetch_max(readers.into_iter().map(|reader| reader.join().unwrap()).sum(), Ordering::Relaxed);
     });

@@ -13,7 +13,7 @@ use crate::counter::Counter;
 use crate::header::Header;
 use crate::kernels::{Kernel, Kernels};
 use crate::layout::LINE;
-use crate::line::{Line, Poll};
+use crate::line::{Line, PAYLOAD_WORDS, Poll};
 use crate::memory::SharedMemory;
 use crate::operation::Arithmetic;
 use crate::wait::{Stop, Waiter};
@@ -50,14 +50,23 @@ unsafe impl Send for Shared {}
 
 /// A call as its rank makes it.
 pub(crate) struct Call<'a> {
-    pub(crate) header: Header,
+    pub(crate) header: &'a Header,
     pub(crate) signature: u32,
     /// The number of the call in its communicator.
     pub(crate) number: u32,
     pub(crate) collective: &'a Collective,
-    pub(crate) arithmetic: Arithmetic<'a>,
+    pub(crate) arithmetic: &'a Arithmetic<'a>,
     pub(crate) input: *const u8,
     pub(crate) output: *mut u8,
+}
+
+impl<'a> Call<'a> {
+    /// A call that moves nothing, or nothing more.
+    pub(crate) fn without_buffers(header: &'a Header, number: u32, collective: &'a Collective) -> Self {
+        let (input, output) = (std::ptr::null(), std::ptr::null_mut());
+        let signature = header.signature();
+        Self { header, signature, number, collective, arithmetic: &Arithmetic::None, input, output }
+    }
 }
 
 impl Shared {
@@ -78,11 +87,11 @@ impl Shared {
         (0..self.size() as usize).map(move |rank| self.header(rank, number))
     }
 
-    /// Publishes what this rank calls.
+    /// Publishes what this rank calls; `words` is the call's header, packed.
     #[inline]
-    pub(crate) fn announce(&self, rank: usize, call: &Call<'_>) {
+    pub(crate) fn announce(&self, rank: usize, call: &Call<'_>, words: &[u64; PAYLOAD_WORDS]) {
         let header = self.header(rank, call.number);
-        self.waiter.wake(header.announce(call.number, call.signature, call.header.pack()));
+        self.waiter.wake(header.announce(call.number, call.signature, words));
     }
 
     /// Waits, now and then, until all ranks are near enough that the header of a call may be written. Who is not, if that

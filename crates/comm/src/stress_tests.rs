@@ -186,7 +186,7 @@ fn counters_of_several_ranks() {
                 for call in 0..CALLS {
                     let (announced, read) =
                         (first.wrapping_add(2 * call + 1), first.wrapping_add(2 * call + 2));
-                    waiter.wake(mine.announce(announced, call, [number(rank, call); PAYLOAD_WORDS]));
+                    waiter.wake(mine.announce(announced, call, &[number(rank, call); PAYLOAD_WORDS]));
                     for (other, line) in lines.iter().enumerate() {
                         let theirs = Counter::new(line);
                         waiter.wait(line, || theirs.poll(announced, call, read)).unwrap();

@@ -22,6 +22,15 @@ pub(super) struct Fitted {
     pub(super) shape: Shape,
 }
 
+impl Fitted {
+    /// A call without buffers.
+    pub(super) fn nothing(shape: Shape) -> Self {
+        let (input, output) = (std::ptr::null(), std::ptr::null_mut());
+        let none = Location::NONE;
+        Self { input, output, input_location: none, output_location: none, elements: Elements::BYTES, shape }
+    }
+}
+
 /// Who makes the call.
 #[derive(Clone, Copy)]
 pub(super) struct Caller {

@@ -5,7 +5,7 @@
 
 mod check;
 mod collectives;
-mod memo;
+mod current;
 mod multiplied;
 mod open;
 mod start;
@@ -13,7 +13,6 @@ mod start;
 mod tests;
 mod trace;
 
-use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -22,7 +21,7 @@ use weftlink_plan::collective::Promise;
 use weftlink_plan::{Algorithm, Collective, Cut, Reduction, Verified};
 
 use check::{Caller, Fitted, arithmetic, fit};
-use memo::{Memo, Prepared};
+use current::Current;
 pub use open::{Open, SIGNALS};
 pub use start::{Options, on_threads};
 use trace::{Recorder, Stopwatch};
@@ -60,7 +59,7 @@ pub struct Communicator {
     readable: bool,
     /// The engine for each kind of call there was.
     chosen: Vec<(Key, usize)>,
-    memo: Option<Memo>,
+    current: Current,
     shared: Shared,
     windows: Vec<Arc<SharedMemory>>,
     bootstrap: Bootstrap,
@@ -335,42 +334,48 @@ impl Communicator {
         if let Some(Operation { detail: Detail::Factor { .. }, .. }) = request.operation {
             return self.perform_multiplied(request, tracer);
         }
-        let recalled = self.memo.as_ref().and_then(|memo| memo.recall(&request));
-        let prepared = match recalled {
-            Some(prepared) => prepared,
+        let arithmetic = match self.current.again(&request) {
+            Some(arithmetic) => arithmetic,
             None => self.prepare(&request)?,
         };
-        let Prepared { mut fitted, arithmetic, header, signature, engines: (mut index, symmetric) } =
-            prepared;
         self.calls = self.calls.wrapping_add(1);
         let number = self.calls;
-        let (input, output) = (fitted.input, fitted.output);
-        let call =
-            Call { header, signature, number, collective: request.collective, arithmetic, input, output };
         if let Err((stop, rank)) = self.shared.look_back(number) {
             let stopped = Stopped { stop, step: None, waiting: Waiting::Entered { rank } };
-            return Err(self.fail(&call, &stopped, [None; 2]));
+            return Err(self.fail_current(&request, &stopped, [None; 2]));
         }
-        self.shared.announce(self.rank, &call);
+        let Current { fitted, header, words, signature, engines, .. } = &mut self.current;
+        let (mut index, symmetric) = *engines;
+        let (input, output, signature) = (fitted.input, fitted.output, *signature);
+        let call = Call {
+            header,
+            signature,
+            number,
+            collective: request.collective,
+            arithmetic: &arithmetic,
+            input,
+            output,
+        };
+        self.shared.announce(self.rank, &call, words);
         // A communicator that another rank has given up must not look fine to one that comes late.
         if let Some(code) = self.shared.waiter.aborted() {
-            let stop = Stop::Aborted { code };
-            let stopped = Stopped { stop, step: None, waiting: Waiting::Anything };
-            let reached = reached(&self.engines[index], &call.header);
-            return Err(self.fail(&call, &stopped, reached));
+            let stopped = Stopped { stop: Stop::Aborted { code }, step: None, waiting: Waiting::Anything };
+            let reached = reached(&self.engines[index], header);
+            return Err(self.fail_current(&request, &stopped, reached));
         }
-        let is_symmetric = index != symmetric && call.header.is_symmetric();
+        let is_symmetric = index != symmetric && header.is_symmetric();
         if is_symmetric || fitted.shape.uneven.is_some() {
-            let all = self.meet(&call, &mut fitted)?;
-            if is_symmetric && all {
-                index = symmetric;
+            match meet(&self.shared, &call, fitted) {
+                Ok(all) if is_symmetric && all => index = symmetric,
+                Ok(_) => {}
+                Err(stopped) => return Err(self.fail_current(&request, &stopped, [None; 2])),
             }
         }
         let engine = &mut self.engines[index];
         if let Err(unfit) = engine.prepare(&fitted.shape, &self.ports) {
-            return Err(self.unfit(&call, index, unfit));
+            return Err(self.unfit(index, unfit));
         }
-        let reached = reached(engine, &call.header);
+        let reached = reached(engine, header);
         let unfinished = Unfinished {
             rank: self.rank,
             shared: &self.shared,
@@ -387,18 +392,20 @@ impl Communicator {
         std::mem::forget(unfinished);
         match ran {
             Ok(()) => {
-                if let Some(operation) = request.operation {
-                    self.finish(request.collective, operation, &fitted);
+                if let Some(operation) = request.operation
+                    && !matches!(operation.reduction, Reduction::Sum)
+                {
+                    self.finish(request.collective, operation);
                 }
                 Ok(())
             }
-            Err(stopped) => Err(self.fail(&call, &stopped, reached)),
+            Err(stopped) => Err(self.fail_current(&request, &stopped, reached)),
         }
     }
 
     /// Finds out all about a call that is not the same as before.
     #[inline(never)]
-    fn prepare<'a>(&mut self, request: &Request<'a>) -> Result<Prepared<'a>, Error> {
+    fn prepare<'a>(&mut self, request: &Request<'a>) -> Result<Arithmetic<'a>, Error> {
         let fitted = fit(request, self.caller())?;
         let arithmetic = arithmetic(request.operation.as_ref(), fitted.elements, &self.shared.kernels)?;
         if request.collective.reduces() != request.operation.is_some() {
@@ -413,34 +420,21 @@ impl Communicator {
             }
             None => self.choose(request, &fitted, &header)?,
         };
-        let prepared = Prepared { fitted, arithmetic, header, signature: header.signature(), engines };
-        self.memo = Memo::of(request, &prepared);
-        Ok(prepared)
+        self.current = Current::new(request, fitted, &arithmetic, header, engines);
+        Ok(arithmetic)
     }
 
-    /// Waits until all ranks have entered the call, and learns from their headers what only they know: whether all buffers
-    /// are symmetric, and how long the longest block is.
+    /// Gives up the call that is being made.
     #[cold]
-    fn meet(&mut self, call: &Call<'_>, fitted: &mut Fitted) -> Result<bool, Error> {
-        let waited = self.shared.wait_for_all(call.number);
-        let differs = self.shared.doubt(call).filter(|stop| matches!(stop, Stop::Mismatch { .. }));
-        if let Err((stop, rank)) = waited.and(differs.map_or(Ok(()), |stop| Err((stop, 0)))) {
-            let stopped = Stopped { stop, step: None, waiting: Waiting::Entered { rank } };
-            return Err(self.fail(call, &stopped, [None; 2]));
-        }
-        if fitted.shape.uneven.is_some() {
-            let longest = self.shared.calls(call.number).map(|header| header.count).max();
-            fitted.shape.count = longest.unwrap_or(0) as usize;
-        }
-        Ok(self.shared.calls(call.number).all(|header| header.is_symmetric()))
+    fn fail_current(&mut self, request: &Request<'_>, stopped: &Stopped, reached: Reached) -> Error {
+        let header = self.current.header;
+        self.fail(&Call::without_buffers(&header, self.calls, request.collective), stopped, reached)
     }
 
     /// What is left to do with a result, when it is this rank's alone.
-    #[inline]
-    fn finish(&self, collective: &Collective, operation: Operation<'_>, fitted: &Fitted) {
-        if matches!(operation.reduction, Reduction::Sum) {
-            return;
-        }
+    #[cold]
+    fn finish(&self, collective: &Collective, operation: Operation<'_>) {
+        let fitted = &self.current.fitted;
         let Some(data_type) = fitted.elements.data_type else { return };
         let Some(finish) = self.shared.kernels.finish(data_type, operation.reduction) else { return };
         let (rank, size) = (self.rank as u32, self.size as u32);
@@ -455,7 +449,7 @@ impl Communicator {
     }
 
     #[cold]
-    fn unfit(&mut self, call: &Call<'_>, index: usize, unfit: Unfit) -> Error {
+    fn unfit(&mut self, index: usize, unfit: Unfit) -> Error {
         let (name, rank) = (&self.engines[index].plan.name, self.rank as u32);
         let what = match unfit {
             Unfit::Element => format!("an element does not fit into a message of the plan {name:?}"),
@@ -464,7 +458,7 @@ impl Communicator {
             }
         };
         self.shared.waiter.abort(AbortCode { rank, reason: Reason::Unfit.code() });
-        let error = Error::Unfit { call: call.number, rank, what };
+        let error = Error::Unfit { call: self.calls, rank, what };
         self.bootstrap.give_up(&error.to_string());
         self.failed = Some(error.to_string());
         error
@@ -492,20 +486,12 @@ impl Communicator {
     fn share(&mut self, header: Header, bytes: usize) -> Result<SharedMemory, Error> {
         self.calls = self.calls.wrapping_add(1);
         let number = self.calls;
-        let call = Call {
-            header,
-            signature: header.signature(),
-            number,
-            collective: &Collective::Barrier,
-            arithmetic: Arithmetic::None,
-            input: null(),
-            output: null_mut(),
-        };
+        let call = Call::without_buffers(&header, number, &Collective::Barrier);
         if let Err((stop, rank)) = self.shared.look_back(number) {
             let stopped = Stopped { stop, step: None, waiting: Waiting::Entered { rank } };
             return Err(self.fail(&call, &stopped, [None; 2]));
         }
-        self.shared.announce(self.rank, &call);
+        self.shared.announce(self.rank, &call, &header.pack());
         // All ranks say the same, so what differs between ranks of one call is left out.
         let count = if header.uneven { 0 } else { header.count };
         let purpose = format!("weft: call #{number}, {}", Header { count, ..header });
@@ -568,6 +554,22 @@ impl Communicator {
         self.failed = Some(why);
         error
     }
+}
+
+/// Waits until all ranks have entered the call, and learns from their headers what only they know: whether all buffers
+/// are symmetric, and how long the longest block is.
+#[cold]
+fn meet(shared: &Shared, call: &Call<'_>, fitted: &mut Fitted) -> Result<bool, Stopped> {
+    let waited = shared.wait_for_all(call.number);
+    let differs = shared.doubt(call).filter(|stop| matches!(stop, Stop::Mismatch { .. }));
+    if let Err((stop, rank)) = waited.and(differs.map_or(Ok(()), |stop| Err((stop, 0)))) {
+        return Err(Stopped { stop, step: None, waiting: Waiting::Entered { rank } });
+    }
+    if fitted.shape.uneven.is_some() {
+        let longest = shared.calls(call.number).map(|header| header.count).max();
+        fitted.shape.count = longest.unwrap_or(0) as usize;
+    }
+    Ok(shared.calls(call.number).all(|header| header.is_symmetric()))
 }
 
 /// Whether a plan of the caller's choice can be run on its buffers.

@@ -24,7 +24,6 @@ use crate::header::{Header, What};
 use crate::layout::LINE;
 use crate::line::Poll;
 use crate::memory::SharedMemory;
-use crate::operation::Arithmetic;
 use crate::shared::{Call, lines_at};
 use crate::wait::{AbortCode, Stop};
 use crate::window::Window;
@@ -41,11 +40,11 @@ pub const SIGNALS: usize = 16;
 /// let got = weftlink_comm::on_threads(2, |mut comm| {
 ///     let mut window = comm.window::<u32>(4)?;
 ///     let (me, peer) = (comm.rank(), 1 - comm.rank());
-///     let mut open = comm.open(&mut window)?;
-///     open.put(peer, 1, &[10 + me as u32, 20])?;
-///     open.signal(peer, 0)?;
-///     open.wait(peer, 0)?;
-///     open.close()?;
+///     comm.open(&mut window, |open| {
+///         open.put(peer, 1, &[10 + me as u32, 20])?;
+///         open.signal(peer, 0)?;
+///         open.wait(peer, 0)
+///     })?;
 ///     Ok(window.to_vec())
 /// })?;
 /// assert_eq!(got, [[0, 11, 20, 0], [0, 10, 20, 0]]);
@@ -69,8 +68,14 @@ pub(super) struct Signals {
 }
 
 impl Communicator {
-    /// Opens a window for reading and writing by all ranks. All ranks call it; until it is closed, none makes other calls.
-    pub fn open<'a, T: Data>(&'a mut self, window: &'a mut Window<T>) -> Result<Open<'a, T>, Error> {
+    /// Opens a window for reading and writing by all ranks, does the work, and closes it. All ranks call it; it begins when
+    /// all have, and returns when all are done. If the work fails, the communicator does: what peers are doing with the
+    /// window is not known then.
+    pub fn open<T: Data, R>(
+        &mut self,
+        window: &mut Window<T>,
+        work: impl FnOnce(&mut Open<'_, T>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
         self.usable()?;
         if window.owner() != self.identity {
             return Err(Error::Misuse("a window of another communicator cannot be opened here".to_owned()));
@@ -85,7 +90,10 @@ impl Communicator {
             self.signals = Some(Box::new(signals));
         }
         self.run(opening(window.number()))?;
-        Ok(Open { comm: self, window, closed: false })
+        let mut open = Open { comm: self, window, closed: false };
+        let done = work(&mut open)?;
+        open.close()?;
+        Ok(done)
     }
 
     /// A barrier that only meets barriers for the same purpose.
@@ -179,7 +187,7 @@ impl<T: Data> Open<'_, T> {
     }
 
     /// Closes the window, when all ranks do: it is this rank's again, as a slice.
-    pub fn close(mut self) -> Result<(), Error> {
+    fn close(mut self) -> Result<(), Error> {
         let closed = self.comm.tagged_barrier(tag(self.window.number(), CLOSES));
         if closed.is_err() {
             take_back(
@@ -235,15 +243,7 @@ impl<T: Data> Open<'_, T> {
             Err(misuse) => return misuse,
         };
         let header = self.comm.header(&request, &fitted);
-        let call = Call {
-            header,
-            signature: header.signature(),
-            number: self.comm.calls,
-            collective: &Collective::Barrier,
-            arithmetic: Arithmetic::None,
-            input: std::ptr::null(),
-            output: std::ptr::null_mut(),
-        };
+        let call = Call::without_buffers(&header, self.comm.calls, &Collective::Barrier);
         let stopped = Stopped { stop, step: None, waiting: Waiting::Reached { rank, counter } };
         self.closed = true;
         self.comm.fail(&call, &stopped, [Some(self.window.number()), None])

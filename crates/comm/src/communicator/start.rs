@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::Communicator;
+use super::current::Current;
 use crate::bootstrap::Bootstrap;
 use crate::choose::Table;
 use crate::counter::Counter;
@@ -96,11 +97,11 @@ impl Communicator {
             calls: 0,
             failed: None,
             engines: Vec::new(),
-            ports: Ports::new(size),
+            ports: Ports::new(),
             table,
             readable,
             chosen: Vec::new(),
-            memo: None,
+            current: Current::none(),
             shared,
             windows: Vec::new(),
             bootstrap,

@@ -160,13 +160,27 @@ impl State {
         instruction: &Instruction,
     ) -> Result<(), Box<Stopped>> {
         for need in &instruction.needs {
-            let (line, waiting) = self.awaited(run, ports, need);
-            let poll = || self.poll_need(run, ports, tile, instruction.bytes, need);
-            let waited = run.shared.waiter.wait_doubting(Some(line), poll, || run.shared.doubt(run.call));
-            waited
-                .map_err(|stop| Box::new(Stopped { stop, step: Some((0, instruction.ordinal)), waiting }))?;
+            if self.poll_need(run, ports, tile, instruction.bytes, need) != Poll::Ready {
+                self.wait_for(run, ports, tile, instruction, need)?;
+            }
         }
         Ok(())
+    }
+
+    /// Waits for one of the things a step needs.
+    #[inline(never)]
+    fn wait_for(
+        &mut self,
+        run: &Run<'_>,
+        ports: &mut Ports,
+        tile: usize,
+        instruction: &Instruction,
+        need: &Need,
+    ) -> Result<(), Box<Stopped>> {
+        let (line, waiting) = self.awaited(run, ports, need);
+        let poll = || self.poll_need(run, ports, tile, instruction.bytes, need);
+        let waited = run.shared.waiter.wait_doubting(Some(line), poll, || run.shared.doubt(run.call));
+        waited.map_err(|stop| Box::new(Stopped { stop, step: Some((0, instruction.ordinal)), waiting }))
     }
 
     /// Whether everything a step needs is there.

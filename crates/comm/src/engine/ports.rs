@@ -17,6 +17,7 @@ pub(crate) struct Ports {
     pub(super) receivers: Vec<ReceiveEnd>,
     /// A packet on its way out.
     pub(super) packet: Box<[u64; PACKET_WORDS]>,
+    /// The operands of a step; as many places as any step needs.
     pub(super) sources: Vec<*const u8>,
     pub(super) targets: Vec<*mut u8>,
     /// Where pieces of peers' memory are put that is read by the kernel.
@@ -62,25 +63,34 @@ impl Bulk {
 }
 
 impl Ports {
-    /// No ends yet, for a group of so many ranks.
-    pub(crate) fn new(ranks: usize) -> Self {
+    /// No ends yet.
+    pub(crate) fn new() -> Self {
         Self {
             fifos: Fifos::default(),
             ends: Vec::new(),
             senders: Vec::new(),
             receivers: Vec::new(),
             packet: Box::new([0; PACKET_WORDS]),
-            sources: Vec::with_capacity(ranks + 1),
-            targets: Vec::with_capacity(ranks + 1),
+            sources: Vec::new(),
+            targets: Vec::new(),
             pieces: Vec::new(),
-            piece_sources: Vec::with_capacity(ranks + 1),
-            piece_targets: Vec::with_capacity(ranks + 1),
+            piece_sources: Vec::new(),
+            piece_targets: Vec::new(),
             _memories: Vec::new(),
         }
     }
 
     /// Places a plan among the FIFOs there are. Call [`Ports::open`] with memory for those that are new.
     pub(crate) fn place(&mut self, plan: &weftlink_plan::Verified) -> Layout {
+        let lanes = plan.programs.iter().flat_map(|program| &program.lanes);
+        let operands =
+            lanes.flat_map(|lane| lane.steps()).map(|step| step.inputs.len().max(step.outputs.len()));
+        // One more: packets are made from a copy of the result.
+        let operands = operands.max().unwrap_or(0).max(self.sources.len().saturating_sub(1)) + 1;
+        self.sources.resize(operands, std::ptr::null());
+        self.targets.resize(operands, std::ptr::null_mut());
+        self.piece_sources.reserve(operands);
+        self.piece_targets.reserve(operands);
         Layout::new(plan, &mut self.fifos)
     }
 

@@ -29,30 +29,22 @@ impl State {
         if instruction.op != Op::Sync && instruction.bytes > 0 {
             self.move_elements(run, ports, instruction, start)?;
         }
-        for target in &instruction.targets {
-            match *target {
-                Target::Memory(_) => {}
-                Target::Slot(end) => {
-                    run.shared.waiter.wake(ports.senders[end as usize].fifo.publish(run.call.signature));
-                }
-                Target::Packet(end) => {
-                    let words = &ports.packet[..words_of(instruction.bytes)];
-                    run.shared
-                        .waiter
-                        .wake(ports.senders[end as usize].fifo.publish_packet(run.call.signature, words));
-                }
-            }
+        let (waiter, signature) = (&run.shared.waiter, run.call.signature);
+        for &end in &instruction.packets {
+            let words = &ports.packet[..words_of(instruction.bytes)];
+            waiter.wake(ports.senders[end as usize].fifo.publish_packet(signature, words));
+        }
+        for &end in &instruction.slots {
+            waiter.wake(ports.senders[end as usize].fifo.publish(signature));
         }
         for &signal in &instruction.signals {
             let value = &mut self.signalled[signal as usize];
             *value = value.wrapping_add(1);
             let value = *value;
-            run.shared.waiter.wake(self.counter(self.rank, signal).publish(value, run.call.signature));
+            waiter.wake(self.counter(self.rank, signal).publish(value, signature));
         }
-        for source in &instruction.sources {
-            if let Source::Slot(end) | Source::Packet(end) = *source {
-                run.shared.waiter.wake(ports.receivers[end as usize].fifo.release());
-            }
+        for &end in &instruction.releases {
+            waiter.wake(ports.receivers[end as usize].fifo.release());
         }
         Ok(())
     }
@@ -66,7 +58,7 @@ impl State {
         start: usize,
     ) -> Result<(), Stop> {
         let mut foreign = false;
-        ports.sources.clear();
+        let mut sources = 0;
         for source in &instruction.sources {
             let address = match *source {
                 Source::Memory(address) => match self.resolve(run, address, start) {
@@ -79,9 +71,10 @@ impl State {
                 Source::Slot(end) => ports.receivers[end as usize].slot(),
                 Source::Packet(end) => ports.receivers[end as usize].packet.as_mut_ptr().cast(),
             };
-            ports.sources.push(address.cast_const());
+            ports.sources[sources] = address.cast_const();
+            sources += 1;
         }
-        ports.targets.clear();
+        let mut targets = 0;
         for target in &instruction.targets {
             let address = match *target {
                 Target::Memory(address) => match self.resolve(run, address, start) {
@@ -89,15 +82,16 @@ impl State {
                     _ => unreachable!("a plan that writes to peers runs in windows only"),
                 },
                 Target::Slot(end) => ports.senders[end as usize].slot(),
-                Target::Packet(_) => continue,
             };
-            ports.targets.push(address);
+            ports.targets[targets] = address;
+            targets += 1;
         }
-        if instruction.sends_packets {
-            ports.targets.push(ports.packet.as_mut_ptr().cast());
+        if !instruction.packets.is_empty() {
+            ports.targets[targets] = ports.packet.as_mut_ptr().cast();
+            targets += 1;
         }
         if foreign {
-            return self.move_foreign(run, ports, instruction, start);
+            return self.move_foreign(run, ports, instruction, start, targets);
         }
         // SAFETY: every source and target holds `bytes`: user buffers by the caller's promise and by `resolve`, slots,
         // packets and scratch because a chunk is at most `chunk_bytes_max`. A target is either one of the sources exactly or
@@ -105,7 +99,7 @@ impl State {
         // that is what the verifier has proved.
         unsafe {
             let Instruction { bytes, elements, .. } = *instruction;
-            run.combine(instruction, &ports.targets, &ports.sources, bytes, elements);
+            run.combine(instruction, &ports.targets[..targets], &ports.sources[..sources], bytes, elements);
         }
         Ok(())
     }
@@ -120,6 +114,7 @@ impl State {
         ports: &mut Ports,
         instruction: &Instruction,
         start: usize,
+        targets: usize,
     ) -> Result<(), Stop> {
         let foreign = |state: &mut Self, source: &Source| match *source {
             Source::Memory(address) => match state.resolve(run, address, start) {
@@ -133,7 +128,7 @@ impl State {
             let read = unsafe { reach::read(run.shared.pids[rank as usize], at, target, bytes) };
             read.map_err(|error| Stop::Unreadable { rank, error })
         };
-        if let ([source], [target]) = (&*instruction.sources, &*ports.targets)
+        if let ([source], [target]) = (&*instruction.sources, &ports.targets[..targets])
             && let Some(from) = foreign(self, source)
         {
             return read(from, *target, instruction.bytes);
@@ -159,7 +154,9 @@ impl State {
             }
             ports.piece_targets.clear();
             // SAFETY: every target holds all bytes of the step.
-            ports.piece_targets.extend(ports.targets.iter().map(|target| unsafe { target.add(at) }));
+            ports
+                .piece_targets
+                .extend(ports.targets[..targets].iter().map(|target| unsafe { target.add(at) }));
             // SAFETY: as in `move_elements`, for this part of the elements; pieces are ours.
             unsafe {
                 let elements = bytes / element_bytes;
@@ -189,7 +186,7 @@ impl State {
     #[cold]
     fn find_peer(&mut self, run: &Run<'_>, peer: u32) {
         let header = Header::unpack(run.shared.header(peer as usize, run.call.number).announcement());
-        let mine = &run.call.header;
+        let mine = run.call.header;
         // A signature is a hash. Where peers reach into each other's memory, chance is not enough.
         let uneven = mine.uneven;
         let same = |header: &Header| {
@@ -242,9 +239,13 @@ impl Run<'_> {
         unsafe {
             match instruction.op {
                 Op::Reduce => self.call.arithmetic.combine(targets, sources, elements, instruction.store),
-                Op::Copy | Op::Sync => {
-                    self.shared.copy.combine(targets, sources, bytes, instruction.store);
-                }
+                Op::Copy | Op::Sync => match (targets, sources, bytes) {
+                    // The usual sizes of what is small: a number, or two.
+                    (&[target], &[source], 8) => copy::<u64>(target, source),
+                    (&[target], &[source], 4) => copy::<u32>(target, source),
+                    (&[target], &[source], 16) => copy::<[u64; 2]>(target, source),
+                    _ => self.shared.copy.combine(targets, sources, bytes, instruction.store),
+                },
             }
         }
     }
@@ -267,6 +268,16 @@ impl Run<'_> {
         };
         elements * self.program.element_bytes
     }
+}
+
+/// Copies as many bytes as a `T` has.
+///
+/// # Safety
+/// They can be read and written.
+#[inline(always)]
+unsafe fn copy<T>(target: *mut u8, source: *const u8) {
+    // SAFETY: the caller's promise.
+    unsafe { target.cast::<T>().write_unaligned(source.cast::<T>().read_unaligned()) }
 }
 
 /// Words that a packet of so many bytes takes.

@@ -162,18 +162,20 @@ fn puts(rank: &mut Rank, word: u64) {
     let (me, size) = (comm.rank(), comm.size());
     let peers = || (0..size).filter(move |peer| *peer != me);
     let told = |from: usize, to: usize| mix(word ^ (from * size + to) as u64).to_ne_bytes();
-    let mut open = comm.open(window).unwrap();
-    for peer in peers() {
-        open.put(peer, 8 * me, &told(me, peer)).unwrap();
-        open.signal(peer, word as usize % 16).unwrap();
-    }
-    for peer in peers() {
-        open.wait(peer, word as usize % 16).unwrap();
-        let mut got = [0; 8];
-        open.get(me, 8 * peer, &mut got).unwrap();
-        assert_eq!(got, told(peer, me), "from rank {peer} to rank {me}");
-    }
-    open.close().unwrap();
+    comm.open(window, |open| {
+        for peer in peers() {
+            open.put(peer, 8 * me, &told(me, peer)).unwrap();
+            open.signal(peer, word as usize % 16).unwrap();
+        }
+        for peer in peers() {
+            open.wait(peer, word as usize % 16).unwrap();
+            let mut got = [0; 8];
+            open.get(me, 8 * peer, &mut got).unwrap();
+            assert_eq!(got, told(peer, me), "from rank {peer} to rank {me}");
+        }
+        Ok(())
+    })
+    .unwrap();
 }
 
 /// What a rank should get.

@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
-use weftlink_comm::{Communicator, Error, Open, Options, Reduction, SIGNALS, Window};
+use weftlink_comm::{Communicator, Error, Options, Reduction, SIGNALS, Window};
 
 const ROUNDS: u64 = 1000;
 /// Long enough that only a real wait for nothing reaches it.
@@ -42,23 +42,25 @@ fn ring_of_puts(mut comm: Communicator, lengths: &[u64]) {
     let most = *lengths.iter().max().unwrap();
     let mut window = comm.window::<u64>(most as usize + 2).unwrap();
     window.fill(7);
-    let mut open = comm.open(&mut window).unwrap();
-    for round in 0..ROUNDS {
-        let length = lengths[round as usize % lengths.len()];
-        let mine: Vec<u64> = (0..length).map(|at| word(me, round, at)).collect();
-        let signal = round as usize % SIGNALS;
-        open.put(next, 1, &mine).unwrap();
-        open.signal(next, signal).unwrap();
-        open.wait(before, signal).unwrap();
-        let mut got = vec![0; length as usize];
-        open.get(me, 1, &mut got).unwrap();
-        let wanted: Vec<u64> = (0..length).map(|at| word(before, round, at)).collect();
-        assert_eq!(got, wanted, "rank {me}, round {round}");
-        // The one before may go on only when this was read: its next put would change it.
-        open.signal(before, (signal + 1) % SIGNALS).unwrap();
-        open.wait(next, (signal + 1) % SIGNALS).unwrap();
-    }
-    open.close().unwrap();
+    comm.open(&mut window, |open| {
+        for round in 0..ROUNDS {
+            let length = lengths[round as usize % lengths.len()];
+            let mine: Vec<u64> = (0..length).map(|at| word(me, round, at)).collect();
+            let signal = round as usize % SIGNALS;
+            open.put(next, 1, &mine).unwrap();
+            open.signal(next, signal).unwrap();
+            open.wait(before, signal).unwrap();
+            let mut got = vec![0; length as usize];
+            open.get(me, 1, &mut got).unwrap();
+            let wanted: Vec<u64> = (0..length).map(|at| word(before, round, at)).collect();
+            assert_eq!(got, wanted, "rank {me}, round {round}");
+            // The one before may go on only when this was read: its next put would change it.
+            open.signal(before, (signal + 1) % SIGNALS).unwrap();
+            open.wait(next, (signal + 1) % SIGNALS).unwrap();
+        }
+        Ok(())
+    })
+    .unwrap();
     assert_eq!((window[0], window[most as usize + 1]), (7, 7), "what lies around is left alone");
 }
 
@@ -104,14 +106,16 @@ fn a_rank_copies_between_two_others_and_within_one() {
         let mut window = comm.window::<u16>(10).unwrap();
         let me = comm.rank();
         (0..10).for_each(|at| window[at] = (100 * me + at) as u16);
-        let mut open = comm.open(&mut window).unwrap();
-        if me == 0 {
-            open.copy((1, 0..3), (2, 5)).unwrap();
-            // Side by side is not overlapping, and nothing overlaps nothing.
-            open.copy((2, 0..2), (2, 2)).unwrap();
-            open.copy((2, 1..1), (2, 1)).unwrap();
-        }
-        open.close().unwrap();
+        comm.open(&mut window, |open| {
+            if me == 0 {
+                open.copy((1, 0..3), (2, 5)).unwrap();
+                // Side by side is not overlapping, and nothing overlaps nothing.
+                open.copy((2, 0..2), (2, 2)).unwrap();
+                open.copy((2, 1..1), (2, 1)).unwrap();
+            }
+            Ok(())
+        })
+        .unwrap();
         window.to_vec()
     }) {
         assert_eq!(got[1], (100..110).collect::<Vec<_>>());
@@ -125,37 +129,39 @@ fn what_cannot_be_done_is_refused_and_nothing_is_lost() {
         let mut window = comm.window::<u32>(8).unwrap();
         window.fill(5);
         let me = comm.rank();
-        let mut open = comm.open(&mut window).unwrap();
-        let mut into = [0; 4];
-        let max = usize::MAX;
-        let refused = [
-            open.put(0, 5, &[1; 4]),
-            open.put(2, 0, &[1]),
-            open.put(0, max, &[1]),
-            open.get(1, 5, &mut into),
-            open.get(max, 0, &mut into),
-            open.get(0, max - 1, &mut into),
-            open.copy((0, 0..4), (0, 3)),
-            open.copy((0, 0..4), (0, 0)),
-            open.copy((0, 6..9), (1, 0)),
-            open.copy((0, 0..3), (1, 6)),
-            open.copy((0, 0..3), (0, max)),
-            open.copy((0, max - 3..max), (0, 0)),
-            open.copy((2, 0..1), (0, 0)),
-            open.signal(2, 0),
-            open.signal(0, SIGNALS),
-            open.wait(2, 0),
-            open.wait(0, SIGNALS),
-        ];
-        for (at, refused) in refused.into_iter().enumerate() {
-            assert!(matches!(refused, Err(Error::Misuse(_))), "number {at}: {refused:?}");
-        }
-        assert_eq!(into, [0; 4]);
-        // It is all still there, and works.
-        open.put(1 - me, 2, &[me as u32]).unwrap();
-        open.signal(1 - me, SIGNALS - 1).unwrap();
-        open.wait(1 - me, SIGNALS - 1).unwrap();
-        open.close().unwrap();
+        comm.open(&mut window, |open| {
+            let mut into = [0; 4];
+            let max = usize::MAX;
+            let refused = [
+                open.put(0, 5, &[1; 4]),
+                open.put(2, 0, &[1]),
+                open.put(0, max, &[1]),
+                open.get(1, 5, &mut into),
+                open.get(max, 0, &mut into),
+                open.get(0, max - 1, &mut into),
+                open.copy((0, 0..4), (0, 3)),
+                open.copy((0, 0..4), (0, 0)),
+                open.copy((0, 6..9), (1, 0)),
+                open.copy((0, 0..3), (1, 6)),
+                open.copy((0, 0..3), (0, max)),
+                open.copy((0, max - 3..max), (0, 0)),
+                open.copy((2, 0..1), (0, 0)),
+                open.signal(2, 0),
+                open.signal(0, SIGNALS),
+                open.wait(2, 0),
+                open.wait(0, SIGNALS),
+            ];
+            for (at, refused) in refused.into_iter().enumerate() {
+                assert!(matches!(refused, Err(Error::Misuse(_))), "number {at}: {refused:?}");
+            }
+            assert_eq!(into, [0; 4]);
+            // It is all still there, and works.
+            open.put(1 - me, 2, &[me as u32]).unwrap();
+            open.signal(1 - me, SIGNALS - 1).unwrap();
+            open.wait(1 - me, SIGNALS - 1).unwrap();
+            Ok(())
+        })
+        .unwrap();
         let mut sum = [1];
         comm.all_reduce(&mut sum, Reduction::Sum).unwrap();
         assert_eq!(sum, [2]);
@@ -170,19 +176,19 @@ fn windows_of_other_communicators_are_refused() {
     for kept in on_ranks(2, |mut comm| {
         let mut window = comm.window::<u8>(1).unwrap();
         let mut other = Communicator::threads(1, options(true)).unwrap().remove(0);
-        let refused = other.open(&mut window).map(drop).unwrap_err();
+        let refused = other.open(&mut window, |_| Ok(())).unwrap_err();
         assert!(
             matches!(&refused, Error::Misuse(what) if what.contains("another communicator")),
             "{refused}"
         );
-        comm.open(&mut window).and_then(Open::close)
+        comm.open(&mut window, |_| Ok(()))
     }) {
         assert_eq!(kept, [Ok(()), Ok(())]);
     }
 }
 
 #[test]
-fn a_rank_that_drops_an_open_window_ends_it_for_all() {
+fn a_rank_whose_work_fails_ends_it_for_all() {
     for panics in [false, true] {
         let done = Barrier::new(3);
         for ends in on_ranks(3, |mut comm| {
@@ -191,16 +197,17 @@ fn a_rank_that_drops_an_open_window_ends_it_for_all() {
             let (me, done) = (comm.rank(), &done);
             let error = if me == 1 {
                 let lose = || {
-                    let _open = comm.open(&mut window).unwrap();
-                    assert!(!panics, "on purpose");
+                    comm.open(&mut window, |_| {
+                        assert!(!panics, "on purpose");
+                        Err::<(), _>(Error::Misuse("on purpose".to_owned()))
+                    })
                 };
                 let lost = std::panic::catch_unwind(std::panic::AssertUnwindSafe(lose));
                 assert_eq!(lost.is_err(), panics);
                 comm.barrier().unwrap_err()
             } else {
-                let mut open = comm.open(&mut window).unwrap();
                 // One waits for a signal, the other for the end.
-                if me == 0 { open.wait(1, 3).unwrap_err() } else { open.close().unwrap_err() }
+                comm.open(&mut window, |open| if me == 0 { open.wait(1, 3) } else { Ok(()) }).unwrap_err()
             };
             // Each has its memory back, as it was, to itself.
             assert_eq!(*window, [1; 1000]);
@@ -220,24 +227,6 @@ fn a_rank_that_drops_an_open_window_ends_it_for_all() {
 }
 
 #[test]
-fn a_rank_that_leaves_instead_of_signalling_is_named() {
-    for errors in on_ranks(2, |mut comm| {
-        let mut window = comm.window::<u8>(1).unwrap();
-        let me = comm.rank();
-        let mut open = comm.open(&mut window).unwrap();
-        if me == 1 {
-            // As a program would that ends in the middle.
-            std::mem::forget(open);
-            return None;
-        }
-        Some(open.wait(1, 0).unwrap_err())
-    }) {
-        let error = errors[0].as_ref().unwrap();
-        assert!(error.to_string().contains("rank 1"), "{error}");
-    }
-}
-
-#[test]
 fn a_signal_that_never_comes_is_an_error_at_the_deadline() {
     let done = Barrier::new(2);
     let ranks =
@@ -246,23 +235,19 @@ fn a_signal_that_never_comes_is_an_error_at_the_deadline() {
     let work = |mut comm: Communicator| {
         let mut window = comm.window::<u8>(1).unwrap();
         let me = comm.rank();
-        let mut open = comm.open(&mut window).unwrap();
-        if me == 0 {
-            let error = open.wait(1, 2).unwrap_err();
-            assert!(
-                matches!(error, Error::Deadline { .. }) && error.to_string().contains("rank 1"),
-                "{error}"
-            );
-        }
+        let ended = comm.open(&mut window, |open| {
+            let waited = if me == 0 { open.wait(1, 2) } else { Ok(()) };
+            done.wait();
+            waited
+        });
         done.wait();
-        let error = if me == 1 { Some(open.close().unwrap_err()) } else { None };
-        done.wait();
-        error
+        ended.unwrap_err()
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| work(comm))).collect();
         let ends: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-        assert!(matches!(ends[1], Some(Error::Aborted { by: 0, .. })), "{ends:?}");
+        let named = matches!(ends[0], Error::Deadline { .. }) && ends[0].to_string().contains("rank 1");
+        assert!(named && matches!(ends[1], Error::Aborted { by: 0, .. }), "{ends:?}");
     });
 }
 
@@ -274,7 +259,7 @@ fn differ(
         let windows = [comm.window(4).unwrap(), comm.window(4).unwrap()];
         let mut first = comm.window::<u32>(4).unwrap();
         // What opening needs is there, so that the difference is not noticed while it is made.
-        comm.open(&mut first).and_then(Open::close).unwrap();
+        comm.open(&mut first, |_| Ok(())).unwrap();
         comm.all_reduce(&mut [1], Reduction::Sum).unwrap();
         work(&mut comm, windows).unwrap_err().to_string()
     })
@@ -283,7 +268,7 @@ fn differ(
 #[test]
 fn opening_while_another_rank_reduces_is_shown_from_both_sides() {
     for errors in differ(|comm, [mut window, _]| match comm.rank() {
-        0 => comm.open(&mut window).map(drop),
+        0 => comm.open(&mut window, |_| Ok(())),
         _ => comm.all_reduce(&mut [1], Reduction::Sum),
     }) {
         for error in errors {
@@ -299,29 +284,13 @@ fn opening_while_another_rank_reduces_is_shown_from_both_sides() {
 fn opening_different_windows_is_shown_from_both_sides() {
     for errors in differ(|comm, mut windows| {
         let rank = comm.rank();
-        comm.open(&mut windows[rank]).map(drop)
+        comm.open(&mut windows[rank], |_| Ok(()))
     }) {
         for error in errors {
             assert!(
                 error.contains("opening of window 0") && error.contains("opening of window 1"),
                 "{error}"
             );
-        }
-    }
-}
-
-#[test]
-fn closing_while_another_rank_opens_again_is_shown() {
-    for errors in differ(|comm, [mut window, _]| {
-        if comm.rank() == 0 {
-            comm.open(&mut window)?.close()
-        } else {
-            std::mem::forget(comm.open(&mut window)?);
-            comm.open(&mut window).map(drop)
-        }
-    }) {
-        for error in errors {
-            assert!(error.contains("differs"), "{error}");
         }
     }
 }

@@ -13,13 +13,14 @@ help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: tools ## everything: fmt, clippy, tests, loom, kernels, doctests, the commands in README and docs, 30 s on each fuzz target
+test: tools ## everything: fmt, clippy, tests, loom, kernels, instructions, doctests, the commands in README and docs, 30 s on each fuzz target
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo nextest run --workspace --locked
 	$(MAKE) loom
 	$(MAKE) kernels
 	crates/comm/neon.sh
+	$(MAKE) instructions
 	cargo test --workspace --doc --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 	python3 -m unittest bench/peers/test_run.py
@@ -34,16 +35,20 @@ loom: ## the lock-free code under every interleaving with up to three preemption
 kernels: ## the kernels as they ship: only when optimised are they made of registers
 	cargo test -p weftlink-comm --lib --release --locked kernels
 
+.PHONY: instructions
+instructions: ## instructions of the hot paths under callgrind, compared with crates/comm/benches/instructions.csv; BLESS=--bless to write it
+	crates/comm/benches/instructions.py $(BLESS)
+
 .PHONY: neon
 neon: ## the same for 64-bit ARM, under qemu; installs a compiler, a linker and qemu (Debian's) if they are missing
 	crates/comm/neon.sh install
 
 .PHONY: tools
 tools: ## install what the tests need and is not here yet
-	@if ! command -v g++ >/dev/null; then \
-		echo "installing g++ (links programs, builds the fuzzing engine): apt-get install g++"; \
+	@if ! command -v g++ >/dev/null || ! command -v valgrind >/dev/null; then \
+		echo "installing g++ (links programs, builds the fuzzing engine) and valgrind (counts instructions): apt-get install"; \
 		root=; if (( EUID != 0 )); then root=sudo; fi; \
-		$$root apt-get update -q; $$root apt-get install -qy --no-install-recommends g++; \
+		$$root apt-get update -q; $$root apt-get install -qy --no-install-recommends g++ valgrind; \
 	fi
 	@if ! command -v cargo >/dev/null; then \
 		echo "there is no cargo here; rustup.rs tells how to install it, then run make again"; exit 1; \

@@ -68,6 +68,8 @@ impl Choice {
 const EXCHANGE_BYTES_MAX: usize = 1 << 20;
 /// From here on a system call that reads a peer's memory is worth its price.
 const READ_BYTES_MIN: usize = 16 << 10;
+/// Up to so many ranks a root deals with each by itself.
+const FEW_RANKS: usize = 4;
 const ANY: usize = usize::MAX;
 
 impl Table {
@@ -88,15 +90,20 @@ impl Table {
                 Memory::Symmetric => vec![(ANY, of(TwoShot))],
                 _ => [vec![(exchange_max, of(Exchange))], long(Staged, Pull, TwoShot)].concat(),
             };
+            // Messages of a root to few ranks, or of few ranks to it, need nobody to wait for anybody.
+            let rooted = |algorithm: Algorithm, long: Vec<(usize, Choice)>| {
+                let sent = (ranks <= FEW_RANKS).then_some((READ_BYTES_MIN, of(algorithm)));
+                [few(algorithm)].into_iter().chain(sent).chain(long).collect::<Vec<_>>()
+            };
             let by_kind = [
                 [vec![(PACKET_BYTES, of(ExchangeLl))], all_reduce].concat(),
-                [vec![few(Linear)], long(Staged, Staged, TwoShot)].concat(),
-                [vec![few(Linear)], long(Staged, OneShot, OneShot)].concat(),
+                rooted(Linear, long(Staged, Staged, TwoShot)),
+                rooted(Linear, long(Staged, OneShot, OneShot)),
                 [vec![(PACKET_BYTES, of(ExchangeLl))], long(Staged, OneShot, OneShot)].concat(),
                 [vec![(PACKET_BYTES, of(ExchangeLl))], long(Staged, OneShot, OneShot)].concat(),
                 [vec![few(Pairwise)], long(Staged, OneShot, OneShot)].concat(),
-                [vec![few(Linear)], long(Staged, OneShot, OneShot)].concat(),
-                [vec![few(Linear)], long(Staged, OneShot, OneShot)].concat(),
+                rooted(Linear, long(Staged, OneShot, OneShot)),
+                rooted(Linear, long(Staged, OneShot, OneShot)),
                 vec![few(Chain), (ANY, of(Chain))],
                 vec![few(Chain), (ANY, of(Chain))],
                 vec![few(Linear), (ANY, of(Linear))],

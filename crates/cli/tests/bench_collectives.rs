@@ -10,21 +10,7 @@ use std::fs;
 
 use common::{Outcome, scratch, shell};
 use serde_json::Value;
-
-const COLLECTIVES: [&str; 12] = [
-    "all-reduce",
-    "reduce",
-    "broadcast",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "gather",
-    "scatter",
-    "scan",
-    "exclusive-scan",
-    "send-receive",
-    "neighbours",
-];
+use weftlink_plan::Collective;
 
 fn bench(name: &str, arguments: &str) -> Outcome {
     shell(&scratch(name), &format!("weft bench {arguments}"))
@@ -49,7 +35,7 @@ fn json(name: &str, arguments: &str) -> Value {
 
 #[test]
 fn every_collective_on_one_two_and_three_ranks() {
-    for collective in COLLECTIVES {
+    for collective in Collective::NAMES.into_iter().filter(|name| *name != "barrier") {
         for (ranks, memory) in [(1, 0), (2, 0), (3, 0), (2, 2), (3, 2)] {
             let run = format!("{collective} -n {ranks} -R {memory} -b 4 -e 70000 -f 25 --iters 3 --threads");
             let table = measured("bench-every", &run);

@@ -15,7 +15,6 @@ use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Algorithm, Aliasing, Collective, Verified, verify};
 
 use crate::Error;
-use crate::header::COLLECTIVES;
 use crate::layout::PACKET_BYTES;
 
 /// What kind of memory a call's buffers are, for all ranks together.
@@ -39,7 +38,7 @@ pub(crate) struct Choice {
 /// Which choice is best up to how many bytes of a block, by collective and memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
-    rows: [[Vec<(usize, Choice)>; 3]; COLLECTIVES],
+    rows: [[Vec<(usize, Choice)>; 3]; Collective::NAMES.len()],
 }
 
 /// What the best plan for a call depends on.
@@ -78,7 +77,7 @@ impl Table {
         let of = Choice::of;
         let few = |algorithm: Algorithm| (PACKET_BYTES, Choice::packets(algorithm));
         let exchange_max = EXCHANGE_BYTES_MAX / ranks.max(1).pow(2);
-        let mut rows: [[Vec<_>; 3]; COLLECTIVES] = Default::default();
+        let mut rows: [[Vec<_>; 3]; Collective::NAMES.len()] = Default::default();
         for memory in [Memory::Ordinary, Memory::Readable, Memory::Symmetric] {
             // What is left to do when messages get long: through staging memory, by reading, or in place.
             let long = |staged: Algorithm, read: Algorithm, mapped: Algorithm| match memory {

@@ -20,8 +20,9 @@ use std::time::Duration;
 use support::{Outcome, Rank, check, options, oracle};
 use weftlink_comm::Communicator;
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_plan::Collective;
 use weftlink_testkit::cases::values::same;
-use weftlink_testkit::cases::{COLLECTIVES, Case, Memory, cases_of};
+use weftlink_testkit::cases::{Case, Memory, cases_of};
 
 macro_rules! threads_pass {
     ($($test:ident: $collective:literal;)*) => {
@@ -34,7 +35,7 @@ macro_rules! threads_pass {
 
         #[test]
         fn all_collectives_are_tested() {
-            assert_eq!([$($collective),*], COLLECTIVES);
+            assert_eq!([$($collective),*], Collective::NAMES);
         }
     };
 }
@@ -113,7 +114,7 @@ fn processes_pass_a_part_of_the_cases() {
     if let Ok(rank) = std::env::var(RANK) {
         let (rank, ranks) = rank.split_once('/').unwrap();
         let (rank, ranks): (usize, u32) = (rank.parse().unwrap(), ranks.parse().unwrap());
-        let all = COLLECTIVES.into_iter().flat_map(cases_of).enumerate();
+        let all = Collective::NAMES.into_iter().flat_map(cases_of).enumerate();
         let cases: Vec<_> = all
             .filter(|(number, case)| case.ranks == ranks && number.is_multiple_of(PROCESSES_EVERY))
             .collect();

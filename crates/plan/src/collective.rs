@@ -326,22 +326,44 @@ impl fmt::Display for Collective {
 }
 
 impl Collective {
+    /// What they are called, in the order of their [kinds](Self::kind).
+    pub const NAMES: [&str; 13] = [
+        "all-reduce",
+        "reduce",
+        "broadcast",
+        "all-gather",
+        "reduce-scatter",
+        "all-to-all",
+        "gather",
+        "scatter",
+        "scan",
+        "exclusive-scan",
+        "send-receive",
+        "neighbours",
+        "barrier",
+    ];
+
+    /// Which of them it is, whatever its root and messages.
+    pub fn kind(&self) -> usize {
+        match self {
+            Collective::AllReduce => 0,
+            Collective::Reduce { .. } => 1,
+            Collective::Broadcast { .. } => 2,
+            Collective::AllGather => 3,
+            Collective::ReduceScatter => 4,
+            Collective::AllToAll => 5,
+            Collective::Gather { .. } => 6,
+            Collective::Scatter { .. } => 7,
+            Collective::Scan => 8,
+            Collective::ExclusiveScan => 9,
+            Collective::SendReceive { .. } => 10,
+            Collective::Neighbours { .. } => 11,
+            Collective::Barrier => 12,
+        }
+    }
+
     /// What it is called, without its root.
     pub fn name(&self) -> &'static str {
-        match self {
-            Collective::AllReduce => "all-reduce",
-            Collective::Reduce { .. } => "reduce",
-            Collective::Broadcast { .. } => "broadcast",
-            Collective::AllGather => "all-gather",
-            Collective::ReduceScatter => "reduce-scatter",
-            Collective::AllToAll => "all-to-all",
-            Collective::Gather { .. } => "gather",
-            Collective::Scatter { .. } => "scatter",
-            Collective::Scan => "scan",
-            Collective::ExclusiveScan => "exclusive-scan",
-            Collective::SendReceive { .. } => "send-receive",
-            Collective::Neighbours { .. } => "neighbours",
-            Collective::Barrier => "barrier",
-        }
+        Self::NAMES[self.kind()]
     }
 }

@@ -16,7 +16,7 @@ use weftlink_plan::collective::Promise;
 use weftlink_plan::plan::{Output, Protocol};
 use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Plan, Reduction};
 
-pub use file::{COLLECTIVES, cases_of};
+pub use file::cases_of;
 
 /// One call that all ranks make.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,23 +14,7 @@ use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Plan, Reduction};
 
 use super::{By, Case, Counts, Memory, doing, mix};
 
-/// The names of the collectives, each of which has a file.
-pub const COLLECTIVES: [&str; 13] = [
-    "all-reduce",
-    "reduce",
-    "broadcast",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "gather",
-    "scatter",
-    "scan",
-    "exclusive-scan",
-    "send-receive",
-    "neighbours",
-    "barrier",
-];
-
+/// In the order of [`Collective::NAMES`].
 const FILES: [&str; 13] = [
     include_str!("../../../../testdata/cases/all-reduce.toml"),
     include_str!("../../../../testdata/cases/reduce.toml"),
@@ -111,7 +95,7 @@ fn one() -> Vec<u32> {
 /// # Panics
 /// If there is no such collective, or its file is not right.
 pub fn cases_of(collective: &str) -> Vec<Case> {
-    let at = COLLECTIVES.iter().position(|name| *name == collective);
+    let at = Collective::NAMES.iter().position(|name| *name == collective);
     let text = FILES[at.unwrap_or_else(|| panic!("there is no collective called {collective:?}"))];
     let file: File = toml::from_str(text).unwrap_or_else(|error| panic!("{collective}.toml: {error}"));
     file.group.iter().flat_map(|group| group.cases(collective)).collect()
@@ -339,7 +323,7 @@ mod tests {
 
     #[test]
     fn every_file_has_cases_for_every_algorithm() {
-        for name in COLLECTIVES {
+        for name in Collective::NAMES {
             let cases = cases_of(name);
             assert!(cases.iter().all(|case| case.collective.name() == name));
             for algorithm in doing(&cases[0].collective, cases[0].ranks) {

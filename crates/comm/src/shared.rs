@@ -60,11 +60,18 @@ pub(crate) struct Call<'a> {
     pub(crate) output: *mut u8,
 }
 
+/// The signature of a call: two that are alike have different ones if their numbers differ, so that what is left over from a
+/// call that only some ranks made is never taken for the next.
+#[inline]
+pub(crate) fn numbered(signature: u32, number: u32) -> u32 {
+    signature.wrapping_add(number.wrapping_mul(0x9e37_79b1))
+}
+
 impl<'a> Call<'a> {
     /// A call that moves nothing, or nothing more.
     pub(crate) fn without_buffers(header: &'a Header, number: u32, collective: &'a Collective) -> Self {
         let (input, output) = (std::ptr::null(), std::ptr::null_mut());
-        let signature = header.signature();
+        let signature = numbered(header.signature(), number);
         Self { header, signature, number, collective, arithmetic: &Arithmetic::None, input, output }
     }
 }
@@ -142,13 +149,20 @@ impl Shared {
         mismatch.map(|found| Stop::Mismatch { found }).or_else(|| left().map(|rank| Stop::Left { rank }))
     }
 
-    /// A rank whose call of the same number is another one, and what it calls.
-    pub(crate) fn other_call(&self, call: &Call<'_>) -> Option<(u32, Header)> {
-        let differs = |header: &Counter<'_>| {
-            header.signature_at(call.number).is_some_and(|found| found != call.signature)
-        };
-        let (rank, header) = (0..).zip(self.headers_of(call.number)).find(|(_, header)| differs(header))?;
-        Some((rank, Header::unpack(header.announcement())))
+    /// A call in which ranks differ: this one, or else the last one before it that headers still tell of. Its number, what this
+    /// rank calls, another that calls something else, and what that is.
+    #[cold]
+    pub(crate) fn difference(&self, rank: usize, call: &Call<'_>) -> Option<(u32, Header, u32, Header)> {
+        (0..HEADERS as u32 - 1).find_map(|back| {
+            let number = call.number.wrapping_sub(back);
+            let mine = self.header(rank, number);
+            let signature = mine.signature_at(number)?;
+            let differs =
+                |header: &Counter<'_>| header.signature_at(number).is_some_and(|found| found != signature);
+            let (other, theirs) = (0..).zip(self.headers_of(number)).find(|(_, header)| differs(header))?;
+            let unpack = |header: Counter<'_>| Header::unpack(header.announcement());
+            Some((number, unpack(mine), other, unpack(theirs)))
+        })
     }
 }
 

@@ -38,7 +38,7 @@ use crate::failure::{Reached, Reason, Unfinished, reached, take_back};
 use crate::header::{Header, What, kind};
 use crate::memory::SharedMemory;
 use crate::operation::{Arithmetic, Detail, Operation};
-use crate::shared::{Call, Shared, WindowPlace};
+use crate::shared::{Call, Shared, WindowPlace, numbered};
 use crate::wait::{AbortCode, Stop};
 use crate::window::Window;
 
@@ -346,7 +346,7 @@ impl Communicator {
         }
         let Current { fitted, header, words, signature, engines, .. } = &mut self.current;
         let (mut index, symmetric) = *engines;
-        let (input, output, signature) = (fitted.input, fitted.output, *signature);
+        let (input, output, signature) = (fitted.input, fitted.output, numbered(*signature, number));
         let call = Call {
             header,
             signature,
@@ -504,11 +504,11 @@ impl Communicator {
         })
     }
 
-    /// The error that shows another rank's call of the same number, if it differs.
+    /// The error that shows a call in which another rank differs, if there is one.
     fn mismatch(&self, call: &Call<'_>) -> Option<Error> {
-        let (other, theirs) = self.shared.other_call(call)?;
-        let (number, rank) = (call.number, self.rank as u32);
-        let (mine, theirs) = (call.header.to_string(), theirs.to_string());
+        let (number, mine, other, theirs) = self.shared.difference(self.rank, call)?;
+        let rank = self.rank as u32;
+        let (mine, theirs) = (mine.to_string(), theirs.to_string());
         Some(Error::Mismatch { call: number, rank, mine, other, theirs })
     }
 

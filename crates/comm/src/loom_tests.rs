@@ -202,7 +202,7 @@ fn announcements(calls: u32) {
         });
         let (counted, through) = (Counter::new(&shared.0), Counter::new(&shared.1));
         for call in 1..=calls {
-            let _ = counted.announce(2 * call - 1, CALL + call, header(call));
+            let _ = counted.announce(2 * call - 1, CALL + call, &header(call));
             shared.2.write(u64::from(call));
             let _ = counted.publish(2 * call, CALL + call);
             until_ready(|| through.poll(call, CALL + call, call));

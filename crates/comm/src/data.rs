@@ -40,6 +40,9 @@ data!(
     Complex<f32> => Complex64, Complex<f64> => Complex128,
 );
 
+#[cfg(target_pointer_width = "64")]
+data!(isize => I64, usize => U64);
+
 // SAFETY: An array has no padding of its own.
 unsafe impl<T: Data, const N: usize> Data for [T; N] {}
 

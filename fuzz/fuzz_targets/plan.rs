@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use weftlink_plan::domain::chunks::chunks_of_steps;
+use weftlink_plan::domain::chunks::origins_of_steps;
 use weftlink_plan::domain::elements::oracle_uneven;
 use weftlink_plan::{Cut, Plan, verify, verify_by_classes};
 use weftlink_testkit::chaos::hunt;
@@ -49,7 +49,7 @@ fuzz_target!(|data: &[u8]| {
         let (outputs, _) = oracle_uneven(&proved, cut, aliasing, &inputs, |a, b| a + b);
         assert_eq!(outputs, promised);
     }
-    assert_eq!(chunks_of_steps(&proved).len(), ranks);
+    assert_eq!(origins_of_steps(&proved).len(), ranks);
     if let Some(sighting) = hunt(&proved.into_plan().without_switches(), 1) {
         panic!("{sighting}");
     }

@@ -72,7 +72,9 @@ const FEW_RANKS: usize = 4;
 const ANY: usize = usize::MAX;
 
 impl Table {
-    /// What was measured to be best for so many ranks (`bench/runs/2026-11-15-thresholds-16-core-vm`).
+    /// What is best for so many ranks, as far as it is known: where exchange ends was measured
+    /// (`bench/runs/2026-11-15-thresholds-16-core-vm`); the other breakpoints were set by single runs with 2 ranks, and
+    /// `weft bench --tune` finds a machine's own.
     pub(crate) fn measured(ranks: usize) -> Self {
         let of = Choice::of;
         let few = |algorithm: Algorithm| (PACKET_BYTES, Choice::packets(algorithm));

@@ -41,7 +41,6 @@ pub(crate) enum What {
     Collective(u8),
     Window,
     Load,
-    Meet,
 }
 
 /// The kind of a collective, as a header has it.
@@ -173,7 +172,6 @@ impl Header {
         let what = match kind as u8 {
             WINDOW => What::Window,
             LOAD => What::Load,
-            MEET => What::Meet,
             code => What::Collective(code),
         };
         let reduction = match (kind >> 16) as u8 {
@@ -205,7 +203,6 @@ impl Header {
             What::Collective(code) => code,
             What::Window => WINDOW,
             What::Load => LOAD,
-            What::Meet => MEET,
         };
         let (reduction, commutes) = match self.reduction {
             None => (0, false),
@@ -233,7 +230,6 @@ impl Header {
 
 const WINDOW: u8 = 100;
 const LOAD: u8 = 101;
-const MEET: u8 = 102;
 const USER: u8 = 255;
 const UNEVEN: u64 = 1 << 8;
 const IN_PLACE: u64 = 1 << 9;
@@ -275,7 +271,6 @@ impl fmt::Display for Header {
             }
             What::Window => write!(f, "window of {count} {element}"),
             What::Load => write!(f, "load of plan {plan:016x}"),
-            What::Meet => write!(f, "start"),
         }
     }
 }

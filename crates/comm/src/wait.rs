@@ -35,8 +35,8 @@ use thiserror::Error;
 use crate::line::{Line, Poll};
 use crate::sync::{self, Edge, Ordering};
 
-/// How many looks follow each other without a pause: one takes as long as a line's way from core to core on current x86,
-/// which is what most waits are about.
+/// How many looks follow each other without a pause. A pause takes about as long as a line's way from core to core on current
+/// x86, which is what most waits are about.
 const EAGER: u32 = 32;
 const SLICE_MIN: Duration = Duration::from_micros(50);
 const SLICE_MAX: Duration = Duration::from_millis(1);

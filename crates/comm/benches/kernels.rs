@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use weftlink_comm::kernels::{Kernels, Store};
+use weftlink_comm::kernels::{Access, Kernels};
 use weftlink_comm::memory::SharedMemory;
 use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
 use weftlink_plan::{DataType, Reduction};
@@ -80,6 +80,13 @@ fn stores(bytes: usize) -> &'static [Store] {
     if bytes > 1 << 20 { &[Store::Cached, Store::Streaming] } else { &[Store::Cached] }
 }
 
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Store {
+    Cached,
+    Streaming,
+}
+
 type Work = Box<dyn FnMut()>;
 
 /// Measures all sets in turn, again and again, so that a disturbance from elsewhere meets them alike.
@@ -96,8 +103,10 @@ fn measure(
     for kernels in Kernels::all_supported() {
         let (targets, sources) = (targets.to_vec(), sources.to_vec());
         let sum = kernels.reduction(data_type, Reduction::Sum).expect("only what has sums is measured");
+        let streamed = if store == Store::Streaming { targets.len() } else { 0 };
+        let access = Access { streamed, ..Access::default() };
         // SAFETY: The arrays are at least so long, ours, and do not overlap but for whole ones.
-        let work = move || unsafe { sum.combine(&targets, &sources, bytes / sum.element_bytes(), store) };
+        let work = move || unsafe { sum.combine(&targets, &sources, bytes / sum.element_bytes(), access) };
         variants.push((kernels.name(), Box::new(work)));
     }
     if let (&[one, other], &[target]) = (sources, targets) {

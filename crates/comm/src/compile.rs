@@ -5,21 +5,23 @@
 use weftlink_plan::collective::Promise;
 use weftlink_plan::domain::chunks::Origin;
 use weftlink_plan::plan::{Buffer, Input, Lane, Op, Output, Place, Remote, Step, Wait};
-use weftlink_plan::{Collective, Cut, Verified};
+use weftlink_plan::{Aliasing, Collective, Cut, Verified};
 
-use crate::kernels::Store;
+use crate::kernels::Access;
 use crate::layout::{FifoPlace, Layout};
 
 /// [`Communicator::load`](crate::Communicator::load) has refused it.
 const NO_SWITCH: &str = "a plan with switches is not loaded";
 
-/// From this many bytes written by a step on, stores bypass the caches. Half or twice as many hardly matters, a quarter
-/// is slower, and so is never (`bench/runs/2026-11-15-thresholds-16-core-vm`).
+/// From this many bytes on that a rank writes to users' buffers in a call, it writes them past the caches, unless what is there
+/// was read before. Half or twice as many hardly matters, a quarter is slower, and so is never
+/// (`bench/runs/2026-11-15-thresholds-16-core-vm`).
 const STREAM_BYTES_MIN: usize = 2 << 20;
 
 /// How long the blocks of a call are, in elements, and how large an element is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
+    pub(crate) aliasing: Aliasing,
     pub(crate) element_bytes: usize,
     /// Of every block; of the longest block of any rank if they are uneven.
     pub(crate) count: usize,
@@ -100,19 +102,31 @@ pub(crate) struct Tile {
     pub(crate) lanes: Vec<Vec<Instruction>>,
 }
 
+impl Tile {
+    /// Bytes that are written to users' buffers.
+    fn user_bytes(&self) -> usize {
+        self.lanes.iter().flatten().map(|step| step.bytes * step.user_targets()).sum()
+    }
+
+    /// Writes them past the caches.
+    fn stream(&mut self) {
+        self.lanes.iter_mut().flatten().for_each(|step| step.access.streamed = step.user_targets());
+    }
+}
+
 /// A step.
 #[derive(Debug)]
 pub(crate) struct Instruction {
     /// Which of the lane's steps, in the order they run.
     pub(crate) ordinal: u32,
     pub(crate) op: Op,
-    pub(crate) store: Store,
+    pub(crate) access: Access,
     pub(crate) bytes: usize,
     pub(crate) elements: usize,
     /// Everything the step waits for, in the order it is waited for.
     pub(crate) needs: Box<[Need]>,
     pub(crate) sources: Box<[Source]>,
-    /// Where the kernel puts the result. If there are packets, it goes to memory of the rank's own too, from where they are
+    /// Where the kernel puts the result, users' buffers first. If there are packets, it goes to memory of the rank's own too, from where they are
     /// filled.
     pub(crate) targets: Box<[Target]>,
     /// Ends whose message is in its slot when the step is done.
@@ -123,6 +137,13 @@ pub(crate) struct Instruction {
     pub(crate) releases: Box<[u32]>,
     /// Own counters.
     pub(crate) signals: Box<[u32]>,
+}
+
+impl Instruction {
+    /// How many of its targets are in users' buffers.
+    fn user_targets(&self) -> usize {
+        self.targets.iter().filter(|target| target.is_user()).count()
+    }
 }
 
 /// What a step waits for before it touches anything.
@@ -153,6 +174,13 @@ pub(crate) enum Target {
     Memory(Address),
     /// The slot of the n-th of the rank's sending ends.
     Slot(u32),
+}
+
+impl Target {
+    /// Whether it is in a user's buffer, not in scratch or in a slot.
+    fn is_user(&self) -> bool {
+        matches!(self, Target::Memory(Address { tiled: true, .. }))
+    }
 }
 
 /// Memory of some rank: which base address, and bytes from it.
@@ -209,7 +237,15 @@ impl Compiler<'_> {
             None if tiles > 1 => vec![0, tiles - 1],
             None => vec![0],
         };
-        let compiled = wanted.into_iter().map(|tile| self.tile(&shape, tile)).collect::<Result<_, _>>()?;
+        let mut compiled =
+            wanted.into_iter().map(|tile| self.tile(&shape, tile)).collect::<Result<Vec<_>, _>>()?;
+        let (collective, ranks) = (&self.plan.collective, self.plan.ranks);
+        let reads_targets = shape.aliasing == Aliasing::InPlace
+            && collective.gives(self.rank, ranks) >= collective.gets(self.rank, ranks);
+        let is_large = |first: &Tile| first.user_bytes() * tiles >= STREAM_BYTES_MIN;
+        if !reads_targets && compiled.first().is_some_and(is_large) {
+            compiled.iter_mut().for_each(Tile::stream);
+        }
         Ok(Program { shape, element_bytes, tiles, tile_bytes, compiled })
     }
 
@@ -282,15 +318,29 @@ impl Compiler<'_> {
             Source::Memory(_) => None,
             Source::Slot(end) | Source::Packet(end) => Some(end),
         };
+        let is_peers = |address: &Address| address.base / 3 != self.rank;
+        let is_read_by_peers =
+            |address: &Address| is_peers(address) || address.base == base_of(self.rank, Buffer::Scratch);
+        let access = Access {
+            streamed: 0,
+            from_peers: sources.iter().any(|source| match source {
+                Source::Memory(address) => is_peers(address),
+                Source::Slot(_) | Source::Packet(_) => true,
+            }),
+            to_peers: targets.iter().any(|target| match target {
+                Target::Memory(address) => is_read_by_peers(address),
+                Target::Slot(_) => true,
+            }),
+        };
         let releases: Box<[u32]> = sources.iter().filter_map(message).collect();
         let arrivals = releases.iter().map(|&end| Need::Message { end });
         let credits = slots.iter().chain(&packets).map(|&end| Need::Credit { end });
         let needs = step.waits.iter().map(wait).chain(arrivals).chain(credits).collect();
-        let is_large = bytes * targets.len() >= STREAM_BYTES_MIN;
+        targets.sort_by_key(|target| !target.is_user());
         Ok(Instruction {
             ordinal: ordinal as u32,
             op: step.op,
-            store: if is_large { Store::Streaming } else { Store::Cached },
+            access,
             bytes,
             elements,
             needs,

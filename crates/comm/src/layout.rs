@@ -20,13 +20,13 @@ const PACKET_LINES: usize = 20;
 pub(crate) const PACKET_WORDS: usize = PACKET_LINES * PAYLOAD_WORDS;
 /// Bytes of such a message.
 pub(crate) const PACKET_BYTES: usize = PACKET_WORDS * size_of::<u64>();
-/// Bytes of a message in a slot of its own: large enough to run at full speed, small enough that the slots of a FIFO
-/// stay in a core's own cache.
-const SLOT_BYTES: usize = 128 << 10;
-const SLOT_BYTES_MIN: usize = 4 << 10;
-/// What slots take together when all ranks talk to all, before they become smaller.
-const SLOTS_BYTES_MAX: usize = 64 << 20;
-const SLOTS_PER_FIFO: usize = 4;
+/// The most bytes of a message in memory of its own: large enough to run at full speed, small enough that what a FIFO holds
+/// stays in a core's own cache.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+const MESSAGE_BYTES_MIN: usize = 4 << 10;
+/// What messages take together when all ranks talk to all, before they become smaller.
+const BULK_BYTES_MAX: usize = 64 << 20;
+const MESSAGES_PER_FIFO: usize = 5;
 const PAGE: usize = 4096;
 
 /// The FIFOs of a communicator.
@@ -51,19 +51,21 @@ pub(crate) struct FifoPlace {
     pub(crate) source: u32,
     pub(crate) target: u32,
     pub(crate) depth: usize,
-    /// In the memory of the plan that needed it first: the line with the credits, then the lines of the slots, then the
-    /// slots' bulk memory, if any.
+    /// In the memory of the plan that needed it first: the line with the credits, then the lines of the slots, then bulk
+    /// memory, if any.
     pub(crate) released: usize,
     pub(crate) slots: usize,
     pub(crate) slot_lines: usize,
     pub(crate) bulk: usize,
-    pub(crate) bulk_stride: usize,
+    pub(crate) bulk_bytes: usize,
+    /// The most bytes of a message, if they are in bulk memory.
+    pub(crate) message_bytes_max: usize,
 }
 
 impl FifoPlace {
     /// Whether payload rides with the flags.
     pub(crate) fn is_packet(&self) -> bool {
-        self.bulk_stride == 0
+        self.bulk_bytes == 0
     }
 }
 
@@ -87,7 +89,7 @@ pub(crate) struct Layout {
 impl Layout {
     /// Places a plan, adding to the FIFOs what it needs and is not there.
     pub(crate) fn new(plan: &Verified, fifos: &mut Fifos) -> Self {
-        let slot_bytes = slot_bytes(plan.ranks as usize);
+        let message_bytes = message_bytes(plan.ranks as usize);
         let mut next = 0;
         let mut take = |bytes: usize, align: usize| {
             let at = usize::next_multiple_of(next, align);
@@ -107,11 +109,13 @@ impl Layout {
             *fifos.by_key.entry(key).or_insert_with(|| {
                 let (depth, packets) = (channel.depth as usize, kind.packets);
                 let slot_lines = if packets { PACKET_LINES } else { 1 };
-                let bulk_stride = if packets { 0 } else { slot_bytes };
+                let message_bytes_max = if packets { 0 } else { message_bytes };
+                // One more than are in flight: see `Bulk`.
+                let bulk_bytes = (depth + 1) * message_bytes_max;
                 // Neighbouring lines are fetched in pairs: what different ranks write is kept two lines apart.
                 let released = take(2 * LINE, 2 * LINE);
                 let slots = take(depth * slot_lines * LINE, 2 * LINE);
-                let bulk = take(depth * bulk_stride, if packets { LINE } else { PAGE });
+                let bulk = take(bulk_bytes, if packets { LINE } else { PAGE });
                 fifos.places.push(FifoPlace {
                     source,
                     target,
@@ -120,17 +124,18 @@ impl Layout {
                     slots,
                     slot_lines,
                     bulk,
-                    bulk_stride,
+                    bulk_bytes,
+                    message_bytes_max,
                 });
                 fifos.places.len() - 1
             })
         };
         let numbers: BTreeMap<_, _> = keys_of(plan).into_iter().map(|key| (key, number(key))).collect();
         let message =
-            |number: &usize| if fifos.places[*number].is_packet() { PACKET_BYTES } else { slot_bytes };
+            |number: &usize| if fifos.places[*number].is_packet() { PACKET_BYTES } else { message_bytes };
         let scratch_chunks = plan.chunks.scratch as usize;
         let chunk_bytes_max =
-            numbers.values().map(message).chain((scratch_chunks > 0).then_some(slot_bytes)).min();
+            numbers.values().map(message).chain((scratch_chunks > 0).then_some(message_bytes)).min();
         let scratch_stride = scratch_chunks * chunk_bytes_max.unwrap_or(0).next_multiple_of(LINE);
         let scratch = take(ranks * scratch_stride, PAGE);
         let bytes = next.next_multiple_of(PAGE);
@@ -157,13 +162,12 @@ impl Fifos {
     }
 }
 
-/// Bytes of a slot: as many as keep all slots together within bounds if every rank sends to every other.
-fn slot_bytes(ranks: usize) -> usize {
-    let slots = (SLOTS_PER_FIFO * ranks * ranks.saturating_sub(1)).max(1);
-    let bytes = SLOTS_BYTES_MAX / slots;
+/// Bytes of a message: as many as keep all together within bounds if every rank sends to every other.
+fn message_bytes(ranks: usize) -> usize {
+    let messages = (MESSAGES_PER_FIFO * ranks * ranks.saturating_sub(1)).max(1);
     // The largest power of two that is not more.
-    let power = 1 << bytes.max(1).ilog2();
-    usize::clamp(power, SLOT_BYTES_MIN, SLOT_BYTES)
+    let power = 1 << (BULK_BYTES_MAX / messages).max(1).ilog2();
+    usize::clamp(power, MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX)
 }
 
 fn common_divisor(a: usize, b: usize) -> usize {
@@ -210,7 +214,7 @@ mod tests {
                     for fifo in fifos.places() {
                         taken.push((fifo.released, LINE));
                         taken.push((fifo.slots, fifo.depth * fifo.slot_lines * LINE));
-                        taken.push((fifo.bulk, fifo.depth * fifo.bulk_stride));
+                        taken.push((fifo.bulk, fifo.bulk_bytes));
                     }
                     taken.push((layout.scratch, ranks as usize * layout.scratch_stride));
                     taken.sort_unstable();
@@ -249,13 +253,13 @@ mod tests {
     fn elements_of_any_size_are_cut() {
         let plan = verify(Algorithm::Ring.plan(2, 1)).unwrap();
         let layout = Layout::new(&plan, &mut Fifos::default());
-        for bytes in [1, 2, 3, 4, 12, 16, 100, 4096, 100_001] {
+        for bytes in [1, 2, 3, 4, 12, 16, 100, 4096, 60_001] {
             let cut = layout.cut(&plan, 1000, bytes).unwrap();
             let all: usize =
                 (0..cut.tiles()).flat_map(|tile| (0..2).map(move |chunk| cut.range(tile, chunk).len())).sum();
             assert_eq!(all, 1000);
-            assert!(cut.range(0, 0).len() * bytes <= SLOT_BYTES);
+            assert!(cut.range(0, 0).len() * bytes <= MESSAGE_BYTES_MAX);
         }
-        assert_eq!(layout.cut(&plan, 1, SLOT_BYTES + 1), None);
+        assert_eq!(layout.cut(&plan, 1, MESSAGE_BYTES_MAX + 1), None);
     }
 }

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use weftlink_plan::{DataType, Reduction};
 
 use crate::data::Data;
-use crate::kernels::{Kernel, Store};
+use crate::kernels::{Access, Kernel};
 
 /// What a reducing call combines elements with: a [`Reduction`] by its name, or one that needs more than a name.
 ///
@@ -80,12 +80,12 @@ impl Arithmetic<'_> {
         targets: &[*mut u8],
         sources: &[*const u8],
         len: usize,
-        store: Store,
+        access: Access,
     ) {
         // SAFETY: the caller's promise.
         unsafe {
             match self {
-                Arithmetic::Kernel(kernel) => kernel.combine(targets, sources, len, store),
+                Arithmetic::Kernel(kernel) => kernel.combine(targets, sources, len, access),
                 Arithmetic::User(user) => user.combine(targets, sources, len),
                 Arithmetic::None => unreachable!("only collectives that reduce have steps that do"),
             }

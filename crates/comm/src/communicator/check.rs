@@ -58,9 +58,12 @@ pub(super) fn fit(request: &Request<'_>, caller: Caller) -> Result<Fitted, Error
     }
     let scale = buffers.elements.bytes / elements.bytes;
     let shape = match request.counts {
-        None => {
-            Shape { element_bytes: elements.bytes, count: count(request, gives, gets)? * scale, uneven: None }
-        }
+        None => Shape {
+            aliasing: buffers.aliasing,
+            element_bytes: elements.bytes,
+            count: count(request, gives, gets)? * scale,
+            uneven: None,
+        },
         Some((input, output)) => uneven(request, input, output, gives, gets, elements, scale)?,
     };
     let (mut input, mut input_location) = (buffers.input, buffers.input_location);
@@ -181,7 +184,8 @@ fn uneven(
     let scaled = |counts: &[usize]| counts.iter().map(|count| count * scale).collect::<Vec<_>>();
     let lengths = Lengths { input: scaled(input), output: scaled(output) };
     let count = lengths.input.iter().chain(&lengths.output).max().copied().unwrap_or(0);
-    Ok(Shape { element_bytes: elements.bytes, count, uneven: Some(Box::new(lengths)) })
+    let (aliasing, uneven) = (buffers.aliasing, Some(Box::new(lengths)));
+    Ok(Shape { aliasing, element_bytes: elements.bytes, count, uneven })
 }
 
 /// Whether in place means that the smaller side lies in the larger.

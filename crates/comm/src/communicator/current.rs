@@ -69,7 +69,8 @@ impl Asked {
 impl Current {
     /// No call that any other could be the same as.
     pub(super) fn none() -> Self {
-        let (none, shape) = (Buffers::none(), Shape { element_bytes: 1, count: 0, uneven: None });
+        let none = Buffers::none();
+        let shape = Shape { aliasing: none.aliasing, element_bytes: 1, count: 0, uneven: None };
         let request = Request::new(&Collective::Barrier, none);
         let fitted = Fitted::nothing(shape);
         let header = Header::allocating(crate::header::What::Load, 0, 0, Elements::BYTES);

@@ -4,7 +4,8 @@
 #![allow(unsafe_code)]
 
 use crate::fifo::{Receiver, Sender};
-use crate::layout::{FifoPlace, Fifos, Layout, PACKET_WORDS};
+use crate::layout::{FifoPlace, Fifos, LINE, Layout, PACKET_WORDS};
+use crate::line::Line;
 use crate::memory::SharedMemory;
 use crate::shared::lines_at;
 
@@ -46,19 +47,40 @@ pub(super) struct ReceiveEnd {
     pub(super) packet: Box<[u64; PACKET_WORDS]>,
 }
 
-/// The memory of a FIFO's slots, which packets do without.
-#[derive(Clone, Copy)]
+/// The memory for a FIFO's messages, which packets do without, and where the next one is. They follow each other through it, a
+/// line's start each, and begin again when the longest possible one might not fit before its end.
+///
+/// As many as a FIFO holds, `depth` of the longest, and one more have room. What is in flight beside the next message, at most
+/// `depth - 1`, lies right before it, or ends less than one behind the end of the memory if it begins again: either way no two
+/// overlap. Small messages do not use the same lines over and over, which would still be in the peer's nearest cache.
 struct Bulk {
     base: *mut u8,
-    slot_bytes: usize,
+    bytes: usize,
+    message_bytes_max: usize,
+    next: usize,
 }
 
 impl Bulk {
-    /// Where a slot's message lies.
+    fn new(place: &FifoPlace, memory: &SharedMemory) -> Self {
+        // SAFETY: the layout lies within the memory.
+        let base = unsafe { memory.as_ptr().add(place.bulk) };
+        Self { base, bytes: place.bulk_bytes, message_bytes_max: place.message_bytes_max, next: 0 }
+    }
+
+    /// Where the next message lies.
     #[inline]
-    fn slot(self, slot: usize) -> *mut u8 {
-        // SAFETY: there are `slot_bytes` for each slot of the FIFO.
-        unsafe { self.base.add(slot * self.slot_bytes) }
+    fn place(&self) -> *mut u8 {
+        // SAFETY: there is room for a message from there on.
+        unsafe { self.base.add(self.next) }
+    }
+
+    /// The next message had so many bytes, at both ends.
+    #[inline]
+    fn advance(&mut self, bytes: usize) {
+        if self.bytes > 0 {
+            let next = self.next + bytes.next_multiple_of(LINE);
+            self.next = if next + self.message_bytes_max <= self.bytes { next } else { 0 };
+        }
     }
 }
 
@@ -113,22 +135,24 @@ impl Ports {
     }
 }
 
-fn bulk(place: &FifoPlace, memory: &SharedMemory) -> Bulk {
-    // SAFETY: the layout lies within the memory.
-    Bulk { base: unsafe { memory.as_ptr().add(place.bulk) }, slot_bytes: place.bulk_stride }
-}
-
 impl SendEnd {
     fn new(place: &FifoPlace, memory: &SharedMemory) -> Self {
         let slots = lines_at(memory, place.slots, place.depth * place.slot_lines);
         let fifo = Sender::new(slots, &lines_at(memory, place.released, 1)[0], place.depth);
-        SendEnd { fifo, to: place.target, bulk: bulk(place, memory) }
+        SendEnd { fifo, to: place.target, bulk: Bulk::new(place, memory) }
     }
 
     /// Where the next message is to be put, if it goes through bulk memory.
     #[inline]
-    pub(super) fn slot(&self) -> *mut u8 {
-        self.bulk.slot(self.fifo.slot())
+    pub(super) fn place(&self) -> *mut u8 {
+        self.bulk.place()
+    }
+
+    /// Sends the message of so many bytes that was put there. Returns the line to wake.
+    #[inline]
+    pub(super) fn publish(&mut self, signature: u32, bytes: usize) -> &'static Line {
+        self.bulk.advance(bytes);
+        self.fifo.publish(signature)
     }
 }
 
@@ -139,7 +163,7 @@ impl ReceiveEnd {
         ReceiveEnd {
             fifo,
             from: place.source,
-            bulk: bulk(place, memory),
+            bulk: Bulk::new(place, memory),
             packet: Box::new([0; PACKET_WORDS]),
         }
     }
@@ -147,12 +171,50 @@ impl ReceiveEnd {
     /// Whether payload rides with the flags.
     #[inline]
     pub(super) fn is_packet(&self) -> bool {
-        self.bulk.slot_bytes == 0
+        self.bulk.bytes == 0
     }
 
     /// Where the message that has arrived lies, if it is in bulk memory.
     #[inline]
-    pub(super) fn slot(&self) -> *mut u8 {
-        self.bulk.slot(self.fifo.slot())
+    pub(super) fn place(&self) -> *mut u8 {
+        self.bulk.place()
+    }
+
+    /// Gives the message of so many bytes that has arrived back. Returns the line to wake.
+    #[inline]
+    pub(super) fn release(&mut self, bytes: usize) -> &'static Line {
+        self.bulk.advance(bytes);
+        self.fifo.release()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    #[test]
+    fn messages_in_flight_never_overlap() {
+        let mut random = 1_u32;
+        for depth in [1, 2, 4] {
+            let mut memory = vec![0_u8; (depth + 1) * 640];
+            let (base, bytes) = (memory.as_mut_ptr(), memory.len());
+            let mut bulk = Bulk { base, bytes, message_bytes_max: 640, next: 0 };
+            let mut in_flight = VecDeque::new();
+            for _ in 0..10_000 {
+                random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                // Often the longest, often nothing.
+                let length = ((random >> 16) as usize % 800).saturating_sub(80).min(640);
+                let place = bulk.place().addr() - base.addr();
+                assert!(place + length <= bytes);
+                let is_apart = |&(other, end): &(usize, usize)| place + length <= other || end <= place;
+                assert!(in_flight.iter().all(is_apart), "{place} {length} {in_flight:?}");
+                in_flight.push_back((place, place + length));
+                if in_flight.len() == depth {
+                    in_flight.pop_front();
+                }
+                bulk.advance(length);
+            }
+        }
     }
 }

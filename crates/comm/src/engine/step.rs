@@ -35,7 +35,7 @@ impl State {
             waiter.wake(ports.senders[end as usize].fifo.publish_packet(signature, words));
         }
         for &end in &instruction.slots {
-            waiter.wake(ports.senders[end as usize].fifo.publish(signature));
+            waiter.wake(ports.senders[end as usize].publish(signature, instruction.bytes));
         }
         for &signal in &instruction.signals {
             let value = &mut self.signalled[signal as usize];
@@ -44,7 +44,7 @@ impl State {
             waiter.wake(self.counter(self.rank, signal).publish(value, signature));
         }
         for &end in &instruction.releases {
-            waiter.wake(ports.receivers[end as usize].fifo.release());
+            waiter.wake(ports.receivers[end as usize].release(instruction.bytes));
         }
         Ok(())
     }
@@ -68,7 +68,7 @@ impl State {
                         std::ptr::null_mut()
                     }
                 },
-                Source::Slot(end) => ports.receivers[end as usize].slot(),
+                Source::Slot(end) => ports.receivers[end as usize].place(),
                 Source::Packet(end) => ports.receivers[end as usize].packet.as_mut_ptr().cast(),
             };
             ports.sources[sources] = address.cast_const();
@@ -81,7 +81,7 @@ impl State {
                     Base::Mapped(address) => address,
                     _ => unreachable!("a plan that writes to peers runs in windows only"),
                 },
-                Target::Slot(end) => ports.senders[end as usize].slot(),
+                Target::Slot(end) => ports.senders[end as usize].place(),
             };
             ports.targets[targets] = address;
             targets += 1;
@@ -238,13 +238,13 @@ impl Run<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             match instruction.op {
-                Op::Reduce => self.call.arithmetic.combine(targets, sources, elements, instruction.store),
+                Op::Reduce => self.call.arithmetic.combine(targets, sources, elements, instruction.access),
                 Op::Copy | Op::Sync => match (targets, sources, bytes) {
                     // The usual sizes of what is small: a number, or two.
                     (&[target], &[source], 8) => copy::<u64>(target, source),
                     (&[target], &[source], 4) => copy::<u32>(target, source),
                     (&[target], &[source], 16) => copy::<[u64; 2]>(target, source),
-                    _ => self.shared.copy.combine(targets, sources, bytes, instruction.store),
+                    _ => self.shared.copy.combine(targets, sources, bytes, instruction.access),
                 },
             }
         }

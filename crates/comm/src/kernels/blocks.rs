@@ -7,8 +7,9 @@
 
 use std::mem::MaybeUninit;
 
-use super::combine::{LINE_BYTES, PAGE_BYTES, PAGES, streams};
+use super::Access;
 use super::convert::Lane;
+use super::lines::{LINE_BYTES, PAGE_BYTES, PARTS, streams, take_ahead};
 use super::operations::{Map, Operation};
 use super::set::{Loops, Set, typed};
 
@@ -20,41 +21,43 @@ pub(super) struct Blocks<S, T, O>(std::marker::PhantomData<(S, T, O)>);
 
 impl<S: Set, T: Lane, O: Operation<T::Wide>> Loops for Blocks<S, T, O> {
     #[inline(always)]
-    unsafe fn run(targets: &[*mut u8], sources: &[*const u8], len: usize, streaming: bool) {
+    unsafe fn run(targets: &[*mut u8], sources: &[*const u8], len: usize, access: Access) {
         let (size, block) = (size_of::<T>(), BLOCK_BYTES / size_of::<T>());
         let (targets, sources) = typed::<T>(targets, sources);
-        let streaming = streaming && S::STREAMS && streams(targets, sources);
-        let mut results = Buffer::<[MaybeUninit<u8>; PAGES * BLOCK_BYTES]>(MaybeUninit::uninit());
+        let can_stream = S::STREAMS && streams(&targets[..access.streamed], sources);
+        let streamed = if can_stream { access.streamed } else { 0 };
+        let mut results = Buffer::<[MaybeUninit<u8>; PARTS * BLOCK_BYTES]>(MaybeUninit::uninit());
         let results = results.0.as_mut_ptr().cast::<T>();
         // The first block is short, so that the others start with a line of the first target.
-        let misaligned = if len > block || streaming { targets[0].addr() % LINE_BYTES / size } else { 0 };
+        let misaligned = if len > block || streamed > 0 { targets[0].addr() % LINE_BYTES / size } else { 0 };
         let page = PAGE_BYTES / size;
-        let side_by_side = streaming && targets.len() == 1 && sources.len() == 2;
+        let side_by_side = (streamed > 0 || access.from_peers) && targets.len() == 1 && sources.len() == 2;
         let mut at = 0;
         while at < len {
             let is_short = at == 0 && misaligned > 0;
-            let pages = if side_by_side && !is_short && len - at >= PAGES * page { PAGES } else { 1 };
-            let end = if pages == PAGES { at + page } else { at + 1 };
+            let pages = if side_by_side && !is_short && len - at >= PARTS * page { PARTS } else { 1 };
+            let end = if pages == PARTS { at + page } else { at + 1 };
             for start in (at..end).step_by(block) {
                 let count = (block - if is_short { misaligned } else { 0 }).min(len - start);
                 // SAFETY: The caller's promise; what is touched stays below `len`, and within the buffer. What is streamed
                 // starts at a line's start in all targets, because the first block ends at one.
                 unsafe {
+                    let (past, through) = targets.split_at(if count == block { streamed } else { 0 });
                     for index in 0..pages {
-                        let results = results.add(index * block);
-                        combined::<T, O>(results, sources, start + index * page, count);
+                        let (results, start) = (results.add(index * block), start + index * page);
+                        combined::<T, O>(results, sources, start, count);
+                        if access.to_peers {
+                            take_ahead(through, BLOCK_BYTES / LINE_BYTES, start, len);
+                        }
+                        store(results, through, start, count);
                     }
-                    if streaming && count == block {
-                        stream::<S, T>(results, targets, start, pages);
-                    } else {
-                        store(results, targets, start, count);
-                    }
+                    stream::<S, T>(results, past, start, pages);
                 }
                 at = start + count;
             }
             at += (pages - 1) * page;
         }
-        if streaming {
+        if streamed > 0 {
             S::fence();
         }
     }

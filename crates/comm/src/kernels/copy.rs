@@ -1,66 +1,119 @@
 //! Copying: one source to all targets, whatever the elements are.
 //!
-//! Cached, it is the system's `memcpy`, a few pages at a time where there is more than one target, so that the second finds
-//! the source in the nearest cache. Streamed, a line goes to the targets in turn, and a single target is written in four
-//! pages side by side (see `combine.rs` for what that gains).
+//! A few bytes are left to the system's `memcpy`. More go line by line to the targets in turn: to a single target in four
+//! pages side by side if it is written past the caches, in four parts if it comes from a peer, and to peers' lines that are
+//! taken ahead (see `combine.rs` for what all that gains).
 
-use super::combine::{LINE_BYTES, PAGE_BYTES, PAGES, streams};
+use super::Access;
+use super::lines::{LINE_BYTES, PAGE_BYTES, PARTS, part_of, streams, take_ahead};
 use super::set::{Loops, Set};
 
-/// What is copied to one target before the next has its turn.
-const PART_BYTES: usize = 8 << 10;
+/// Up to so many bytes `memcpy` is as fast.
+const FEW_BYTES: usize = 512;
 
 /// The loops for one set.
 pub(super) struct Copies<S>(std::marker::PhantomData<S>);
 
 impl<S: Set> Loops for Copies<S> {
     #[inline(always)]
-    unsafe fn run(targets: &[*mut u8], sources: &[*const u8], len: usize, streaming: bool) {
+    unsafe fn run(targets: &[*mut u8], sources: &[*const u8], len: usize, access: Access) {
         let &[source] = sources else { return };
-        // SAFETY: The caller's promise; what is touched from `at` on stays below `len`. What is streamed starts at a line's
-        // start in all targets.
+        let streamed = S::STREAMS && streams(&targets[..access.streamed], sources);
+        // SAFETY: The caller's promise.
         unsafe {
-            if !(streaming && S::STREAMS && streams(targets, sources)) {
-                let part = if targets.len() == 1 { len } else { PART_BYTES };
-                return parts(targets, source, 0, len, part);
-            }
-            let mut at = (targets[0].addr().wrapping_neg() % LINE_BYTES).min(len);
-            parts(targets, source, 0, at, LINE_BYTES);
-            while targets.len() == 1 && len - at >= PAGES * PAGE_BYTES {
-                for within in (at..at + PAGE_BYTES).step_by(LINE_BYTES) {
-                    for index in 0..PAGES {
-                        let line = within + index * PAGE_BYTES;
-                        S::stream(source.add(line), targets[0].add(line));
-                    }
+            match (streamed, targets) {
+                (false, _) if len <= FEW_BYTES => rest(targets, source, 0, len),
+                (false, &[target]) => all::<S>([], [target], source, len, access),
+                (true, &[target]) => all::<S>([target], [], source, len, access),
+                (false, _) => all::<S>([], targets, source, len, access),
+                (true, _) => {
+                    let (past, through) = targets.split_at(access.streamed);
+                    all::<S>(past, through, source, len, access);
                 }
-                at += PAGES * PAGE_BYTES;
             }
-            while len - at >= LINE_BYTES {
-                for target in targets {
-                    S::stream(source.add(at), target.add(at));
-                }
-                at += LINE_BYTES;
-            }
-            S::fence();
-            parts(targets, source, at, len, LINE_BYTES);
         }
     }
 }
 
-/// The bytes from `at` to `end`, through the caches, `part` at a time.
+/// Copies to targets past the caches and through them.
+///
+/// # Safety
+/// As for [`super::Kernel::combine`]; targets past the caches are aligned alike.
+#[inline(always)]
+unsafe fn all<S: Set>(
+    past: impl AsRef<[*mut u8]> + Copy,
+    through: impl AsRef<[*mut u8]> + Copy,
+    source: *const u8,
+    len: usize,
+    access: Access,
+) {
+    let (first, streaming) = (past.as_ref().iter().chain(through.as_ref()).next(), !past.as_ref().is_empty());
+    let Some(first) = first else { return };
+    let mut at = (first.addr().wrapping_neg() % LINE_BYTES).min(len);
+    let ahead = if access.to_peers { through.as_ref() } else { &[] };
+    // Written past the caches, parts are pages; what comes from a peer is better read in few and long ones.
+    let part = if streaming { PAGE_BYTES } else { part_of::<u8>(len - at) };
+    let is_one = past.as_ref().len() + through.as_ref().len() == 1;
+    let side_by_side = is_one && part > 0 && (streaming || access.from_peers);
+    // SAFETY: The caller's promise; what is touched from `at` on stays below `len`. What is streamed starts at a line's start.
+    unsafe {
+        rest(past, source, 0, at);
+        rest(through, source, 0, at);
+        while side_by_side && len - at >= PARTS * part {
+            for within in (at..at + part).step_by(LINE_BYTES) {
+                for index in 0..PARTS {
+                    line::<S>(past, through, source, within + index * part);
+                }
+            }
+            at += PARTS * part;
+        }
+        while len - at >= LINE_BYTES {
+            take_ahead(ahead, 1, at, len);
+            line::<S>(past, through, source, at);
+            at += LINE_BYTES;
+        }
+        if streaming {
+            S::fence();
+        }
+        rest(past, source, at, len);
+        rest(through, source, at, len);
+    }
+}
+
+/// Copies a line, past the caches and through them.
+///
+/// # Safety
+/// It can be read there and written here, at a line's start where it goes past the caches.
+#[inline(always)]
+unsafe fn line<S: Set>(
+    past: impl AsRef<[*mut u8]>,
+    through: impl AsRef<[*mut u8]>,
+    source: *const u8,
+    at: usize,
+) {
+    type Line = [u8; LINE_BYTES];
+    // SAFETY: The caller's promise; what is read is read before it is written.
+    unsafe {
+        for target in past.as_ref() {
+            S::stream(source.add(at), target.add(at));
+        }
+        for target in through.as_ref() {
+            let line = source.add(at).cast::<Line>().read_unaligned();
+            target.add(at).cast::<Line>().write_unaligned(line);
+        }
+    }
+}
+
+/// The bytes from `at` to `end`, through the caches.
 ///
 /// # Safety
 /// As for [`super::Kernel::combine`].
 #[inline(always)]
-unsafe fn parts(targets: &[*mut u8], source: *const u8, mut at: usize, end: usize, part: usize) {
-    while at < end {
-        let count = part.min(end - at);
-        for target in targets {
-            if !std::ptr::eq(*target, source) {
-                // SAFETY: The caller's promise: the two do not overlap, being different.
-                unsafe { std::ptr::copy_nonoverlapping(source.add(at), target.add(at), count) }
-            }
+unsafe fn rest(targets: impl AsRef<[*mut u8]>, source: *const u8, at: usize, end: usize) {
+    for target in targets.as_ref() {
+        if !std::ptr::eq(*target, source) {
+            // SAFETY: The caller's promise: the two do not overlap, being different.
+            unsafe { std::ptr::copy_nonoverlapping(source.add(at), target.add(at), end - at) }
         }
-        at += count;
     }
 }

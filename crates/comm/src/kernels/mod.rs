@@ -11,14 +11,14 @@
 //! (`combine.rs`, `vector.rs`), because small messages are mostly those. Which loops a type and a reduction need is said in
 //! `table.rs`, for all sets.
 //!
-//! Deliberately absent: threads, and the choice between [`Store::Cached`] and [`Store::Streaming`], which depends on
-//! what else is in the caches. The caller knows.
+//! Deliberately absent: threads, and what is where in the caches: the caller knows, and says so ([`Access`]).
 #![allow(unsafe_code)] // Instruction sets that the compiler cannot assume, and memory that other processes write.
 
 mod blocks;
 mod combine;
 mod convert;
 mod copy;
+mod lines;
 mod operations;
 mod set;
 mod table;
@@ -60,15 +60,17 @@ pub struct Kernel {
     copy: Combine,
 }
 
-/// Where results go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Store {
-    /// Through the caches, where whoever reads them next will find them.
-    Cached,
-    /// Past the caches, which saves reading every target's lines before they are overwritten. For results larger than
-    /// the caches that are no source as well. Done where all targets are misaligned alike (see
-    /// [`Kernel::combine`]) and the instruction set can; otherwise the same as `Cached`.
-    Streaming,
+/// Where data comes from and goes to, which decides how it is moved best and nothing else.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Access {
+    /// How many targets, from the first, are written past the caches: for results larger than those that are no source as
+    /// well. It saves reading their lines before they are overwritten. Done where these targets have the same address modulo
+    /// 64, a multiple of the element's size (of a complex number, its parts'), and where the instruction set can.
+    pub streamed: usize,
+    /// Whether another core may have just written a source.
+    pub from_peers: bool,
+    /// Whether another core may have just read a target.
+    pub to_peers: bool,
 }
 
 impl Kernels {
@@ -144,9 +146,8 @@ impl Kernel {
 
     /// Combines `len` elements of all sources, in their order, into all targets.
     ///
-    /// Any alignment and any length will do. Aligned alike is faster, and [`Store::Streaming`] needs that all targets
-    /// have the same address modulo 64 and that it is a multiple of the element's size (of a complex number, its parts').
-    /// When this returns, streamed results are ordered before any later store, as cached ones are.
+    /// Any alignment and any length will do. Aligned alike is faster. When this returns, results that were written past the
+    /// caches are ordered before any later store, as others are.
     ///
     /// # Safety
     ///
@@ -154,20 +155,19 @@ impl Kernel {
     /// - Nobody else, in this process or another, writes a source or touches a target meanwhile.
     /// - A target may be exactly a source. Otherwise no target overlaps a source or another target.
     #[inline]
-    pub unsafe fn combine(&self, targets: &[*mut u8], sources: &[*const u8], len: usize, store: Store) {
-        debug_assert!(!targets.is_empty() && !sources.is_empty());
+    pub unsafe fn combine(&self, targets: &[*mut u8], sources: &[*const u8], len: usize, access: Access) {
+        debug_assert!(!targets.is_empty() && !sources.is_empty() && access.streamed <= targets.len());
         if self.adds_f32 && len <= FEW_BYTES / size_of::<f32>() {
             // SAFETY: The caller's promise.
             return unsafe { blocks::few::<f32, Sum>(targets, sources, len) };
         }
-        let streaming = store == Store::Streaming;
         // SAFETY: The caller's promise is the kernel's; the machine has the instruction set, or this table would not
         // have been handed out.
         unsafe {
             if sources.len() == 1 {
-                (self.copy)(targets, sources, len * self.element_bytes, streaming)
+                (self.copy)(targets, sources, len * self.element_bytes, access)
             } else {
-                (self.combine)(targets, sources, len * self.parts, streaming)
+                (self.combine)(targets, sources, len * self.parts, access)
             }
         }
     }

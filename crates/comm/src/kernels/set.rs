@@ -5,13 +5,13 @@
 
 use weftlink_plan::element::{bf16, f16};
 
+use super::Access;
 use super::blocks::Blocks;
 use super::convert::Lane;
 use super::operations::{Map, Operation, Sum};
 
-/// A kernel, with the safety conditions of [`super::Kernel::combine`], on a machine that has its instruction set. The last
-/// says whether to stream.
-pub(super) type Combine = unsafe fn(&[*mut u8], &[*const u8], usize, bool);
+/// A kernel, with the safety conditions of [`super::Kernel::combine`], on a machine that has its instruction set.
+pub(super) type Combine = unsafe fn(&[*mut u8], &[*const u8], usize, Access);
 
 /// Changes so many elements in place, given how many ranks were combined.
 ///
@@ -30,7 +30,7 @@ pub type Scale = unsafe fn(*mut u8, *const u8, usize, *const u8);
 pub(super) trait Loops: 'static {
     /// # Safety
     /// As for [`super::Kernel::combine`], on a machine that has the instruction set.
-    unsafe fn run(targets: &[*mut u8], sources: &[*const u8], len: usize, streaming: bool);
+    unsafe fn run(targets: &[*mut u8], sources: &[*const u8], len: usize, access: Access);
 }
 
 /// An instruction set.
@@ -86,10 +86,10 @@ macro_rules! compiled_for {
                 targets: &[*mut u8],
                 sources: &[*const u8],
                 len: usize,
-                streaming: bool,
+                access: $crate::kernels::Access,
             ) {
                 // SAFETY: The caller's promise.
-                unsafe { L::run(targets, sources, len, streaming) }
+                unsafe { L::run(targets, sources, len, access) }
             }
             compiled::<L>
         }

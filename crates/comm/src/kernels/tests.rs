@@ -147,6 +147,15 @@ impl Array {
     }
 }
 
+/// All that is told apart.
+const ACCESSES: [Access; 5] = [
+    Access { streamed: 0, from_peers: false, to_peers: false },
+    Access { streamed: 0, from_peers: true, to_peers: false },
+    Access { streamed: 0, from_peers: true, to_peers: true },
+    Access { streamed: 1, from_peers: true, to_peers: true },
+    Access { streamed: 3, from_peers: false, to_peers: false },
+];
+
 /// One call: the sources' beginnings combined, from any address to any address.
 struct Call<'a, T> {
     kernel: Kernel,
@@ -159,7 +168,7 @@ struct Call<'a, T> {
 
 impl<T: Sample> Call<'_, T> {
     /// `in_place` makes the first target the source of that number.
-    fn check(&self, random: &mut Random, m: usize, len: usize, in_place: Option<usize>, store: Store) {
+    fn check(&self, random: &mut Random, m: usize, len: usize, in_place: Option<usize>, access: Access) {
         // Aligned alike, any element's alignment, any byte's.
         let (kind, size) = (random.below(3), size_of::<T>());
         let shift = random.below(64 / size) * size;
@@ -177,10 +186,12 @@ impl<T: Sample> Call<'_, T> {
             to[0] = from[source].cast_mut();
         }
         // SAFETY: The arrays have `len` elements each, are ours alone, and a target is a source only as a whole.
-        unsafe { self.kernel.combine(&to, &from, len, store) };
+        unsafe {
+            self.kernel.combine(&to, &from, len, Access { streamed: access.streamed.min(m), ..access })
+        };
         let case = || {
             let k = self.sources.len();
-            format!("{} {k} to {m}, {len} elements, in place {in_place:?}, {store:?}", self.name)
+            format!("{} {k} to {m}, {len} elements, in place {in_place:?}, {access:?}", self.name)
         };
         for (index, array) in targets.iter().enumerate() {
             let unused = index == 0 && in_place.is_some();
@@ -230,16 +241,16 @@ fn combines<T: Sample>() {
                     is_exact: is_exact || k == 1,
                 };
                 assert_eq!(call.kernel.element_bytes(), T::TYPE.bytes());
-                for store in [Store::Cached, Store::Streaming] {
+                for access in ACCESSES {
                     for m in [1, 2, 3] {
                         for len in lens {
-                            call.check(&mut random, m, len, None, store);
+                            call.check(&mut random, m, len, None, access);
                             let source = random.below(k);
-                            call.check(&mut random, m, len, Some(source), store);
+                            call.check(&mut random, m, len, Some(source), access);
                         }
                     }
-                    call.check(&mut random, 1, large, None, store);
-                    call.check(&mut random, 2, large, Some(k - 1), store);
+                    call.check(&mut random, 1, large, None, access);
+                    call.check(&mut random, 2, large, Some(k - 1), access);
                 }
             }
         }
@@ -355,9 +366,9 @@ fn copies_are_exact() {
         assert_eq!(call.kernel.element_bytes(), 1);
         for len in (0..200).chain([1023, 4096, 8192, 8193, 16_384, 16_500, 40_000]) {
             for m in [1, 2, 3] {
-                for store in [Store::Cached, Store::Streaming] {
-                    call.check(&mut random, m, len, None, store);
-                    call.check(&mut random, m, len, Some(0), store);
+                for access in ACCESSES {
+                    call.check(&mut random, m, len, None, access);
+                    call.check(&mut random, m, len, Some(0), access);
                 }
             }
         }
@@ -373,7 +384,7 @@ fn the_order_of_the_sources_is_kept() {
         for (order, expected) in [([0, 1, 2], 1.0), ([0, 2, 1], 0.0)] {
             let sources = order.map(|index: usize| arrays[index].as_mut_ptr().cast_const().cast());
             // SAFETY: All arrays have 100 elements and are ours.
-            unsafe { sum.combine(&[target.as_mut_ptr().cast()], &sources, 100, Store::Cached) };
+            unsafe { sum.combine(&[target.as_mut_ptr().cast()], &sources, 100, Access::default()) };
             assert_eq!(target, [expected; 100], "{}", kernels.name());
         }
     }
@@ -445,7 +456,7 @@ fn every_narrow_float_survives_a_sum() {
                 expected: &all,
                 is_exact: false,
             };
-            call.check(&mut random, 1, all.len(), None, Store::Cached);
+            call.check(&mut random, 1, all.len(), None, Access::default());
         }
     }
     // What is added to -0 stays, even +0 and -0.

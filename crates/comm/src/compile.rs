@@ -7,6 +7,7 @@ use weftlink_plan::domain::chunks::Origin;
 use weftlink_plan::plan::{Buffer, Input, Lane, Op, Output, Place, Remote, Step, Wait};
 use weftlink_plan::{Aliasing, Collective, Cut, Verified};
 
+use crate::engine::PacketStep;
 use crate::kernels::Access;
 use crate::layout::{FifoPlace, Layout};
 
@@ -79,6 +80,8 @@ pub(crate) struct Program {
     /// Each tile by itself if they are uneven. Otherwise all tiles but the last, whose chunks have the same lengths, and the
     /// last.
     compiled: Vec<Tile>,
+    /// The same for small calls.
+    pub(crate) packets: Option<Box<[PacketStep]>>,
 }
 
 impl Program {
@@ -115,7 +118,7 @@ impl Tile {
 }
 
 /// A step.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Instruction {
     /// Which of the lane's steps, in the order they run.
     pub(crate) ordinal: u32,
@@ -246,7 +249,11 @@ impl Compiler<'_> {
         if !reads_targets && compiled.first().is_some_and(is_large) {
             compiled.iter_mut().for_each(Tile::stream);
         }
-        Ok(Program { shape, element_bytes, tiles, tile_bytes, compiled })
+        let packets = match &*compiled {
+            [tile] if tiles == 1 => PacketStep::all_of(tile, self.rank),
+            _ => None,
+        };
+        Ok(Program { shape, element_bytes, tiles, tile_bytes, compiled, packets })
     }
 
     fn tile(&self, shape: &Shape, tile: usize) -> Result<Tile, Unfit> {

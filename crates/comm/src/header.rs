@@ -158,15 +158,6 @@ impl Header {
         (words[3], words[4]) = (self.input.pack(), self.output.pack());
     }
 
-    /// Whether it announces this collective, which must be one that its kind and root tell all about.
-    #[inline]
-    pub(crate) fn is_of(&self, collective: &Collective) -> bool {
-        let has_more = matches!(collective, Collective::Neighbours { .. } | Collective::SendReceive { .. });
-        !has_more
-            && self.what == What::Collective(kind(collective))
-            && self.root == collective.root().unwrap_or(0)
-    }
-
     pub(crate) fn unpack(words: [u64; PAYLOAD_WORDS]) -> Self {
         let [plan, count, kind, input, output, detail, root] = words;
         let what = match kind as u8 {

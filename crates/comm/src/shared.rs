@@ -96,9 +96,8 @@ impl Shared {
 
     /// Publishes what this rank calls; `words` is the call's header, packed.
     #[inline]
-    pub(crate) fn announce(&self, rank: usize, call: &Call<'_>, words: &[u64; PAYLOAD_WORDS]) {
-        let header = self.header(rank, call.number);
-        self.waiter.wake(header.announce(call.number, call.signature, words));
+    pub(crate) fn announce(&self, rank: usize, number: u32, signature: u32, words: &[u64; PAYLOAD_WORDS]) {
+        self.waiter.wake(self.header(rank, number).announce(number, signature, words));
     }
 
     /// Waits, now and then, until all ranks are near enough that the header of a call may be written. Who is not, if that

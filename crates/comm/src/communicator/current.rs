@@ -4,10 +4,10 @@
 // Addresses of a call's buffers are kept, for its time.
 #![allow(unsafe_code)]
 
-use weftlink_plan::{Aliasing, Collective, Reduction};
+use weftlink_plan::{Collective, Reduction};
 
+use super::Request;
 use super::check::Fitted;
-use super::{PlanId, Request};
 use crate::buffers::Buffers;
 use crate::compile::Shape;
 use crate::data::Elements;
@@ -19,8 +19,12 @@ use crate::operation::{Arithmetic, Detail};
 /// What a call is and what it comes to.
 pub(super) struct Current {
     asked: Asked,
+    /// All about it, where its kind and root do not tell.
+    collective: Option<Collective>,
     /// Whether a call that asks for the same is the same.
     repeatable: bool,
+    /// The engine, if the call was made and nothing but packets went to and fro.
+    pub(super) packets: Option<usize>,
     /// Bytes from the buffers passed to the blocks of the rank; nothing where it has none.
     shifts: (Option<usize>, Option<usize>),
     kernel: Option<Kernel>,
@@ -35,34 +39,53 @@ pub(super) struct Current {
 // SAFETY: the addresses are those of a call's buffers, and are used only while the call borrows them.
 unsafe impl Send for Current {}
 
-/// What was asked for, but for where the buffers lie.
+/// What was asked for, but for where the buffers lie, in few words: it is compared in every call.
 #[derive(PartialEq)]
-struct Asked {
-    lengths: (usize, usize),
-    count: Option<usize>,
-    elements: Elements,
-    aliasing: Aliasing,
-    reduction: Option<Reduction>,
-    plan: Option<PlanId>,
-    owner: u64,
-    tag: u32,
-}
+struct Asked([u64; 8]);
 
 impl Asked {
     #[inline]
     fn by(request: &Request<'_>) -> Self {
-        let Request { buffers, operation, count, plan, tag, .. } = request;
+        let Request { collective, buffers, operation, count, plan, tag, .. } = request;
         let Buffers { input_length, output_length, elements, aliasing, owner, .. } = buffers;
-        Self {
-            lengths: (*input_length, *output_length),
-            count: *count,
-            elements: *elements,
-            aliasing: *aliasing,
-            reduction: operation.as_ref().map(|operation| operation.reduction),
-            plan: *plan,
-            owner: *owner,
-            tag: *tag,
-        }
+        let reduction = operation.as_ref().map_or(0, |operation| 1 + code(operation.reduction));
+        let data_type = elements.data_type.map_or(0, |data_type| 1 + data_type as u64);
+        let (kind, root) = (collective.kind() as u64, u64::from(collective.root().unwrap_or(0)));
+        Self([
+            *input_length as u64,
+            *output_length as u64,
+            kind | reduction << 8 | data_type << 16 | (*aliasing as u64) << 24 | root << 32,
+            elements.bytes as u64,
+            *owner,
+            plan.map_or(0, |plan| 1 + plan.index as u64) | u64::from(*tag) << 32,
+            plan.map_or(0, |plan| plan.owner),
+            count.map_or(0, |count| 1 + count as u64),
+        ])
+    }
+}
+
+/// Whether kind and root do not tell all about a collective.
+fn has_more(collective: &Collective) -> bool {
+    matches!(collective, Collective::Neighbours { .. } | Collective::SendReceive { .. })
+}
+
+/// A number for each reduction; those of the caller's own are not told apart.
+#[inline]
+fn code(reduction: Reduction) -> u64 {
+    match reduction {
+        Reduction::Sum => 0,
+        Reduction::Product => 1,
+        Reduction::Minimum => 2,
+        Reduction::Maximum => 3,
+        Reduction::Average => 4,
+        Reduction::PremultipliedSum => 5,
+        Reduction::LogicalAnd => 6,
+        Reduction::LogicalOr => 7,
+        Reduction::LogicalXor => 8,
+        Reduction::BitAnd => 9,
+        Reduction::BitOr => 10,
+        Reduction::BitXor => 11,
+        Reduction::UserDefined { .. } => 12,
     }
 }
 
@@ -94,6 +117,8 @@ impl Current {
             |from: *const u8, to: *const u8| (!to.is_null()).then(|| to.addr().wrapping_sub(from.addr()));
         Self {
             asked: Asked::by(request),
+            collective: has_more(request.collective).then(|| request.collective.clone()),
+            packets: None,
             repeatable: request.counts.is_none() && !matches!(arithmetic, Arithmetic::User(_)),
             shifts: (
                 shift(request.buffers.input, fitted.input),
@@ -114,7 +139,7 @@ impl Current {
         let is_plain = |detail: &Detail<'_>| matches!(detail, Detail::None);
         let same = self.repeatable
             && self.asked == Asked::by(request)
-            && self.header.is_of(request.collective)
+            && self.collective.as_ref().is_none_or(|collective| collective == request.collective)
             && request.counts.is_none()
             && request.operation.as_ref().is_none_or(|operation| is_plain(&operation.detail));
         if !same {

@@ -334,35 +334,24 @@ impl Communicator {
         if let Some(Operation { detail: Detail::Factor { .. }, .. }) = request.operation {
             return self.perform_multiplied(request, tracer);
         }
-        let arithmetic = match self.current.again(&request) {
+        let again = self.current.again(&request);
+        let arithmetic = match again {
             Some(arithmetic) => arithmetic,
             None => self.prepare(&request)?,
         };
-        self.calls = self.calls.wrapping_add(1);
-        let number = self.calls;
-        if let Err((stop, rank)) = self.shared.look_back(number) {
-            let stopped = Stopped { stop, step: None, waiting: Waiting::Entered { rank } };
-            return Err(self.fail_current(&request, &stopped, [None; 2]));
+        let (number, signature) = self.enter(&request)?;
+        let Current { fitted, header, engines, packets, .. } = &mut self.current;
+        let (input, output) = (fitted.input, fitted.output);
+        let collective = request.collective;
+        let call = Call { header, signature, number, collective, arithmetic: &arithmetic, input, output };
+        if let Some(index) = *packets {
+            // Nobody else reaches the buffers, and nothing of the caller's is called.
+            let engine = &mut self.engines[index];
+            // SAFETY: as below, of a call that was made like this before.
+            let ran = unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) };
+            return self.end(&request, ran, [None; 2]);
         }
-        let Current { fitted, header, words, signature, engines, .. } = &mut self.current;
         let (mut index, symmetric) = *engines;
-        let (input, output, signature) = (fitted.input, fitted.output, numbered(*signature, number));
-        let call = Call {
-            header,
-            signature,
-            number,
-            collective: request.collective,
-            arithmetic: &arithmetic,
-            input,
-            output,
-        };
-        self.shared.announce(self.rank, &call, words);
-        // A communicator that another rank has given up must not look fine to one that comes late.
-        if let Some(code) = self.shared.waiter.aborted() {
-            let stopped = Stopped { stop: Stop::Aborted { code }, step: None, waiting: Waiting::Anything };
-            let reached = reached(&self.engines[index], header);
-            return Err(self.fail_current(&request, &stopped, reached));
-        }
         let is_symmetric = index != symmetric && header.is_symmetric();
         if is_symmetric || fitted.shape.uneven.is_some() {
             match meet(&self.shared, &call, fitted) {
@@ -390,6 +379,41 @@ impl Communicator {
         // those that they read through the kernel do not need it.
         let ran = unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) };
         std::mem::forget(unfinished);
+        // Where ranks have to find out about each other first, they do so every time.
+        let is_plain = ran.is_ok() && !is_symmetric && engine.is_of_packets();
+        self.current.packets = is_plain.then_some(index);
+        self.end(&request, ran, reached)
+    }
+
+    /// Announces a call, and gives its number and signature.
+    #[inline]
+    fn enter(&mut self, request: &Request<'_>) -> Result<(u32, u32), Error> {
+        self.calls = self.calls.wrapping_add(1);
+        let number = self.calls;
+        if let Err((stop, rank)) = self.shared.look_back(number) {
+            let stopped = Stopped { stop, step: None, waiting: Waiting::Entered { rank } };
+            return Err(self.fail_current(request, &stopped, [None; 2]));
+        }
+        let Current { words, signature, .. } = &self.current;
+        let signature = numbered(*signature, number);
+        self.shared.announce(self.rank, number, signature, words);
+        // A communicator that another rank has given up must not look fine to one that comes late.
+        if let Some(code) = self.shared.waiter.aborted() {
+            let stopped = Stopped { stop: Stop::Aborted { code }, step: None, waiting: Waiting::Anything };
+            let reached = reached(&self.engines[self.current.engines.0], &self.current.header);
+            return Err(self.fail_current(request, &stopped, reached));
+        }
+        Ok((number, signature))
+    }
+
+    /// Does what is left to do when a call has been run.
+    #[inline]
+    fn end(
+        &mut self,
+        request: &Request<'_>,
+        ran: Result<(), Box<Stopped>>,
+        reached: Reached,
+    ) -> Result<(), Error> {
         match ran {
             Ok(()) => {
                 if let Some(operation) = request.operation
@@ -399,7 +423,7 @@ impl Communicator {
                 }
                 Ok(())
             }
-            Err(stopped) => Err(self.fail_current(&request, &stopped, reached)),
+            Err(stopped) => Err(self.fail_current(request, &stopped, reached)),
         }
     }
 
@@ -491,7 +515,7 @@ impl Communicator {
             let stopped = Stopped { stop, step: None, waiting: Waiting::Entered { rank } };
             return Err(self.fail(&call, &stopped, [None; 2]));
         }
-        self.shared.announce(self.rank, &call, &header.pack());
+        self.shared.announce(self.rank, number, call.signature, &header.pack());
         // All ranks say the same, so what differs between ranks of one call is left out.
         let count = if header.uneven { 0 } else { header.count };
         let purpose = format!("weft: call #{number}, {}", Header { count, ..header });

@@ -24,6 +24,10 @@ impl State {
         ports: &mut Ports,
         tracer: &mut impl Tracer,
     ) -> Result<(), Box<Stopped>> {
+        if let Some(steps) = &run.program.packets {
+            self.round = self.round.wrapping_add(1);
+            return self.run_packets(run, ports, steps, tracer);
+        }
         self.begin(run.call);
         let ran = match self.lanes.len() {
             1 => self.run_lane(run, ports, tracer),
@@ -169,7 +173,7 @@ impl State {
 
     /// Waits for one of the things a step needs.
     #[inline(never)]
-    fn wait_for(
+    pub(super) fn wait_for(
         &mut self,
         run: &Run<'_>,
         ports: &mut Ports,

@@ -12,6 +12,7 @@
 #![allow(unsafe_code)]
 
 mod lanes;
+mod packets;
 mod ports;
 mod state;
 mod step;
@@ -26,6 +27,7 @@ use crate::layout::Layout;
 use crate::memory::SharedMemory;
 use crate::shared::{Call, Shared};
 use crate::wait::Stop;
+pub(crate) use packets::PacketStep;
 pub(crate) use ports::Ports;
 use state::State;
 
@@ -89,6 +91,12 @@ impl Engine {
             self.current = self.program(shape, ports)?;
         }
         Ok(())
+    }
+
+    /// Whether the call that was prepared last sends and receives packets and touches no memory but the caller's own.
+    #[inline]
+    pub(crate) fn is_of_packets(&self) -> bool {
+        self.programs[self.current].packets.is_some()
     }
 
     /// Runs a call to its end. The caller has announced it and prepared its shape.

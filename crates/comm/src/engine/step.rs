@@ -239,13 +239,7 @@ impl Run<'_> {
         unsafe {
             match instruction.op {
                 Op::Reduce => self.call.arithmetic.combine(targets, sources, elements, instruction.access),
-                Op::Copy | Op::Sync => match (targets, sources, bytes) {
-                    // The usual sizes of what is small: a number, or two.
-                    (&[target], &[source], 8) => copy::<u64>(target, source),
-                    (&[target], &[source], 4) => copy::<u32>(target, source),
-                    (&[target], &[source], 16) => copy::<[u64; 2]>(target, source),
-                    _ => self.shared.copy.combine(targets, sources, bytes, instruction.access),
-                },
+                Op::Copy | Op::Sync => self.shared.copy.combine(targets, sources, bytes, instruction.access),
             }
         }
     }
@@ -268,16 +262,6 @@ impl Run<'_> {
         };
         elements * self.program.element_bytes
     }
-}
-
-/// Copies as many bytes as a `T` has.
-///
-/// # Safety
-/// They can be read and written.
-#[inline(always)]
-unsafe fn copy<T>(target: *mut u8, source: *const u8) {
-    // SAFETY: the caller's promise.
-    unsafe { target.cast::<T>().write_unaligned(source.cast::<T>().read_unaligned()) }
 }
 
 /// Words that a packet of so many bytes takes.

@@ -175,14 +175,28 @@ pub(super) unsafe fn few<T: Lane, O: Operation<T::Wide>>(
     sources: &[*const u8],
     len: usize,
 ) {
-    let [first, rest @ ..] = sources else { return };
-    for at in 0..len {
-        // SAFETY: The caller's promise.
-        let value = |source: &*const u8| unsafe { source.cast::<T>().add(at).read_unaligned().widen() };
-        let result = T::narrow(rest.iter().map(value).fold(value(first), O::apply));
-        for target in targets {
-            // SAFETY: The caller's promise.
-            unsafe { target.cast::<T>().add(at).write_unaligned(result) };
+    // SAFETY: The caller's promise.
+    let value =
+        |source: &*const u8, at: usize| unsafe { source.cast::<T>().add(at).read_unaligned().widen() };
+    match (targets, sources) {
+        // The usual case, of which there are no lists to walk.
+        ([target], [first, second]) => {
+            for at in 0..len {
+                let result = T::narrow(O::apply(value(first, at), value(second, at)));
+                // SAFETY: The caller's promise.
+                unsafe { target.cast::<T>().add(at).write_unaligned(result) };
+            }
         }
+        (targets, [first, rest @ ..]) => {
+            for at in 0..len {
+                let values = rest.iter().map(|source| value(source, at));
+                let result = T::narrow(values.fold(value(first, at), O::apply));
+                for target in targets {
+                    // SAFETY: The caller's promise.
+                    unsafe { target.cast::<T>().add(at).write_unaligned(result) };
+                }
+            }
+        }
+        (_, []) => {}
     }
 }

@@ -29,12 +29,12 @@ pub(super) fn take<E>(line: *mut E) {
     // SAFETY: A hint: it changes neither memory nor registers, and no address makes it fail.
     #[cfg(target_arch = "x86_64")]
     unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) line, options(nomem, nostack, preserves_flags));
+        std::arch::asm!("prefetchw [{}]", in(reg) line.addr(), options(nomem, nostack, preserves_flags));
     }
     // SAFETY: As above.
     #[cfg(target_arch = "aarch64")]
     unsafe {
-        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nomem, nostack, preserves_flags));
+        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line.addr(), options(nomem, nostack, preserves_flags));
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = line;

@@ -1,0 +1,168 @@
+//! Calls of one tile whose steps only copy or combine the rank's own buffers and packets: the small ones, where every
+//! instruction counts. They are run from a list of their own, in which nothing is left to look up.
+
+// Adds offsets to the addresses of the caller's buffers.
+#![allow(unsafe_code)]
+
+use weftlink_plan::plan::{Buffer, Op};
+
+use super::ports::Ports;
+use super::state::State;
+use super::step::words_of;
+use super::{Run, Stopped, Tracer};
+use crate::compile::{Address, Instruction, Need, Source, Target, Tile, base_of};
+use crate::kernels::Access;
+use crate::line::Poll;
+
+/// A step of such a call.
+#[derive(Debug)]
+pub(crate) struct PacketStep {
+    instruction: Instruction,
+    words: usize,
+    sources: Box<[Operand]>,
+    targets: Box<[Operand]>,
+}
+
+/// Where data is.
+#[derive(Debug, Clone, Copy)]
+enum Operand {
+    /// In the buffer that the caller passed, so many bytes from its start.
+    Input(usize),
+    Output(usize),
+    /// In the message that has arrived at an end.
+    Packet(u32),
+}
+
+impl PacketStep {
+    /// A tile as such steps, if it is all there is and they can do it.
+    pub(crate) fn all_of(tile: &Tile, rank: u32) -> Option<Box<[PacketStep]>> {
+        match &*tile.lanes {
+            [lane] => lane.iter().map(|instruction| Self::of(instruction, rank)).collect(),
+            _ => None,
+        }
+    }
+
+    fn of(instruction: &Instruction, rank: u32) -> Option<Self> {
+        let Instruction { op, bytes, needs, slots, signals, .. } = instruction;
+        let is_simple = |need: &Need| matches!(need, Need::Message { .. } | Need::Credit { .. });
+        let can = *op != Op::Sync && *bytes > 0 && slots.is_empty() && signals.is_empty();
+        let own = |address: &Address| match address.base {
+            base if base == base_of(rank, Buffer::Input) => Some(Operand::Input(address.offset)),
+            base if base == base_of(rank, Buffer::Output) => Some(Operand::Output(address.offset)),
+            _ => None,
+        };
+        let source = |source: &Source| match source {
+            Source::Memory(address) => own(address),
+            Source::Packet(end) => Some(Operand::Packet(*end)),
+            Source::Slot(_) => None,
+        };
+        let target = |target: &Target| match target {
+            Target::Memory(address) => own(address),
+            Target::Slot(_) => None,
+        };
+        if !can || !needs.iter().all(is_simple) {
+            return None;
+        }
+        Some(Self {
+            words: words_of(*bytes),
+            sources: instruction.sources.iter().map(source).collect::<Option<_>>()?,
+            targets: instruction.targets.iter().map(target).collect::<Option<_>>()?,
+            instruction: instruction.clone(),
+        })
+    }
+}
+
+impl State {
+    /// Runs a call of such steps.
+    #[inline]
+    pub(super) fn run_packets(
+        &mut self,
+        run: &Run<'_>,
+        ports: &mut Ports,
+        steps: &[PacketStep],
+        tracer: &mut impl Tracer,
+    ) -> Result<(), Box<Stopped>> {
+        let (waiter, signature) = (&run.shared.waiter, run.call.signature);
+        for step in steps {
+            let instruction = &step.instruction;
+            tracer.waiting(0);
+            for &end in &instruction.packets {
+                if !ports.senders[end as usize].fifo.has_credit() {
+                    self.wait_for(run, ports, 0, instruction, &Need::Credit { end })?;
+                }
+            }
+            for &end in &instruction.releases {
+                let receiver = &mut ports.receivers[end as usize];
+                if receiver.fifo.take_packet(signature, &mut receiver.packet[..step.words]) != Poll::Ready {
+                    self.wait_for(run, ports, 0, instruction, &Need::Message { end })?;
+                }
+            }
+            tracer.step(0, 0, instruction.ordinal);
+            // SAFETY: as in `move_elements`: the same step with the same operands.
+            unsafe { self.move_packets(run, ports, step) };
+            for &end in &instruction.packets {
+                let words = &ports.packet[..step.words];
+                waiter.wake(ports.senders[end as usize].fifo.publish_packet(signature, words));
+            }
+            for &end in &instruction.releases {
+                waiter.wake(ports.receivers[end as usize].fifo.release());
+            }
+            tracer.done(0, instruction.bytes);
+        }
+        Ok(())
+    }
+
+    /// Moves the elements of a step.
+    ///
+    /// # Safety
+    /// Everything it needs is there.
+    #[inline(always)]
+    unsafe fn move_packets(&self, run: &Run<'_>, ports: &mut Ports, step: &PacketStep) {
+        let Instruction { bytes, elements, packets, .. } = &step.instruction;
+        let Ports { sources, targets, receivers, packet, .. } = ports;
+        let from = |source: &Operand| match *source {
+            Operand::Input(offset) => run.call.input.wrapping_add(offset),
+            Operand::Output(offset) => run.call.output.cast_const().wrapping_add(offset),
+            Operand::Packet(end) => receivers[end as usize].packet.as_ptr().cast(),
+        };
+        let to = |target: &Operand| from(target).cast_mut();
+        let sent = (!packets.is_empty()).then(|| packet.as_mut_ptr().cast::<u8>());
+        // SAFETY: The caller's promise; as in `move_elements`.
+        unsafe {
+            if let [source] = &*step.sources {
+                let source = from(source);
+                for target in step.targets.iter().map(to).chain(sent) {
+                    copy(target, source, *bytes);
+                }
+                return;
+            }
+            for (place, source) in sources.iter_mut().zip(&step.sources) {
+                *place = from(source);
+            }
+            let mut count = 0;
+            for target in step.targets.iter().map(to).chain(sent) {
+                targets[count] = target;
+                count += 1;
+            }
+            let sources = &sources[..step.sources.len()];
+            run.call.arithmetic.combine(&targets[..count], sources, *elements, Access::default());
+        }
+    }
+}
+
+/// Copies a few bytes, most often a number or two, unless they are where they should be.
+///
+/// # Safety
+/// They can be read and written, and do not overlap but for being the same.
+#[inline(always)]
+unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) {
+    // SAFETY: The caller's promise.
+    unsafe {
+        match bytes {
+            8 => target.cast::<u64>().write_unaligned(source.cast::<u64>().read_unaligned()),
+            4 => target.cast::<u32>().write_unaligned(source.cast::<u32>().read_unaligned()),
+            _ if std::ptr::eq(target, source) => {}
+            _ => std::ptr::copy_nonoverlapping(source, target, bytes),
+        }
+    }
+}

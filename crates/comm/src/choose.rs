@@ -9,7 +9,7 @@ pub(crate) mod tuning;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weftlink_plan::Algorithm::{
-    Chain, Exchange, ExchangeLl, Linear, OneShot, Pairwise, Pull, Staged, TwoShot,
+    Chain, Exchange, ExchangeLl, Linear, OneShot, Pairwise, RecursiveDoubling, Ring, Staged, Tree, TwoShot,
 };
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Algorithm, Aliasing, Collective, Verified, verify};
@@ -63,55 +63,15 @@ impl Choice {
     }
 }
 
-/// Divided by the square of the ranks: up to there sending everything to everyone is faster.
-const EXCHANGE_BYTES_MAX: usize = 1 << 20;
-/// From here on a system call that reads a peer's memory is worth its price.
-const READ_BYTES_MIN: usize = 16 << 10;
-/// Up to so many ranks a root deals with each by itself.
-const FEW_RANKS: usize = 4;
 const ANY: usize = usize::MAX;
 
 impl Table {
-    /// What is best for so many ranks, as far as it is known: where exchange ends was measured
-    /// (`bench/runs/2026-11-15-thresholds-16-core-vm`); the other breakpoints were set by single runs with 2 ranks, and
-    /// `weft bench --tune` finds a machine's own.
+    /// What is best for so many ranks: as `weft bench --tune` found it with 2 ranks on 2 cores and with 2, 4, 8 and 16 on 16
+    /// (`bench/runs/2026-11-15-tuning`), without what was hardly better or only on one machine.
     pub(crate) fn measured(ranks: usize) -> Self {
-        let of = Choice::of;
-        let few = |algorithm: Algorithm| (PACKET_BYTES, Choice::packets(algorithm));
-        let exchange_max = EXCHANGE_BYTES_MAX / ranks.max(1).pow(2);
         let mut rows: [[Vec<_>; 3]; Collective::NAMES.len()] = Default::default();
         for memory in [Memory::Ordinary, Memory::Readable, Memory::Symmetric] {
-            // What is left to do when messages get long: through staging memory, by reading, or in place.
-            let long = |staged: Algorithm, read: Algorithm, mapped: Algorithm| match memory {
-                Memory::Ordinary => vec![(ANY, of(staged))],
-                Memory::Readable => vec![(READ_BYTES_MIN, of(staged)), (ANY, of(read))],
-                Memory::Symmetric => vec![(ANY, of(mapped))],
-            };
-            let all_reduce = match memory {
-                Memory::Symmetric => vec![(ANY, of(TwoShot))],
-                _ => [vec![(exchange_max, of(Exchange))], long(Staged, Pull, TwoShot)].concat(),
-            };
-            // Messages of a root to few ranks, or of few ranks to it, need nobody to wait for anybody.
-            let rooted = |algorithm: Algorithm, long: Vec<(usize, Choice)>| {
-                let sent = (ranks <= FEW_RANKS).then_some((READ_BYTES_MIN, of(algorithm)));
-                [few(algorithm)].into_iter().chain(sent).chain(long).collect::<Vec<_>>()
-            };
-            let by_kind = [
-                [vec![(PACKET_BYTES, of(ExchangeLl))], all_reduce].concat(),
-                rooted(Linear, long(Staged, Staged, TwoShot)),
-                rooted(Linear, long(Staged, OneShot, OneShot)),
-                [vec![(PACKET_BYTES, of(ExchangeLl))], long(Staged, OneShot, OneShot)].concat(),
-                [vec![(PACKET_BYTES, of(ExchangeLl))], long(Staged, OneShot, OneShot)].concat(),
-                [vec![few(Pairwise)], long(Staged, OneShot, OneShot)].concat(),
-                rooted(Linear, long(Staged, OneShot, OneShot)),
-                rooted(Linear, long(Staged, OneShot, OneShot)),
-                vec![few(Chain), (ANY, of(Chain))],
-                vec![few(Chain), (ANY, of(Chain))],
-                vec![few(Linear), (ANY, of(Linear))],
-                vec![few(Linear), (ANY, of(Linear))],
-                vec![(ANY, of(OneShot))],
-            ];
-            for (row, choices) in rows.iter_mut().zip(by_kind) {
+            for (row, choices) in rows.iter_mut().zip(measured(ranks, memory)) {
                 row[memory as usize] = choices;
             }
         }
@@ -127,12 +87,95 @@ impl Table {
     }
 }
 
-/// The plan for a call: the one that was chosen, or if that cannot do it, the first that can.
+/// The rows of the table for one kind of memory, in the order of [`Collective::NAMES`].
+fn measured(ranks: usize, memory: Memory) -> [Vec<(usize, Choice)>; Collective::NAMES.len()] {
+    let of = |up_to: usize, algorithm: Algorithm| Some((up_to, Choice::of(algorithm)));
+    let packets = |up_to: usize, algorithm: Algorithm| Some((up_to, Choice::packets(algorithm)));
+    let row = |choices: [Option<(usize, Choice)>; 4]| choices.into_iter().flatten().collect::<Vec<_>>();
+    let (pair, few) = (ranks <= 2, ranks <= 4);
+    let symmetric = memory == Memory::Symmetric;
+    // Reading a peer's memory by a system call pays where long blocks go to one rank each.
+    let readable = memory == Memory::Readable;
+    // All send to all: the more they are, the sooner it pays to send less often.
+    let exchanged = (2048 / ranks.max(1)).min(PACKET_BYTES);
+    let all_reduce = [
+        of(if few { PACKET_BYTES } else { exchanged / 4 }, ExchangeLl),
+        packets(PACKET_BYTES, RecursiveDoubling).filter(|_| !few),
+        if pair { of(128 << 10, Exchange) } else { of(16 << 10, RecursiveDoubling) }.filter(|_| !symmetric),
+        of(ANY, if symmetric { TwoShot } else { Staged }),
+    ];
+    let reduce = [
+        packets(PACKET_BYTES, Chain),
+        of(16 << 10, Linear).filter(|_| few && !symmetric),
+        of(ANY, if symmetric { TwoShot } else { Tree }),
+        None,
+    ];
+    let broadcast = [
+        packets(PACKET_BYTES, Chain),
+        if few { of(16 << 10, Linear) } else { of(64 << 10, Staged) }.filter(|_| !symmetric),
+        of(ANY, if symmetric { TwoShot } else { Tree }),
+        None,
+    ];
+    let all_gather = match (symmetric, pair) {
+        (true, _) => [of(exchanged, ExchangeLl), of(ANY, TwoShot), None, None],
+        (false, true) => [of(exchanged, ExchangeLl), of(8 << 10, Staged), of(ANY, Ring), None],
+        (false, false) => [of(exchanged, ExchangeLl), of(ANY, Staged), None, None],
+    };
+    let reduce_scatter = match (symmetric, pair) {
+        (true, _) => [of(exchanged, ExchangeLl), of(ANY, OneShot), None, None],
+        (false, true) => [of(exchanged, ExchangeLl), of(ANY, Exchange), None, None],
+        (false, false) => {
+            let long = of(ANY, if readable { OneShot } else { Ring });
+            [of(exchanged, ExchangeLl), of(64 << 10, Exchange), of(256 << 10, Ring), long]
+        }
+    };
+    let all_to_all = match pair {
+        true => {
+            let long = of(ANY, if readable { OneShot } else { Staged });
+            [packets(PACKET_BYTES, Pairwise), of(64 << 10, Pairwise), long, None]
+        }
+        false => [of(ANY, Staged), None, None, None],
+    };
+    let gather = match symmetric && few {
+        true => [packets(PACKET_BYTES, Linear), of(4 << 10, Linear), of(ANY, OneShot), None],
+        false => [packets(PACKET_BYTES, Linear), of(ANY, Linear), None, None],
+    };
+    let scatter = match symmetric {
+        true => [packets(PACKET_BYTES, Linear), of(ANY, OneShot), None, None],
+        false => {
+            let sent = of(if readable { 64 << 10 } else { ANY }, Linear);
+            [packets(PACKET_BYTES, Linear), sent, of(ANY, OneShot), None]
+        }
+    };
+    let sent = |algorithm| row([packets(PACKET_BYTES, algorithm), of(ANY, algorithm), None, None]);
+    [
+        row(all_reduce),
+        row(reduce),
+        row(broadcast),
+        row(all_gather),
+        row(reduce_scatter),
+        row(all_to_all),
+        row(gather),
+        row(scatter),
+        sent(Chain),
+        sent(Chain),
+        sent(Linear),
+        sent(Linear),
+        row([of(ANY, OneShot), None, None, None]),
+    ]
+}
+
+/// The plan for a call: the one that was chosen, or if that cannot do it, the first that can, with packets if it has to be short.
 pub(crate) fn plan_for(key: &Key, ranks: u32) -> Result<Arc<Verified>, Error> {
-    let others = Algorithm::ALL.into_iter().map(Choice::of);
+    let packets = Algorithm::ALL.into_iter().filter(|_| key.choice.packets).map(Choice::packets);
+    let others = std::iter::once(Staged).chain(Algorithm::ALL).map(Choice::of);
     let mut reasons = Vec::new();
-    for choice in std::iter::once(key.choice).chain(others) {
+    for choice in std::iter::once(key.choice).chain(packets).chain(others) {
         match proved(choice, &key.collective, ranks).and_then(|plan| fits(key, plan)) {
+            // Plans without messages have no packets either.
+            Ok(plan)
+                if choice.packets
+                    && !plan.channels.iter().any(|channel| channel.protocol == Protocol::Ll) => {}
             Ok(plan) => return Ok(plan),
             Err(why) => reasons.push(why.to_string()),
         }

@@ -81,8 +81,9 @@ class Times:
             self.rounds.add(number)
 
     def cases(self):
-        """Those that Weft has rows for, in order."""
+        """Those that Weft has rows for, in order, but where all peers have the call in the other place only."""
         cases = [case for case, programs in self.times.items() if any(weft in programs for weft in WEFTS)]
+        cases = [case for case in cases if not self.peers(case) or len(self.borrowed(case)) < len(self.peers(case))]
         return sorted(cases, key=lambda case: (case.ranks, case.collective, case.buffers, case.place == "in-place"))
 
     def sizes(self, case):

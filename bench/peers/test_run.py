@@ -107,6 +107,10 @@ class Ratios(unittest.TestCase):
         times = summary.Times(rows(SYMMETRIC, [1]) + rows("gloo", [7], place="in-place") + rows("gloo", [1], bytes=64))
         self.assertIsNone(times.ratio(CASE, SYMMETRIC, "gloo", 8))
 
+    def test_a_place_that_no_peer_has_is_left_out(self):
+        times = summary.Times(rows(SYMMETRIC, [1]) + rows(SYMMETRIC, [1], place="in-place") + rows("mpich", [7], place="in-place"))
+        self.assertEqual([case.place for case in times.cases()], ["in-place"])
+
     def test_geometric_mean(self):
         self.assertAlmostEqual(summary.geometric_mean([1, 4]), 2)
         self.assertAlmostEqual(summary.geometric_mean([0.5, 2, 8]), 2)

@@ -131,10 +131,15 @@ fn measured(ranks: usize, memory: Memory) -> [Vec<(usize, Choice)>; Collective::
     };
     let all_to_all = match pair {
         true => {
-            let long = of(ANY, if readable { OneShot } else { Staged });
-            [packets(PACKET_BYTES, Pairwise), of(64 << 10, Pairwise), long, None]
+            let sent = of(64 << 10, Pairwise).filter(|_| !symmetric);
+            [
+                packets(PACKET_BYTES, Pairwise),
+                sent,
+                of(ANY, if memory == Memory::Ordinary { Staged } else { OneShot }),
+                None,
+            ]
         }
-        false => [of(ANY, Staged), None, None, None],
+        false => [of(if symmetric { PACKET_BYTES } else { ANY }, Staged), of(ANY, OneShot), None, None],
     };
     let gather = match symmetric && few {
         true => [packets(PACKET_BYTES, Linear), of(4 << 10, Linear), of(ANY, OneShot), None],
@@ -159,7 +164,7 @@ fn measured(ranks: usize, memory: Memory) -> [Vec<(usize, Choice)>; Collective::
         row(scatter),
         sent(Chain),
         sent(Chain),
-        sent(Linear),
+        row([packets(PACKET_BYTES, Linear), of(ANY, if symmetric { OneShot } else { Linear }), None, None]),
         sent(Linear),
         row([of(ANY, OneShot), None, None, None]),
     ]

@@ -14,10 +14,10 @@ use crate::layout::{FifoPlace, Layout};
 /// [`Communicator::load`](crate::Communicator::load) has refused it.
 const NO_SWITCH: &str = "a plan with switches is not loaded";
 
-/// From this many bytes on that a rank writes to users' buffers in a call, it writes them past the caches, unless what is there
-/// was read before. Half or twice as many hardly matters, a quarter is slower, and so is never
+/// From this many bytes on that a call reads and writes in a rank's buffers, results are written past the caches, unless what was
+/// there has been read before. Half or twice as many hardly matters, a quarter is slower, and so is never
 /// (`bench/runs/2026-11-15-thresholds-16-core-vm`).
-const STREAM_BYTES_MIN: usize = 2 << 20;
+const STREAM_BYTES_MIN: usize = 4 << 20;
 
 /// How long the blocks of a call are, in elements, and how large an element is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,12 +106,7 @@ pub(crate) struct Tile {
 }
 
 impl Tile {
-    /// Bytes that are written to users' buffers.
-    fn user_bytes(&self) -> usize {
-        self.lanes.iter().flatten().map(|step| step.bytes * step.user_targets()).sum()
-    }
-
-    /// Writes them past the caches.
+    /// Writes to users' buffers past the caches.
     fn stream(&mut self) {
         self.lanes.iter_mut().flatten().for_each(|step| step.access.streamed = step.user_targets());
     }
@@ -242,11 +237,7 @@ impl Compiler<'_> {
         };
         let mut compiled =
             wanted.into_iter().map(|tile| self.tile(&shape, tile)).collect::<Result<Vec<_>, _>>()?;
-        let (collective, ranks) = (&self.plan.collective, self.plan.ranks);
-        let reads_targets = shape.aliasing == Aliasing::InPlace
-            && collective.gives(self.rank, ranks) >= collective.gets(self.rank, ranks);
-        let is_large = |first: &Tile| first.user_bytes() * tiles >= STREAM_BYTES_MIN;
-        if !reads_targets && compiled.first().is_some_and(is_large) {
+        if self.streams(&shape) {
             compiled.iter_mut().for_each(Tile::stream);
         }
         let packets = match &*compiled {
@@ -254,6 +245,18 @@ impl Compiler<'_> {
             _ => None,
         };
         Ok(Program { shape, element_bytes, tiles, tile_bytes, compiled, packets })
+    }
+
+    /// Whether results are written past the caches.
+    fn streams(&self, shape: &Shape) -> bool {
+        let (collective, ranks) = (&self.plan.collective, self.plan.ranks);
+        let (gives, gets) = (collective.gives(self.rank, ranks), collective.gets(self.rank, ranks));
+        let blocks = match shape.aliasing {
+            Aliasing::OutOfPlace => gives + gets,
+            Aliasing::InPlace if gives >= gets => 0,
+            Aliasing::InPlace => gets,
+        };
+        blocks as usize * shape.count * shape.element_bytes >= STREAM_BYTES_MIN
     }
 
     fn tile(&self, shape: &Shape, tile: usize) -> Result<Tile, Unfit> {

@@ -80,7 +80,8 @@ unsafe fn all<S: Set>(
     }
 }
 
-/// Copies a line, past the caches and through them.
+/// Copies a line, past the caches and through them; not to where it is, which past the caches would make it come from memory
+/// for the next target.
 ///
 /// # Safety
 /// It can be read there and written here, at a line's start where it goes past the caches.
@@ -94,10 +95,10 @@ unsafe fn line<S: Set>(
     type Line = [u8; LINE_BYTES];
     // SAFETY: The caller's promise; what is read is read before it is written.
     unsafe {
-        for target in past.as_ref() {
+        for target in past.as_ref().iter().filter(|target| !std::ptr::eq(**target, source)) {
             S::stream(source.add(at), target.add(at));
         }
-        for target in through.as_ref() {
+        for target in through.as_ref().iter().filter(|target| !std::ptr::eq(**target, source)) {
             let line = source.add(at).cast::<Line>().read_unaligned();
             target.add(at).cast::<Line>().write_unaligned(line);
         }

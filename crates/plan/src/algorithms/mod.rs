@@ -262,6 +262,9 @@ impl Algorithm {
             (Algorithm::Linear, Collective::SendReceive { messages }) => {
                 Ok(linear::send_receive(layout, messages))
             }
+            (Algorithm::OneShot, Collective::SendReceive { messages }) => {
+                Ok(one_shot::send_receive(layout, messages))
+            }
             (Algorithm::Linear, &Collective::Neighbours { torus }) => Ok(linear::neighbours(layout, torus)),
             (Algorithm::Pairwise, Collective::ReduceScatter) => Ok(pairwise::reduce_scatter(layout)),
             (Algorithm::Nvls, Collective::AllReduce) => nvls::all_reduce(layout),

@@ -4,14 +4,14 @@
 //!
 //! **Steps.** *All-reduce, reduce, reduce-scatter:* once all have entered the call, every rank that gets a result reads all inputs, in the order
 //! of the ranks, and combines them. *All-gather, broadcast:* whoever has a block puts it into its own output and says so; the others
-//! read it there. *All-to-all, gather, scatter:* every rank reads each block that is for it. Nobody leaves before those who
-//! read its memory have done so. *Barrier:* every rank looks until it has seen that all others have entered.
+//! read it there. *All-to-all, gather, scatter, send-receive:* every rank reads each block that is for it. Nobody leaves before
+//! those who read its memory have done so. *Barrier:* every rank looks until it has seen that all others have entered.
 //!
 //! **Bytes on the wire.** Each result's inputs are read once by each who wants it: n-1 buffers per rank for an all-reduce, what any algorithm must
 //! move for the others.
 //!
-//! **Possible.** In symmetric buffers, which peers can reach; it is enough that they can read them. All-reduce and all-to-all cannot work in place: a rank would
-//! overwrite what others are still reading.
+//! **Possible.** In symmetric buffers, which peers can reach; it is enough that they can read them. All-reduce, all-to-all and send-receive cannot work in
+//! place: a rank would overwrite what others are still reading.
 //!
 //! **When it wins.** Small symmetric buffers; for all-gather, reduce-scatter and all-to-all large ones too; the barrier of few
 //! ranks.
@@ -28,7 +28,10 @@
 //! | all-to-all | `2 [m=1][g>1]` | `2 [m>1]` | `S (g-1)/n` | `S g (n-g)/n` |
 //! | gather | `2 [m=1][g>1]` | `2 [m>1]` | `S (g-1)/n` | `S (n-g)/n` |
 //! | scatter | `2 [m=1][g>1]` | `2 [m>1]` | `S (g-1)/n` | `S (n-g)/n` |
+//! | send-receive | `2 [m=1][g>1]` | `2 [m>1]` | `S [g>1]` | `S [m>1]` |
 //! | barrier | `[m=1][g>1]` | `[m>1]` | `0` | `0` |
+
+use std::collections::BTreeMap;
 
 use crate::layout::Layout;
 use crate::plan::{
@@ -105,6 +108,41 @@ pub fn gather(layout: &Layout, root: u32) -> Recipe<'_> {
             }
         }
     })
+}
+
+/// Messages, each read by the rank it is for. Out of place only, as for all-to-all.
+pub fn send_receive<'a>(layout: &'a Layout, messages: &[(u32, u32)]) -> Recipe<'a> {
+    let messages = messages.to_vec();
+    let collective = Collective::SendReceive { messages: messages.clone() };
+    let outline = outline(collective, layout.ranks(), vec![Aliasing::OutOfPlace]);
+    Recipe::new(outline, move |rank| {
+        let mut steps = Vec::new();
+        let mut taken = BTreeMap::new();
+        let (mut given, mut got) = (BTreeMap::new(), BTreeMap::new());
+        for &(from, to) in &messages {
+            let block = next(&mut given, from);
+            let place = next(&mut got, to);
+            if to == rank {
+                let entered = (from != rank).then(|| Wait::entered(from));
+                let read = Step::copy(Input::held_by(from, rank, Place::input(block))).after(entered);
+                steps.push(read.to(Output::Local(Place::output(place))).signal(READ));
+            } else if from == rank {
+                // Ranks read in the order of the messages.
+                taken.insert(to, place + 1);
+            }
+        }
+        let leave = Step::sync().after(taken.into_iter().map(|(to, count)| Wait::reached(to, READ, count)));
+        let leave = (!leave.waits.is_empty() || steps.is_empty()).then_some(leave);
+        let nodes = steps.into_iter().chain(leave).map(Node::Step).collect();
+        Program { lanes: vec![Lane { channel: 0, nodes }] }
+    })
+}
+
+/// Counts up what a rank has, from 0.
+fn next(counts: &mut BTreeMap<u32, u32>, rank: u32) -> u32 {
+    let count = counts.entry(rank).or_insert(0);
+    *count += 1;
+    *count - 1
 }
 
 /// The scatter: everyone reads its block of the root's input.

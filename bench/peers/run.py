@@ -233,8 +233,7 @@ def main():
     except KeyboardInterrupt:
         stopped = True
         print("stopped; here is what there is")
-    text = summary.summary(summary.read(options.out / "raw.csv"))
-    (options.out / "summary.md").write_text(text)
+    text = summary.write(options.out)
     (options.out / "README.md").write_text(run.readme())
     print(text[text.find("## Bars") :] if "## Bars" in text else text)
     print(f"written to {relative(options.out)}")

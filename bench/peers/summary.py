@@ -286,11 +286,18 @@ def summary(rows):
     return "\n".join(lines) + "\n"
 
 
+def write(folder):
+    """Writes summary.md from raw.csv, and after it what why.md, written by hand, says about it. Returns its text."""
+    why = folder / "why.md"
+    text = summary(read(folder / "raw.csv")) + ("\n" + why.read_text() if why.exists() else "")
+    (folder / "summary.md").write_text(text)
+    return text
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    folder = pathlib.Path(sys.argv[1])
-    (folder / "summary.md").write_text(summary(read(folder / "raw.csv")))
+    write(pathlib.Path(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ impl Table {
 fn measured(ranks: usize, memory: Memory) -> [Vec<(usize, Choice)>; Collective::NAMES.len()] {
     let of = |up_to: usize, algorithm: Algorithm| Some((up_to, Choice::of(algorithm)));
     let packets = |up_to: usize, algorithm: Algorithm| Some((up_to, Choice::packets(algorithm)));
-    let row = |choices: [Option<(usize, Choice)>; 4]| choices.into_iter().flatten().collect::<Vec<_>>();
+    let row = |choices: &[Option<(usize, Choice)>]| choices.iter().copied().flatten().collect::<Vec<_>>();
     let (pair, few) = (ranks <= 2, ranks <= 4);
     let symmetric = memory == Memory::Symmetric;
     // Reading a peer's memory by a system call pays where long blocks go to one rank each.
@@ -117,9 +117,12 @@ fn measured(ranks: usize, memory: Memory) -> [Vec<(usize, Choice)>; Collective::
         None,
     ];
     let all_gather = match (symmetric, pair) {
-        (true, _) => [of(exchanged, ExchangeLl), of(ANY, TwoShot), None, None],
-        (false, true) => [of(exchanged, ExchangeLl), of(8 << 10, Staged), of(ANY, Ring), None],
-        (false, false) => [of(exchanged, ExchangeLl), of(ANY, Staged), None, None],
+        (true, _) => [of(exchanged, ExchangeLl), of(ANY, TwoShot), None, None, None],
+        (false, true) => {
+            let read = of(2 << 20, OneShot).filter(|_| readable);
+            [of(exchanged, ExchangeLl), of(8 << 10, Staged), of(256 << 10, Ring), read, of(ANY, Ring)]
+        }
+        (false, false) => [of(exchanged, ExchangeLl), of(ANY, Staged), None, None, None],
     };
     let reduce_scatter = match (symmetric, pair) {
         (true, _) => [of(exchanged, ExchangeLl), of(ANY, OneShot), None, None],
@@ -152,21 +155,26 @@ fn measured(ranks: usize, memory: Memory) -> [Vec<(usize, Choice)>; Collective::
             [packets(PACKET_BYTES, Linear), sent, of(ANY, OneShot), None]
         }
     };
-    let sent = |algorithm| row([packets(PACKET_BYTES, algorithm), of(ANY, algorithm), None, None]);
+    let send_receive = match memory {
+        Memory::Ordinary => [packets(PACKET_BYTES, Linear), of(ANY, Linear), None, None],
+        Memory::Readable => [packets(PACKET_BYTES, Linear), of(512 << 10, Linear), of(ANY, OneShot), None],
+        Memory::Symmetric => [packets(PACKET_BYTES, Linear), of(ANY, OneShot), None, None],
+    };
+    let sent = |algorithm| row(&[packets(PACKET_BYTES, algorithm), of(ANY, algorithm)]);
     [
-        row(all_reduce),
-        row(reduce),
-        row(broadcast),
-        row(all_gather),
-        row(reduce_scatter),
-        row(all_to_all),
-        row(gather),
-        row(scatter),
+        row(&all_reduce),
+        row(&reduce),
+        row(&broadcast),
+        row(&all_gather),
+        row(&reduce_scatter),
+        row(&all_to_all),
+        row(&gather),
+        row(&scatter),
         sent(Chain),
         sent(Chain),
-        row([packets(PACKET_BYTES, Linear), of(ANY, if symmetric { OneShot } else { Linear }), None, None]),
+        row(&send_receive),
         sent(Linear),
-        row([of(ANY, OneShot), None, None, None]),
+        row(&[of(ANY, OneShot)]),
     ]
 }
 

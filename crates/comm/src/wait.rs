@@ -226,9 +226,11 @@ impl<'a> Waiter<'a> {
 }
 
 impl Patience {
-    /// For ranks with a core each: spins for some tens of microseconds before it lets go of its core.
+    /// For ranks with a core each: spins for some hundreds of microseconds and then looks on for milliseconds before it sleeps.
+    /// Waking a core takes up to a tenth of a millisecond on virtual machines. If ranks slept sooner than that, one that comes
+    /// late would put the others to sleep, whose waking makes others wait, and so on, a hundred times slower than before.
     pub fn dedicated(timeout: Duration) -> Patience {
-        Patience { spins: 1000, yields: 100, timeout }
+        Patience { spins: 5000, yields: 2000, timeout }
     }
 
     /// For more ranks than cores: whoever waits makes way at once, because what it waits for may need its core.

@@ -99,7 +99,7 @@ fn measured(ranks: usize, memory: Memory) -> [Vec<(usize, Choice)>; Collective::
     // All send to all: the more they are, the sooner it pays to send less often.
     let exchanged = (2048 / ranks.max(1)).min(PACKET_BYTES);
     let all_reduce = [
-        of(if few { PACKET_BYTES } else { exchanged / 4 }, ExchangeLl),
+        of(if few { PACKET_BYTES } else { 64 }, ExchangeLl).filter(|_| ranks <= 8),
         packets(PACKET_BYTES, RecursiveDoubling).filter(|_| !few),
         if pair { of(128 << 10, Exchange) } else { of(16 << 10, RecursiveDoubling) }.filter(|_| !symmetric),
         of(ANY, if symmetric { TwoShot } else { Staged }),

@@ -14,7 +14,7 @@ use crate::data::Elements;
 use crate::header::Header;
 use crate::kernels::Kernel;
 use crate::line::PAYLOAD_WORDS;
-use crate::operation::{Arithmetic, Detail};
+use crate::operation::{Arithmetic, Detail, Operation};
 
 /// What a call is and what it comes to.
 pub(super) struct Current {
@@ -59,9 +59,15 @@ impl Asked {
             *owner,
             plan.map_or(0, |plan| 1 + plan.index as u64) | u64::from(*tag) << 32,
             plan.map_or(0, |plan| plan.owner),
-            count.map_or(0, |count| 1 + count as u64),
+            count.map_or(0, |count| (count as u64).saturating_add(1)),
         ])
     }
+}
+
+/// Whether an operation is its reduction and nothing else.
+#[inline]
+fn is_plain(operation: Option<&Operation<'_>>) -> bool {
+    operation.is_none_or(|operation| matches!(operation.detail, Detail::None))
 }
 
 /// Whether kind and root do not tell all about a collective.
@@ -119,7 +125,7 @@ impl Current {
             asked: Asked::by(request),
             collective: has_more(request.collective).then(|| request.collective.clone()),
             packets: None,
-            repeatable: request.counts.is_none() && !matches!(arithmetic, Arithmetic::User(_)),
+            repeatable: request.counts.is_none() && is_plain(request.operation.as_ref()),
             shifts: (
                 shift(request.buffers.input, fitted.input),
                 shift(request.buffers.output, fitted.output),
@@ -136,12 +142,11 @@ impl Current {
     /// Takes the buffers of a call that is the same again, and tells how it combines; nothing if it is another call.
     #[inline]
     pub(super) fn again(&mut self, request: &Request<'_>) -> Option<Arithmetic<'static>> {
-        let is_plain = |detail: &Detail<'_>| matches!(detail, Detail::None);
         let same = self.repeatable
             && self.asked == Asked::by(request)
             && self.collective.as_ref().is_none_or(|collective| collective == request.collective)
             && request.counts.is_none()
-            && request.operation.as_ref().is_none_or(|operation| is_plain(&operation.detail));
+            && is_plain(request.operation.as_ref());
         if !same {
             return None;
         }

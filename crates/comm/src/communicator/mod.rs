@@ -267,7 +267,8 @@ impl Communicator {
     ) -> Result<(usize, usize), Error> {
         // Of blocks of different lengths no rank knows the longest before the call.
         let bytes = match fitted.shape.uneven {
-            None => fitted.shape.count * fitted.shape.element_bytes,
+            // Not even no element fits into a message that is shorter than one.
+            None => fitted.shape.count.max(1) * fitted.shape.element_bytes,
             Some(_) => usize::MAX,
         };
         let ordinary = if self.readable { Memory::Readable } else { Memory::Ordinary };
@@ -357,7 +358,10 @@ impl Communicator {
             match meet(&self.shared, &call, fitted) {
                 Ok(all) if is_symmetric && all => index = symmetric,
                 Ok(_) => {}
-                Err(stopped) => return Err(self.fail_current(&request, &stopped, [None; 2])),
+                Err(stopped) => {
+                    let reached = self.reached_by_any();
+                    return Err(self.fail_current(&request, &stopped, reached));
+                }
             }
         }
         let engine = &mut self.engines[index];
@@ -400,10 +404,19 @@ impl Communicator {
         // A communicator that another rank has given up must not look fine to one that comes late.
         if let Some(code) = self.shared.waiter.aborted() {
             let stopped = Stopped { stop: Stop::Aborted { code }, step: None, waiting: Waiting::Anything };
-            let reached = reached(&self.engines[self.current.engines.0], &self.current.header);
+            let reached = self.reached_by_any();
             return Err(self.fail_current(request, &stopped, reached));
         }
         Ok((number, signature))
+    }
+
+    /// What peers may reach of a call that has been announced, whichever of its plans they run.
+    #[cold]
+    fn reached_by_any(&self) -> Reached {
+        let (ordinary, symmetric) = self.current.engines;
+        let reached = |index: usize| reached(&self.engines[index], &self.current.header);
+        let ([input, output], [other_input, other_output]) = (reached(ordinary), reached(symmetric));
+        [input.or(other_input), output.or(other_output)]
     }
 
     /// Does what is left to do when a call has been run.

@@ -89,3 +89,45 @@ fn calls_whose_signatures_are_the_same_by_chance_do_not_touch_each_other() {
     });
     assert!(gave.iter().all(|gave| !matches!(gave, Some(Ok(())))), "{counts:?}: {gave:?}");
 }
+
+#[test]
+fn lengths_that_ranks_see_differently_harm_no_later_call() {
+    let gave = on_two(|comm| {
+        // The root believes that rank 1 gives less than it does, which ranks cannot know of each other.
+        let given = if comm.rank() == 0 { vec![1.0; 300] } else { vec![2.0; 700] };
+        let mut got = vec![0.0_f32; 600];
+        let _ = match comm.rank() {
+            0 => comm.gather_v((&given[..], &mut got[..]), &[300, 300], 0),
+            _ => comm.gather_v(&given[..], &[700], 0),
+        };
+        let (mine, mut all) = (vec![comm.rank() as f32 + 5.0; 1000], vec![0.0_f32; 2000]);
+        for _ in 0..20 {
+            match comm.rank() {
+                0 => comm.gather((&mine[..], &mut all[..]), 0).unwrap(),
+                _ => comm.gather(&mine[..], 0).unwrap(),
+            }
+        }
+        all
+    });
+    let all = gave[0].as_ref().unwrap();
+    assert!(all[..1000].iter().all(|value| *value == 5.0) && all[1000..].iter().all(|value| *value == 6.0));
+}
+
+#[test]
+fn a_sum_without_its_factor_is_refused_after_one_with_it_too() {
+    let gave = on_two(|comm| {
+        let mut values = [1.0_f32, 2.0];
+        comm.all_reduce(&mut values[..], Operation::premultiplied_sum(2.0_f32)).unwrap();
+        comm.all_reduce(&mut values[..], Reduction::PremultipliedSum).unwrap_err().to_string()
+    });
+    assert!(gave.iter().flatten().all(|error| error.contains("needs a factor")), "{gave:?}");
+}
+
+#[test]
+fn no_elements_of_any_size_are_reduced() {
+    let gave = on_two(|comm| {
+        let sum = |a: [f64; 200], _: [f64; 200]| a;
+        comm.all_reduce(&mut [[0.0_f64; 200]; 0][..], Operation::user_defined(true, &sum))
+    });
+    assert!(gave.iter().flatten().all(Result::is_ok), "{gave:?}");
+}

@@ -74,11 +74,11 @@ impl Bulk {
         unsafe { self.base.add(self.next) }
     }
 
-    /// The next message had so many bytes, at both ends.
+    /// The next message took so many bytes at both ends, or as many as any.
     #[inline]
     fn advance(&mut self, bytes: usize) {
         if self.bytes > 0 {
-            let next = self.next + bytes.next_multiple_of(LINE);
+            let next = self.next + bytes.min(self.message_bytes_max).next_multiple_of(LINE);
             self.next = if next + self.message_bytes_max <= self.bytes { next } else { 0 };
         }
     }

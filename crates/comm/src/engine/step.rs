@@ -30,12 +30,14 @@ impl State {
             self.move_elements(run, ports, instruction, start)?;
         }
         let (waiter, signature) = (&run.shared.waiter, run.call.signature);
+        // Of blocks of different lengths the two ends of a message may believe different things; both know that they do.
+        let taken = if run.program.shape.uneven.is_some() { usize::MAX } else { instruction.bytes };
         for &end in &instruction.packets {
             let words = &ports.packet[..words_of(instruction.bytes)];
             waiter.wake(ports.senders[end as usize].fifo.publish_packet(signature, words));
         }
         for &end in &instruction.slots {
-            waiter.wake(ports.senders[end as usize].publish(signature, instruction.bytes));
+            waiter.wake(ports.senders[end as usize].publish(signature, taken));
         }
         for &signal in &instruction.signals {
             let value = &mut self.signalled[signal as usize];
@@ -44,7 +46,7 @@ impl State {
             waiter.wake(self.counter(self.rank, signal).publish(value, signature));
         }
         for &end in &instruction.releases {
-            waiter.wake(ports.receivers[end as usize].release(instruction.bytes));
+            waiter.wake(ports.receivers[end as usize].release(taken));
         }
         Ok(())
     }

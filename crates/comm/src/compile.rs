@@ -15,8 +15,8 @@ use crate::layout::{FifoPlace, Layout};
 const NO_SWITCH: &str = "a plan with switches is not loaded";
 
 /// From this many bytes on that a call reads and writes in a rank's buffers, results are written past the caches, unless what was
-/// there has been read before. Half or twice as many hardly matters, a quarter is slower, and so is never
-/// (`bench/runs/2026-11-15-thresholds-16-core-vm`).
+/// there has been read before. Set by single runs with 2 ranks: an all-reduce of 2 MiB out of place gains, an all-gather of 2 MiB,
+/// which touches 3, loses.
 const STREAM_BYTES_MIN: usize = 4 << 20;
 
 /// How long the blocks of a call are, in elements, and how large an element is.
@@ -124,8 +124,8 @@ pub(crate) struct Instruction {
     /// Everything the step waits for, in the order it is waited for.
     pub(crate) needs: Box<[Need]>,
     pub(crate) sources: Box<[Source]>,
-    /// Where the kernel puts the result, users' buffers first. If there are packets, it goes to memory of the rank's own too, from where they are
-    /// filled.
+    /// Where the kernel puts the result, users' buffers first. If there are packets, it goes to memory of the rank's own too,
+    /// from where they are filled.
     pub(crate) targets: Box<[Target]>,
     /// Ends whose message is in its slot when the step is done.
     pub(crate) slots: Box<[u32]>,

@@ -10,7 +10,7 @@
 //!
 //! A slot belongs to the sender from the moment it has seen the message before it there released until it publishes the
 //! next one, and to the receiver from the moment it has seen that flag until it releases it. *Belongs* covers the slot's
-//! lines and the bulk memory which the executor keeps for the slot: the executor finishes writing it before
+//! lines and the bulk memory which the executor keeps for the message in it: the executor finishes writing it before
 //! [`Sender::publish`], and finishes reading it before [`Receiver::release`].
 //!
 //! Why that is sound: ownership passes by two edges only. The flag is stored with release after the payload and loaded

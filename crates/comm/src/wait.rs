@@ -227,8 +227,9 @@ impl<'a> Waiter<'a> {
 
 impl Patience {
     /// For ranks with a core each: spins for some hundreds of microseconds and then looks on for milliseconds before it sleeps.
-    /// Waking a core takes up to a tenth of a millisecond on virtual machines. If ranks slept sooner than that, one that comes
-    /// late would put the others to sleep, whose waking makes others wait, and so on, a hundred times slower than before.
+    /// With a fifth of the looks and a twentieth of the yields, 16 ranks on 16 cores sometimes went on for the whole of a
+    /// measurement with a hundred times their usual time, each asleep when the next needed it
+    /// (`bench/runs/2026-11-15-peers-early-sleep-16-core-vm`).
     pub fn dedicated(timeout: Duration) -> Patience {
         Patience { spins: 5000, yields: 2000, timeout }
     }

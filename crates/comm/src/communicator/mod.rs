@@ -335,8 +335,7 @@ impl Communicator {
         if let Some(Operation { detail: Detail::Factor { .. }, .. }) = request.operation {
             return self.perform_multiplied(request, tracer);
         }
-        let again = self.current.again(&request);
-        let arithmetic = match again {
+        let arithmetic = match self.current.again(&request) {
             Some(arithmetic) => arithmetic,
             None => self.prepare(&request)?,
         };

@@ -13,10 +13,11 @@
 //!   written in four pages at a time, which gains up to a quarter.
 //! - Streamed to where all of it was just read, results take up to two thirds longer than cached: such calls are
 //!   cached. Where only some targets are sources, neither is reliably better.
-//! - What another core has just written is read in four parts side by side where there is one target: 5.4 ns a line become
-//!   3.8. With two targets that gains nothing, and what another core has just read is written slower that way.
-//! - What another core has just read is written faster if its lines are taken a kilobyte ahead: 11 ns a line become 5 in
-//!   messages of 4 KiB, 5.9 become 4.7 in those of 256 KiB. Reading ahead by instruction gains nothing anywhere.
+//! - What another core has just written is read in four parts side by side where there is one target: 5.2 ns a line become
+//!   4 from 64 KiB on (`benches/lines.rs`). With two targets that gained nothing, and what another core has just read was
+//!   written slower that way.
+//! - What another core has just read is written faster if its lines are taken a kilobyte ahead: 12 ns a line become 10 in
+//!   messages of 4 KiB, 6 become 5 in those of 256 KiB (`benches/lines.rs`). Reading ahead by instruction gained nothing.
 //!
 //! The shapes that plans are made of have loops of their own, where the pointers live in registers: they differ from
 //! the general loop in their types only.

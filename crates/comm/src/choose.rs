@@ -9,10 +9,11 @@ pub(crate) mod tuning;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weftlink_plan::Algorithm::{
-    Chain, Exchange, ExchangeLl, Linear, OneShot, Pairwise, RecursiveDoubling, Ring, Staged, Tree, TwoShot,
+    Chain, Exchange, ExchangeLl, Hierarchical, Linear, OneShot, Pairwise, RecursiveDoubling, Ring, Staged,
+    Tree, TwoShot,
 };
-use weftlink_plan::plan::Protocol;
-use weftlink_plan::{Algorithm, Aliasing, Collective, Verified, verify};
+use weftlink_plan::plan::{Input, Output, Protocol, Wait};
+use weftlink_plan::{Algorithm, Aliasing, Collective, Layout, Verified, verify};
 
 use crate::Error;
 use crate::layout::PACKET_BYTES;
@@ -179,12 +180,13 @@ fn measured(ranks: usize, memory: Memory) -> [Vec<(usize, Choice)>; Collective::
 }
 
 /// The plan for a call: the one that was chosen, or if that cannot do it, the first that can, with packets if it has to be short.
-pub(crate) fn plan_for(key: &Key, ranks: u32) -> Result<Arc<Verified>, Error> {
+pub(crate) fn plan_for(key: &Key, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
+    let ranks = hosts.len();
     let packets = Algorithm::ALL.into_iter().filter(|_| key.choice.packets).map(Choice::packets);
     let others = std::iter::once(Staged).chain(Algorithm::ALL).map(Choice::of);
     let mut reasons = Vec::new();
     for choice in std::iter::once(key.choice).chain(packets).chain(others) {
-        match proved(choice, &key.collective, ranks).and_then(|plan| fits(key, plan)) {
+        match proved(choice, &key.collective, hosts).and_then(|plan| fits(key, plan, hosts)) {
             // Plans without messages have no packets either.
             Ok(plan)
                 if choice.packets
@@ -198,7 +200,7 @@ pub(crate) fn plan_for(key: &Key, ranks: u32) -> Result<Arc<Verified>, Error> {
 }
 
 /// The plan, if it is right for a call.
-fn fits(key: &Key, plan: Arc<Verified>) -> Result<Arc<Verified>, Error> {
+fn fits(key: &Key, plan: Arc<Verified>, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
     let reachable = match key.memory {
         Memory::Ordinary => !plan.needs_windows(),
         Memory::Readable => !plan.writes_to_peers(),
@@ -217,9 +219,51 @@ fn fits(key: &Key, plan: Arc<Verified>) -> Result<Arc<Verified>, Error> {
         misuse("does not combine ranks in their order")
     } else if !reachable {
         misuse("reaches into peers' buffers")
+    } else if !carries(&plan, hosts) {
+        misuse("does more between hosts than send and receive")
     } else {
         Ok(plan)
     }
+}
+
+/// Whether ranks of different hosts only send each other messages, which is all that can be done between them.
+pub(crate) fn carries(plan: &Verified, hosts: &[u32]) -> bool {
+    let Some(first) = hosts.first() else { return true };
+    if hosts.iter().all(|host| host == first) {
+        return true;
+    }
+    (0_u32..).zip(&plan.programs).all(|(rank, program)| {
+        let is_here = |other: u32| hosts[other as usize] == hosts[rank as usize];
+        let steps = program.lanes.iter().flat_map(|lane| lane.walk());
+        steps.filter_map(|visit| visit.step.at(&visit.iterations)).all(|step| {
+            let waits = step.waits.iter().all(|wait| match *wait {
+                Wait::Entered { rank } | Wait::Reached { rank, .. } => is_here(rank),
+            });
+            let reads = step.inputs.iter().all(|input| match input {
+                Input::Peer(remote) => is_here(remote.rank),
+                Input::Local(_) | Input::Received { .. } | Input::Switch(_) => true,
+            });
+            let writes = step.outputs.iter().all(|output| match output {
+                Output::Peer(remote) => is_here(remote.rank),
+                Output::Local(_) | Output::Sent { .. } | Output::Multicast(_) => true,
+            });
+            waits && reads && writes
+        })
+    })
+}
+
+/// What is tried first for ranks of several hosts, for a block of so many bytes. Not measured: few rounds for little, little
+/// across for much.
+pub(crate) fn across(collective: u8, bytes: usize) -> Choice {
+    let small = bytes <= 16 << 10;
+    Choice::of(match Collective::NAMES[usize::from(collective)] {
+        "all-reduce" if small => RecursiveDoubling,
+        "all-reduce" | "all-gather" | "reduce-scatter" if !small => Hierarchical,
+        "broadcast" | "reduce" => Tree,
+        "all-gather" => Ring,
+        "reduce-scatter" | "all-to-all" => Pairwise,
+        _ => Linear,
+    })
 }
 
 /// Whether ranks know where blocks of different lengths lie in the buffers that their peers let them reach.
@@ -228,20 +272,38 @@ fn places_are_known(collective: &Collective) -> bool {
 }
 
 /// A plan of a built-in algorithm, proved once in a process however many of its threads are ranks.
-pub(crate) fn proved(choice: Choice, collective: &Collective, ranks: u32) -> Result<Arc<Verified>, Error> {
-    type Proved = Vec<((Choice, Collective, u32), Result<Arc<Verified>, Error>)>;
+pub(crate) fn proved(choice: Choice, collective: &Collective, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
+    let ranks = hosts.len() as u32;
+    type Proved = Vec<((Choice, Collective, Vec<u32>), Result<Arc<Verified>, Error>)>;
     static PROVED: Mutex<Proved> = Mutex::new(Vec::new());
-    let key = (choice, collective.clone(), ranks);
+    // Only one algorithm cares who is on which host.
+    let layout = match choice.algorithm {
+        Hierarchical => by_host(hosts),
+        _ => Layout::flat(ranks, 1),
+    };
+    let known = if choice.algorithm == Hierarchical { hosts.to_vec() } else { vec![0; hosts.len()] };
+    let key = (choice, collective.clone(), known);
     let mut plans = PROVED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, plan)) = plans.iter().find(|(proved, _)| *proved == key) {
         return plan.clone();
     }
     let written = match choice.packets {
         true => choice.algorithm.flat_with(collective, ranks, 1, Protocol::Ll),
-        false => choice.algorithm.flat(collective, ranks, 1),
+        false => choice.algorithm.recipe(collective, &layout).map(|recipe| recipe.plan()),
     };
     let written = written.map_err(|why| Error::Misuse(why.to_string()));
     let plan = written.and_then(|plan| Ok(Arc::new(verify(plan.without_switches())?)));
     plans.push((key, plan.clone()));
     plan
+}
+
+/// Hosts as islands, whose ranks reach each other directly.
+fn by_host(hosts: &[u32]) -> Layout {
+    let mut islands: Vec<Vec<u32>> = Vec::new();
+    for (rank, &host) in (0..).zip(hosts) {
+        islands.resize(islands.len().max(host as usize + 1), Vec::new());
+        islands[host as usize].push(rank);
+    }
+    let rings = vec![islands.concat()];
+    Layout { islands, rings, ..Layout::flat(hosts.len() as u32, 1) }
 }

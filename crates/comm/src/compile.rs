@@ -135,6 +135,10 @@ pub(crate) struct Instruction {
     pub(crate) releases: Box<[u32]>,
     /// Own counters.
     pub(crate) signals: Box<[u32]>,
+    /// Ends of FIFOs that leave the host: those whose message is in its place when the step is done, and those whose message
+    /// has been read.
+    pub(crate) wires_out: Box<[u32]>,
+    pub(crate) wires_in: Box<[u32]>,
 }
 
 impl Instruction {
@@ -155,6 +159,10 @@ pub(crate) enum Need {
     Message { end: u32 },
     /// The n-th of the rank's sending ends has a free slot.
     Credit { end: u32 },
+    /// A message has come from another host to the n-th of the ends there.
+    Arrival { end: u32 },
+    /// The n-th of the ends that send to other hosts has room.
+    Room { end: u32 },
 }
 
 /// Where an input is.
@@ -164,6 +172,8 @@ pub(crate) enum Source {
     /// The n-th of the rank's receiving ends, with payload in bulk memory or in the flags' lines.
     Slot(u32),
     Packet(u32),
+    /// The n-th of the ends that receive from other hosts.
+    Wire(u32),
 }
 
 /// Where an output goes.
@@ -172,6 +182,8 @@ pub(crate) enum Target {
     Memory(Address),
     /// The slot of the n-th of the rank's sending ends.
     Slot(u32),
+    /// The place of the n-th of the ends that send to other hosts.
+    Wire(u32),
 }
 
 impl Target {
@@ -198,6 +210,16 @@ pub(crate) fn base_of(rank: u32, buffer: Buffer) -> u32 {
             Buffer::Output => 1,
             Buffer::Scratch => 2,
         }
+}
+
+/// How messages go through a FIFO.
+enum Way {
+    /// With its flags.
+    Packet,
+    /// Through memory beside them.
+    Slot,
+    /// To another host.
+    Wire,
 }
 
 /// What compiling needs to know beside the shape.
@@ -299,12 +321,14 @@ impl Compiler<'_> {
                 Input::Peer(Remote { rank, buffer, chunk }) => Source::Memory(address(rank, buffer, chunk)?),
                 Input::Switch(_) => unreachable!("{NO_SWITCH}"),
                 Input::Received { from } => match self.end((from, self.rank, channel)) {
-                    (end, true) => Source::Packet(end),
-                    (end, false) => Source::Slot(end),
+                    (end, Way::Packet) => Source::Packet(end),
+                    (end, Way::Slot) => Source::Slot(end),
+                    (end, Way::Wire) => Source::Wire(end),
                 },
             })
         };
-        let (mut targets, mut slots, mut packets) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut targets, mut slots, mut packets, mut wires_out) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for output in &step.outputs {
             match *output {
                 Output::Local(Place { buffer, chunk }) => {
@@ -315,19 +339,24 @@ impl Compiler<'_> {
                 }
                 Output::Multicast(_) => unreachable!("{NO_SWITCH}"),
                 Output::Sent { to } => match self.end((self.rank, to, channel)) {
-                    (end, true) => packets.push(end),
-                    (end, false) => {
+                    (end, Way::Packet) => packets.push(end),
+                    (end, Way::Slot) => {
                         targets.push(Target::Slot(end));
                         slots.push(end);
+                    }
+                    (end, Way::Wire) => {
+                        targets.push(Target::Wire(end));
+                        wires_out.push(end);
                     }
                 },
             }
         }
         let sources = step.inputs.iter().map(source).collect::<Result<Box<[_]>, Unfit>>()?;
         let message = |source: &Source| match *source {
-            Source::Memory(_) => None,
+            Source::Memory(_) | Source::Wire(_) => None,
             Source::Slot(end) | Source::Packet(end) => Some(end),
         };
+        let from_wire = |source: &Source| if let Source::Wire(end) = *source { Some(end) } else { None };
         let is_peers = |address: &Address| address.base / 3 != self.rank;
         let is_read_by_peers =
             |address: &Address| is_peers(address) || address.base == base_of(self.rank, Buffer::Scratch);
@@ -336,16 +365,24 @@ impl Compiler<'_> {
             from_peers: sources.iter().any(|source| match source {
                 Source::Memory(address) => is_peers(address),
                 Source::Slot(_) | Source::Packet(_) => true,
+                // The kernel has just written it from this core.
+                Source::Wire(_) => false,
             }),
             to_peers: targets.iter().any(|target| match target {
                 Target::Memory(address) => is_read_by_peers(address),
                 Target::Slot(_) => true,
+                Target::Wire(_) => false,
             }),
         };
         let releases: Box<[u32]> = sources.iter().filter_map(message).collect();
         let arrivals = releases.iter().map(|&end| Need::Message { end });
         let credits = slots.iter().chain(&packets).map(|&end| Need::Credit { end });
-        let needs = step.waits.iter().map(wait).chain(arrivals).chain(credits).collect();
+        let wires_in: Box<[u32]> = sources.iter().filter_map(from_wire).collect();
+        let from_wires = wires_in.iter().map(|&end| Need::Arrival { end });
+        let to_wires = wires_out.iter().map(|&end| Need::Room { end });
+        let needs =
+            step.waits.iter().map(wait).chain(arrivals).chain(from_wires).chain(credits).chain(to_wires);
+        let needs = needs.collect();
         targets.sort_by_key(|target| !target.is_user());
         Ok(Instruction {
             ordinal: ordinal as u32,
@@ -360,6 +397,8 @@ impl Compiler<'_> {
             packets: packets.into(),
             releases,
             signals: step.signals.into(),
+            wires_out: wires_out.into(),
+            wires_in,
         })
     }
 
@@ -408,10 +447,14 @@ impl Compiler<'_> {
         lengths.of(collective, ranks, self.rank, (rank, buffer, block)).ok_or(Unfit::Length)
     }
 
-    /// The number of this rank's end of a FIFO, and whether its payload rides with its flags.
-    fn end(&self, key: (u32, u32, u32)) -> (u32, bool) {
+    /// The number of this rank's end of a FIFO, and how messages go through it.
+    fn end(&self, key: (u32, u32, u32)) -> (u32, Way) {
         match self.layout.fifos.get(&key) {
-            Some(&number) => (self.ends[number], self.fifos[number].is_packet()),
+            Some(&number) => {
+                let place = &self.fifos[number];
+                let here = if place.is_packet() { Way::Packet } else { Way::Slot };
+                (self.ends[number], if place.crosses { Way::Wire } else { here })
+            }
             None => unreachable!("the layout holds every FIFO of the plan"),
         }
     }

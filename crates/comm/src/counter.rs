@@ -43,6 +43,12 @@ impl<'a> Counter<'a> {
         self.line.store(Word { sequence: value, signature: 0 }, Edge::Count);
     }
 
+    /// Makes the counter what it is on another host, where its writer is: there it has `value` now and shows these words.
+    pub(crate) fn follow(&self, value: u32, signature: u32, words: &[u64; PAYLOAD_WORDS]) {
+        self.line.write_payload(words);
+        self.line.store(Word { sequence: value, signature }, Edge::Count);
+    }
+
     /// Counts up to `value`: all that it stands for is done.
     ///
     /// Returns the line on which readers may be asleep, for [`crate::wait::Waiter::wake`].

@@ -57,6 +57,22 @@ pub enum Error {
         /// The rank that left.
         left: u32,
     },
+    /// A rank's process ended. Look there; the others can shrink to the survivors.
+    #[error("{name} died; rank {rank} had waited {:.1} s in call #{call}, {what}", waited.as_secs_f64())]
+    Died {
+        /// The number of the call.
+        call: u32,
+        /// What it was.
+        what: String,
+        /// This rank.
+        rank: u32,
+        /// The rank that died.
+        died: u32,
+        /// The same with its host and process.
+        name: String,
+        /// How long this rank had waited when it heard.
+        waited: Duration,
+    },
     /// The kernel does not let this rank read a peer's memory any more. The peer is gone: look there.
     #[error("call #{call}: rank {rank} cannot read the memory of rank {peer}: {error}")]
     Unreadable {
@@ -68,6 +84,19 @@ pub enum Error {
         peer: u32,
         /// What the system says.
         error: String,
+    },
+    /// A connection to a rank on another host is of no more use: it ended, or what it brought was changed on its way. Look at
+    /// the rank, and at the network between the two.
+    #[error("call #{call}: the connection of rank {rank} to {peer} is broken: {what}")]
+    Broken {
+        /// The number of the call.
+        call: u32,
+        /// This rank.
+        rank: u32,
+        /// The rank at the other end, with its host and process.
+        peer: String,
+        /// What is wrong.
+        what: String,
     },
     /// The plan of the caller's choice cannot carry the call. Let the library choose, or load another.
     #[error("call #{call}: rank {rank} cannot make it: {what}")]

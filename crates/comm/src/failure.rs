@@ -28,11 +28,18 @@ pub(crate) enum Reason {
     Unreadable = 6,
     Unfit = 7,
     LeftOpen = 8,
+    Died = 9,
+    Broken = 10,
 }
 
 impl Reason {
     pub(crate) fn code(self) -> NonZeroU32 {
         NonZeroU32::MIN.saturating_add(self as u32 - 1)
+    }
+
+    /// Whether this is why somebody gave up.
+    pub(crate) fn is(code: AbortCode, reason: Reason) -> bool {
+        code.reason == reason.code()
     }
 
     pub(crate) fn name(code: NonZeroU32) -> &'static str {
@@ -44,6 +51,8 @@ impl Reason {
             code if code == Reason::Unreadable as u32 => "it could not read a peer's memory",
             code if code == Reason::LeftOpen as u32 => "it dropped a window that was open",
             code if code == Reason::Unfit as u32 => "its plan does not fit the call",
+            code if code == Reason::Died as u32 => "a rank has died",
+            code if code == Reason::Broken as u32 => "a connection is broken",
             _ => "a deadline passed",
         }
     }
@@ -92,7 +101,7 @@ impl Drop for Unfinished<'_> {
         self.shared.waiter.abort(AbortCode { rank, reason });
         let why = format!("rank {rank} panicked in a call");
         take_back(self.shared, self.windows, self.reached, self.rank);
-        self.bootstrap.give_up(&why);
+        self.bootstrap.give_up(&why, rank, reason.get());
         *self.failed = Some(why);
     }
 }

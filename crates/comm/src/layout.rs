@@ -51,6 +51,8 @@ pub(crate) struct FifoPlace {
     pub(crate) source: u32,
     pub(crate) target: u32,
     pub(crate) depth: usize,
+    /// Whether its ends are on different hosts. Then it has no place in memory that ranks share.
+    pub(crate) crosses: bool,
     /// In the memory of the plan that needed it first: the line with the credits, then the lines of the slots, then bulk
     /// memory, if any.
     pub(crate) released: usize,
@@ -65,7 +67,7 @@ pub(crate) struct FifoPlace {
 impl FifoPlace {
     /// Whether payload rides with the flags.
     pub(crate) fn is_packet(&self) -> bool {
-        self.bulk_bytes == 0
+        !self.crosses && self.bulk_bytes == 0
     }
 }
 
@@ -86,9 +88,29 @@ pub(crate) struct Layout {
     pub(crate) bytes: usize,
 }
 
+impl FifoPlace {
+    /// One that has no place in this host's memory.
+    fn elsewhere(source: u32, target: u32, depth: usize, crosses: bool, message_bytes_max: usize) -> Self {
+        let (released, slots, slot_lines, bulk, bulk_bytes) = (0, 0, 0, 0, 0);
+        Self {
+            source,
+            target,
+            depth,
+            crosses,
+            released,
+            slots,
+            slot_lines,
+            bulk,
+            bulk_bytes,
+            message_bytes_max,
+        }
+    }
+}
+
 impl Layout {
-    /// Places a plan, adding to the FIFOs what it needs and is not there.
-    pub(crate) fn new(plan: &Verified, fifos: &mut Fifos) -> Self {
+    /// Places a plan in the memory of the host `here`, adding to the FIFOs what it needs and is not there. `hosts` tells every
+    /// rank's.
+    pub(crate) fn new(plan: &Verified, fifos: &mut Fifos, hosts: &[u32], here: u32) -> Self {
         let message_bytes = message_bytes(plan.ranks as usize);
         let mut next = 0;
         let mut take = |bytes: usize, align: usize| {
@@ -108,6 +130,13 @@ impl Layout {
             *side_by_side += 1;
             *fifos.by_key.entry(key).or_insert_with(|| {
                 let (depth, packets) = (channel.depth as usize, kind.packets);
+                let [from, to] = [source, target].map(|rank| hosts[rank as usize]);
+                if from != to || from != here {
+                    // One between two ranks elsewhere has a number here, so that numbers are the same everywhere.
+                    let bytes = if packets { PACKET_BYTES } else { message_bytes };
+                    fifos.places.push(FifoPlace::elsewhere(source, target, depth, from != to, bytes));
+                    return fifos.places.len() - 1;
+                }
                 let slot_lines = if packets { PACKET_LINES } else { 1 };
                 let message_bytes_max = if packets { 0 } else { message_bytes };
                 // One more than are in flight: see `Bulk`.
@@ -120,6 +149,7 @@ impl Layout {
                     source,
                     target,
                     depth,
+                    crosses: false,
                     released,
                     slots,
                     slot_lines,
@@ -131,8 +161,10 @@ impl Layout {
             })
         };
         let numbers: BTreeMap<_, _> = keys_of(plan).into_iter().map(|key| (key, number(key))).collect();
-        let message =
-            |number: &usize| if fifos.places[*number].is_packet() { PACKET_BYTES } else { message_bytes };
+        let message = |number: &usize| match fifos.places[*number].message_bytes_max {
+            0 => PACKET_BYTES,
+            bytes => bytes,
+        };
         let scratch_chunks = plan.chunks.scratch as usize;
         let chunk_bytes_max =
             numbers.values().map(message).chain((scratch_chunks > 0).then_some(message_bytes)).min();
@@ -209,7 +241,7 @@ mod tests {
                     let Ok(plan) = algorithm.flat(&collective, ranks, 2) else { continue };
                     let plan = verify(plan.without_switches()).unwrap();
                     let mut fifos = Fifos::default();
-                    let layout = Layout::new(&plan, &mut fifos);
+                    let layout = Layout::new(&plan, &mut fifos, &vec![0; ranks as usize], 0);
                     let mut taken = vec![(layout.counters, ranks as usize * plan.counters as usize * LINE)];
                     for fifo in fifos.places() {
                         taken.push((fifo.released, LINE));
@@ -231,7 +263,7 @@ mod tests {
     #[test]
     fn plans_share_fifos_but_a_plan_does_not_share_with_itself() {
         let mut fifos = Fifos::default();
-        let mut place = |plan| Layout::new(&verify(plan).unwrap(), &mut fifos);
+        let mut place = |plan| Layout::new(&verify(plan).unwrap(), &mut fifos, &[0; 4], 0);
         let one = place(Algorithm::Ring.plan(4, 1));
         let other = place(Algorithm::Ring.flat(&Collective::AllGather, 4, 1).unwrap());
         let two = place(Algorithm::Ring.plan(4, 2));
@@ -244,15 +276,33 @@ mod tests {
     }
 
     #[test]
+    fn only_what_stays_on_a_host_lies_in_its_memory() {
+        let plan = verify(Algorithm::Ring.plan(4, 1)).unwrap();
+        let hosts = [0, 0, 1, 1];
+        let mut numbers = Vec::new();
+        for here in [0, 1] {
+            let mut fifos = Fifos::default();
+            let layout = Layout::new(&plan, &mut fifos, &hosts, here);
+            numbers.push(layout.fifos.clone());
+            for place in fifos.places() {
+                let [from, to] = [place.source, place.target].map(|rank| hosts[rank as usize]);
+                assert_eq!(place.crosses, from != to);
+                assert_eq!(place.bulk_bytes > 0, from == to && from == here);
+            }
+        }
+        assert_eq!(numbers[0], numbers[1], "all ranks number FIFOs alike");
+    }
+
+    #[test]
     fn many_ranks_get_smaller_slots() {
         let plan = verify(Algorithm::Exchange.plan(32, 1)).unwrap();
-        assert!(Layout::new(&plan, &mut Fifos::default()).bytes < 80 << 20);
+        assert!(Layout::new(&plan, &mut Fifos::default(), &[0; 32], 0).bytes < 80 << 20);
     }
 
     #[test]
     fn elements_of_any_size_are_cut() {
         let plan = verify(Algorithm::Ring.plan(2, 1)).unwrap();
-        let layout = Layout::new(&plan, &mut Fifos::default());
+        let layout = Layout::new(&plan, &mut Fifos::default(), &[0; 2], 0);
         for bytes in [1, 2, 3, 4, 12, 16, 100, 4096, 60_001] {
             let cut = layout.cut(&plan, 1000, bytes).unwrap();
             let all: usize =

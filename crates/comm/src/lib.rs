@@ -30,6 +30,7 @@ pub mod kernels;
 mod layout;
 #[doc(hidden)]
 pub mod line;
+mod log;
 pub mod memory;
 mod operation;
 mod reach;
@@ -38,6 +39,7 @@ mod sync;
 #[doc(hidden)]
 pub mod wait;
 mod window;
+mod wire;
 
 #[cfg(test)]
 #[cfg(loom)]

@@ -128,6 +128,8 @@ pub enum Poll {
         /// The other side's signature.
         found: u32,
     },
+    /// It will never be here: the connection it should come by is of no more use.
+    Broken,
 }
 
 #[cfg(test)]

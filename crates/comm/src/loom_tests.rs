@@ -264,7 +264,7 @@ fn abort() {
         let waiter = Waiter::new(&shared.abort, &shared.sleepers, asleep_at_once());
         let counter = Counter::new(&shared.awaited);
         match waiter.wait(counter.line(), || counter.poll(1, CALL, 1)) {
-            Err(Stop::Aborted { code }) => {
+            Err(Stop::Aborted { code, .. }) => {
                 assert_eq!(shared.last_words[code.rank as usize].read(), 77);
                 assert!(giving_up.into_iter().all(|rank| rank.join().unwrap() == code));
             }

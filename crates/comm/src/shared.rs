@@ -7,16 +7,21 @@
 // Lines and windows are places in mapped memory.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
+use std::time::Duration;
+
 use weftlink_plan::Collective;
 
 use crate::counter::Counter;
+use crate::engine::Waiting;
 use crate::header::Header;
 use crate::kernels::{Kernel, Kernels};
 use crate::layout::LINE;
-use crate::line::{Line, PAYLOAD_WORDS, Poll};
+use crate::line::{Line, PAYLOAD_WORDS, Poll, distance};
+use crate::log::{self, Subsystem};
 use crate::memory::SharedMemory;
 use crate::operation::Arithmetic;
-use crate::wait::{Stop, Waiter};
+use crate::wait::{Rest, Stop, Waiter};
 
 /// How many of its headers a rank keeps.
 pub(crate) const HEADERS: usize = 64;
@@ -36,6 +41,24 @@ pub(crate) struct Shared {
     pub(crate) copy: Kernel,
     /// The processes, as they are called here.
     pub(crate) pids: Vec<u32>,
+    /// Which ranks are on this host.
+    pub(crate) here: Vec<bool>,
+    /// Whom to tell when a call waits for long.
+    pub(crate) crier: Crier,
+}
+
+/// Tells people and other hosts of a call that waits for long.
+pub(crate) struct Crier {
+    pub(crate) rank: u32,
+    /// After how long people are told whom it waits for, and every so often again.
+    pub(crate) warn_after: Duration,
+    /// How a rank is called.
+    pub(crate) names: Vec<String>,
+    /// The call whose header other hosts know, and how long this rank had waited when it last told people.
+    cried: Cell<u32>,
+    warned: Cell<(u32, Duration)>,
+    /// Tells other hosts what this rank calls.
+    pub(crate) tell: Option<Box<dyn Fn(u32) + Send>>,
 }
 
 /// A window of symmetric memory: rank r's part is at `base + r * stride`.
@@ -111,15 +134,24 @@ impl Shared {
         }
     }
 
-    /// Waits until all ranks have made the call of a number.
+    /// Whether a rank is on this host.
+    #[inline]
+    pub(crate) fn is_here(&self, rank: u32) -> bool {
+        self.here[rank as usize]
+    }
+
+    /// Waits until all ranks of this host have made the call of a number.
     pub(crate) fn wait_for_all(&self, number: u32) -> Result<(), (Stop, u32)> {
-        for (rank, header) in (0..).zip(self.headers_of(number)) {
+        for (rank, header) in (0..).zip(self.headers_of(number)).filter(|(rank, _)| self.is_here(*rank)) {
             let arrived = || if header.has_reached(number) { Poll::Ready } else { Poll::Pending };
-            let left = || {
+            let left = |waited| {
+                self.crier.warn(number, waited, Some(&Waiting::Entered { rank }));
                 let gone = self.departures[rank as usize].poll(1, 0, 1) == Poll::Ready;
                 (gone && !header.has_reached(number)).then_some(Stop::Left { rank })
             };
-            self.waiter.wait_doubting(Some(header.line()), arrived, left).map_err(|stop| (stop, rank))?;
+            self.waiter
+                .wait_doubting(Rest::Line(header.line()), arrived, left)
+                .map_err(|stop| (stop, rank))?;
         }
         Ok(())
     }
@@ -132,20 +164,31 @@ impl Shared {
     /// Why a wait will never end: a rank that is in a call of the same number but not in the same call, or that has left
     /// before it made the call.
     #[cold]
-    pub(crate) fn doubt(&self, call: &Call<'_>) -> Option<Stop> {
+    pub(crate) fn doubt(&self, call: &Call<'_>, waited: Duration, waiting: Option<&Waiting>) -> Option<Stop> {
+        self.crier.warn(call.number, waited, waiting);
+        self.crier.cry(call.number, waited);
         let ranks = || self.headers_of(call.number).zip(&self.departures);
-        let mismatch = ranks().find_map(|(header, _)| {
-            header.signature_at(call.number).filter(|&found| found != call.signature)
-        });
         let left = || {
             // A rank's departure is looked at first: its last call was announced before it.
-            let gone = |(header, departure): (Counter<'_>, &Counter<'_>)| {
-                departure.poll(1, 0, 1) == Poll::Ready
-                    && header.poll(call.number, call.signature, call.number) == Poll::Pending
+            let gone = |rank: u32, header: Counter<'_>, departure: &Counter<'_>| {
+                // Of ranks elsewhere it is known how many calls they made.
+                let made = match self.is_here(rank) {
+                    true => header.poll(call.number, call.signature, call.number) != Poll::Pending,
+                    false => distance(departure.announcement()[0] as u32, call.number) >= 0,
+                };
+                departure.poll(1, 0, 1) == Poll::Ready && !made
             };
-            (0..).zip(ranks()).find(|&(_, rank)| gone(rank)).map(|(rank, _)| rank)
+            let found = (0..).zip(ranks()).find(|&(rank, (header, departure))| gone(rank, header, departure));
+            found.map(|(rank, _)| rank)
         };
-        mismatch.map(|found| Stop::Mismatch { found }).or_else(|| left().map(|rank| Stop::Left { rank }))
+        self.differs(call).or_else(|| left().map(|rank| Stop::Left { rank }))
+    }
+
+    /// Whether a rank makes another call under the same number, as far as headers tell.
+    pub(crate) fn differs(&self, call: &Call<'_>) -> Option<Stop> {
+        let other =
+            |header: Counter<'_>| header.signature_at(call.number).filter(|&found| found != call.signature);
+        self.headers_of(call.number).find_map(other).map(|found| Stop::Mismatch { found })
     }
 
     /// A call in which ranks differ: this one, or else the last one before it that headers still tell of. Its number, what this
@@ -162,6 +205,40 @@ impl Shared {
             let unpack = |header: Counter<'_>| Header::unpack(header.announcement());
             Some((number, unpack(mine), other, unpack(theirs)))
         })
+    }
+}
+
+/// After how long other hosts are told what a rank calls: ranks that differ may be waiting for each other.
+const CRY_AFTER: Duration = Duration::from_millis(100);
+
+impl Crier {
+    pub(crate) fn new(rank: u32, warn_after: Duration, names: Vec<String>) -> Self {
+        let warned = Cell::new((0, Duration::ZERO));
+        Self { rank, warn_after, names, cried: Cell::new(0), warned, tell: None }
+    }
+
+    /// Tells other hosts of a call, once.
+    fn cry(&self, number: u32, waited: Duration) {
+        if let Some(tell) = &self.tell
+            && waited >= CRY_AFTER
+            && self.cried.replace(number) != number
+        {
+            tell(number);
+        }
+    }
+
+    /// Tells people of a call that waits for long.
+    fn warn(&self, number: u32, waited: Duration, waiting: Option<&Waiting>) {
+        let (last, when) = self.warned.get();
+        let next = if last == number && waited >= when { when + self.warn_after } else { self.warn_after };
+        if waited >= next {
+            self.warned.set((number, waited));
+            log::warn(Subsystem::Fault, Some(self.rank), || {
+                let whom = waiting.and_then(Waiting::rank).map(|rank| self.names[rank as usize].as_str());
+                let whom = whom.unwrap_or("other ranks");
+                format!("call #{number} has waited {:.1} s for {whom}", waited.as_secs_f64())
+            });
+        }
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) use std::{
     thread::yield_now,
 };
 
+#[cfg(not(loom))]
+pub(crate) use pause::sleep_on;
 pub(crate) use pause::{sleep, sleep_while, wake_all};
 
 /// One kind of hand-over from a writer to its readers.
@@ -99,6 +101,17 @@ mod pause {
     /// Sleeps for `time`.
     pub(crate) fn sleep(time: Duration) {
         std::thread::sleep(time);
+    }
+
+    /// Sleeps until something happens that an epoll watches; at most for `time`.
+    pub(crate) fn sleep_on(watched: std::os::fd::BorrowedFd<'_>, time: Duration) {
+        use rustix::event::epoll;
+        let timeout = Timespec { tv_sec: time.as_secs() as Secs, tv_nsec: time.subsec_nanos() as Nsecs };
+        // What happened is found out by looking; here it is only taken off the list. Whatever fails ends with the time.
+        let mut happened = [std::mem::MaybeUninit::uninit(); 16];
+        if epoll::wait(watched, &mut happened, Some(&timeout)).is_err() {
+            sleep(time);
+        }
     }
 
     /// Sleeps until somebody wakes `word`, unless its low half is no longer `seen`; at most for `time`.

@@ -49,6 +49,18 @@ pub struct Waiter<'a> {
     patience: Patience,
 }
 
+/// On what a wait sleeps, once it does.
+#[derive(Clone, Copy, Debug)]
+pub enum Rest<'a> {
+    /// The line whose change ends it.
+    Line(&'a Line),
+    /// Something that becomes readable when it may be over.
+    #[cfg(not(loom))]
+    Socket(std::os::fd::BorrowedFd<'a>),
+    /// Nothing but time.
+    Time,
+}
+
 /// How long each phase of a wait is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
@@ -70,6 +82,8 @@ pub enum Stop {
     Aborted {
         /// Who and why.
         code: AbortCode,
+        /// How long it was waited, without the spinning.
+        waited: Duration,
     },
     /// It did not come in time. Wait again, or abort.
     #[error("nothing came within {waited:?}; the peer is stopped, stuck or slow")]
@@ -91,6 +105,9 @@ pub enum Stop {
         /// The number of the error, as the system numbers them.
         error: i32,
     },
+    /// The connection to a rank's host is of no more use.
+    #[error("the connection is broken")]
+    Broken,
     /// The peer is in another call. The ranks disagree about the order or the arguments of their calls: fix the program.
     #[error("the peer is in a call with the signature {found:#010x}, which is not this call's")]
     Mismatch {
@@ -124,17 +141,17 @@ impl<'a> Waiter<'a> {
     /// sleeps on the line `on`, or without one by time only, so that a change elsewhere is noticed within a slice.
     #[inline]
     pub fn wait_any(&self, on: Option<&Line>, attempt: impl FnMut() -> Poll) -> Result<(), Stop> {
-        self.wait_doubting(on, attempt, || None)
+        self.wait_doubting(on.map_or(Rest::Time, Rest::Line), attempt, |_| None)
     }
 
-    /// Waits as [`Waiter::wait_any`] does, and once that takes long asks `doubt` now and then for a reason why it will
-    /// never come.
+    /// Waits as [`Waiter::wait_any`] does, and once that takes long asks `doubt` now and then, telling it how long it has been
+    /// waited, for a reason why it will never come.
     #[inline]
     pub fn wait_doubting(
         &self,
-        on: Option<&Line>,
+        on: Rest<'_>,
         mut attempt: impl FnMut() -> Poll,
-        mut doubt: impl FnMut() -> Option<Stop>,
+        mut doubt: impl FnMut(Duration) -> Option<Stop>,
     ) -> Result<(), Stop> {
         for looks in 0..=self.patience.spins {
             match attempt() {
@@ -142,6 +159,7 @@ impl<'a> Waiter<'a> {
                 Poll::Pending if looks < EAGER => {}
                 Poll::Pending => sync::spin_loop(),
                 Poll::Mismatch { found } => return Err(Stop::Mismatch { found }),
+                Poll::Broken => return Err(Stop::Broken),
             }
         }
         self.wait_on(on, &mut attempt, &mut doubt)
@@ -176,27 +194,28 @@ impl<'a> Waiter<'a> {
     #[inline(never)]
     fn wait_on(
         &self,
-        on: Option<&Line>,
+        on: Rest<'_>,
         attempt: &mut dyn FnMut() -> Poll,
-        doubt: &mut dyn FnMut() -> Option<Stop>,
+        doubt: &mut dyn FnMut(Duration) -> Option<Stop>,
     ) -> Result<(), Stop> {
         let began = Instant::now();
         let mut yields = 0;
         let mut slice = SLICE_MIN;
         loop {
             // Read before the attempt: if the line changes in between, the futex does not go to sleep.
-            let seen = on.map(|line| (line, line.flag().load(Ordering::Relaxed) as u32));
+            let seen = if let Rest::Line(line) = on { line.flag().load(Ordering::Relaxed) as u32 } else { 0 };
             match attempt() {
                 Poll::Ready => return Ok(()),
                 Poll::Pending => {}
                 Poll::Mismatch { found } => return Err(Stop::Mismatch { found }),
+                Poll::Broken => return Err(Stop::Broken),
             }
             // What a rank published before it did something that raises doubts counts, so it is looked at once more.
-            let aborted = || self.aborted().map(|code| Stop::Aborted { code });
-            if let Some(stop) = doubt().or_else(aborted) {
+            let waited = began.elapsed();
+            let aborted = || self.aborted().map(|code| Stop::Aborted { code, waited });
+            if let Some(stop) = doubt(waited).or_else(aborted) {
                 return if attempt() == Poll::Ready { Ok(()) } else { Err(stop) };
             }
-            let waited = began.elapsed();
             let left = self.patience.timeout.saturating_sub(waited);
             if left.is_zero() {
                 // A rank that was itself stopped for long finds that the time is up before it finds what has come since.
@@ -206,17 +225,19 @@ impl<'a> Waiter<'a> {
                 yields += 1;
                 sync::yield_now();
             } else {
-                self.sleep(seen, slice.min(left));
+                self.sleep(on, seen, slice.min(left));
                 slice = (2 * slice).min(SLICE_MAX);
             }
         }
     }
 
-    fn sleep(&self, seen: Option<(&Line, u32)>, time: Duration) {
+    fn sleep(&self, on: Rest<'_>, seen: u32, time: Duration) {
         // Relaxed: a count that is seen late is a wake that is lost, which the slice bounds.
-        match seen {
-            None => sync::sleep(time),
-            Some((line, seen)) => {
+        match on {
+            Rest::Time => sync::sleep(time),
+            #[cfg(not(loom))]
+            Rest::Socket(socket) => sync::sleep_on(socket, time),
+            Rest::Line(line) => {
                 self.sleepers.flag().fetch_add(1, Ordering::Relaxed);
                 sync::sleep_while(line.flag(), seen, time);
                 self.sleepers.flag().fetch_sub(1, Ordering::Relaxed);
@@ -266,6 +287,13 @@ mod tests {
 
     fn code(rank: u32, reason: u32) -> AbortCode {
         AbortCode { rank, reason: NonZeroU32::new(reason).unwrap() }
+    }
+
+    fn aborted_by(waited: Result<(), Stop>) -> AbortCode {
+        match waited {
+            Err(Stop::Aborted { code, .. }) => code,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Phases from the most patient to the least: all of them must end alike.
@@ -352,7 +380,7 @@ mod tests {
         assert_eq!(waiter.abort(code(0, 5)), code(0, 5));
         assert_eq!(waiter.abort(code(2, 6)), code(0, 5));
         assert_eq!(waiter.aborted(), Some(code(0, 5)));
-        assert_eq!(waiter.wait(&line, || Poll::Pending), Err(Stop::Aborted { code: code(0, 5) }));
+        assert_eq!(aborted_by(waiter.wait(&line, || Poll::Pending)), code(0, 5));
         assert_eq!(waiter.wait(&line, || Poll::Ready), Ok(()), "what is there is there");
     }
 
@@ -364,7 +392,7 @@ mod tests {
                 let waiter = Waiter::new(&abort, &sleepers, patience);
                 let line = &line;
                 scope.spawn(move || {
-                    assert_eq!(waiter.wait(line, || Poll::Pending), Err(Stop::Aborted { code: code(1, 9) }));
+                    assert_eq!(aborted_by(waiter.wait(line, || Poll::Pending)), code(1, 9));
                 });
             }
             while sleepers.flag().load(Ordering::Relaxed) == 0 {
@@ -393,7 +421,7 @@ mod tests {
 
     #[test]
     fn messages_say_who_and_what_next() {
-        let aborted = Stop::Aborted { code: code(2, 4) };
+        let aborted = Stop::Aborted { code: code(2, 4), waited: Duration::ZERO };
         assert_eq!(
             aborted.to_string(),
             "rank 2 aborted the communicator (reason 4); leave it and make a new one"

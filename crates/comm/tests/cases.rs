@@ -105,11 +105,10 @@ const PROCESSES_EVERY: usize = 5;
 #[test]
 fn processes_pass_a_part_of_the_cases() {
     const RANK: &str = "WEFT_TEST_RANK";
-    let meeting = |ranks: u32| Meeting {
-        place: Place::Abstract(format!("weft-test-{}-{ranks}", std::env::var("WEFT_TEST_PARENT").unwrap())),
-        token: Token::new("cases").unwrap(),
-        size: ranks as usize,
-        deadline: Duration::from_secs(60),
+    let meeting = |ranks: u32| {
+        let name = format!("weft-test-{}-{ranks}", std::env::var("WEFT_TEST_PARENT").unwrap());
+        let token = Token::new("cases").unwrap();
+        Meeting::new(Place::Abstract(name), token, ranks as usize, Duration::from_secs(60))
     };
     if let Ok(rank) = std::env::var(RANK) {
         let (rank, ranks) = rank.split_once('/').unwrap();

@@ -77,12 +77,8 @@ fn processes_put_around_a_ring() {
     const RANKS: usize = 3;
     if let Ok(rank) = std::env::var(RANK) {
         let rank: usize = rank.parse().unwrap();
-        let meeting = Meeting {
-            place: Place::Abstract(format!("weft-windows-{}", std::env::var("WEFT_TEST_PARENT").unwrap())),
-            token: Token::new("windows").unwrap(),
-            size: RANKS,
-            deadline: LONG,
-        };
+        let name = format!("weft-windows-{}", std::env::var("WEFT_TEST_PARENT").unwrap());
+        let meeting = Meeting::new(Place::Abstract(name), Token::new("windows").unwrap(), RANKS, LONG);
         let bootstrap = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
         let comm = Communicator::new(bootstrap.unwrap(), options(false)).unwrap();
         ring_of_puts(comm, &[1, 100, 5000]);

@@ -205,7 +205,7 @@ pub(crate) fn rank_main() -> ExitCode {
     };
     let meet = || {
         let (size, deadline) = (job.ranks, job.deadline);
-        let meeting = Meeting { place: Place::Abstract(place), token: Token::new(token)?, size, deadline };
+        let meeting = Meeting::new(Place::Abstract(place), Token::new(token)?, size, deadline);
         let bootstrap = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
         Communicator::new(bootstrap?, rank::options(&job))
     };

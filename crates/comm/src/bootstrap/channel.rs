@@ -1,94 +1,71 @@
-//! A connection between rank 0 and another rank: messages, and with one of them a descriptor.
+//! A connection between two ranks of a job: sealed messages, and between ranks of one host descriptors with them.
 //!
-//! On the wire, over a Unix stream socket: first, each way, the greeting, which is the same in all versions of Weft:
-//! 8 bytes of magic, then the version of everything that follows as 4 bytes, little-endian. After it come frames: the
-//! payload's length as 4 bytes, little-endian, then the payload, a [`Message`] in JSON. The descriptor of a
-//! [`Message::Grant`] travels with its frame's first byte.
+//! On the wire, over a stream socket: first, each way, the greeting, which is the same in all versions of Weft: 8 bytes of
+//! magic, then the version of everything that follows as 4 bytes, little-endian. Then both prove that they know the job's
+//! secret (`secret.rs`): a message each, of a fixed length. A side that finds that the other does not know it says so by a
+//! message of zeros. After that come frames: 4 bytes, little-endian, whose lowest 31 bits are the length of the payload and
+//! whose highest tells whether a descriptor travels with the frame; then the payload, sealed in pieces: a [`Message`].
 //!
-//! Every call has a deadline. Nothing is retried: a channel on which a call failed has lost its place in the stream
-//! and may only be told ([`Channel::tell`]) why it is going to be closed.
+//! Reading and writing may be done by different threads; several may write. A channel on which either failed has lost its
+//! place in the stream and is of no more use.
 
+use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
 };
-use serde::{Deserialize, Serialize};
 
-use super::error::{Ask, BootstrapError, Refusal};
+use super::deadline::Deadline;
+use super::error::{BootstrapError, Refusal};
+use super::message::Message;
+use super::secret::{HANDSHAKE_BYTES, SEALED_BYTES_MAX, Seal, TAG_BYTES, Token};
 
-/// The version of the frames and of the order in which they are sent.
-pub(super) const VERSION: u32 = 1;
+/// The version of the frames, of what they say, and of the order in which they are sent.
+pub(super) const VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"weftlink";
-const FRAME_BYTES_MAX: usize = 128 << 10;
+const GREETING_BYTES: usize = 12;
+/// Room for what rank 0 tells of each of 4,096 ranks.
+const FRAME_BYTES_MAX: usize = 4 << 20;
+const HAS_DESCRIPTOR: u32 = 1 << 31;
+const READ_BYTES: usize = 16 << 10;
 
-/// What ranks say to each other.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Message {
-    /// To rank 0: this is who I am.
-    Hello { rank: usize, size: usize, pid: u32, token: String },
-    /// From rank 0: you are in; wait for the rest.
-    Accepted { pid: u32 },
-    /// From rank 0: you are not.
-    Refused(Refusal),
-    /// From rank 0: all are here.
-    Welcome { pids: Vec<u32> },
-    /// To rank 0: I want this.
-    Ask(Ask),
-    /// From rank 0, with a descriptor: all want it, here it is.
-    Grant,
-    /// To rank 0: I have it.
-    Mapped,
-    /// From rank 0: all have it.
-    Done,
-    /// Either way: it is over, and why.
-    Failed(BootstrapError),
+/// One side of a connection.
+#[derive(Debug)]
+pub(super) struct Channel {
+    socket: OwnedFd,
+    seal: Seal,
+    /// How many pieces have been sealed. Locked while a frame is written, so that frames do not mix.
+    sealed: Mutex<u64>,
+    reading: Mutex<Reading>,
 }
 
-impl Message {
-    pub(super) fn unexpected(&self, rank: usize) -> BootstrapError {
-        BootstrapError::Protocol { rank, what: format!("it said {self:?}") }
-    }
+/// What has been read and not yet taken.
+#[derive(Debug, Default)]
+struct Reading {
+    bytes: Vec<u8>,
+    descriptors: VecDeque<OwnedFd>,
+    opened: u64,
 }
 
-/// A moment after which nobody waits, and how long it was away when the wait began.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Deadline {
-    start: Instant,
-    limit: Duration,
+/// A connection between two ranks that know each other.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) socket: OwnedFd,
+    pub(crate) seal: Seal,
+    /// What has come already: the other side may have gone on before this one took up the connection.
+    pub(crate) read: Vec<u8>,
 }
 
-impl Deadline {
-    /// Longer waits than a year are waits of a year, which every system call can represent.
-    pub(super) fn new(limit: Duration) -> Deadline {
-        Deadline { start: Instant::now(), limit: limit.min(Duration::from_secs(31_536_000)) }
-    }
-
-    /// How long is left, if anything is.
-    pub(super) fn left(self) -> Option<Duration> {
-        self.limit.checked_sub(self.start.elapsed()).filter(|left| !left.is_zero())
-    }
-
-    pub(super) fn limit(self) -> Duration {
-        self.limit
-    }
-
-    pub(super) fn later(self, by: Duration) -> Deadline {
-        Deadline { start: self.start, limit: self.limit + by }
-    }
-
-    /// This one or `limit` from now, whichever comes first.
-    pub(super) fn or_within(self, limit: Duration) -> Deadline {
-        Deadline::new(self.left().unwrap_or_default().min(limit))
-    }
-}
+/// What comes out of a channel.
+pub(super) type Received = (Message, Option<OwnedFd>);
 
 /// Why a channel is of no more use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,6 +74,8 @@ pub(super) enum Broken {
     Ended,
     /// The deadline has passed.
     Late,
+    /// The other side is not one to talk to.
+    Stranger(Refusal),
     /// Something else.
     Strange(String),
 }
@@ -108,6 +87,7 @@ impl Broken {
         match self {
             Broken::Ended => BootstrapError::Left { rank, pid, purpose },
             Broken::Late => BootstrapError::NoAnswer { rank, pid, purpose, limit: deadline.limit() },
+            Broken::Stranger(refusal) => BootstrapError::Protocol { rank, what: refusal.to_string() },
             Broken::Strange(what) => BootstrapError::Protocol { rank, what },
         }
     }
@@ -122,180 +102,264 @@ impl From<Errno> for Broken {
     }
 }
 
-impl From<std::io::Error> for Broken {
-    fn from(error: std::io::Error) -> Broken {
-        Broken::Strange(format!("the connection failed: {error}"))
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Channel(UnixStream);
-
 impl Channel {
-    pub(super) fn new(stream: UnixStream) -> Channel {
-        Channel(stream)
+    /// The side that came.
+    pub(super) fn dial(socket: OwnedFd, token: &Token, deadline: Deadline) -> Result<Channel, Broken> {
+        greet(&socket, deadline)?;
+        let strange = |error: snow::Error| Broken::Strange(format!("the handshake failed: {error}"));
+        let mut handshake = token.initiate(&context()).map_err(strange)?;
+        let mut message = [0; HANDSHAKE_BYTES];
+        handshake.write_message(&[], &mut message).map_err(strange)?;
+        write(&socket, &message, None, deadline)?;
+        read(&socket, &mut message, deadline)?;
+        if message == [0; HANDSHAKE_BYTES] || handshake.read_message(&message, &mut []).is_err() {
+            return Err(Broken::Stranger(Refusal::Token));
+        }
+        Channel::sealed_by(socket, handshake).map_err(strange)
     }
 
-    pub(super) fn greet(&self, deadline: Deadline) -> Result<(), Broken> {
-        self.write(&[&MAGIC[..], &VERSION.to_le_bytes()].concat(), None, deadline)
+    /// The side that was come to.
+    pub(super) fn answer(socket: OwnedFd, token: &Token, deadline: Deadline) -> Result<Channel, Broken> {
+        greet(&socket, deadline)?;
+        let strange = |error: snow::Error| Broken::Strange(format!("the handshake failed: {error}"));
+        let mut handshake = token.respond(&context()).map_err(strange)?;
+        let mut message = [0; HANDSHAKE_BYTES];
+        read(&socket, &mut message, deadline)?;
+        if handshake.read_message(&message, &mut []).is_err() {
+            // It need not wonder why nobody answers. What it learns it knew: that its secret is not ours.
+            write(&socket, &[0; HANDSHAKE_BYTES], None, deadline)?;
+            return Err(Broken::Stranger(Refusal::Token));
+        }
+        handshake.write_message(&[], &mut message).map_err(strange)?;
+        write(&socket, &message, None, deadline)?;
+        Channel::sealed_by(socket, handshake).map_err(strange)
     }
 
-    /// The version that the other side greets with; `None` if it is not Weft.
-    pub(super) fn greeted(&self, deadline: Deadline) -> Result<Option<u32>, Broken> {
-        let mut greeting = [0; 12];
-        self.read(&mut greeting, &mut None, deadline)?;
-        let [magic @ .., a, b, c, d] = greeting;
-        Ok((magic == MAGIC).then_some(u32::from_le_bytes([a, b, c, d])))
+    fn sealed_by(socket: OwnedFd, handshake: snow::HandshakeState) -> Result<Channel, snow::Error> {
+        let seal = Seal::new(handshake)?;
+        Ok(Channel { socket, seal, sealed: Mutex::new(0), reading: Mutex::default() })
     }
 
+    /// Sends a message, and with it a descriptor if both sides are on one host.
     pub(super) fn send(
         &self,
         message: &Message,
-        fd: Option<BorrowedFd<'_>>,
+        descriptor: Option<BorrowedFd<'_>>,
         deadline: Deadline,
     ) -> Result<(), Broken> {
-        self.write(&frame(message)?, fd, deadline)
+        let mut sealed = self.sealed.lock().unwrap_or_else(PoisonError::into_inner);
+        let frame = self.frame(message, descriptor.is_some(), &mut sealed)?;
+        write(&self.socket, &frame, descriptor, deadline)
     }
 
-    /// Says it if it can be said without waiting; whoever does not hear it will see the channel end.
-    pub(super) fn tell(&self, message: &Message) {
-        let _ = frame(message)
-            .map(|frame| rustix::net::send(&self.0, &frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT));
-    }
-
-    pub(super) fn receive(&self, deadline: Deadline) -> Result<(Message, Option<OwnedFd>), Broken> {
-        let mut fd = None;
-        let mut length = [0; 4];
-        self.read(&mut length, &mut fd, deadline)?;
-        let length = u32::from_le_bytes(length) as usize;
-        if length > FRAME_BYTES_MAX {
-            return Err(Broken::Strange(format!("a frame of {length} bytes, more than {FRAME_BYTES_MAX}")));
+    /// Takes the next message.
+    pub(super) fn receive(&self, deadline: Deadline) -> Result<Received, Broken> {
+        loop {
+            if let Some(received) = self.take(&mut self.reading())? {
+                return Ok(received);
+            }
+            wait_until_readable(&self.socket, deadline)?;
+            self.fill()?;
         }
-        let mut payload = vec![0; length];
-        self.read(&mut payload, &mut fd, deadline)?;
-        let message = serde_json::from_slice(&payload);
-        Ok((message.map_err(|error| Broken::Strange(format!("an unreadable frame: {error}")))?, fd))
+    }
+
+    /// Takes everything that has come, without waiting. An end is told once nothing is left to take.
+    pub(super) fn receive_ready(&self) -> Result<Vec<Received>, (Vec<Received>, Broken)> {
+        let mut received = Vec::new();
+        loop {
+            let filled = self.fill();
+            loop {
+                let taken = self.take(&mut self.reading());
+                match taken {
+                    Ok(Some(message)) => received.push(message),
+                    Ok(None) => break,
+                    Err(broken) => return Err((received, broken)),
+                }
+            }
+            match filled {
+                Ok(true) => {}
+                Ok(false) => return Ok(received),
+                Err(broken) => return Err((received, broken)),
+            }
+        }
     }
 
     /// Whether the other side is gone, with nothing left to read.
     pub(super) fn has_ended(&self) -> bool {
-        let got = rustix::net::recv(&self.0, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        let got = rustix::net::recv(&self.socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         matches!(got, Ok((_, 0)) | Err(Errno::CONNRESET))
     }
 
-    fn write(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>, deadline: Deadline) -> Result<(), Broken> {
-        let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
-        let mut written = 0;
-        while written < bytes.len() {
-            self.0.set_write_timeout(Some(deadline.left().ok_or(Broken::Late)?))?;
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            if written == 0 && !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
-                return Err(Broken::Strange("no room for a descriptor".to_owned()));
-            }
-            let slice = [IoSlice::new(&bytes[written..])];
-            match rustix::net::sendmsg(&self.0, &slice, &mut control, SendFlags::NOSIGNAL) {
-                Ok(sent) => written += sent,
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+    /// What is left of the channel, for whoever goes on in a way of its own.
+    pub(super) fn into_connection(self) -> Connection {
+        let reading = self.reading.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Connection { socket: self.socket, seal: self.seal, read: reading.bytes }
     }
 
-    fn read(&self, bytes: &mut [u8], fd: &mut Option<OwnedFd>, deadline: Deadline) -> Result<(), Broken> {
-        let mut filled = 0;
-        while filled < bytes.len() {
-            self.0.set_read_timeout(Some(deadline.left().ok_or(Broken::Late)?))?;
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let mut slice = [IoSliceMut::new(&mut bytes[filled..])];
-            match rustix::net::recvmsg(&self.0, &mut slice, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Ok(got) if got.bytes == 0 => return Err(Broken::Ended),
-                Ok(got) => filled += got.bytes,
-                Err(Errno::INTR | Errno::AGAIN) => continue,
-                Err(error) => return Err(error.into()),
-            }
-            for message in control.drain() {
-                if let RecvAncillaryMessage::ScmRights(fds) = message {
-                    *fd = fds.last().or(fd.take()); // Any other is closed by being dropped.
-                }
-            }
+    fn reading(&self) -> MutexGuard<'_, Reading> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn frame(&self, message: &Message, with_descriptor: bool, sealed: &mut u64) -> Result<Vec<u8>, Broken> {
+        let strange = |what: String| Broken::Strange(what);
+        let plain = postcard::to_stdvec(message)
+            .map_err(|error| strange(format!("a message that cannot be written: {error}")))?;
+        let length = u32::try_from(plain.len()).ok().filter(|length| *length as usize <= FRAME_BYTES_MAX);
+        let length = length.ok_or_else(|| strange(format!("a message of {} bytes", plain.len())))?;
+        let flags = if with_descriptor { HAS_DESCRIPTOR } else { 0 };
+        let mut frame = (length | flags).to_le_bytes().to_vec();
+        for piece in plain.chunks(SEALED_BYTES_MAX) {
+            let at = frame.len();
+            frame.resize(at + piece.len() + TAG_BYTES, 0);
+            self.seal
+                .seal(*sealed, piece, &mut frame[at..])
+                .ok_or_else(|| strange("sealing failed".to_owned()))?;
+            *sealed += 1;
         }
-        Ok(())
+        Ok(frame)
+    }
+
+    /// Reads what is there; false if nothing is.
+    fn fill(&self) -> Result<bool, Broken> {
+        let mut reading = self.reading();
+        let filled = reading.bytes.len();
+        reading.bytes.resize(filled + READ_BYTES, 0);
+        let Reading { bytes, descriptors, .. } = &mut *reading;
+        let got = receive_into(&self.socket, &mut bytes[filled..], descriptors);
+        reading.bytes.truncate(filled + got.as_ref().map_or(0, |got| *got));
+        match got {
+            Ok(0) => Err(Broken::Ended),
+            Ok(_) => Ok(true),
+            Err(Errno::INTR | Errno::AGAIN) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes a message out of what has been read, if it is whole.
+    fn take(&self, reading: &mut Reading) -> Result<Option<Received>, Broken> {
+        let Some(head) = reading.bytes.first_chunk::<4>() else { return Ok(None) };
+        let head = u32::from_le_bytes(*head);
+        let length = (head & !HAS_DESCRIPTOR) as usize;
+        if length > FRAME_BYTES_MAX {
+            return Err(Broken::Strange(format!("a frame of {length} bytes, more than {FRAME_BYTES_MAX}")));
+        }
+        let sealed_bytes = length + length.div_ceil(SEALED_BYTES_MAX) * TAG_BYTES;
+        let Some(sealed) = reading.bytes.get(4..4 + sealed_bytes) else { return Ok(None) };
+        let mut plain = Vec::with_capacity(length);
+        let mut opened = reading.opened;
+        for piece in sealed.chunks(SEALED_BYTES_MAX + TAG_BYTES) {
+            let at = plain.len();
+            plain.resize(at + piece.len() - TAG_BYTES, 0);
+            let forged = || Broken::Strange("a frame that the job's secret does not open".to_owned());
+            self.seal.open(opened, piece, &mut plain[at..]).ok_or_else(forged)?;
+            opened += 1;
+        }
+        reading.opened = opened;
+        reading.bytes.drain(..4 + sealed_bytes);
+        let message = postcard::from_bytes(&plain)
+            .map_err(|error| Broken::Strange(format!("an unreadable frame: {error}")))?;
+        let descriptor = if head & HAS_DESCRIPTOR != 0 {
+            let lost = || Broken::Strange("a descriptor got lost".to_owned());
+            Some(reading.descriptors.pop_front().ok_or_else(lost)?)
+        } else {
+            None
+        };
+        Ok(Some((message, descriptor)))
     }
 }
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 
-fn frame(message: &Message) -> Result<Vec<u8>, Broken> {
-    let payload = serde_json::to_vec(message).map_err(|error| Broken::Strange(error.to_string()))?;
-    if payload.len() > FRAME_BYTES_MAX {
-        return Err(Broken::Strange(format!("a message of {} bytes is too long to send", payload.len())));
-    }
-    let mut frame = (payload.len() as u32).to_le_bytes().to_vec();
-    frame.extend_from_slice(&payload);
-    Ok(frame)
+/// What both sides have said in the clear before they prove anything.
+fn context() -> Vec<u8> {
+    [&MAGIC[..], &VERSION.to_le_bytes()].concat()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pair() -> (Channel, Channel) {
-        let (one, other) = UnixStream::pair().unwrap();
-        (Channel::new(one), Channel::new(other))
+/// Says who we are and hears who the other is. Both do this first, so neither waits for the other to begin.
+fn greet(socket: &OwnedFd, deadline: Deadline) -> Result<(), Broken> {
+    // Whoever turned us away already no longer reads, but what it said can still be read.
+    let _ = write(socket, &context(), None, deadline);
+    let mut greeting = [0; GREETING_BYTES];
+    read(socket, &mut greeting, deadline)?;
+    let [magic @ .., a, b, c, d] = greeting;
+    match u32::from_le_bytes([a, b, c, d]) {
+        _ if magic != MAGIC => Err(Broken::Stranger(Refusal::NotWeft)),
+        VERSION => Ok(()),
+        theirs => Err(Broken::Stranger(Refusal::Version { theirs, ours: VERSION })),
     }
+}
 
-    fn soon() -> Deadline {
-        Deadline::new(Duration::from_secs(60))
+fn write(
+    socket: &OwnedFd,
+    bytes: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+    deadline: Deadline,
+) -> Result<(), Broken> {
+    let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
+    let mut written = 0;
+    while written < bytes.len() {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let is_first = written == 0 && !descriptors.is_empty();
+        if is_first && !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+            return Err(Broken::Strange("no room for a descriptor".to_owned()));
+        }
+        let slice = [IoSlice::new(&bytes[written..])];
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match rustix::net::sendmsg(socket, &slice, &mut control, flags) {
+            Ok(sent) => written += sent,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => wait_until(socket, PollFlags::OUT, deadline)?,
+            Err(error) => return Err(error.into()),
+        }
     }
+    Ok(())
+}
 
-    #[test]
-    fn greetings_and_messages_arrive_in_order() {
-        let (one, other) = pair();
-        one.greet(soon()).unwrap();
-        one.send(&Message::Accepted { pid: 7 }, None, soon()).unwrap();
-        one.send(&Message::Welcome { pids: vec![1, 2] }, None, soon()).unwrap();
-        assert_eq!(other.greeted(soon()), Ok(Some(VERSION)));
-        assert_eq!(other.receive(soon()).unwrap().0, Message::Accepted { pid: 7 });
-        assert_eq!(other.receive(soon()).unwrap().0, Message::Welcome { pids: vec![1, 2] });
-        assert!(!other.has_ended());
-        drop(one);
-        assert!(other.has_ended());
-        assert_eq!(other.receive(soon()).unwrap_err(), Broken::Ended);
-        assert_eq!(other.send(&Message::Done, None, soon()), Err(Broken::Ended));
+fn read(socket: &OwnedFd, bytes: &mut [u8], deadline: Deadline) -> Result<(), Broken> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        wait_until_readable(socket, deadline)?;
+        match receive_into(socket, &mut bytes[filled..], &mut VecDeque::new()) {
+            Ok(0) => return Err(Broken::Ended),
+            Ok(got) => filled += got,
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
+    Ok(())
+}
 
-    #[test]
-    fn a_descriptor_stays_with_its_message() {
-        let (one, other) = pair();
-        let (_, sent) = crate::memory::SharedMemory::create("test", 4096).unwrap();
-        one.send(&Message::Accepted { pid: 7 }, None, soon()).unwrap();
-        one.send(&Message::Grant, Some(sent.as_fd()), soon()).unwrap();
-        one.send(&Message::Done, None, soon()).unwrap();
-        assert!(other.receive(soon()).unwrap().1.is_none());
-        let (message, fd) = other.receive(soon()).unwrap();
-        assert_eq!(message, Message::Grant);
-        crate::memory::SharedMemory::from_fd(fd.unwrap(), 4096).unwrap();
-        assert!(other.receive(soon()).unwrap().1.is_none());
-    }
+fn wait_until_readable(socket: &OwnedFd, deadline: Deadline) -> Result<(), Broken> {
+    wait_until(socket, PollFlags::IN, deadline)
+}
 
-    #[test]
-    fn nonsense_is_refused_and_silence_has_an_end() {
-        let (one, other) = pair();
-        one.write(&u32::MAX.to_le_bytes(), None, soon()).unwrap();
-        assert!(matches!(other.receive(soon()), Err(Broken::Strange(_))));
-        one.write(b"\x02\0\0\0{}", None, soon()).unwrap();
-        assert!(matches!(other.receive(soon()), Err(Broken::Strange(_))));
-        one.write(b"GET / HTTP/1.1\r\n", None, soon()).unwrap();
-        assert_eq!(other.greeted(soon()), Ok(None));
-        let past = Deadline::new(Duration::ZERO);
-        assert_eq!(one.receive(past).unwrap_err(), Broken::Late);
-        assert_eq!(one.receive(Deadline::new(Duration::from_millis(5))).unwrap_err(), Broken::Late);
+fn wait_until(socket: &OwnedFd, event: PollFlags, deadline: Deadline) -> Result<(), Broken> {
+    // A Duration of at most a year fits.
+    let timeout = Timespec::try_from(deadline.left().ok_or(Broken::Late)?).ok();
+    match poll(&mut [PollFd::new(socket, event)], timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
+}
+
+fn receive_into(
+    socket: &OwnedFd,
+    bytes: &mut [u8],
+    descriptors: &mut VecDeque<OwnedFd>,
+) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let got = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            descriptors.extend(received);
+        }
+    }
+    Ok(got.bytes)
 }

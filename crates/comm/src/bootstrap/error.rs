@@ -110,6 +110,16 @@ pub enum BootstrapError {
         /// What the others were doing.
         purpose: String,
     },
+    /// A rank's process has ended, or its host has: look there.
+    #[error("rank {rank} ({}pid {pid}) died", if host.is_empty() { String::new() } else { format!("host {host}, ") })]
+    Died {
+        /// Who.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// Its process.
+        pid: u32,
+    },
     /// A rank failed elsewhere, and will not come: look there.
     #[error("rank {rank} has given up: {cause}")]
     GaveUp {
@@ -148,28 +158,32 @@ pub enum BootstrapError {
 pub enum Refusal {
     /// Built from different versions of Weft.
     #[error(
-        "it speaks version {joiner} of the bootstrap's protocol, rank 0 version {listener}. Use one version of Weft"
+        "it speaks version {theirs} of Weft's protocol, and this is version {ours}. Use one version of Weft"
     )]
     Version {
-        /// The version of the one that came.
-        joiner: u32,
-        /// The version of rank 0.
-        listener: u32,
+        /// What the other side speaks.
+        theirs: u32,
+        /// What this one does.
+        ours: u32,
+    },
+    /// Set up differently.
+    #[error("{name}: it has {theirs}, rank 0 has {ours}. Give all ranks the same")]
+    Terms {
+        /// What differs.
+        name: String,
+        /// The value of the one that came.
+        theirs: String,
+        /// The value of rank 0.
+        ours: String,
     },
     /// Something else answers there.
     #[error("what listens there is not Weft")]
     NotWeft,
     /// Not of this job.
-    #[error("its token is not this job's. Does another job use the same place?")]
+    #[error(
+        "the secrets differ. Does another job use the same place, or has the secret not reached all ranks?"
+    )]
     Token,
-    /// Not of this user.
-    #[error("it runs as user {theirs}, not as user {ours}")]
-    User {
-        /// Who the other is.
-        theirs: u32,
-        /// Who we are.
-        ours: u32,
-    },
     /// Somebody is that rank already.
     #[error("rank {rank} is here already, as pid {pid}")]
     Duplicate {
@@ -197,7 +211,7 @@ pub enum Refusal {
 }
 
 /// "rank 3", "ranks 1 and 3", "ranks 1, 2, 3 and 97 more".
-fn list(ranks: &[usize]) -> String {
+pub(crate) fn list(ranks: &[usize]) -> String {
     const SHOWN: usize = 8;
     let text = |ranks: &[usize]| ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
     match ranks {

@@ -1,34 +1,37 @@
-//! How processes of one host become a group: rank 0 listens at a place, the others come.
+//! How processes become a group: rank 0 listens at a place, the others come.
 //!
-//! A rank that comes greets (see `channel.rs`), is greeted, and says [`Message::Hello`]. Rank 0 answers at once:
-//! accepted, or refused and why; a refused one disturbs nobody, rank 0 goes on waiting for the right ones. When all
-//! are there it welcomes them, with the list of processes, and stops listening. If the deadline passes first, those
+//! A rank that comes proves that it knows the job's secret, says who it is and what it takes for granted. Rank 0 answers at
+//! once: accepted, or refused and why; a refused one disturbs nobody, rank 0 goes on waiting for the right ones. When all are
+//! there, each learns its place in a tree (`tree.rs`): whom to go to and who will come. From then on rank 0 is one of many;
+//! who is who goes down the tree, and a first sweep tells all that everybody is in place. If the deadline passes first, those
 //! who did come are told who did not.
 //!
-//! Who may come: processes of the same user (the kernel tells, both ways) that know the job's [`Token`]. A rank that
-//! came and ended may come again until the meeting is complete.
-//!
 //! A rank whose connection ends before it was answered tries again until its deadline: the listener may have been
-//! somebody else's, left over or just closing.
+//! somebody else's, left over or just closing. A rank that came and ended may come again until all are there.
 
 use std::fmt;
-use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use rustix::process::geteuid;
 
-use super::channel::{Broken, Channel, Deadline, Message, VERSION};
-use super::error::{BootstrapError, Refusal};
-use super::leader::Leader;
+use super::address::{
+    Interfaces, Listener, addresses, call_abstract, call_path, call_tcp, listen_abstract, listen_tcp, resolve,
+};
+use super::channel::{Broken, Channel};
+use super::deadline::Deadline;
+use super::endpoint::{Endpoint, HELLO_LIMIT};
+use super::error::{Ask, BootstrapError, Refusal};
+use super::group::{Group, Link};
+use super::host::Host;
+use super::message::{Contact, Hello, Introduction, Member, Message, Seat};
 use super::roster::Roster;
+use super::secret::{Token, random_number};
+use super::terms;
 
 /// What the ranks of a job agree on before they meet.
 #[derive(Debug, Clone)]
@@ -41,11 +44,60 @@ pub struct Meeting {
     pub size: usize,
     /// How long to wait for all to come.
     pub deadline: Duration,
+    /// How to reach each other.
+    pub network: Network,
+}
+
+/// How ranks reach each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network {
+    /// The interfaces at which ranks of other hosts may look for this one.
+    pub interfaces: Interfaces,
+    /// The ports at which they may; any that is free if unset.
+    pub ports: Option<RangeInclusive<u16>>,
+    /// Whether ranks of one host share memory. If not they send through the network, as if each had a host of its own.
+    pub shared_memory: bool,
+    /// What else must be the same for all ranks, by name. Ranks that differ are refused, and told in what.
+    pub terms: Vec<(String, String)>,
+    /// Processes with different numbers are on different hosts, whatever the kernel says. For tests.
+    #[doc(hidden)]
+    pub pretended_host: Option<u64>,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Network {
+            interfaces: Interfaces::default(),
+            ports: None,
+            shared_memory: true,
+            terms: Vec::new(),
+            pretended_host: None,
+        }
+    }
 }
 
 impl Meeting {
+    /// A meeting for ranks that reach each other as they can.
+    pub fn new(place: Place, token: Token, size: usize, deadline: Duration) -> Meeting {
+        Meeting { place, token, size, deadline, network: Network::default() }
+    }
+
     pub(super) fn purpose(&self) -> String {
         format!("the meeting at {}", self.place)
+    }
+
+    fn host(&self) -> Result<Host, BootstrapError> {
+        let here = Host::here()?;
+        let here = if let Place::Path(_) = self.place { here.anywhere() } else { here };
+        match (self.network.pretended_host, self.network.shared_memory) {
+            (Some(number), _) => Ok(here.apart(number)),
+            (None, true) => Ok(here),
+            (None, false) => Ok(here.apart(random_number()? | 1)),
+        }
+    }
+
+    fn terms(&self) -> Vec<(String, String)> {
+        terms::of_this_build().chain(self.network.terms.iter().cloned()).collect()
     }
 }
 
@@ -57,6 +109,13 @@ pub enum Place {
     Abstract(String),
     /// A socket in the file system, which containers can share. A stale one is replaced.
     Path(PathBuf),
+    /// A port of rank 0's host, the first that is free of a range. The others try all of them.
+    Tcp {
+        /// The host's name or address.
+        host: String,
+        /// The ports.
+        ports: RangeInclusive<u16>,
+    },
 }
 
 impl fmt::Display for Place {
@@ -64,79 +123,94 @@ impl fmt::Display for Place {
         match self {
             Place::Abstract(name) => write!(f, "@{name}"),
             Place::Path(path) => write!(f, "{}", path.display()),
+            Place::Tcp { host, ports } if host.contains(':') && !host.starts_with('[') => {
+                write!(f, "[{host}]:{}", Ports(ports))
+            }
+            Place::Tcp { host, ports } => write!(f, "{host}:{}", Ports(ports)),
         }
     }
 }
 
-/// What only the ranks of one job know. It never shows in messages.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
+struct Ports<'a>(&'a RangeInclusive<u16>);
 
-impl Token {
-    /// A token of at most 256 bytes; the same for all ranks of a job, another for every job.
-    pub fn new(text: impl Into<String>) -> Result<Token, BootstrapError> {
-        let text = text.into();
-        if text.len() > TOKEN_BYTES_MAX {
-            return Err(bad_call(format!(
-                "a token may have {TOKEN_BYTES_MAX} bytes, this has {}",
-                text.len()
-            )));
-        }
-        Ok(Token(text))
-    }
-
-    pub(super) fn is(&self, text: &str) -> bool {
-        self.0 == text
-    }
-}
-
-impl fmt::Debug for Token {
+impl fmt::Display for Ports<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(..)")
+        match (self.0.start(), self.0.end()) {
+            (first, last) if first == last => write!(f, "{first}"),
+            (first, last) => write!(f, "{first}-{last}"),
+        }
     }
 }
 
-const TOKEN_BYTES_MAX: usize = 256;
 const RANKS_MAX: usize = 4096;
-
-/// How long one that came may take to say who it is, while the others wait behind it.
-const HELLO_LIMIT: Duration = Duration::from_secs(2);
 
 /// The pause between two tries to find the listener: short at first, since ranks are mostly started together.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// How long a place may take to say that it is the right one.
+const ANSWER_LIMIT: Duration = HELLO_LIMIT;
 
-/// Rank 0: waits for all others. Also returns every rank's process.
-pub(super) fn listen(meeting: &Meeting) -> Result<(Leader, Vec<u32>), BootstrapError> {
+/// A rank that has met the others.
+pub(super) type Met = (Option<Endpoint>, Arc<Group>);
+
+/// Rank 0: waits for all others.
+pub(super) fn listen(meeting: &Meeting) -> Result<Met, BootstrapError> {
     check(meeting, 0)?;
     let deadline = Deadline::new(meeting.deadline);
-    let mut roster = Roster::new(meeting);
-    if meeting.size > 1 {
-        let listening = Listening::at(&meeting.place)?;
-        while !roster.is_complete() {
-            let Some(stream) = listening.accept(deadline)? else {
-                return Err(roster.give_up(deadline.limit()));
-            };
-            roster.admit(Channel::new(stream), deadline.or_within(HELLO_LIMIT));
+    if meeting.size == 1 {
+        let group = Group::new(random_number()?, 0, None, Vec::new());
+        let contact = Contact {
+            pid: std::process::id(),
+            host: meeting.host()?,
+            name: Vec::new(),
+            addresses: Vec::new(),
+        };
+        let _ = group.members.set(vec![Member { contact, host: 0 }]);
+        return Ok((None, group));
+    }
+    let endpoint = Endpoint::new(&meeting.token, meeting.host()?)?;
+    let (listener, reached_at) = listen_at(meeting)?;
+    let found_at = match reached_at {
+        Some(ip) => {
+            let own = listen_tcp(ip, meeting.network.ports.as_ref());
+            let port = endpoint.listen_tcp(own.map_err(|error| unusable(&meeting.place, error))?)?;
+            addresses(ip, port, &meeting.network.interfaces)
+        }
+        None => Vec::new(),
+    };
+    let listener = endpoint.listen(listener);
+    let mut roster = Roster::new(meeting, endpoint.contact(found_at), meeting.terms());
+    while !roster.is_complete() {
+        let join = |introduction: &Introduction| match introduction {
+            Introduction::Join(hello) => Some(hello.clone()),
+            _ => None,
+        };
+        match endpoint.expect(deadline, join, || roster.keep_waiting(deadline.waited()))? {
+            Some((hello, channel)) => roster.admit(hello, channel),
+            None => return Err(roster.give_up(deadline.limit(), &endpoint.notes())),
         }
     }
-    let (leader, pids) = roster.close();
-    let welcome = Message::Welcome { pids: pids.clone() };
-    let said = leader.say_all(&welcome, &meeting.purpose(), deadline.later(HELLO_LIMIT), &pids);
-    said.inspect_err(|error| leader.fail(error))?;
-    Ok((leader, pids))
+    endpoint.stop_listening(&listener);
+    drop(listener);
+    // What remains takes as long as messages do, unless somebody is stopped just now.
+    let deadline = deadline.later(HELLO_LIMIT);
+    let seated = roster.seat(random_number()?)?;
+    let group = seated.take_place(&endpoint, deadline)?;
+    Ok((Some(endpoint), group))
 }
 
-/// Any other rank: finds rank 0 and waits until all are there. Also returns every rank's process.
-pub(super) fn join(meeting: &Meeting, rank: usize) -> Result<(Channel, Vec<u32>), BootstrapError> {
+/// Any other rank: finds rank 0 and waits until all are there.
+pub(super) fn join(meeting: &Meeting, rank: usize) -> Result<Met, BootstrapError> {
     check(meeting, rank)?;
     if rank == 0 {
         return Err(bad_call("rank 0 listens, only the others join".to_owned()));
     }
     let deadline = Deadline::new(meeting.deadline);
+    let endpoint = Endpoint::new(&meeting.token, meeting.host()?)?;
+    let mut found_at = None;
     let mut pause = PAUSE_MIN;
-    let (channel, leader_pid) = loop {
-        let last = match introduce(meeting, rank, deadline)? {
+    let (channel, root_pid) = loop {
+        let last = match introduce(meeting, rank, &endpoint, &mut found_at, deadline)? {
             Ok(accepted) => break accepted,
             Err(last) => last,
         };
@@ -148,80 +222,204 @@ pub(super) fn join(meeting: &Meeting, rank: usize) -> Result<(Channel, Vec<u32>)
         std::thread::sleep(pause.min(left));
         pause = (pause * 2).min(PAUSE_MAX);
     };
-    // As in `share`: rank 0 knows who is missing, and says so a little after its deadline.
-    let answer = channel.receive(deadline.later(HELLO_LIMIT));
-    match answer.map_err(|broken| broken.of(0, leader_pid, &meeting.purpose(), deadline))?.0 {
-        Message::Welcome { pids } if pids.len() == meeting.size => Ok((channel, pids)),
-        Message::Failed(error) => Err(error),
-        other => Err(other.unexpected(0)),
-    }
+    // Rank 0 knows who is missing, and says so a little after its deadline.
+    let verdict = deadline.later(HELLO_LIMIT);
+    let root = |broken: Broken| broken.of(0, root_pid, &meeting.purpose(), deadline);
+    let seat = loop {
+        match channel.receive(verdict).map_err(root)?.0 {
+            Message::Seat(seat) => break *seat,
+            Message::Waiting { .. } => {}
+            Message::News(news) => return Err(super::error_of(news)),
+            other => return Err(other.unexpected(0)),
+        }
+    };
+    let group = take_seat(&endpoint, rank as u32, seat, channel, meeting, verdict)?;
+    Ok((Some(endpoint), group))
 }
 
-/// One try: the channel on which rank 0 has accepted us, or why it is worth trying again.
+/// Goes to the parent, waits for the children, learns who is who, and that all are in place.
+fn take_seat(
+    endpoint: &Endpoint,
+    rank: u32,
+    seat: Seat,
+    root: Channel,
+    meeting: &Meeting,
+    deadline: Deadline,
+) -> Result<Arc<Group>, BootstrapError> {
+    let ask = Ask { rank: rank as usize, purpose: meeting.purpose(), bytes: 0 };
+    let Seat { group: id, parent, children } = seat;
+    let (parent, root) = match parent {
+        None => (endpoint.link(0, root), None),
+        Some((rank_of_parent, contact)) => {
+            let link = Introduction::Link { group: id, from: rank };
+            let dialed = endpoint.dial(&contact, &link, deadline);
+            let of = |broken: Broken| broken.of(rank_of_parent as usize, contact.pid, &ask.purpose, deadline);
+            (endpoint.link(rank_of_parent, dialed.map_err(of)?), Some(root))
+        }
+    };
+    let over = || match root.as_ref().map(Channel::receive_ready) {
+        Some(Ok(heard)) => heard.into_iter().try_for_each(|(message, _)| match message {
+            Message::News(news) => Err(super::error_of(news)),
+            _ => Ok(()),
+        }),
+        Some(Err((_, broken))) => Err(broken.of(0, 0, &ask.purpose, deadline)),
+        None => Ok(()),
+    };
+    let children = await_children(endpoint, id, &children, &ask, deadline, over)?;
+    let group = Group::new(id, rank, Some(parent), children);
+    endpoint.watch(&group);
+    in_place(&group, None, &ask, deadline)?;
+    Ok(group)
+}
+
+/// Waits for those who are to come.
+pub(super) fn await_children(
+    endpoint: &Endpoint,
+    group: u64,
+    children: &[u32],
+    ask: &Ask,
+    deadline: Deadline,
+    mut over: impl FnMut() -> Result<(), BootstrapError>,
+) -> Result<Vec<Arc<Link>>, BootstrapError> {
+    let mut links = Vec::new();
+    for &child in children {
+        let wanted = |introduction: &Introduction| {
+            (*introduction == Introduction::Link { group, from: child }).then_some(())
+        };
+        let Some(((), channel)) = endpoint.expect(deadline, wanted, &mut over)? else {
+            let (purpose, limit) = (ask.purpose.clone(), deadline.limit());
+            return Err(BootstrapError::Missing { ranks: vec![child as usize], purpose, limit });
+        };
+        links.push(endpoint.link(child, channel));
+    }
+    Ok(links)
+}
+
+/// Tells who is who down the tree, and waits until all are in place.
+pub(super) fn in_place(
+    group: &Group,
+    members: Option<Vec<Member>>,
+    ask: &Ask,
+    deadline: Deadline,
+) -> Result<(), BootstrapError> {
+    let settle = || {
+        let members = match members {
+            Some(members) => members,
+            None => group.await_members(ask, deadline)?,
+        };
+        group.tell_members(&members, ask, deadline)?;
+        let _ = group.members.set(members);
+        group.sweep(0, ask, Vec::new(), deadline, None).map(|_| ())
+    };
+    settle().inspect_err(|error| group.fail(super::NO_MEMORY, group.rank, error))
+}
+
+/// One try: the channel on which rank 0 has accepted us and its process, or why it is worth trying again.
 fn introduce(
     meeting: &Meeting,
     rank: usize,
+    endpoint: &Endpoint,
+    found_at: &mut Option<Vec<std::net::SocketAddr>>,
     deadline: Deadline,
 ) -> Result<Result<(Channel, u32), String>, BootstrapError> {
     let refused = |reason| BootstrapError::Refused { rank, place: meeting.place.to_string(), reason };
-    let stream = match reach(&meeting.place, deadline) {
-        Ok(stream) => stream,
-        Err(error @ (Errno::NOENT | Errno::CONNREFUSED | Errno::AGAIN | Errno::INTR | Errno::INPROGRESS)) => {
-            return Ok(Err(error.to_string()));
+    let mut last = "nothing was tried".to_owned();
+    let is_only_one = !matches!(&meeting.place, Place::Tcp { ports, .. } if ports.start() != ports.end());
+    for socket in reach(&meeting.place, deadline)? {
+        let (socket, local) = match socket {
+            Ok(socket) => socket,
+            Err(why) => {
+                last = why;
+                continue;
+            }
+        };
+        if let (Some(ip), None) = (local, &found_at) {
+            let own = listen_tcp(ip, meeting.network.ports.as_ref());
+            let port = endpoint.listen_tcp(own.map_err(|error| unusable(&meeting.place, error))?)?;
+            *found_at = Some(addresses(ip, port, &meeting.network.interfaces));
         }
-        Err(error) => return Err(unusable(&meeting.place, error)),
-    };
-    let peer = socket_peercred(&stream).map_err(|error| unusable(&meeting.place, error))?;
-    let (theirs, ours) = (peer.uid.as_raw(), geteuid().as_raw());
-    if theirs != ours {
-        // The token is for our own listener only.
-        return Err(refused(Refusal::User { theirs, ours }));
+        let contact = endpoint.contact(found_at.clone().unwrap_or_default());
+        let hello = Hello { rank, size: meeting.size, contact, terms: meeting.terms() };
+        let answer = || -> Result<Result<(Channel, u32), Refusal>, Broken> {
+            let channel = Channel::dial(socket, &meeting.token, deadline.or_within(ANSWER_LIMIT))?;
+            let _ = channel.send(&Message::Introduction(Introduction::Join(hello)), None, deadline);
+            match channel.receive(deadline)?.0 {
+                Message::Accepted { pid } => Ok(Ok((channel, pid))),
+                Message::Refused(reason) => Ok(Err(reason)),
+                other => Err(Broken::Strange(format!("it said {other:?}"))),
+            }
+        };
+        last = match answer() {
+            Ok(Ok(accepted)) => return Ok(Ok(accepted)),
+            // Another job may have one of several ports.
+            Err(Broken::Stranger(reason)) if !is_only_one => reason.to_string(),
+            Ok(Err(reason)) | Err(Broken::Stranger(reason)) => return Err(refused(reason)),
+            Err(Broken::Ended) => "whoever listened went away without an answer".to_owned(),
+            Err(Broken::Late) => "it did not answer".to_owned(),
+            Err(Broken::Strange(what)) => return Err(BootstrapError::Protocol { rank: 0, what }),
+        };
     }
-    let channel = Channel::new(stream);
-    let hello =
-        Message::Hello { rank, size: meeting.size, pid: std::process::id(), token: meeting.token.0.clone() };
-    let answer = || -> Result<Result<u32, Refusal>, Broken> {
-        // Whoever turned us away already no longer reads, but what it said last can still be read.
-        let _ = channel.greet(deadline);
-        match channel.greeted(deadline)? {
-            None => return Ok(Err(Refusal::NotWeft)),
-            Some(VERSION) => {}
-            Some(listener) => return Ok(Err(Refusal::Version { joiner: VERSION, listener })),
+    Ok(Err(last))
+}
+
+/// A connection to where rank 0 may be, with the address from which it was made; or why there is none.
+type Reached = Result<(OwnedFd, Option<IpAddr>), String>;
+
+/// Connections to all places where rank 0 may be, as far as they can be made now.
+fn reach(
+    place: &Place,
+    deadline: Deadline,
+) -> Result<Box<dyn Iterator<Item = Reached> + '_>, BootstrapError> {
+    let unix = |called: Result<OwnedFd, Errno>| match called {
+        Ok(socket) => Ok(Box::new(std::iter::once(Ok((socket, None)))) as Box<dyn Iterator<Item = Reached>>),
+        Err(error @ (Errno::NOENT | Errno::CONNREFUSED | Errno::AGAIN | Errno::INTR | Errno::INPROGRESS)) => {
+            Ok(Box::new(std::iter::once(Err(error.to_string()))) as _)
         }
-        let _ = channel.send(&hello, None, deadline);
-        match channel.receive(deadline)?.0 {
-            Message::Accepted { pid } => Ok(Ok(pid)),
-            Message::Refused(reason) => Ok(Err(reason)),
-            other => Err(Broken::Strange(format!("it said {other:?}"))),
-        }
+        Err(error) => Err(unusable(place, error)),
     };
-    match answer() {
-        Ok(Ok(pid)) => Ok(Ok((channel, pid))),
-        Ok(Err(reason)) => Err(refused(reason)),
-        Err(Broken::Ended) => Ok(Err("whoever listened went away without an answer".to_owned())),
-        Err(Broken::Late) => Ok(Err("it did not answer".to_owned())),
-        Err(Broken::Strange(what)) => Err(BootstrapError::Protocol { rank: 0, what }),
+    match place {
+        Place::Abstract(name) => unix(call_abstract(name.as_bytes(), deadline)),
+        Place::Path(path) => unix(call_path(path, deadline)),
+        Place::Tcp { host, ports } => Ok(Box::new(ports.clone().flat_map(move |port| {
+            // A name that is not known yet may be soon, as those of containers are.
+            let found = resolve(host, port).map_err(|error| format!("{host}: {error}"));
+            let found =
+                found.map_or_else(|error| vec![Err(error)], |found| found.into_iter().map(Ok).collect());
+            found.into_iter().map(move |address| {
+                let address = address?;
+                let stream = call_tcp(address, deadline).map_err(|error| format!("{address}: {error}"))?;
+                let local = stream.local_addr().map_err(|error| error.to_string())?.ip();
+                Ok((OwnedFd::from(stream), Some(local)))
+            })
+        }))),
     }
 }
 
-/// A connection, made here because the standard library's waits for a busy listener without a bound.
-fn reach(place: &Place, deadline: Deadline) -> Result<UnixStream, Errno> {
-    let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(deadline.left().ok_or(Errno::AGAIN)?))?;
-    let address = match place {
-        Place::Abstract(name) => SocketAddrUnix::new_abstract_name(name.as_bytes())?,
-        Place::Path(path) => SocketAddrUnix::new(path)?,
-    };
-    connect(&socket, &address)?;
-    Ok(UnixStream::from(socket))
+/// The socket at which rank 0 is found, and the address that leads to it, if it is one of the network.
+fn listen_at(meeting: &Meeting) -> Result<(Listener, Option<IpAddr>), BootstrapError> {
+    let place = &meeting.place;
+    match place {
+        Place::Abstract(name) => {
+            let listener = listen_abstract(name.as_bytes()).map_err(|error| unusable(place, error))?;
+            Ok((Listener::Unix(listener), None))
+        }
+        Place::Path(path) => {
+            let listener = Listener::at_path(path).map_err(|reason| unusable(place, reason))?;
+            Ok((listener, None))
+        }
+        Place::Tcp { host, ports } => {
+            let first = resolve(host, *ports.start()).map_err(|error| unusable(place, error))?;
+            let ip = first.first().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
+            let listener = listen_tcp(ip, Some(ports)).map_err(|error| unusable(place, error))?;
+            Ok((Listener::Tcp(listener), Some(ip)))
+        }
+    }
 }
 
 fn check(meeting: &Meeting, rank: usize) -> Result<(), BootstrapError> {
     match meeting.size {
         0 => Err(bad_call("a group has at least one rank".to_owned())),
-        size if size > RANKS_MAX => {
-            Err(bad_call(format!("{size} ranks on one host are more than {RANKS_MAX}")))
-        }
+        size if size > RANKS_MAX => Err(bad_call(format!("{size} ranks are more than {RANKS_MAX}"))),
         size if rank >= size => Err(bad_call(format!("rank {rank} is not one of {size} ranks"))),
         _ => Ok(()),
     }
@@ -233,65 +431,4 @@ fn bad_call(what: String) -> BootstrapError {
 
 fn unusable(place: &Place, reason: impl fmt::Display) -> BootstrapError {
     BootstrapError::Place { place: place.to_string(), reason: reason.to_string() }
-}
-
-/// A listening socket, whose path, if it has one, goes when it does.
-struct Listening<'a> {
-    listener: UnixListener,
-    place: &'a Place,
-}
-
-impl Listening<'_> {
-    fn at(place: &Place) -> Result<Listening<'_>, BootstrapError> {
-        let bind = || match place {
-            Place::Abstract(name) => UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?),
-            Place::Path(path) => UnixListener::bind(path),
-        };
-        let mut listener = bind();
-        if let (Err(error), Place::Path(path)) = (&listener, place) {
-            if error.kind() == ErrorKind::AddrInUse && !is_socket(path) {
-                return Err(unusable(place, "there is something else than a socket; choose another name"));
-            }
-            let soon = Deadline::new(HELLO_LIMIT);
-            if error.kind() == ErrorKind::AddrInUse && reach(place, soon).err() == Some(Errno::CONNREFUSED) {
-                // A socket on which nobody listens: left over from a process that was killed.
-                let _ = std::fs::remove_file(path);
-                listener = bind();
-            }
-        }
-        let listener = listener.map_err(|error| unusable(place, error))?;
-        Ok(Listening { listener, place })
-    }
-
-    /// The next to come; `None` when the deadline has passed.
-    fn accept(&self, deadline: Deadline) -> Result<Option<UnixStream>, BootstrapError> {
-        while let Some(left) = deadline.left() {
-            // On Linux the timeout for receiving holds for accepting too.
-            let accepted = set_socket_timeout(&self.listener, Timeout::Recv, Some(left))
-                .map_err(std::io::Error::from)
-                .and_then(|()| self.listener.accept());
-            match accepted {
-                Ok((stream, _)) => return Ok(Some(stream)),
-                Err(error) if is_passing(error.kind()) => {}
-                Err(error) => return Err(unusable(self.place, error)),
-            }
-        }
-        Ok(None)
-    }
-}
-
-fn is_socket(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
-}
-
-fn is_passing(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
-}
-
-impl Drop for Listening<'_> {
-    fn drop(&mut self) {
-        if let Place::Path(path) = self.place {
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }

@@ -1,47 +1,87 @@
-//! How the ranks of one host find each other, and the one thing they can then do together: share memory.
+//! How ranks find each other, and what they can then do together outside of calls: say something to all, share memory,
+//! and know at once when one of them is gone.
 //!
 //! A [`Bootstrap`] is one rank's end of the group. It is made in one of two ways:
 //!
 //! - [`Bootstrap::threads`]: the ranks are threads of this process and meet in a room (`room.rs`).
-//! - [`Bootstrap::listen`] and [`Bootstrap::join`]: the ranks are processes. Rank 0 listens at a [`Place`], the others
-//!   come, show who they are, and keep their connection (`meeting.rs`, `channel.rs`).
+//! - [`Bootstrap::listen`] and [`Bootstrap::join`]: the ranks are processes, on one host or several. Rank 0 listens at a
+//!   [`Place`], the others come and prove that they belong there (`meeting.rs`); then all take their places in a tree
+//!   (`group.rs`), over which a thread of each rank keeps watch (`endpoint.rs`).
 //!
-//! From then on all ranks call [`Bootstrap::share`] in the same order with the same arguments. It gives each a mapping
-//! of the same zeroed memory, and it is all or none: it returns memory only when every rank has mapped it, and an
-//! error on one rank becomes the same error on all. So it is a barrier too. Every queue, counter and window of a
-//! communicator lies in memory that came this way; no other message is needed.
+//! From then on all ranks call [`Bootstrap::share`] and [`Bootstrap::exchange`] in the same order with the same arguments.
+//! The first gives the ranks of a host a mapping of the same zeroed memory, and it is all or none: it returns memory only
+//! when every rank has mapped it, and an error on one rank becomes the same error on all. So both are barriers too. Every
+//! queue, counter and window of a communicator lies in memory that came this way.
 //!
-//! After an error the group is no longer in step, so the bootstrap is poisoned: it leaves the group, which the others
-//! notice, and answers every later call with the cause. Start afresh with a new meeting.
+//! After an error the group is no longer in step, so the bootstrap is poisoned: it tells the others and answers every later
+//! call with the cause. Start afresh with a new meeting.
 //!
-//! Deliberately absent: ranks of other hosts, and any watch over ranks between two calls. A rank that dies is noticed
-//! by the next call, and by what watches [`Bootstrap::pids`].
+//! Deliberately absent: bytes of calls, which go through shared memory or connections of their own.
 
+mod address;
 mod channel;
+mod deadline;
+mod endpoint;
 mod error;
-mod leader;
+mod group;
+mod host;
 mod meeting;
+mod message;
 mod room;
 mod roster;
+mod secret;
+mod terms;
+mod tree;
+mod wires;
 
+pub use address::Interfaces;
 pub use error::{Ask, BootstrapError, Refusal};
-pub use meeting::{Meeting, Place, Token};
+pub use host::Host;
+pub use meeting::{Meeting, Network, Place};
+pub use secret::Token;
 
-use std::sync::Arc;
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use channel::{Channel, Deadline, Message};
-use leader::Leader;
+pub(crate) use channel::Connection;
+pub(crate) use deadline::Deadline;
+use endpoint::Endpoint;
+pub(crate) use group::Alarm;
+use group::{Group, HandOut};
+pub(crate) use message::News;
 use room::Room;
+pub(crate) use secret::{Seal, TAG_BYTES};
 
+use crate::failure::Reason;
 use crate::memory::SharedMemory;
 
-/// One rank's end of a group of ranks that share memory. Dropping it leaves the group.
+/// The reason that ranks read in the abort word when one of them could not go on outside of a call.
+const NO_MEMORY: u32 = Reason::Memory as u32;
+
+/// One rank's end of a group of ranks. Dropping it leaves the group.
 #[derive(Debug)]
 pub struct Bootstrap {
     rank: usize,
     pids: Vec<u32>,
+    hosts: Vec<u32>,
     link: Link,
+    failed: Option<String>,
+    /// How many sweeps have been made.
+    sweeps: u32,
+    /// How many calls, as the last word to the others will tell.
+    pub(crate) calls: u32,
+}
+
+#[derive(Debug)]
+enum Link {
+    Room(Arc<Room>),
+    Tree {
+        group: Arc<Group>,
+        /// Where others find this rank; a rank alone has nobody to be found by.
+        endpoint: Option<Arc<Endpoint>>,
+    },
 }
 
 impl Bootstrap {
@@ -51,21 +91,38 @@ impl Bootstrap {
         let end = |rank| Bootstrap {
             rank,
             pids: vec![std::process::id(); size],
+            hosts: vec![0; size],
             link: Link::Room(Arc::clone(&room)),
+            failed: None,
+            sweeps: 0,
+            calls: 0,
         };
         (0..size).map(end).collect()
     }
 
     /// Rank 0 of a group of processes: listens at the place until every other rank has come.
     pub fn listen(meeting: &Meeting) -> Result<Bootstrap, BootstrapError> {
-        let (leader, pids) = meeting::listen(meeting)?;
-        Ok(Bootstrap { rank: 0, pids, link: Link::Leader(leader) })
+        let (endpoint, group) = meeting::listen(meeting)?;
+        Ok(Bootstrap::in_group(group, endpoint.map(Arc::new)))
     }
 
     /// Another rank of a group of processes: goes to the place, as soon as rank 0 listens there, and waits for all.
     pub fn join(meeting: &Meeting, rank: usize) -> Result<Bootstrap, BootstrapError> {
-        let (channel, pids) = meeting::join(meeting, rank)?;
-        Ok(Bootstrap { rank, pids, link: Link::Follower(channel) })
+        let (endpoint, group) = meeting::join(meeting, rank)?;
+        Ok(Bootstrap::in_group(group, endpoint.map(Arc::new)))
+    }
+
+    fn in_group(group: Arc<Group>, endpoint: Option<Arc<Endpoint>>) -> Bootstrap {
+        let members = group.members.get().map_or(&[][..], Vec::as_slice);
+        Bootstrap {
+            rank: group.rank as usize,
+            pids: members.iter().map(|member| member.contact.pid).collect(),
+            hosts: members.iter().map(|member| member.host).collect(),
+            link: Link::Tree { group, endpoint },
+            failed: None,
+            sweeps: 0,
+            calls: 0,
+        }
     }
 
     /// This rank.
@@ -83,60 +140,153 @@ impl Bootstrap {
         &self.pids
     }
 
-    /// All ranks together allocate `bytes` of shared memory; `purpose` names it in errors and in `/proc/<pid>/maps`.
+    /// The number of each rank's host; hosts are numbered in the order of their first ranks.
+    pub fn hosts(&self) -> &[u32] {
+        &self.hosts
+    }
+
+    /// How people call a rank: its number, host and process.
+    pub fn name(&self, rank: usize) -> String {
+        let pid = self.pids[rank];
+        match &self.link {
+            Link::Tree { group, .. } if self.hosts.iter().any(|host| *host > 0) => {
+                let host =
+                    group.members.get().map_or(String::new(), |all| all[rank].contact.host.to_string());
+                format!("rank {rank} (host {host}, pid {pid})")
+            }
+            _ => format!("rank {rank} (pid {pid})"),
+        }
+    }
+
+    /// Whether all ranks call processes by the same numbers, so that one can name another's to the kernel.
+    pub(crate) fn knows_pids(&self) -> bool {
+        match &self.link {
+            Link::Room(_) => true,
+            Link::Tree { group, .. } => group.members.get().is_some_and(|members| {
+                let host = &members[self.rank].contact.host;
+                members.iter().all(|member| host.knows_pids_of(&member.contact.host))
+            }),
+        }
+    }
+
+    /// All ranks of a host together allocate `bytes` of shared memory, and all hosts do; `purpose` names it in errors and
+    /// in `/proc/<pid>/maps`.
     pub fn share(
         &mut self,
         purpose: &str,
         bytes: usize,
         deadline: Duration,
     ) -> Result<SharedMemory, BootstrapError> {
-        let result = match &mut self.link {
-            Link::Poisoned(cause) => return Err(BootstrapError::Poisoned { cause: cause.clone() }),
-            link => check(purpose).and_then(|()| {
-                let ask = Ask { rank: self.rank, purpose: purpose.to_owned(), bytes };
-                let deadline = Deadline::new(deadline);
-                match link {
-                    Link::Room(room) => room.share(&ask, deadline),
-                    Link::Leader(leader) => leader.share(&ask, deadline, &self.pids),
-                    Link::Follower(channel) => follow(channel, &ask, deadline, self.pids[0]),
-                    Link::Poisoned(_) => unreachable!("answered above"),
-                }
-            }),
+        let ask = self.ask(purpose, bytes)?;
+        let deadline = Deadline::new(deadline);
+        let number = self.next_sweeps(2);
+        let shared = match &self.link {
+            Link::Room(room) => room.share(&ask, deadline),
+            Link::Tree { group, .. } => share(group, number, &ask, deadline),
         };
-        result.inspect_err(|error| self.poison(error))
+        shared.inspect_err(|error| self.poison(error))
     }
 
-    /// Leaves the group because of something else than a call of this bootstrap, so that whoever calls it, or is waiting
-    /// in it, need not wait for this rank.
-    pub(crate) fn give_up(&mut self, cause: &str) {
-        self.poison(&BootstrapError::GaveUp { rank: self.rank, cause: cause.to_owned() });
+    /// All ranks say something, and each hears what all say, by rank.
+    pub fn exchange(
+        &mut self,
+        purpose: &str,
+        mine: Vec<u8>,
+        deadline: Duration,
+    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        let ask = self.ask(purpose, 0)?;
+        let deadline = Deadline::new(deadline);
+        let number = self.next_sweeps(1);
+        let heard = match &self.link {
+            Link::Room(room) => room.exchange(&ask, mine, deadline),
+            Link::Tree { group, .. } => group.sweep(number, &ask, mine, deadline, None),
+        };
+        heard.inspect_err(|error| self.poison(error))
     }
 
-    /// Tells the others why, as far as they still listen, and leaves.
+    /// Connections to ranks of other hosts, for messages of plans: so many to each, in the order of the ranks. The ranks all
+    /// do this together.
+    pub(crate) fn connect(
+        &self,
+        peers: &BTreeSet<u32>,
+        streams: u32,
+        deadline: Duration,
+    ) -> Result<Vec<Vec<Connection>>, BootstrapError> {
+        let Link::Tree { group, endpoint: Some(endpoint) } = &self.link else { return Ok(Vec::new()) };
+        wires::connect(group, endpoint, peers, streams, Deadline::new(deadline))
+    }
+
+    /// What to do with news from now on, on the steward's thread; nothing after the bootstrap is dropped.
+    pub(crate) fn set_alarm(&self, alarm: Alarm) {
+        if let Link::Tree { group, .. } = &self.link {
+            group.set_alarm(Some(alarm));
+        }
+    }
+
+    /// Tells all ranks something, from any thread; nothing once the bootstrap is dropped.
+    pub(crate) fn teller(&self) -> impl Fn(News) + Send + 'static {
+        let group = match &self.link {
+            Link::Tree { group, .. } => Arc::downgrade(group),
+            Link::Room(_) => Weak::new(),
+        };
+        move |news| {
+            if let Some(group) = group.upgrade() {
+                group.learn(news, None);
+            }
+        }
+    }
+
+    /// Gives the group up because of something else than a call of this bootstrap, so that whoever calls it, or is waiting
+    /// in it, need not wait for this rank. The culprit and the reason are for the abort word of ranks on other hosts.
+    pub(crate) fn give_up(&mut self, cause: &str, culprit: u32, reason: u32) {
+        if self.failed.is_none() {
+            let error = BootstrapError::GaveUp { rank: self.rank, cause: cause.to_owned() };
+            self.failed = Some(error.to_string());
+            match &self.link {
+                Link::Room(room) => room.fail(&error),
+                Link::Tree { group, .. } => group.fail(reason, culprit, &error),
+            }
+        }
+    }
+
+    fn ask(&self, purpose: &str, bytes: usize) -> Result<Ask, BootstrapError> {
+        if let Some(cause) = &self.failed {
+            return Err(BootstrapError::Poisoned { cause: cause.clone() });
+        }
+        check(purpose)?;
+        Ok(Ask { rank: self.rank, purpose: purpose.to_owned(), bytes })
+    }
+
+    fn next_sweeps(&mut self, count: u32) -> u32 {
+        let next = self.sweeps.wrapping_add(1);
+        self.sweeps = self.sweeps.wrapping_add(count);
+        next
+    }
+
+    /// Tells the others why, as far as they still listen.
     fn poison(&mut self, error: &BootstrapError) {
-        match std::mem::replace(&mut self.link, Link::Poisoned(error.to_string())) {
+        self.failed.get_or_insert_with(|| error.to_string());
+        match &self.link {
             Link::Room(room) => room.fail(error),
-            Link::Leader(leader) => leader.fail(error),
-            Link::Follower(channel) => channel.tell(&Message::Failed(error.clone())),
-            Link::Poisoned(_) => {}
+            Link::Tree { group, .. } => group.fail(NO_MEMORY, self.rank as u32, error),
         }
     }
 }
 
 impl Drop for Bootstrap {
     fn drop(&mut self) {
-        if let Link::Room(room) = &self.link {
-            room.leave(self.rank);
+        match &self.link {
+            Link::Room(room) => room.leave(self.rank),
+            Link::Tree { group, endpoint } => {
+                group.set_alarm(None);
+                // A process that was forked off shares our connections and must not speak for us.
+                if let Some(endpoint) = endpoint.as_ref().filter(|endpoint| endpoint.is_ours()) {
+                    group.learn(News::Left { rank: self.rank as u32, calls: self.calls }, None);
+                    endpoint.unwatch(group);
+                }
+            }
         }
     }
-}
-
-#[derive(Debug)]
-enum Link {
-    Room(Arc<Room>),
-    Leader(Leader),
-    Follower(Channel),
-    Poisoned(String),
 }
 
 /// The kernel takes names of memfds up to 249 bytes, without zeros.
@@ -151,28 +301,31 @@ fn check(purpose: &str) -> Result<(), BootstrapError> {
     Ok(())
 }
 
-/// What any rank but 0 does: ask, map what is granted, say so, and go on when all have.
-fn follow(
-    channel: &Channel,
-    ask: &Ask,
-    deadline: Deadline,
-    leader_pid: u32,
-) -> Result<SharedMemory, BootstrapError> {
-    // Rank 0 knows better than we do who is missing: give its verdict a moment to arrive.
-    let verdict = deadline.later(Duration::from_secs(1));
-    let leader = |broken: channel::Broken| broken.of(0, leader_pid, &ask.purpose, deadline);
-    // When rank 0 has failed already it no longer reads, but what it said last can still be read.
-    let _ = channel.send(&Message::Ask(ask.clone()), None, deadline);
-    let memory = match channel.receive(verdict).map_err(leader)? {
-        (Message::Grant, Some(fd)) => SharedMemory::from_fd(&fd, ask.bytes)
-            .map_err(|error| BootstrapError::Memory { rank: ask.rank, reason: error.to_string() })?,
-        (Message::Failed(error), _) => return Err(error),
-        (other, _) => return Err(other.unexpected(0)),
+/// Two sweeps: all want the same, and the first rank of each host hands the memory to the others there; all have it.
+fn share(group: &Group, number: u32, ask: &Ask, deadline: Deadline) -> Result<SharedMemory, BootstrapError> {
+    let rank = ask.rank;
+    let failed =
+        |error: crate::memory::MemoryError| BootstrapError::Memory { rank, reason: error.to_string() };
+    let memory = Cell::new(None);
+    let mut make = || {
+        let (made, descriptor) = SharedMemory::create(&ask.purpose, ask.bytes).map_err(failed)?;
+        memory.set(Some(made));
+        Ok(descriptor)
     };
-    channel.send(&Message::Mapped, None, deadline).map_err(leader)?;
-    match channel.receive(verdict).map_err(leader)? {
-        (Message::Done, _) => Ok(memory),
-        (Message::Failed(error), _) => Err(error),
-        (other, _) => Err(other.unexpected(0)),
+    let mut take = |descriptor: &_| {
+        memory.set(Some(SharedMemory::from_fd(descriptor, ask.bytes).map_err(failed)?));
+        Ok(())
+    };
+    let hand_out = HandOut { make: &mut make, take: &mut take };
+    group.sweep(number, ask, Vec::new(), deadline, Some(hand_out))?;
+    group.sweep(number.wrapping_add(1), ask, Vec::new(), deadline, None)?;
+    memory.take().ok_or_else(|| BootstrapError::Protocol { rank, what: "no memory".to_owned() })
+}
+
+/// What is wrong, according to news.
+fn error_of(news: News) -> BootstrapError {
+    match news {
+        News::Failed { error, .. } => error,
+        other => BootstrapError::Protocol { rank: 0, what: format!("it said {other:?}") },
     }
 }

@@ -7,7 +7,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::channel::Deadline;
+use super::deadline::Deadline;
 use super::error::{Ask, BootstrapError};
 use crate::memory::SharedMemory;
 
@@ -25,6 +25,7 @@ struct State {
     first: Option<Ask>,
     mismatch: Option<Ask>,
     created: Option<Arc<OwnedFd>>,
+    said: Vec<Vec<u8>>,
     failure: Option<BootstrapError>,
 }
 
@@ -37,6 +38,7 @@ impl Room {
             first: None,
             mismatch: None,
             created: None,
+            said: vec![Vec::new(); size],
             failure: None,
         };
         Room { state: Mutex::new(state), changed: Condvar::new() }
@@ -55,6 +57,22 @@ impl Room {
         drop(fd);
         drop(self.step(self.enter(), ask, deadline, State::forget)?);
         Ok(memory)
+    }
+
+    /// What all say, by rank.
+    pub(super) fn exchange(
+        &self,
+        ask: &Ask,
+        mine: Vec<u8>,
+        deadline: Deadline,
+    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        let mut state = self.enter();
+        state.compare(ask);
+        state.said[ask.rank] = mine;
+        let said = self.step(state, ask, deadline, State::agree)?.said.clone();
+        // Nobody says the next thing before all have heard this.
+        drop(self.step(self.enter(), ask, deadline, State::forget)?);
+        Ok(said)
     }
 
     /// Ends it for everybody, unless it has ended already.
@@ -125,10 +143,17 @@ impl State {
         }
     }
 
-    fn create(&mut self) -> Result<(), BootstrapError> {
-        if let (Some(one), Some(other)) = (&self.first, &self.mismatch) {
-            return Err(BootstrapError::Mismatch { one: one.clone(), other: other.clone() });
+    fn agree(&mut self) -> Result<(), BootstrapError> {
+        match (&self.first, &self.mismatch) {
+            (Some(one), Some(other)) => {
+                Err(BootstrapError::Mismatch { one: one.clone(), other: other.clone() })
+            }
+            _ => Ok(()),
         }
+    }
+
+    fn create(&mut self) -> Result<(), BootstrapError> {
+        self.agree()?;
         if let Some(first) = &self.first {
             // Who asked last has allocated for all; everybody maps for themselves.
             let (_, fd) = SharedMemory::create(&first.purpose, first.bytes)

@@ -1,188 +1,200 @@
-//! Who has come to a meeting, and who may.
+//! Rank 0's list of the others while they come.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::geteuid;
+use super::channel::Channel;
+use super::deadline::Deadline;
+use super::endpoint::Endpoint;
+use super::error::{Ask, BootstrapError, Refusal, list};
+use super::group::Group;
+use super::meeting::{Meeting, Place, await_children, in_place};
+use super::message::{Contact, Hello, Member, Message, News, Seat};
+use super::terms;
+use super::tree;
+use crate::log::{self, Subsystem};
 
-use super::channel::{Channel, Deadline, Message, VERSION};
-use super::error::{BootstrapError, Refusal};
-use super::leader::Leader;
-use super::meeting::Meeting;
+/// How long one that is told something may take to hear it.
+const TELL_LIMIT: Duration = Duration::from_secs(1);
+/// How long those who wait hear nothing, and between two words about it.
+const WORD_PAUSE: Duration = Duration::from_secs(10);
+/// A retrying stranger must not fill the memory.
+const NOTES_MAX: usize = 8;
 
 /// Rank 0's list of the others.
 pub(super) struct Roster<'a> {
     meeting: &'a Meeting,
+    own: Contact,
+    terms: Vec<(String, String)>,
     /// Of the ranks 1, 2, ..., in this order.
-    members: Vec<Option<Member>>,
+    seats: Vec<Option<(Contact, Channel)>>,
     /// Whom it turned away and why: often the reason why somebody seems missing.
     turned_away: Vec<String>,
-}
-
-/// A retrying stranger must not fill the memory.
-const NOTES_MAX: usize = 8;
-
-struct Member {
-    channel: Channel,
-    pid: u32,
+    next_word: Duration,
 }
 
 impl<'a> Roster<'a> {
-    pub(super) fn new(meeting: &'a Meeting) -> Roster<'a> {
-        Roster { meeting, members: (1..meeting.size).map(|_| None).collect(), turned_away: Vec::new() }
+    pub(super) fn new(meeting: &'a Meeting, own: Contact, terms: Vec<(String, String)>) -> Roster<'a> {
+        let seats = (1..meeting.size).map(|_| None).collect();
+        Roster { meeting, own, terms, seats, turned_away: Vec::new(), next_word: WORD_PAUSE }
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.members.iter().all(Option::is_some)
+        self.seats.iter().all(Option::is_some)
     }
 
-    /// Takes in whoever is at the other end, or turns it away and tells why. One that says nothing, or nothing that
-    /// makes sense, is dropped: if it is a rank of ours it will come again.
-    pub(super) fn admit(&mut self, channel: Channel, deadline: Deadline) {
-        let _ = channel.greet(deadline);
-        let theirs = socket_peercred(&channel).map(|peer| peer.uid.as_raw());
-        let Ok(theirs) = theirs else { return };
-        let ours = geteuid().as_raw();
-        if theirs != ours {
-            return self.turn_away(&channel, None, Refusal::User { theirs, ours });
+    /// Who has not come.
+    pub(super) fn missing(&self) -> Vec<usize> {
+        let missing = |(index, seat): (usize, &Option<_>)| seat.is_none().then_some(index + 1);
+        self.seats.iter().enumerate().filter_map(missing).collect()
+    }
+
+    /// Tells people, now and then, who is missing.
+    pub(super) fn keep_waiting(&mut self, waited: Duration) -> Result<(), BootstrapError> {
+        if waited >= self.next_word {
+            self.next_word = waited + WORD_PAUSE;
+            log::warn(Subsystem::Meet, Some(0), || {
+                let (missing, place) = (list(&self.missing()), &self.meeting.place);
+                format!("waiting for {missing} at {place} for {:.0} s", waited.as_secs_f64())
+            });
         }
-        match channel.greeted(deadline) {
-            Ok(Some(VERSION)) => {}
-            Ok(Some(joiner)) => {
-                // It has learnt our version from the greeting, and would not understand more.
-                return self.note(None, &Refusal::Version { joiner, listener: VERSION });
+        Ok(())
+    }
+
+    /// Takes in whoever knows the secret, or turns it away and tells why.
+    pub(super) fn admit(&mut self, hello: Hello, channel: Channel) {
+        let tell = |channel: &Channel, message| channel.send(&message, None, Deadline::new(TELL_LIMIT));
+        match self.refusal(&hello) {
+            Some(reason) => {
+                if self.turned_away.len() < NOTES_MAX {
+                    let (rank, pid) = (hello.rank, hello.contact.pid);
+                    self.turned_away.push(format!("rank {rank} (pid {pid}): {reason}"));
+                }
+                let _ = tell(&channel, Message::Refused(reason));
             }
-            _ => return,
-        }
-        let Ok((Message::Hello { rank, size, pid, token }, _)) = channel.receive(deadline) else { return };
-        match self.refusal(rank, size, &token) {
-            Some(reason) => self.turn_away(&channel, Some((rank, pid)), reason),
             None => {
-                channel.tell(&Message::Accepted { pid: std::process::id() });
-                self.members[rank - 1] = Some(Member { channel, pid });
+                if tell(&channel, Message::Accepted { pid: self.own.pid }).is_ok() {
+                    self.seats[hello.rank - 1] = Some((hello.contact, channel));
+                }
             }
         }
-    }
-
-    /// The channels to all and every rank's process, once the roster is complete.
-    pub(super) fn close(self) -> (Leader, Vec<u32>) {
-        let (channels, others): (Vec<Channel>, Vec<u32>) =
-            self.members.into_iter().flatten().map(|member| (member.channel, member.pid)).unzip();
-        let pids = std::iter::once(std::process::id()).chain(others).collect();
-        (Leader::new(channels), pids)
     }
 
     /// Tells those who came that the others did not.
-    pub(super) fn give_up(self, limit: Duration) -> BootstrapError {
-        let missing = |(index, member): (usize, &Option<Member>)| member.is_none().then_some(index + 1);
-        let ranks = self.members.iter().enumerate().filter_map(missing).collect();
+    pub(super) fn give_up(self, limit: Duration, notes: &[String]) -> BootstrapError {
         let mut purpose = self.meeting.purpose();
-        if !self.turned_away.is_empty() {
-            purpose = format!("{purpose}. Turned away meanwhile: {}", self.turned_away.join("; "));
+        let strangers = notes.iter().map(|note| format!("somebody: {note}"));
+        let turned_away: Vec<String> = self.turned_away.iter().cloned().chain(strangers).collect();
+        if !turned_away.is_empty() {
+            purpose = format!("{purpose}. Turned away meanwhile: {}", turned_away.join("; "));
         }
-        let error = BootstrapError::Missing { ranks, purpose, limit };
-        self.close().0.fail(&error);
+        let error = BootstrapError::Missing { ranks: self.missing(), purpose, limit };
+        tell_all(self.seats.iter().flatten().map(|(_, channel)| channel), &error);
         error
     }
 
-    fn turn_away(&mut self, channel: &Channel, who: Option<(usize, u32)>, reason: Refusal) {
-        self.note(who, &reason);
-        channel.tell(&Message::Refused(reason));
-    }
-
-    fn note(&mut self, who: Option<(usize, u32)>, reason: &Refusal) {
-        if self.turned_away.len() < NOTES_MAX {
-            let who = who.map_or("somebody".to_owned(), |(rank, pid)| format!("rank {rank} (pid {pid})"));
-            self.turned_away.push(format!("{who}: {reason}"));
+    /// Tells everybody where its place is. The roster is complete.
+    pub(super) fn seat(self, group: u64) -> Result<Seated<'a>, BootstrapError> {
+        let (others, channels): (Vec<Contact>, Vec<Channel>) = self.seats.into_iter().flatten().unzip();
+        let contacts: Vec<Contact> = std::iter::once(self.own).chain(others).collect();
+        let hosts = tree::number_hosts(&contacts, |one, other| one.host.is_same(&other.host));
+        // Ranks that found rank 0 by a path may find nobody else.
+        let parents = match self.meeting.place {
+            Place::Path(_) => tree::star(contacts.len()),
+            _ => tree::parents(&hosts),
+        };
+        let members =
+            contacts.into_iter().zip(hosts).map(|(contact, host)| Member { contact, host }).collect();
+        let seated = Seated { meeting: self.meeting, group, members, parents, channels };
+        for rank in 1..seated.members.len() as u32 {
+            let parent = seated.parents[rank as usize].unwrap_or(0);
+            let contact = &seated.members[parent as usize].contact;
+            let here = seated.is_child_here(rank);
+            let parent = (!here).then(|| (parent, contact.clone()));
+            let children = tree::children(&seated.parents, rank);
+            let seat = Message::Seat(Box::new(Seat { group, parent, children }));
+            let told = seated.channels[rank as usize - 1].send(&seat, None, Deadline::new(TELL_LIMIT));
+            if told.is_err() {
+                return Err(seated.lost(rank));
+            }
         }
+        Ok(seated)
     }
 
-    fn refusal(&self, rank: usize, size: usize, token: &str) -> Option<Refusal> {
-        // First the token: nobody else learns anything about this job.
-        if !self.meeting.token.is(token) {
-            return Some(Refusal::Token);
+    fn refusal(&self, hello: &Hello) -> Option<Refusal> {
+        let (rank, size) = (hello.rank, hello.size);
+        if let Some((name, theirs, ours)) = terms::difference(&hello.terms, &self.terms) {
+            return Some(Refusal::Terms { name, theirs, ours });
         }
         if size != self.meeting.size {
             return Some(Refusal::Size { joiner: size, listener: self.meeting.size });
         }
-        let Some(seat) = rank.checked_sub(1).and_then(|index| self.members.get(index)) else {
+        let Some(seat) = rank.checked_sub(1).and_then(|index| self.seats.get(index)) else {
             return Some(Refusal::Rank { rank, size });
         };
-        let taken = seat.as_ref().filter(|member| !member.channel.has_ended());
-        taken.map(|member| Refusal::Duplicate { rank, pid: member.pid })
+        let taken = seat.as_ref().filter(|(_, channel)| !channel.has_ended());
+        taken.map(|(contact, _)| Refusal::Duplicate { rank, pid: contact.pid })
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::meeting::{Place, Token};
-    use super::*;
-    use std::os::unix::net::UnixStream;
+/// Everybody knows where to go.
+pub(super) struct Seated<'a> {
+    meeting: &'a Meeting,
+    group: u64,
+    members: Vec<Member>,
+    parents: Vec<Option<u32>>,
+    /// To the ranks 1, 2, ..., until all are in place.
+    channels: Vec<Channel>,
+}
 
-    fn meeting(size: usize) -> Meeting {
-        let token = Token::new("secret").unwrap();
-        Meeting { place: Place::Abstract("x".into()), token, size, deadline: Duration::from_secs(60) }
+impl Seated<'_> {
+    /// Whether a rank is a child of rank 0 whose channel is the right kind already: a socket of this host for those on it.
+    fn is_child_here(&self, rank: u32) -> bool {
+        let (own, other) = (&self.members[0].contact, &self.members[rank as usize].contact);
+        let is_network = matches!(self.meeting.place, Place::Tcp { .. });
+        self.parents[rank as usize] == Some(0) && own.host.is_same(&other.host) != is_network
     }
 
-    /// What a rank hears that says `hello` after the greeting.
-    fn heard(roster: &mut Roster<'_>, hello: &Message) -> (Message, Channel) {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let (ours, theirs) = (Channel::new(ours), Channel::new(theirs));
-        let soon = Deadline::new(Duration::from_secs(60));
-        theirs.greet(soon).unwrap();
-        theirs.send(hello, None, soon).unwrap();
-        roster.admit(ours, soon);
-        assert_eq!(theirs.greeted(soon), Ok(Some(VERSION)));
-        (theirs.receive(soon).unwrap().0, theirs)
-    }
-
-    fn hello(rank: usize, size: usize, token: &str) -> Message {
-        Message::Hello { rank, size, pid: 1000 + rank as u32, token: token.to_owned() }
-    }
-
-    #[test]
-    fn the_wrong_ones_are_refused_and_the_right_ones_still_admitted() {
-        let meeting = meeting(3);
-        let mut roster = Roster::new(&meeting);
-        let refused = |roster: &mut Roster<'_>, hello| match heard(roster, &hello).0 {
-            Message::Refused(reason) => reason,
-            other => panic!("{other:?}"),
+    /// Rank 0's own place: waits until all are in theirs.
+    pub(super) fn take_place(
+        mut self,
+        endpoint: &Endpoint,
+        deadline: Deadline,
+    ) -> Result<Arc<Group>, BootstrapError> {
+        let ask = Ask { rank: 0, purpose: self.meeting.purpose(), bytes: 0 };
+        let children = tree::children(&self.parents, 0);
+        let (here, coming): (Vec<u32>, Vec<u32>) =
+            children.into_iter().partition(|&rank| self.is_child_here(rank));
+        let all_are_there = || match self.channels.iter().position(Channel::has_ended) {
+            Some(index) => Err(self.lost(index as u32 + 1)),
+            None => Ok(()),
         };
-        assert_eq!(refused(&mut roster, hello(1, 3, "guess")), Refusal::Token);
-        assert_eq!(refused(&mut roster, hello(1, 4, "secret")), Refusal::Size { joiner: 4, listener: 3 });
-        assert_eq!(refused(&mut roster, hello(0, 3, "secret")), Refusal::Rank { rank: 0, size: 3 });
-        assert_eq!(refused(&mut roster, hello(3, 3, "secret")), Refusal::Rank { rank: 3, size: 3 });
-        let (answer, _one) = heard(&mut roster, &hello(1, 3, "secret"));
-        assert_eq!(answer, Message::Accepted { pid: std::process::id() });
-        assert_eq!(refused(&mut roster, hello(1, 3, "secret")), Refusal::Duplicate { rank: 1, pid: 1001 });
-        assert!(!roster.is_complete());
-        let (_, _two) = heard(&mut roster, &hello(2, 3, "secret"));
-        assert!(roster.is_complete());
-        assert_eq!(roster.close().1, [std::process::id(), 1001, 1002]);
+        let links = await_children(endpoint, self.group, &coming, &ask, deadline, all_are_there);
+        let mut links = links.inspect_err(|error| tell_all(&self.channels, error))?;
+        // From the back, so that the numbers of those before stay right.
+        for &rank in here.iter().rev() {
+            let channel = self.channels.remove(rank as usize - 1);
+            links.push(endpoint.link(rank, channel));
+        }
+        let group = Group::new(self.group, 0, None, links);
+        endpoint.watch(&group);
+        in_place(&group, Some(self.members), &ask, deadline)
+            .inspect_err(|error| tell_all(&self.channels, error))?;
+        Ok(group)
     }
 
-    #[test]
-    fn a_rank_that_ended_may_come_again() {
-        let meeting = meeting(3);
-        let mut roster = Roster::new(&meeting);
-        drop(heard(&mut roster, &hello(2, 3, "secret")));
-        let (answer, _again) = heard(&mut roster, &hello(2, 3, "secret"));
-        assert_eq!(answer, Message::Accepted { pid: std::process::id() });
+    fn lost(&self, rank: u32) -> BootstrapError {
+        let contact = &self.members[rank as usize].contact;
+        let (pid, host) = (contact.pid, contact.host.to_string());
+        let error = BootstrapError::Died { rank: rank as usize, host, pid };
+        tell_all(&self.channels, &error);
+        error
     }
+}
 
-    #[test]
-    fn those_who_came_hear_who_did_not() {
-        let meeting = meeting(4);
-        let mut roster = Roster::new(&meeting);
-        let (_, there) = heard(&mut roster, &hello(2, 4, "secret"));
-        heard(&mut roster, &hello(1, 2, "secret"));
-        let error = roster.give_up(Duration::from_secs(30));
-        assert_eq!(
-            error.to_string(),
-            "ranks 1 and 3 did not come within 30 s, for the meeting at @x. Turned away meanwhile: rank 1 (pid 1001): \
-             it expects 2 ranks, rank 0 expects 4"
-        );
-        let told = there.receive(Deadline::new(Duration::from_secs(60))).unwrap().0;
-        assert_eq!(told, Message::Failed(error));
+fn tell_all<'a>(channels: impl IntoIterator<Item = &'a Channel>, error: &BootstrapError) {
+    let news = News::Failed { rank: 0, reason: super::NO_MEMORY, culprit: 0, error: error.clone() };
+    for channel in channels {
+        let _ = channel.send(&Message::News(news.clone()), None, Deadline::new(TELL_LIMIT));
     }
 }

@@ -28,9 +28,6 @@ use super::{ANY, Choice, Memory, Table};
 use crate::bootstrap::Bootstrap;
 use crate::error::Error;
 use crate::header::kind;
-use crate::layout::LINE;
-use crate::line::{Line, PAYLOAD_WORDS};
-use crate::shared::lines_at;
 
 /// The environment variable that names a file.
 pub const VARIABLE: &str = "WEFT_TUNING";
@@ -118,8 +115,8 @@ impl Table {
         Ok(self)
     }
 
-    /// The table of a communicator: as it was measured elsewhere, or as rank 0's file says. All ranks call it.
-    pub(crate) fn agreed(bootstrap: &mut Bootstrap, said: &Line, deadline: Duration) -> Result<Self, Error> {
+    /// The table that all ranks use: what was measured, and what the file says that rank 0's environment names.
+    pub(crate) fn agreed(bootstrap: &mut Bootstrap, deadline: Duration) -> Result<Self, Error> {
         let size = bootstrap.size();
         let file = (bootstrap.rank() == 0).then(|| std::env::var_os(VARIABLE)).flatten();
         let text = file.filter(|path| !path.is_empty()).map(|path| {
@@ -129,16 +126,12 @@ impl Table {
                 Err(error) => format!("{name}\n\0{error}"),
             }
         });
-        if let Some(text) = &text {
-            said.write_payload(&[text.len() as u64]);
-        }
-        // Sharing is a barrier: what rank 0 wrote before is there after it.
-        bootstrap.share("weft: is there a tuning file", 0, deadline)?;
-        let mut length = [0];
-        said.read_payload(&mut length);
-        let Some(text) = hand_on(bootstrap, text, length[0] as usize, deadline)? else {
+        let mine = text.unwrap_or_default().into_bytes();
+        let said = bootstrap.exchange("weft: tuning file", mine, deadline)?;
+        let text = String::from_utf8_lossy(&said[0]);
+        if text.is_empty() {
             return Ok(Self::measured(size));
-        };
+        }
         let (name, text) = text.split_once('\n').unwrap_or((&text, ""));
         match text.strip_prefix('\0') {
             Some(error) => Err(Error::Misuse(format!("cannot read {VARIABLE}={name}: {error}"))),
@@ -154,42 +147,6 @@ fn read(path: &OsStr) -> io::Result<String> {
     let mut text = String::new();
     std::fs::File::open(path)?.take(BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
     Ok(text)
-}
-
-/// Gives all ranks the text that rank 0 has, of a length that all know; nothing if it has none.
-fn hand_on(
-    bootstrap: &mut Bootstrap,
-    text: Option<String>,
-    length: usize,
-    deadline: Duration,
-) -> Result<Option<String>, Error> {
-    if length == 0 {
-        return Ok(None);
-    }
-    const LINE_BYTES: usize = PAYLOAD_WORDS * size_of::<u64>();
-    let count = length.div_ceil(LINE_BYTES);
-    let memory = bootstrap.share("weft: tuning file", count * LINE, deadline)?;
-    let lines = lines_at(&memory, 0, count);
-    if let Some(text) = text {
-        for (line, part) in lines.iter().zip(text.as_bytes().chunks(LINE_BYTES)) {
-            let mut bytes = [0; LINE_BYTES];
-            bytes[..part.len()].copy_from_slice(part);
-            let mut words = [0; PAYLOAD_WORDS];
-            for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(size_of::<u64>())) {
-                *word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-            }
-            line.write_payload(&words);
-        }
-    }
-    bootstrap.share("weft: tuning file is written", 0, deadline)?;
-    let mut bytes = Vec::with_capacity(count * LINE_BYTES);
-    for line in lines {
-        let mut words = [0; PAYLOAD_WORDS];
-        line.read_payload(&mut words);
-        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-    }
-    bytes.truncate(length);
-    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 impl Choice {

@@ -15,6 +15,7 @@ mod trace;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
 
 use rustix::param::page_size;
 use weftlink_plan::collective::Promise;
@@ -36,11 +37,13 @@ use crate::engine::{Engine, Ports, Silent, Stopped, Tracer, Waiting};
 use crate::error::Error;
 use crate::failure::{Reached, Reason, Unfinished, reached, take_back};
 use crate::header::{Header, What, kind};
+use crate::layout::Layout;
 use crate::memory::SharedMemory;
 use crate::operation::{Arithmetic, Detail, Operation};
 use crate::shared::{Call, Shared, WindowPlace, numbered};
 use crate::wait::{AbortCode, Stop};
 use crate::window::Window;
+use crate::wire::Fault;
 
 /// One rank's end of a group. All ranks make the same calls in the same order; a call that differs is an error on
 /// every rank it concerns.
@@ -54,6 +57,9 @@ pub struct Communicator {
     failed: Option<String>,
     engines: Vec<Engine>,
     ports: Ports,
+    /// The host of each rank, and whether there are several.
+    hosts: Vec<u32>,
+    spans_hosts: bool,
     table: Table,
     /// Whether the kernel reads peers' memory for us, and fast.
     readable: bool,
@@ -193,6 +199,12 @@ impl Communicator {
                  `Plan::without_switches` does the same without"
             )));
         }
+        if !choose::carries(&plan, &self.hosts) {
+            let name = &plan.name;
+            return Err(Error::Misuse(format!(
+                "the plan {name:?} does more between hosts than send and receive; ring, tree and hierarchical plans do not"
+            )));
+        }
         let header = Header::allocating(What::Load, plan.hash(), 0, Elements::BYTES);
         let index = self.load_under(header, plan)?;
         Ok(PlanId { index, owner: self.identity })
@@ -201,7 +213,7 @@ impl Communicator {
     /// The plan of a built-in algorithm for a collective of this number of ranks, loaded when it is first needed.
     pub fn built_in(&mut self, algorithm: Algorithm, collective: &Collective) -> Result<PlanId, Error> {
         let choice = Choice { algorithm, packets: false };
-        self.load(choose::proved(choice, collective, self.size as u32)?)
+        self.load(choose::proved(choice, collective, &self.hosts)?)
     }
 
     /// Allocates symmetric memory of so many elements per rank, zeroed. All ranks call it with the same length.
@@ -271,6 +283,12 @@ impl Communicator {
             None => fitted.shape.count.max(1) * fitted.shape.element_bytes,
             Some(_) => usize::MAX,
         };
+        if self.spans_hosts {
+            // Memory of ranks elsewhere is out of reach, whichever kind it is.
+            let choice = choose::across(kind(request.collective), bytes);
+            let engine = self.engine_for(request, fitted, header, (Memory::Ordinary, choice))?;
+            return Ok((engine, engine));
+        }
         let ordinary = if self.readable { Memory::Readable } else { Memory::Ordinary };
         let [private, symmetric] = [ordinary, Memory::Symmetric].map(|memory| {
             let choice = self.table.choice(kind(request.collective), memory, bytes);
@@ -309,7 +327,7 @@ impl Communicator {
     /// Loads what a call needs, under the call's own header, so that ranks that make another one see it.
     #[cold]
     fn load_for(&mut self, key: Key, header: &Header) -> Result<usize, Error> {
-        let plan = choose::plan_for(&key, self.size as u32)?;
+        let plan = choose::plan_for(&key, &self.hosts)?;
         let index = self.load_under(*header, plan)?;
         self.chosen.push((key, index));
         Ok(index)
@@ -321,12 +339,40 @@ impl Communicator {
         if let Some(index) = self.engines.iter().position(|engine| engine.plan == plan) {
             return Ok(index);
         }
-        let layout = self.ports.place(&plan);
-        let memory = self.share(header, layout.bytes)?;
         let rank = self.rank as u32;
+        let layout = self.ports.place(&plan, &self.hosts, self.hosts[self.rank]);
+        let memory = self.share(header, layout.bytes)?;
+        self.connect(&header, &layout)?;
         self.engines.push(Engine::new(plan, rank, layout.clone(), &memory));
         self.ports.open(&layout, rank, memory);
         Ok(self.engines.len() - 1)
+    }
+
+    /// Connects to ranks elsewhere to which a plan's messages go. All ranks do it after the same call.
+    fn connect(&mut self, header: &Header, layout: &Layout) -> Result<(), Error> {
+        let peers = self.ports.unconnected(layout, self.rank as u32);
+        if peers.is_empty() {
+            return Ok(());
+        }
+        let Options { streams, encrypt, deadline, .. } = self.options;
+        let connected = self.bootstrap.connect(&peers, streams, deadline);
+        let taken = connected.map_err(Error::from).and_then(|connections| {
+            let Some(courier) = self.ports.courier() else { unreachable!("ranks are on several hosts") };
+            peers.iter().zip(connections).try_for_each(|(&peer, connections)| {
+                let connected = courier.connect(peer, connections, encrypt);
+                connected.map_err(|error| Error::Misuse(format!("cannot watch a connection: {error}")))
+            })
+        });
+        taken.map_err(|error| {
+            let call = Call::without_buffers(header, self.calls, &Collective::Barrier);
+            let (rank, reason) = (self.rank as u32, Reason::Memory.code());
+            let first = self.shared.waiter.abort(AbortCode { rank, reason });
+            let died = Reason::is(first, Reason::Died);
+            let error = if died { self.died(&call, first.rank, Duration::ZERO) } else { error };
+            self.bootstrap.give_up(&error.to_string(), first.rank, first.reason.get());
+            self.failed = Some(error.to_string());
+            error
+        })
     }
 
     #[inline]
@@ -335,6 +381,13 @@ impl Communicator {
         if let Some(Operation { detail: Detail::Factor { .. }, .. }) = request.operation {
             return self.perform_multiplied(request, tracer);
         }
+        if self.spans_hosts && *request.collective == Collective::Barrier {
+            return self.barrier_across(request.tag);
+        }
+        let longest = match request.counts {
+            Some(_) if self.spans_hosts => Some(self.longest(&request)?),
+            _ => None,
+        };
         let arithmetic = match self.current.again(&request) {
             Some(arithmetic) => arithmetic,
             None => self.prepare(&request)?,
@@ -353,7 +406,9 @@ impl Communicator {
         }
         let (mut index, symmetric) = *engines;
         let is_symmetric = index != symmetric && header.is_symmetric();
-        if is_symmetric || fitted.shape.uneven.is_some() {
+        if let Some(longest) = longest {
+            fitted.shape.count = longest;
+        } else if is_symmetric || fitted.shape.uneven.is_some() {
             match meet(&self.shared, &call, fitted) {
                 Ok(all) if is_symmetric && all => index = symmetric,
                 Ok(_) => {}
@@ -388,6 +443,23 @@ impl Communicator {
         self.end(&request, ran, reached)
     }
 
+    /// A barrier of ranks on several hosts, which see no counters of each other: whoever has what all gave knows that all came.
+    #[cold]
+    fn barrier_across(&mut self, tag: u32) -> Result<(), Error> {
+        let mut nothing = [0_u8];
+        let call = Request::new(&Collective::AllReduce, &mut nothing[..]).with(Reduction::Maximum);
+        self.perform(Request { tag: BARRIER | tag, ..call }, &mut Silent)
+    }
+
+    /// How long the longest block of any rank is, where headers do not tell: ranks on several hosts find out by a call.
+    #[cold]
+    fn longest(&mut self, request: &Request<'_>) -> Result<usize, Error> {
+        let mut longest = [fit(request, self.caller())?.shape.count as u64];
+        let call = Request::new(&Collective::AllReduce, &mut longest[..]).with(Reduction::Maximum);
+        self.perform(Request { tag: LONGEST, ..call }, &mut Silent)?;
+        Ok(longest[0] as usize)
+    }
+
     /// Announces a call, and gives its number and signature.
     #[inline]
     fn enter(&mut self, request: &Request<'_>) -> Result<(u32, u32), Error> {
@@ -402,7 +474,11 @@ impl Communicator {
         self.shared.announce(self.rank, number, signature, words);
         // A communicator that another rank has given up must not look fine to one that comes late.
         if let Some(code) = self.shared.waiter.aborted() {
-            let stopped = Stopped { stop: Stop::Aborted { code }, step: None, waiting: Waiting::Anything };
+            let stopped = Stopped {
+                stop: Stop::Aborted { code, waited: Duration::ZERO },
+                step: None,
+                waiting: Waiting::Anything,
+            };
             let reached = self.reached_by_any();
             return Err(self.fail_current(request, &stopped, reached));
         }
@@ -493,9 +569,10 @@ impl Communicator {
                 format!("the plan {name:?} moves blocks through ranks that do not know their lengths")
             }
         };
-        self.shared.waiter.abort(AbortCode { rank, reason: Reason::Unfit.code() });
+        let reason = Reason::Unfit.code();
+        self.shared.waiter.abort(AbortCode { rank, reason });
         let error = Error::Unfit { call: self.calls, rank, what };
-        self.bootstrap.give_up(&error.to_string());
+        self.bootstrap.give_up(&error.to_string(), rank, reason.get());
         self.failed = Some(error.to_string());
         error
     }
@@ -533,8 +610,12 @@ impl Communicator {
         let purpose = format!("weft: call #{number}, {}", Header { count, ..header });
         self.bootstrap.share(&purpose, bytes, self.options.deadline).map_err(|error| {
             let (rank, reason) = (self.rank as u32, Reason::Memory.code());
-            self.shared.waiter.abort(AbortCode { rank, reason });
-            let error = self.mismatch(&call).unwrap_or(error.into());
+            let first = self.shared.waiter.abort(AbortCode { rank, reason });
+            let error = match (self.mismatch(&call), Reason::is(first, Reason::Died)) {
+                (Some(mismatch), _) => mismatch,
+                (None, true) => self.died(&call, first.rank, Duration::ZERO),
+                (None, false) => error.into(),
+            };
             self.failed = Some(error.to_string());
             error
         })
@@ -555,25 +636,42 @@ impl Communicator {
         let reason = match stopped.stop {
             Stop::Mismatch { .. } => Reason::Mismatch,
             Stop::Left { .. } => Reason::Left,
-            Stop::Unreadable { .. } => Reason::Unreadable,
+            Stop::Unreadable { rank, .. } => self.bury(rank).unwrap_or(Reason::Unreadable),
+            Stop::Broken => self.broken().0.and_then(|rank| self.bury(rank)).unwrap_or(Reason::Broken),
             Stop::Deadline { .. } | Stop::Aborted { .. } => Reason::Deadline,
         };
         let first = self.shared.waiter.abort(AbortCode { rank, reason: reason.code() });
+        if Reason::is(first, Reason::Mismatch) {
+            self.compare(call);
+        }
         let step = match stopped.step {
             Some((lane, ordinal)) => format!("lane {lane}, step {ordinal}"),
             None => "no lane could go on".to_owned(),
         };
-        let name = |rank: u32| format!("rank {rank} (pid {})", self.bootstrap.pids()[rank as usize]);
+        let name = |rank: u32| self.bootstrap.name(rank as usize);
         let what = match stopped.waiting {
             Waiting::Entered { rank } => format!("{} to make the call", name(rank)),
             Waiting::Reached { rank, counter } => format!("{} to signal counter {counter}", name(rank)),
             Waiting::Message { from } => format!("a message from {}", name(from)),
             Waiting::Slot { to } => format!("{} to receive", name(to)),
+            Waiting::Sent { to } => format!("messages to {} to be on their way", name(to)),
             Waiting::Anything => "other ranks".to_owned(),
         };
         let error = match stopped.stop {
+            Stop::Unreadable { .. } | Stop::Aborted { .. } | Stop::Broken
+                if Reason::is(first, Reason::Died) =>
+            {
+                let waited =
+                    if let Stop::Aborted { waited, .. } = stopped.stop { waited } else { Duration::ZERO };
+                self.died(call, first.rank, waited)
+            }
             Stop::Deadline { waited } => Error::Deadline { call: call.number, rank, what, step, waited },
             Stop::Left { rank: left } => Error::Left { call: call.number, rank, left },
+            Stop::Broken => {
+                let (peer, what) = self.broken();
+                let peer = peer.map_or("another host".to_owned(), name);
+                Error::Broken { call: call.number, rank, peer, what }
+            }
             Stop::Unreadable { rank: peer, error } => {
                 let error = std::io::Error::from_raw_os_error(error).to_string();
                 Error::Unreadable { call: call.number, rank, peer, error }
@@ -586,18 +684,69 @@ impl Communicator {
         let why = error.to_string();
         take_back(&self.shared, &self.windows, reached, self.rank);
         // Ranks that are not in a call but allocate something hear of it there.
-        self.bootstrap.give_up(&why);
+        self.bootstrap.give_up(&why, first.rank, first.reason.get());
         self.failed = Some(why);
         error
     }
+
+    /// Which connection is of no more use, and why.
+    fn broken(&self) -> (Option<u32>, String) {
+        let faults = (0..self.size as u32).filter_map(|rank| Some((rank, self.ports.fault(rank)?)));
+        // What came and is wrong says more than that nothing comes any more.
+        match faults.max_by_key(|(_, fault)| **fault != Fault::Ended) {
+            Some((rank, Fault::Corrupt(what))) => (Some(rank), what.clone()),
+            Some((rank, Fault::Ended)) => (Some(rank), "it has ended".to_owned()),
+            None => (None, "it has ended".to_owned()),
+        }
+    }
+
+    /// Ranks that differ may be on different hosts. Shows what this one calls, and gives the others a moment to do the same.
+    #[cold]
+    fn compare(&self, call: &Call<'_>) {
+        let Some(tell) = &self.shared.crier.tell else { return };
+        tell(call.number);
+        let began = Instant::now();
+        while began.elapsed() < BURIAL_LIMIT && self.shared.difference(self.rank, call).is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn died(&self, call: &Call<'_>, died: u32, waited: Duration) -> Error {
+        let name = self.bootstrap.name(died as usize);
+        let what = call.header.to_string();
+        Error::Died { call: call.number, what, rank: self.rank as u32, died, name, waited }
+    }
+
+    /// A rank whose memory is gone is most likely dead. Whoever watches it says so in a moment.
+    #[cold]
+    fn bury(&self, rank: u32) -> Option<Reason> {
+        let began = Instant::now();
+        while began.elapsed() < BURIAL_LIMIT {
+            match self.shared.waiter.aborted() {
+                Some(code) => {
+                    return (code.rank == rank && Reason::is(code, Reason::Died)).then_some(Reason::Died);
+                }
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        None
+    }
 }
+
+/// What tells a call that compares lengths from the caller's own.
+const LONGEST: u32 = 3;
+/// What tells a barrier between hosts from the caller's own calls; whose tags are smaller.
+const BARRIER: u32 = 1 << 31;
+
+/// How long it may take to hear that a rank has died whose memory is gone.
+const BURIAL_LIMIT: Duration = Duration::from_millis(500);
 
 /// Waits until all ranks have entered the call, and learns from their headers what only they know: whether all buffers
 /// are symmetric, and how long the longest block is.
 #[cold]
 fn meet(shared: &Shared, call: &Call<'_>, fitted: &mut Fitted) -> Result<bool, Stopped> {
     let waited = shared.wait_for_all(call.number);
-    let differs = shared.doubt(call).filter(|stop| matches!(stop, Stop::Mismatch { .. }));
+    let differs = shared.differs(call);
     if let Err((stop, rank)) = waited.and(differs.map_or(Ok(()), |stop| Err((stop, 0)))) {
         return Err(Stopped { stop, step: None, waiting: Waiting::Entered { rank } });
     }
@@ -670,6 +819,7 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         // Whoever waits for this rank from now on waits in vain, and finds out by looking here. Nobody sleeps on it.
         let _ = self.shared.departures[self.rank].publish(1, 0);
+        self.bootstrap.calls = self.calls;
     }
 }
 

@@ -25,7 +25,7 @@ use crate::layout::LINE;
 use crate::line::Poll;
 use crate::memory::SharedMemory;
 use crate::shared::{Call, lines_at};
-use crate::wait::{AbortCode, Stop};
+use crate::wait::{AbortCode, Rest, Stop};
 use crate::window::Window;
 
 /// How many signals each rank can send to each other.
@@ -79,6 +79,11 @@ impl Communicator {
         self.usable()?;
         if window.owner() != self.identity {
             return Err(Error::Misuse("a window of another communicator cannot be opened here".to_owned()));
+        }
+        if self.spans_hosts {
+            return Err(Error::Misuse(
+                "a window is opened to ranks of one host, and these are on several".to_owned(),
+            ));
         }
         if self.signals.is_none() {
             let header = Header::allocating(What::Window, 0, SIGNALS, Elements::BYTES);
@@ -173,11 +178,11 @@ impl<T: Data> Open<'_, T> {
         let counter = signals.counters[to * size + rank];
         let here = || if counter.has_reached(wanted) { Poll::Ready } else { Poll::Pending };
         let shared = &self.comm.shared;
-        let doubt = || {
+        let doubt = |_| {
             let left = shared.departures[rank].poll(1, 0, 1) == Poll::Ready && !counter.has_reached(wanted);
             left.then_some(Stop::Left { rank: rank as u32 })
         };
-        match shared.waiter.wait_doubting(Some(counter.line()), here, doubt) {
+        match shared.waiter.wait_doubting(Rest::Line(counter.line()), here, doubt) {
             Ok(()) => {
                 signals.awaited[from] = wanted;
                 Ok(())
@@ -259,7 +264,7 @@ impl<T: Data> Drop for Open<'_, T> {
         self.comm.shared.waiter.abort(AbortCode { rank, reason });
         let why = format!("rank {rank} dropped a window that was open");
         take_back(&self.comm.shared, &self.comm.windows, [Some(self.window.number()), None], self.comm.rank);
-        self.comm.bootstrap.give_up(&why);
+        self.comm.bootstrap.give_up(&why, rank, reason.get());
         self.comm.failed = Some(why);
     }
 }

@@ -1,21 +1,24 @@
 //! How a communicator comes to be: ranks that have met lay out what they share and find out what the machine allows.
 
+use std::num::NonZeroU32;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::Communicator;
 use super::current::Current;
-use crate::bootstrap::Bootstrap;
+use crate::bootstrap::{Alarm, Bootstrap, News};
 use crate::choose::Table;
 use crate::counter::Counter;
 use crate::engine::Ports;
 use crate::error::Error;
+use crate::failure::Reason;
 use crate::kernels::Kernels;
 use crate::layout::LINE;
 use crate::reach;
-use crate::shared::{HEADERS, Shared, lines_at};
-use crate::wait::{Patience, Waiter};
+use crate::shared::{Crier, HEADERS, Shared, lines_at};
+use crate::wait::{AbortCode, Patience, Waiter};
+use crate::wire::Courier;
 
 /// How a communicator behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +30,24 @@ pub struct Options {
     pub spin: Option<bool>,
     /// Whether peers' ordinary memory is read by the kernel, which saves a copy. Unset: where it is allowed and faster.
     pub single_copy: Option<bool>,
+    /// After how long people are told whom a call waits for. 10 s unless set.
+    pub warn_after: Duration,
+    /// Connections to each rank on another host.
+    pub streams: u32,
+    /// Whether what goes between hosts is encrypted with the job's secret. If not it is checked against change by accident.
+    pub encrypt: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { deadline: Duration::from_secs(300), spin: None, single_copy: None }
+        Self {
+            deadline: Duration::from_secs(300),
+            warn_after: Duration::from_secs(10),
+            spin: None,
+            single_copy: None,
+            streams: 2,
+            encrypt: false,
+        }
     }
 }
 
@@ -55,6 +71,52 @@ pub fn on_threads<T: Send>(
     .collect()
 }
 
+fn courier(size: usize) -> Result<Courier, Error> {
+    Courier::new(size).map_err(|error| Error::Misuse(format!("cannot watch connections: {error}")))
+}
+
+/// What a rank does at once when it hears of others, on its steward's thread: it puts what they cannot say themselves where
+/// the ranks of this host look.
+fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> Alarm {
+    let (rank, hosts) = (bootstrap.rank(), bootstrap.hosts());
+    let (waiter, departures) = (shared.waiter, shared.departures.clone());
+    let headers = shared.headers.clone();
+    let is_elsewhere: Vec<bool> = hosts.iter().map(|host| *host != hosts[rank]).collect();
+    let answer = own_call(shared, rank);
+    Box::new(move |news| {
+        match *news {
+            News::Died { rank } => {
+                waiter.abort(AbortCode { rank, reason: Reason::Died.code() });
+            }
+            News::Failed { culprit: rank, reason, .. } => {
+                if let Some(reason) = NonZeroU32::new(reason) {
+                    waiter.abort(AbortCode { rank, reason });
+                }
+            }
+            News::Left { rank, calls } if is_elsewhere[rank as usize] => {
+                departures[rank as usize].follow(1, 0, &[u64::from(calls), 0, 0, 0, 0, 0, 0]);
+            }
+            News::Calls { rank, number, signature, words } if is_elsewhere[rank as usize] => {
+                headers[rank as usize * HEADERS + number as usize % HEADERS]
+                    .follow(number, signature, &words);
+                return answer(number);
+            }
+            News::Left { .. } | News::Calls { .. } => {}
+        }
+        None
+    })
+}
+
+/// What this rank calls under a number, if it does, as news for other hosts.
+fn own_call(shared: &Shared, rank: usize) -> impl Fn(u32) -> Option<News> + Send + 'static {
+    let own: Vec<_> = shared.headers[rank * HEADERS..][..HEADERS].to_vec();
+    move |number| {
+        let header = own[number as usize % HEADERS];
+        let signature = header.signature_at(number)?;
+        Some(News::Calls { rank: rank as u32, number, signature, words: header.announcement() })
+    }
+}
+
 impl Communicator {
     /// A group whose ranks are threads of this process: one end each, to be moved to its thread.
     pub fn threads(size: usize, options: Options) -> Result<Vec<Communicator>, Error> {
@@ -70,7 +132,7 @@ impl Communicator {
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
         // Neighbouring lines are fetched in pairs, so what different ranks write is kept two lines apart.
         let apart = |position: usize| position * 2 * LINE;
-        let headers = apart(3 + size);
+        let headers = apart(2 + size);
         let control = bootstrap.share("weft: headers", headers + size * HEADERS * LINE, options.deadline)?;
         let line = |at: usize| &lines_at(&control, at, 1)[0];
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -78,7 +140,13 @@ impl Communicator {
         let patience =
             if spin { Patience::dedicated(options.deadline) } else { Patience::crowded(options.deadline) };
         let kernels = Kernels::detect();
-        let shared = Shared {
+        let hosts = bootstrap.hosts().to_vec();
+        let here: Vec<bool> = hosts.iter().map(|host| *host == hosts[rank]).collect();
+        let spans_hosts = here.contains(&false);
+        let names = (0..size).map(|rank| bootstrap.name(rank)).collect();
+        let mut shared = Shared {
+            here,
+            crier: Crier::new(rank as u32, options.warn_after, names),
             headers: lines_at(&control, headers, size * HEADERS).iter().map(Counter::new).collect(),
             departures: (0..size).map(|rank| Counter::new(line(apart(2 + rank)))).collect(),
             waiter: Waiter::new(line(0), line(apart(1)), patience),
@@ -87,8 +155,16 @@ impl Communicator {
             copy: kernels.copy(),
             pids: bootstrap.pids().to_vec(),
         };
-        let table = Table::agreed(&mut bootstrap, line(apart(2 + size)), options.deadline)?;
-        let readable = reach::probe(&mut bootstrap, options.single_copy, options.deadline)?;
+        if spans_hosts {
+            let (call, tell) = (own_call(&shared, rank), bootstrap.teller());
+            shared.crier.tell = Some(Box::new(move |number| call(number).into_iter().for_each(&tell)));
+        }
+        bootstrap.set_alarm(alarm(&shared, &bootstrap));
+        let table = Table::agreed(&mut bootstrap, options.deadline)?;
+        let readable = !spans_hosts
+            && bootstrap.knows_pids()
+            && reach::probe(&mut bootstrap, options.single_copy, options.deadline)?;
+        let courier = if spans_hosts { Some(Box::new(courier(size)?)) } else { None };
         Ok(Communicator {
             rank,
             size,
@@ -97,7 +173,9 @@ impl Communicator {
             calls: 0,
             failed: None,
             engines: Vec::new(),
-            ports: Ports::new(),
+            ports: Ports::new(courier),
+            hosts,
+            spans_hosts,
             table,
             readable,
             chosen: Vec::new(),

@@ -1,12 +1,15 @@
 //! Running lanes: what each step waits for, and which lane goes on.
 
+use std::os::fd::AsFd;
+
 use super::ports::Ports;
 use super::state::State;
 use super::step::words_of;
 use super::{Run, Stopped, Tracer, Waiting};
 use crate::compile::{Instruction, Need};
 use crate::line::{Line, Poll};
-use crate::wait::Stop;
+use crate::wait::{Rest, Stop};
+use crate::wire::Courier;
 
 /// Where a lane is.
 #[derive(Clone, Copy, Default)]
@@ -34,7 +37,7 @@ impl State {
             _ => self.run_lanes(run, ports, tracer),
         };
         self.round = self.round.wrapping_add(run.program.tiles as u32);
-        ran
+        ran.and_then(|()| see_off(run, ports))
     }
 
     /// The only lane: each wait is a wait.
@@ -70,10 +73,18 @@ impl State {
         loop {
             let mut running = false;
             let mut failed = None;
+            let rest = ports.courier.as_ref().map(|courier| courier.watched());
+            let rest = rest.as_ref().map_or(Rest::Time, |watched| Rest::Socket(watched.as_fd()));
             let waited = run.shared.waiter.wait_doubting(
-                None,
+                rest,
                 || {
                     let mut progress = Poll::Pending;
+                    if let Some(courier) = &mut ports.courier {
+                        courier.progress(None);
+                        if courier.fault(None).is_some() {
+                            return Poll::Broken;
+                        }
+                    }
                     running = false;
                     for lane in 0..self.lanes.len() {
                         match self.run_ready(run, ports, lane, tracer) {
@@ -89,7 +100,7 @@ impl State {
                     }
                     if running { progress } else { Poll::Ready }
                 },
-                || run.shared.doubt(run.call),
+                |waited| run.shared.doubt(run.call, waited, None),
             );
             waited.map_err(|stop| {
                 let (step, waiting) = self.stuck(run, ports);
@@ -182,8 +193,27 @@ impl State {
         need: &Need,
     ) -> Result<(), Box<Stopped>> {
         let (line, waiting) = self.awaited(run, ports, need);
-        let poll = || self.poll_need(run, ports, tile, instruction.bytes, need);
-        let waited = run.shared.waiter.wait_doubting(Some(line), poll, || run.shared.doubt(run.call));
+        let watched = ports.courier.as_ref().filter(|courier| line.is_none() || !courier.is_idle());
+        let watched = watched.map(|courier| courier.watched());
+        let rest = match (&watched, line) {
+            (Some(watched), _) => Rest::Socket(watched.as_fd()),
+            (None, Some(line)) => Rest::Line(line),
+            (None, None) => Rest::Time,
+        };
+        let poll = || {
+            let poll = self.poll_need(run, ports, tile, instruction.bytes, need);
+            match (&mut ports.courier, poll) {
+                (Some(courier), Poll::Pending) => {
+                    courier.progress(waiting.elsewhere(run));
+                    let broken = courier.fault(waiting.elsewhere(run)).is_some();
+                    let poll = self.poll_need(run, ports, tile, instruction.bytes, need);
+                    if broken && poll == Poll::Pending { Poll::Broken } else { poll }
+                }
+                (_, poll) => poll,
+            }
+        };
+        let doubt = |waited| run.shared.doubt(run.call, waited, Some(&waiting));
+        let waited = run.shared.waiter.wait_doubting(rest, poll, doubt);
         waited.map_err(|stop| Box::new(Stopped { stop, step: Some((0, instruction.ordinal)), waiting }))
     }
 
@@ -227,28 +257,81 @@ impl State {
                 let has_credit = ports.senders[end as usize].fifo.has_credit();
                 if has_credit { Poll::Ready } else { Poll::Pending }
             }
+            Need::Arrival { end } => match ports.courier.as_ref().and_then(|courier| courier.message(end)) {
+                None => Poll::Pending,
+                Some((found, _, length)) => {
+                    let fits = length == bytes || run.program.shape.uneven.is_some();
+                    if found == signature && fits { Poll::Ready } else { Poll::Mismatch { found } }
+                }
+            },
+            Need::Room { end } => {
+                let has_room = ports.courier.as_ref().is_some_and(|courier| courier.has_room(end));
+                if has_room { Poll::Ready } else { Poll::Pending }
+            }
         }
     }
 
-    /// The line to watch for a need, and its name.
+    /// The line to watch for a need, if it is one of this host's, and its name.
     #[inline]
-    fn awaited(&self, run: &Run<'_>, ports: &Ports, need: &Need) -> (&'static Line, Waiting) {
+    fn awaited(&self, run: &Run<'_>, ports: &Ports, need: &Need) -> (Option<&'static Line>, Waiting) {
         match *need {
             Need::Entered { rank } => {
-                (run.shared.header(rank as usize, run.call.number).line(), Waiting::Entered { rank })
+                let line = run.shared.header(rank as usize, run.call.number).line();
+                (Some(line), Waiting::Entered { rank })
             }
             Need::Reached { rank, counter, .. } => {
-                (self.counter(rank, counter).line(), Waiting::Reached { rank, counter })
+                (Some(self.counter(rank, counter).line()), Waiting::Reached { rank, counter })
             }
             Need::Message { end } => {
                 let receiver = &ports.receivers[end as usize];
-                (receiver.fifo.arrival_line(), Waiting::Message { from: receiver.from })
+                (Some(receiver.fifo.arrival_line()), Waiting::Message { from: receiver.from })
             }
             Need::Credit { end } => {
                 let sender = &ports.senders[end as usize];
-                (sender.fifo.credit_line(), Waiting::Slot { to: sender.to })
+                (Some(sender.fifo.credit_line()), Waiting::Slot { to: sender.to })
+            }
+            Need::Arrival { end } => {
+                let from = ports.courier.as_ref().map_or(0, |courier| courier.source(end));
+                (None, Waiting::Message { from })
+            }
+            Need::Room { end } => {
+                let to = ports.courier.as_ref().map_or(0, |courier| courier.target(end));
+                (None, Waiting::Slot { to })
             }
         }
+    }
+}
+
+/// Waits until everything that goes to other hosts is on its way: nobody carries it when the call is over.
+#[inline]
+fn see_off(run: &Run<'_>, ports: &mut Ports) -> Result<(), Box<Stopped>> {
+    match &mut ports.courier {
+        Some(courier) if !courier.is_idle() => see_off_by(run, courier),
+        _ => Ok(()),
+    }
+}
+
+#[cold]
+fn see_off_by(run: &Run<'_>, courier: &mut Courier) -> Result<(), Box<Stopped>> {
+    let waiting = Waiting::Sent { to: courier.awaited().unwrap_or(run.rank) };
+    let watched = courier.watched();
+    let poll = || {
+        courier.progress(None);
+        match (courier.is_idle(), courier.fault(None)) {
+            (true, _) => Poll::Ready,
+            (false, Some(_)) => Poll::Broken,
+            (false, None) => Poll::Pending,
+        }
+    };
+    let doubt = |waited| run.shared.doubt(run.call, waited, Some(&waiting));
+    let waited = run.shared.waiter.wait_doubting(Rest::Socket(watched.as_fd()), poll, doubt);
+    waited.map_err(|stop| Box::new(Stopped { stop, step: None, waiting }))
+}
+
+impl Waiting {
+    /// The rank on another host that is waited for.
+    fn elsewhere(&self, run: &Run<'_>) -> Option<u32> {
+        self.rank().filter(|&rank| !run.shared.is_here(rank))
     }
 }
 

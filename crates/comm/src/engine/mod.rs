@@ -169,8 +169,24 @@ pub(crate) enum Waiting {
     Slot {
         to: u32,
     },
+    /// That what was put out for a rank elsewhere is on its way.
+    Sent {
+        to: u32,
+    },
     /// Any of several lanes.
     Anything,
+}
+
+impl Waiting {
+    /// The rank that is waited for, if it is one.
+    pub(crate) fn rank(&self) -> Option<u32> {
+        match *self {
+            Waiting::Entered { rank } | Waiting::Reached { rank, .. } => Some(rank),
+            Waiting::Message { from } => Some(from),
+            Waiting::Slot { to } | Waiting::Sent { to } => Some(to),
+            Waiting::Anything => None,
+        }
+    }
 }
 
 /// Is told each step when its inputs are there and nothing has been published, and when it is done. An ear; costs nothing

@@ -54,11 +54,11 @@ impl PacketStep {
         let source = |source: &Source| match source {
             Source::Memory(address) => own(address),
             Source::Packet(end) => Some(Operand::Packet(*end)),
-            Source::Slot(_) => None,
+            Source::Slot(_) | Source::Wire(_) => None,
         };
         let target = |target: &Target| match target {
             Target::Memory(address) => own(address),
-            Target::Slot(_) => None,
+            Target::Slot(_) | Target::Wire(_) => None,
         };
         if !can || !needs.iter().all(is_simple) {
             return None;

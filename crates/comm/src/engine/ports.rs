@@ -3,11 +3,14 @@
 // Slots are addresses in mapped memory.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
+
 use crate::fifo::{Receiver, Sender};
 use crate::layout::{FifoPlace, Fifos, LINE, Layout, PACKET_WORDS};
 use crate::line::Line;
 use crate::memory::SharedMemory;
 use crate::shared::lines_at;
+use crate::wire::{Courier, Fault};
 
 /// The ends, and what messages need on their way.
 pub(crate) struct Ports {
@@ -25,6 +28,8 @@ pub(crate) struct Ports {
     pub(super) pieces: Vec<u8>,
     pub(super) piece_sources: Vec<*const u8>,
     pub(super) piece_targets: Vec<*mut u8>,
+    /// The ends of FIFOs that leave the host, if any rank is elsewhere.
+    pub(super) courier: Option<Box<Courier>>,
     /// Unmapped last: the ends point into it.
     _memories: Vec<SharedMemory>,
 }
@@ -85,9 +90,10 @@ impl Bulk {
 }
 
 impl Ports {
-    /// No ends yet.
-    pub(crate) fn new() -> Self {
+    /// No ends yet; with a courier if ranks are on several hosts.
+    pub(crate) fn new(courier: Option<Box<Courier>>) -> Self {
         Self {
+            courier,
             fifos: Fifos::default(),
             ends: Vec::new(),
             senders: Vec::new(),
@@ -103,7 +109,7 @@ impl Ports {
     }
 
     /// Places a plan among the FIFOs there are. Call [`Ports::open`] with memory for those that are new.
-    pub(crate) fn place(&mut self, plan: &weftlink_plan::Verified) -> Layout {
+    pub(crate) fn place(&mut self, plan: &weftlink_plan::Verified, hosts: &[u32], here: u32) -> Layout {
         let lanes = plan.programs.iter().flat_map(|program| &program.lanes);
         let operands =
             lanes.flat_map(|lane| lane.steps()).map(|step| step.inputs.len().max(step.outputs.len()));
@@ -113,13 +119,45 @@ impl Ports {
         self.targets.resize(operands, std::ptr::null_mut());
         self.piece_sources.reserve(operands);
         self.piece_targets.reserve(operands);
-        Layout::new(plan, &mut self.fifos)
+        Layout::new(plan, &mut self.fifos, hosts, here)
+    }
+
+    /// The ranks elsewhere that a plan's new FIFOs lead to or come from, and to which there is no connection yet.
+    pub(crate) fn unconnected(&self, layout: &Layout, rank: u32) -> BTreeSet<u32> {
+        let Some(courier) = &self.courier else { return BTreeSet::new() };
+        let places = &self.fifos.places()[layout.new_fifos.clone()];
+        let other = |place: &FifoPlace| match (place.source == rank, place.target == rank) {
+            (true, _) => Some(place.target),
+            (_, true) => Some(place.source),
+            _ => None,
+        };
+        let crossing = places.iter().filter(|place| place.crosses).filter_map(other);
+        crossing.filter(|&peer| !courier.is_connected(peer)).collect()
+    }
+
+    /// What is wrong with the connection to a rank, if anything is.
+    pub(crate) fn fault(&self, rank: u32) -> Option<&Fault> {
+        self.courier.as_ref()?.fault(Some(rank)).map(|(_, fault)| fault)
+    }
+
+    /// The connections to ranks elsewhere.
+    pub(crate) fn courier(&mut self) -> Option<&mut Courier> {
+        self.courier.as_deref_mut()
     }
 
     /// Opens this rank's ends of a plan's new FIFOs, in the plan's memory, and keeps that.
     pub(crate) fn open(&mut self, layout: &Layout, rank: u32, memory: SharedMemory) {
         for number in layout.new_fifos.clone() {
             let place = &self.fifos.places()[number];
+            let (depth, bytes) = (place.depth, place.message_bytes_max);
+            if place.crosses && [place.source, place.target].contains(&rank) {
+                let Some(courier) = &mut self.courier else { unreachable!("ranks are on several hosts") };
+                self.ends.push(match place.source == rank {
+                    true => courier.open_outgoing(number, place.target, depth, bytes),
+                    false => courier.open_incoming(number, place.source, depth, bytes),
+                });
+                continue;
+            }
             let end = if place.source == rank {
                 self.senders.push(SendEnd::new(place, &memory));
                 self.senders.len() - 1

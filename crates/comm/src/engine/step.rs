@@ -48,6 +48,13 @@ impl State {
         for &end in &instruction.releases {
             waiter.wake(ports.receivers[end as usize].release(taken));
         }
+        if let Some(courier) = &mut ports.courier {
+            instruction.wires_out.iter().for_each(|&end| courier.put(end, signature, instruction.bytes));
+            instruction.wires_in.iter().for_each(|&end| courier.release(end));
+            if !instruction.wires_out.is_empty() || !instruction.wires_in.is_empty() {
+                courier.flush();
+            }
+        }
         Ok(())
     }
 
@@ -72,6 +79,10 @@ impl State {
                 },
                 Source::Slot(end) => ports.receivers[end as usize].place(),
                 Source::Packet(end) => ports.receivers[end as usize].packet.as_mut_ptr().cast(),
+                Source::Wire(end) => {
+                    let message = ports.courier.as_ref().and_then(|courier| courier.message(end));
+                    message.map_or(std::ptr::null_mut(), |(_, place, _)| place.cast_mut())
+                }
             };
             ports.sources[sources] = address.cast_const();
             sources += 1;
@@ -84,6 +95,9 @@ impl State {
                     _ => unreachable!("a plan that writes to peers runs in windows only"),
                 },
                 Target::Slot(end) => ports.senders[end as usize].place(),
+                Target::Wire(end) => {
+                    ports.courier.as_mut().map_or(std::ptr::null_mut(), |courier| courier.room(end))
+                }
             };
             ports.targets[targets] = address;
             targets += 1;
@@ -123,7 +137,7 @@ impl State {
                 Base::Foreign(at) => Some((address.base / 3, at)),
                 _ => None,
             },
-            Source::Slot(_) | Source::Packet(_) => None,
+            Source::Slot(_) | Source::Packet(_) | Source::Wire(_) => None,
         };
         let read = |(rank, at): (u32, u64), target: *mut u8, bytes: usize| {
             // SAFETY: the target is this rank's, with room for as many bytes, and nobody else touches it.

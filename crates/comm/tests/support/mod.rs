@@ -112,6 +112,9 @@ impl Rank {
 
         let (id, plan) = match self.plan(case, is_symmetric) {
             Ok(found) => found,
+            Err(Error::Misuse(why)) if why.contains("between hosts") => {
+                return Err("the plan does more between hosts than send and receive");
+            }
             Err(error) => panic!("{case}: {error}"),
         };
         if is_multiplied_elsewhere(case)

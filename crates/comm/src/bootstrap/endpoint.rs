@@ -1,0 +1,349 @@
+//! Where a rank can be found as long as it is in some group, and the thread that keeps watch: the *steward*.
+//!
+//! The steward waits for whatever happens first. Somebody comes: a helper thread hears what it wants, so that one that says
+//! nothing holds up nobody; there are few helpers, and each has little time. A neighbour says something: its group takes it
+//! in. A neighbour's process or connection ends: its group is told. The process is watched where the kernel lets us (a pidfd),
+//! because a child that it forked may keep the connection open.
+//!
+//! Who came and proved to be of this job waits in a list until the rank asks for it. Others leave a note, for messages about
+//! ranks that are missing, and nothing else.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::net::AddressFamily;
+use rustix::net::sockopt::{socket_domain, socket_peercred};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::address::{Listener, call_abstract, call_tcp, listen_abstract};
+use super::channel::{Broken, Channel};
+use super::deadline::Deadline;
+use super::error::BootstrapError;
+use super::group::{Group, Link};
+use super::host::Host;
+use super::message::{Contact, Introduction, Message};
+use super::secret::{Token, random_number};
+
+/// How long one that came may take to say who it is.
+pub(super) const HELLO_LIMIT: Duration = Duration::from_secs(5);
+/// How many may be saying it at the same time.
+const HELPERS_MAX: usize = 64;
+/// How many may wait to be asked for.
+const ARRIVALS_MAX: usize = 8192;
+/// A retrying stranger must not fill the memory.
+const NOTES_MAX: usize = 8;
+/// How often those who wait for somebody to come look at what else may have happened.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Where one rank is found.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    inner: Arc<Inner>,
+    thread: Option<JoinHandle<()>>,
+    /// The name of the socket for those on the same host.
+    name: Vec<u8>,
+    /// Of the process that made it. A process that was forked off has no steward, and must not touch anything.
+    pid: u32,
+}
+
+#[derive(Debug)]
+struct Inner {
+    token: Token,
+    host: Host,
+    /// Written to when something is to be watched that was not.
+    wake: OwnedFd,
+    quit: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    listeners: Vec<Arc<Listener>>,
+    links: Vec<(Arc<Link>, Weak<Group>)>,
+    arrivals: VecDeque<(Introduction, Channel)>,
+    helpers: usize,
+    notes: Vec<String>,
+}
+
+impl Endpoint {
+    pub(super) fn new(token: &Token, host: Host) -> Result<Endpoint, BootstrapError> {
+        let failed = |what: &'static str| move |error: io::Error| failed(what, &error);
+        let name = format!("weft-{:016x}{:016x}", random_number()?, random_number()?).into_bytes();
+        let listener = Listener::Unix(listen_abstract(&name).map_err(failed("listen for the others"))?);
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = wake.map_err(|error| failed("make an eventfd")(error.into()))?;
+        let inner = Arc::new(Inner {
+            token: token.clone(),
+            host,
+            wake,
+            quit: AtomicBool::new(false),
+            state: Mutex::new(State { listeners: vec![Arc::new(listener.with_room())], ..State::default() }),
+            changed: Condvar::new(),
+        });
+        let steward = Arc::clone(&inner);
+        let thread = std::thread::Builder::new().name("weft-steward".to_owned());
+        let thread = thread.spawn(move || steward.keep_watch()).map_err(failed("start a thread"))?;
+        Ok(Endpoint { inner, thread: Some(thread), name, pid: std::process::id() })
+    }
+
+    /// Whether this process made it, and has not got it from one that forked it off.
+    pub(super) fn is_ours(&self) -> bool {
+        std::process::id() == self.pid
+    }
+
+    /// How others find this process.
+    pub(super) fn contact(&self, addresses: Vec<std::net::SocketAddr>) -> Contact {
+        Contact { pid: self.pid, host: self.inner.host.clone(), name: self.name.clone(), addresses }
+    }
+
+    /// Hears whoever comes there, too.
+    pub(super) fn listen(&self, listener: Listener) -> Arc<Listener> {
+        let listener = Arc::new(listener.with_room());
+        self.inner.state().listeners.push(Arc::clone(&listener));
+        self.inner.wake();
+        listener
+    }
+
+    /// The same for a TCP socket. Returns its port.
+    pub(super) fn listen_tcp(&self, listener: TcpListener) -> Result<u16, BootstrapError> {
+        let address = listener.local_addr().map_err(|error| failed("listen for the others", &error))?;
+        self.listen(Listener::Tcp(listener));
+        Ok(address.port())
+    }
+
+    pub(super) fn stop_listening(&self, listener: &Arc<Listener>) {
+        self.inner.state().listeners.retain(|other| !Arc::ptr_eq(listener, other));
+        self.inner.wake();
+    }
+
+    /// Watches over all links of a group.
+    pub(super) fn watch(&self, group: &Arc<Group>) {
+        for link in group.links() {
+            // What came with the last message that was read before is here already, and no poll would tell.
+            self.inner.attend(link, &Arc::downgrade(group), false);
+            if !link.has_ended.load(Ordering::Relaxed) {
+                self.inner.state().links.push((Arc::clone(link), Arc::downgrade(group)));
+            }
+        }
+        self.inner.wake();
+    }
+
+    /// No longer.
+    pub(super) fn unwatch(&self, group: &Arc<Group>) {
+        let gone = Arc::downgrade(group);
+        self.inner.state().links.retain(|(_, group)| !Weak::ptr_eq(group, &gone));
+        self.inner.wake();
+    }
+
+    /// Waits for somebody who comes for something. `over` tells why nobody will.
+    pub(super) fn expect<T>(
+        &self,
+        deadline: Deadline,
+        mut wanted: impl FnMut(&Introduction) -> Option<T>,
+        mut over: impl FnMut() -> Result<(), BootstrapError>,
+    ) -> Result<Option<(T, Channel)>, BootstrapError> {
+        let mut state = self.inner.state();
+        loop {
+            let mut found = None;
+            let position = state.arrivals.iter().position(|(introduction, _)| {
+                found = wanted(introduction);
+                found.is_some()
+            });
+            if let (Some(position), Some(found)) = (position, found) {
+                let arrived = state.arrivals.remove(position);
+                return Ok(arrived.map(|(_, channel)| (found, channel)));
+            }
+            let Some(left) = deadline.left() else { return Ok(None) };
+            drop(state);
+            over()?;
+            state = self.inner.state();
+            let waited = self.inner.changed.wait_timeout(state, left.min(TICK));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Goes to a rank and says what for.
+    pub(super) fn dial(
+        &self,
+        contact: &Contact,
+        introduction: &Introduction,
+        deadline: Deadline,
+    ) -> Result<Channel, Broken> {
+        let introduce = |socket: OwnedFd, deadline: Deadline| {
+            let channel = Channel::dial(socket, &self.inner.token, deadline)?;
+            channel.send(&Message::Introduction(introduction.clone()), None, deadline)?;
+            Ok(channel)
+        };
+        if contact.host.is_same(&self.inner.host) {
+            return introduce(call_abstract(&contact.name, deadline)?, deadline);
+        }
+        let mut last = Broken::Strange("it told no address".to_owned());
+        for &address in &contact.addresses {
+            let called = call_tcp(address, deadline);
+            let tried = called
+                .map_err(|error| Broken::Strange(format!("{address}: {error}")))
+                .and_then(|stream| introduce(stream.into(), deadline.or_within(HELLO_LIMIT)));
+            match tried {
+                Ok(channel) => return Ok(channel),
+                Err(broken) => last = broken,
+            }
+        }
+        Err(last)
+    }
+
+    /// What strangers wanted.
+    pub(super) fn notes(&self) -> Vec<String> {
+        self.inner.state().notes.clone()
+    }
+
+    /// A connection to a neighbour, with its process if that can be watched.
+    pub(super) fn link(&self, rank: u32, channel: Channel) -> Arc<Link> {
+        let is_local = socket_domain(&channel) == Ok(AddressFamily::UNIX);
+        // The kernel says who is at the other end, in our own numbers. It tells 0 for one whose number we cannot know.
+        let pid = if is_local { socket_peercred(&channel).ok().map(|peer| peer.pid) } else { None };
+        let other = pid.filter(|pid| pid.as_raw_nonzero().get() as u32 != self.pid);
+        let process = other.and_then(|pid: Pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Arc::new(Link { rank, channel, process, is_local, has_ended: AtomicBool::new(false) })
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if !self.is_ours() {
+            // The thread did not come along.
+            std::mem::forget(thread);
+            return;
+        }
+        self.inner.quit.store(true, Ordering::Release);
+        self.inner.wake();
+        let _ = thread.join();
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    fn keep_watch(self: &Arc<Self>) {
+        while !self.quit.load(Ordering::Acquire) {
+            let (listeners, links) = {
+                let state = self.state();
+                // Those who come when all helpers are busy wait in the kernel's queue.
+                let listeners = if state.has_helpers() { state.listeners.clone() } else { Vec::new() };
+                (listeners, state.links.clone())
+            };
+            let mut watched = vec![PollFd::new(&self.wake, PollFlags::IN)];
+            watched.extend(listeners.iter().map(|listener| PollFd::new(&**listener, PollFlags::IN)));
+            for (link, _) in &links {
+                watched.push(PollFd::new(&link.channel, PollFlags::IN));
+                // Every link has two places; one whose process cannot be watched has its connection twice.
+                let process = link.process.as_ref().map_or(link.channel.as_fd(), AsFd::as_fd);
+                watched.push(PollFd::from_borrowed_fd(process, PollFlags::IN));
+            }
+            if poll(&mut watched, None).is_err() {
+                continue;
+            }
+            let happened: Vec<bool> = watched.iter().map(|place| !place.revents().is_empty()).collect();
+            drop(watched);
+            if happened[0] {
+                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+            }
+            for (listener, _) in listeners.iter().zip(&happened[1..]).filter(|(_, happened)| **happened) {
+                self.admit(listener);
+            }
+            for (places, (link, group)) in happened[1 + listeners.len()..].chunks_exact(2).zip(&links) {
+                if places.contains(&true) {
+                    let process_ended = places[1] && link.process.is_some();
+                    self.attend(link, group, process_ended);
+                }
+            }
+        }
+    }
+
+    /// Takes in what a neighbour said, and that it is gone.
+    fn attend(&self, link: &Arc<Link>, group: &Weak<Group>, process_ended: bool) {
+        let (heard, mut has_ended) = match link.channel.receive_ready() {
+            Ok(heard) => (heard, process_ended),
+            Err((heard, _)) => (heard, true),
+        };
+        match group.upgrade() {
+            Some(group) => {
+                heard.into_iter().for_each(|message| group.hear(link, message));
+                if has_ended {
+                    group.lose(link);
+                }
+            }
+            None => has_ended = true,
+        }
+        if has_ended {
+            self.state().links.retain(|(other, _)| !Arc::ptr_eq(link, other));
+        }
+    }
+
+    /// Lets everybody in who has come, as far as there are helpers.
+    fn admit(self: &Arc<Self>, listener: &Listener) {
+        while self.state().has_helpers()
+            && let Ok(socket) = listener.accept()
+        {
+            self.state().helpers += 1;
+            let inner = Arc::clone(self);
+            let helper = std::thread::Builder::new().name("weft-helper".to_owned());
+            // A thread that cannot be started is one that has come to its end.
+            if helper.spawn(move || inner.hear_out(socket)).is_err() {
+                self.state().helpers -= 1;
+            }
+        }
+    }
+
+    /// Hears what somebody wants who has come.
+    fn hear_out(&self, socket: OwnedFd) {
+        let deadline = Deadline::new(HELLO_LIMIT);
+        let heard = Channel::answer(socket, &self.token, deadline)
+            .and_then(|channel| Ok((channel.receive(deadline)?.0, channel)));
+        let mut state = self.state();
+        state.helpers -= 1;
+        match heard {
+            Ok((Message::Introduction(introduction), channel)) => {
+                state.arrivals.push_back((introduction, channel));
+            }
+            Ok(_) | Err(Broken::Ended | Broken::Late) => {}
+            Err(Broken::Stranger(refusal)) => {
+                state.note(refusal.to_string());
+            }
+            Err(Broken::Strange(what)) => state.note(what),
+        }
+        drop(state);
+        self.changed.notify_all();
+        self.wake();
+    }
+}
+
+impl State {
+    fn has_helpers(&self) -> bool {
+        self.helpers < HELPERS_MAX && self.arrivals.len() < ARRIVALS_MAX
+    }
+
+    fn note(&mut self, what: String) {
+        if self.notes.len() < NOTES_MAX && !self.notes.contains(&what) {
+            self.notes.push(what);
+        }
+    }
+}
+
+fn failed(what: &str, error: &io::Error) -> BootstrapError {
+    BootstrapError::BadCall { what: format!("cannot {what}: {error}") }
+}

@@ -1,0 +1,88 @@
+//! Which host a process is on, as its kernel tells: never guessed from names or the environment, which are the same in
+//! cloned machines and different in containers of one.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::BootstrapError;
+use super::secret::random_number;
+
+/// A host, as far as processes can share memory: one running kernel, and one network namespace, because sockets by
+/// which memory is handed over are found in that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// For people.
+    name: String,
+    /// The kernel's own number, fresh at every boot.
+    boot: String,
+    /// The namespaces this process is in, by number.
+    network: u64,
+    processes: u64,
+    /// Tells this process's host from that of any other although it may be the same; 0 if it should not.
+    apart: u64,
+}
+
+impl Host {
+    /// The host of this process. Where the kernel does not tell which that is, nobody else is on it.
+    pub(super) fn here() -> Result<Host, BootstrapError> {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = boot.trim().to_owned();
+        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let apart = if boot.is_empty() { random_number()? | 1 } else { 0 };
+        Ok(Host { name, boot, network: namespace("net"), processes: namespace("pid"), apart })
+    }
+
+    /// The same, but on its own: what is there can only be reached through the network.
+    pub(super) fn apart(self, number: u64) -> Host {
+        Host { apart: number, ..self }
+    }
+
+    /// Whether processes on both can share memory.
+    pub(super) fn is_same(&self, other: &Host) -> bool {
+        (&self.boot, self.network, self.apart) == (&other.boot, other.network, other.apart)
+    }
+
+    /// Whether both call a process by the same number.
+    pub(super) fn knows_pids_of(&self, other: &Host) -> bool {
+        self.boot == other.boot && self.processes == other.processes
+    }
+
+    /// The same host for those who found each other by a path, whatever their networks.
+    pub(super) fn anywhere(self) -> Host {
+        Host { network: 0, ..self }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// The number of a namespace of this process, from a link such as `net:[4026531840]`; 0 if it does not tell.
+fn namespace(kind: &str) -> u64 {
+    let link = std::fs::read_link(format!("/proc/self/ns/{kind}")).unwrap_or_default();
+    let digits: String = link.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_on_its_own_host() {
+        let here = Host::here().unwrap();
+        assert!(here.is_same(&Host::here().unwrap()));
+        assert!(here.knows_pids_of(&here) && here.network != 0);
+        let apart = here.clone().apart(7);
+        assert!(!here.is_same(&apart) && apart.is_same(&apart) && here.knows_pids_of(&apart));
+        assert!(!here.is_same(&Host { boot: "another".into(), ..here.clone() }));
+        assert!(
+            !here.is_same(&Host { network: 1, ..here.clone() }),
+            "sockets of other networks are not found"
+        );
+        assert!(here.is_same(&Host { processes: 1, ..here.clone() }), "memory is shared all the same");
+    }
+}

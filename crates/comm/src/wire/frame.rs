@@ -1,0 +1,122 @@
+//! What goes over a wire: frames, each a header and the payload of one message, or a header alone.
+//!
+//! ```text
+//! bytes   0       1..4   4..8   8..12      12..16      16..20   20..24   24..28     28..32
+//!         kind    0      fifo   sequence   signature   length   number   checksum   mark
+//! ```
+//!
+//! All numbers are little-endian. `sequence` numbers the messages of a FIFO and `number` the frames of a connection, so that
+//! one that is missing, doubled or moved is noticed; the checksum (CRC32C, of the header without it and of the payload) tells
+//! of any that was changed on its way. TCP's own checksum is 16 bits and ends at every network card that takes it over.
+//!
+//! On request frames are sealed instead: header and pieces of the payload one after the other, each with a tag in place of
+//! the checksum, under the keys that came out of the handshake.
+
+/// Bytes of a header.
+pub(super) const HEADER_BYTES: usize = 32;
+const MARK: u32 = u32::from_le_bytes(*b"weft");
+
+/// What a frame is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A message of a FIFO.
+    Message = 1,
+    /// All messages of a FIFO up to one have been read.
+    Released = 2,
+}
+
+/// A frame's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) kind: Kind,
+    pub(super) fifo: u32,
+    pub(super) sequence: u32,
+    pub(super) signature: u32,
+    pub(super) length: u32,
+    pub(super) number: u32,
+    pub(super) checksum: u32,
+}
+
+impl Header {
+    /// The header as it is sent, checksum included.
+    pub(super) fn pack(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0] = self.kind as u8;
+        let words = [self.fifo, self.sequence, self.signature, self.length, self.number, self.checksum, MARK];
+        for (place, word) in bytes[4..].chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// A header as it came; nothing if it is none.
+    pub(super) fn unpack(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
+        let word = |at: usize| bytes[at..].first_chunk::<4>().map_or(0, |four| u32::from_le_bytes(*four));
+        let kind = match bytes[..4] {
+            [1, 0, 0, 0] => Kind::Message,
+            [2, 0, 0, 0] => Kind::Released,
+            _ => return None,
+        };
+        (word(28) == MARK).then(|| Header {
+            kind,
+            fifo: word(4),
+            sequence: word(8),
+            signature: word(12),
+            length: word(16),
+            number: word(20),
+            checksum: word(24),
+        })
+    }
+
+    /// The checksum that belongs to this header and its payload.
+    pub(super) fn checksum_of(&self, payload: &[u8]) -> u32 {
+        let header = Header { checksum: 0, ..*self }.pack();
+        crc32c::crc32c_append(crc32c::crc32c(&header), payload)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: Header = Header {
+        kind: Kind::Message,
+        fifo: 1,
+        sequence: u32::MAX,
+        signature: 0xdead_beef,
+        length: 65_536,
+        number: 7,
+        checksum: 9,
+    };
+
+    #[test]
+    fn a_header_survives_packing() {
+        for kind in [Kind::Message, Kind::Released] {
+            let header = Header { kind, ..HEADER };
+            assert_eq!(Header::unpack(&header.pack()), Some(header));
+        }
+        assert_eq!(Header::unpack(&[0; HEADER_BYTES]), None);
+        assert_eq!(Header::unpack(&[0xff; HEADER_BYTES]), None);
+    }
+
+    #[test]
+    fn every_changed_bit_is_noticed() {
+        let payload: Vec<u8> = (0..200).collect();
+        let header = Header { checksum: HEADER.checksum_of(&payload), ..HEADER };
+        let is_right = |bytes: &[u8; HEADER_BYTES], payload: &[u8]| {
+            Header::unpack(bytes).is_some_and(|found| found.checksum == found.checksum_of(payload))
+        };
+        let packed = header.pack();
+        assert!(is_right(&packed, &payload));
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut changed = packed;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(!is_right(&changed, &payload), "bit {bit} of the header");
+        }
+        for bit in 0..payload.len() * 8 {
+            let mut changed = payload.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(!is_right(&packed, &changed), "bit {bit} of the payload");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Messages between ranks on different hosts: plans' FIFOs over TCP.
+//!
+//! A rank's *courier* has its ends of all FIFOs that leave the host (`ends.rs`) and several connections to each rank at their
+//! other ends (`stream.rs`). The rank's own thread does the carrying: it writes when a step has put something out, and reads
+//! while it waits. So there is no thread to wake, no lock, and a message goes from the sender's slot to the receiver's with
+//! the two copies that sockets cost. Messages of a FIFO take turns on the connections; each is complete before its
+//! successor is looked at.
+//!
+//! Before a call returns, everything it has put out is in the kernel's hands, because nobody carries between calls.
+//!
+//! Deliberately absent: reading or writing peers' memory, and counters. Plans that need those between hosts are not chosen.
+
+#![allow(unsafe_code)] // One ioctl that takes the address of its answer.
+
+mod ends;
+mod frame;
+mod stream;
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+
+use crate::bootstrap::Connection;
+use ends::{Incoming, Outgoing};
+use frame::{Header, Kind};
+pub(crate) use stream::Fault;
+use stream::Stream;
+
+/// How long one that leaves waits until what it sent has arrived.
+const PARTING_LIMIT: Duration = Duration::from_secs(2);
+
+/// One rank's ends of FIFOs that leave its host, and the connections.
+pub(crate) struct Courier {
+    /// By rank.
+    peers: Vec<Vec<Stream>>,
+    outgoing: Vec<Outgoing>,
+    incoming: Vec<Incoming>,
+    /// The end here of each FIFO of the communicator, if it has one that leaves the host.
+    ends: Vec<Option<(Kind, u32)>>,
+    ready: Arc<OwnedFd>,
+}
+
+impl Courier {
+    /// For a group of so many ranks.
+    pub(crate) fn new(size: usize) -> std::io::Result<Courier> {
+        let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let peers = (0..size).map(|_| Vec::new()).collect();
+        Ok(Courier {
+            peers,
+            outgoing: Vec::new(),
+            incoming: Vec::new(),
+            ends: Vec::new(),
+            ready: Arc::new(ready),
+        })
+    }
+
+    /// Whether there are connections to a rank.
+    pub(crate) fn is_connected(&self, rank: u32) -> bool {
+        !self.peers[rank as usize].is_empty()
+    }
+
+    /// Takes connections to a rank into use, sealed or not.
+    pub(crate) fn connect(
+        &mut self,
+        rank: u32,
+        connections: Vec<Connection>,
+        sealed: bool,
+    ) -> std::io::Result<()> {
+        for Connection { socket, seal, read } in connections {
+            let events = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+            epoll::add(&*self.ready, &socket, epoll::EventData::new_u64(u64::from(rank)), events)?;
+            self.peers[rank as usize].push(Stream::new(socket, sealed.then_some(seal), &read));
+        }
+        Ok(())
+    }
+
+    /// Opens the end of a FIFO that sends to a rank.
+    pub(crate) fn open_outgoing(
+        &mut self,
+        fifo: usize,
+        to: u32,
+        depth: usize,
+        message_bytes_max: usize,
+    ) -> u32 {
+        self.peers[to as usize].iter_mut().for_each(|stream| stream.reserve(message_bytes_max));
+        self.outgoing.push(Outgoing::new(fifo as u32, to, depth as u32, message_bytes_max));
+        self.open(fifo, Kind::Released, self.outgoing.len() - 1)
+    }
+
+    /// Opens the end of a FIFO that receives from a rank.
+    pub(crate) fn open_incoming(
+        &mut self,
+        fifo: usize,
+        from: u32,
+        depth: usize,
+        message_bytes_max: usize,
+    ) -> u32 {
+        self.incoming.push(Incoming::new(fifo as u32, from, depth as u32, message_bytes_max));
+        self.open(fifo, Kind::Message, self.incoming.len() - 1)
+    }
+
+    /// Notes where frames of a kind and FIFO go.
+    fn open(&mut self, fifo: usize, kind: Kind, end: usize) -> u32 {
+        self.ends.resize(self.ends.len().max(fifo + 1), None);
+        self.ends[fifo] = Some((kind, end as u32));
+        end as u32
+    }
+
+    /// Whether an end may put out a message.
+    pub(crate) fn has_room(&self, end: u32) -> bool {
+        self.outgoing[end as usize].has_room()
+    }
+
+    /// Where its next message goes.
+    pub(crate) fn room(&mut self, end: u32) -> *mut u8 {
+        self.outgoing[end as usize].room().as_mut_ptr()
+    }
+
+    /// Puts out the message that is there, and sends what can be sent.
+    pub(crate) fn put(&mut self, end: u32, signature: u32, bytes: usize) {
+        self.outgoing[end as usize].put(signature, bytes);
+    }
+
+    /// The signature, place and length of the message that has come to an end.
+    pub(crate) fn message(&self, end: u32) -> Option<(u32, *const u8, usize)> {
+        let (signature, payload) = self.incoming[end as usize].message()?;
+        Some((signature, payload.as_ptr(), payload.len()))
+    }
+
+    /// It has been read.
+    pub(crate) fn release(&mut self, end: u32) {
+        self.incoming[end as usize].release();
+    }
+
+    /// To whom an end sends.
+    pub(crate) fn target(&self, end: u32) -> u32 {
+        self.outgoing[end as usize].to
+    }
+
+    /// From whom an end receives.
+    pub(crate) fn source(&self, end: u32) -> u32 {
+        self.incoming[end as usize].from
+    }
+
+    /// Whether everything that was put out is in the kernel's hands.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.outgoing.iter().all(|end| end.next().is_none())
+            && self.incoming.iter().all(|end| end.untold().is_none())
+            && !self.peers.iter().flatten().any(Stream::is_busy)
+    }
+
+    /// A rank to which something waits to be sent.
+    pub(crate) fn awaited(&self) -> Option<u32> {
+        let is_busy = |streams: &Vec<Stream>| streams.iter().any(Stream::is_busy);
+        let busy = self.peers.iter().position(is_busy).map(|rank| rank as u32);
+        busy.or_else(|| self.outgoing.iter().find(|end| end.next().is_some()).map(|end| end.to))
+    }
+
+    /// What is wrong with the connections to a rank, or to any; and which.
+    pub(crate) fn fault(&self, rank: Option<u32>) -> Option<(u32, &Fault)> {
+        let of = |rank: u32| {
+            let faults = self.peers[rank as usize].iter().filter_map(|stream| stream.fault.as_ref());
+            // What came and is wrong says more than that nothing comes any more.
+            faults.max_by_key(|fault| **fault != Fault::Ended).map(|fault| (rank, fault))
+        };
+        match rank {
+            Some(rank) => of(rank),
+            // Whoever is gone may be done; only what is wrong concerns everybody.
+            None => (0..self.peers.len() as u32).filter_map(of).find(|(_, fault)| **fault != Fault::Ended),
+        }
+    }
+
+    /// Sends what can be sent. Whether anything could.
+    pub(crate) fn flush(&mut self) -> bool {
+        let mut progress = false;
+        let Courier { peers, outgoing, incoming, .. } = self;
+        for number in 0..outgoing.len() {
+            while let Some((sequence, signature, payload)) = outgoing[number].next() {
+                let end = &outgoing[number];
+                let streams = &mut peers[end.to as usize];
+                let turn = end.fifo.wrapping_add(sequence) as usize % streams.len().max(1);
+                let Some(stream) = streams.get_mut(turn).filter(|stream| !stream.is_busy()) else { break };
+                let length = payload.len() as u32;
+                let (kind, fifo) = (Kind::Message, end.fifo);
+                let header = Header { kind, fifo, sequence, signature, length, number: 0, checksum: 0 };
+                stream.start(header, payload, Some((number, sequence)));
+                outgoing[number].is_on_its_way();
+                progress |= stream.flush(outgoing);
+            }
+        }
+        for end in incoming {
+            let Some(sequence) = end.untold() else { continue };
+            let streams = &mut peers[end.from as usize];
+            let Some(stream) = streams.iter_mut().find(|stream| !stream.is_busy()) else { continue };
+            let (kind, fifo) = (Kind::Released, end.fifo);
+            let header = Header { kind, fifo, sequence, signature: 0, length: 0, number: 0, checksum: 0 };
+            stream.start(header, &[], None);
+            end.is_told(sequence);
+            progress |= stream.flush(outgoing);
+        }
+        for stream in peers.iter_mut().flatten() {
+            progress |= stream.flush(outgoing);
+        }
+        progress
+    }
+
+    /// Takes in what has come from a rank, or from all, and sends what can be sent. Whether anything could be done.
+    pub(crate) fn progress(&mut self, from: Option<u32>) -> bool {
+        let sent = self.flush();
+        let mut came = false;
+        let Courier { peers, outgoing, incoming, ends, .. } = self;
+        let find = |kind: Kind, fifo: u32| match ends.get(fifo as usize).copied().flatten() {
+            Some((expected, end)) if expected == kind => Some(end as usize),
+            _ => None,
+        };
+        let ranks = from.map_or(0..peers.len(), |rank| rank as usize..rank as usize + 1);
+        for streams in &mut peers[ranks] {
+            // A frame that waits for its turn may have it when the others have been read.
+            loop {
+                let mut some = false;
+                for stream in streams.iter_mut() {
+                    some |= stream.receive(incoming, outgoing, find);
+                }
+                came |= some;
+                if !some || streams.len() == 1 {
+                    break;
+                }
+            }
+        }
+        came || sent
+    }
+
+    /// What to sleep on: an epoll that is told when something comes or can be sent.
+    pub(crate) fn watched(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.ready)
+    }
+}
+
+impl Drop for Courier {
+    /// A connection that is closed before everything has been read here is reset, and what it still carries is lost. So
+    /// everything must have arrived first.
+    fn drop(&mut self) {
+        let began = Instant::now();
+        for stream in self.peers.iter().flatten().filter(|stream| stream.fault.is_none()) {
+            while unsent(stream) > 0 && began.elapsed() < PARTING_LIMIT {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+    }
+}
+
+/// How many bytes the other side has not confirmed.
+fn unsent(stream: &Stream) -> i32 {
+    let mut bytes = 0;
+    // SAFETY: the request writes one int to the address it is given.
+    let asked = unsafe { libc::ioctl(stream.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if asked == 0 { bytes } else { 0 }
+}

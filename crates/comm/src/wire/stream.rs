@@ -1,0 +1,322 @@
+//! One connection to a rank on another host: frames out of one rank's memory into the other's, as far as the socket goes
+//! along. Nothing here waits or allocates.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
+
+use super::ends::{Incoming, Outgoing, Turn};
+use super::frame::{HEADER_BYTES, Header, Kind};
+use crate::bootstrap::{Seal, TAG_BYTES};
+
+/// What a connection reads ahead: small frames come several at a time.
+const BUFFER_BYTES: usize = 64 << 10;
+/// Payload is sealed in pieces of this size, so that one fits into the buffer.
+const PIECE_BYTES: usize = 32 << 10;
+/// The numbers under which frames are sealed start far behind those of the handshake's messages.
+const FIRST_SEAL: u64 = 1 << 32;
+
+/// Why a connection is of no more use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The other side is gone.
+    Ended,
+    /// What came is not what was sent.
+    Corrupt(String),
+}
+
+/// A connection.
+pub(super) struct Stream {
+    socket: OwnedFd,
+    seal: Option<Seal>,
+    pub(super) fault: Option<Fault>,
+    sending: Sending,
+    receiving: Receiving,
+}
+
+/// The frame on its way out.
+struct Sending {
+    /// The header; sealed, the whole frame.
+    head: Vec<u8>,
+    /// What follows it: a message of an outgoing end.
+    payload: Option<(usize, u32)>,
+    written: usize,
+    is_busy: bool,
+    number: u32,
+    seals: u64,
+}
+
+/// The frame on its way in.
+struct Receiving {
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// Its header, and how much of the payload is in its place.
+    header: Option<Header>,
+    filled: usize,
+    number: u32,
+    seals: u64,
+}
+
+impl Stream {
+    /// A connection, on which some bytes have come already; frames are sealed if there is a seal.
+    pub(super) fn new(socket: OwnedFd, seal: Option<Seal>, read: &[u8]) -> Stream {
+        let mut buffer = vec![0; BUFFER_BYTES.max(read.len())];
+        buffer[..read.len()].copy_from_slice(read);
+        let sending = Sending {
+            head: Vec::with_capacity(HEADER_BYTES),
+            payload: None,
+            written: 0,
+            is_busy: false,
+            number: 0,
+            seals: FIRST_SEAL,
+        };
+        let receiving = Receiving {
+            buffer: buffer.into(),
+            start: 0,
+            end: read.len(),
+            header: None,
+            filled: 0,
+            number: 0,
+            seals: FIRST_SEAL,
+        };
+        Stream { socket, seal, fault: None, sending, receiving }
+    }
+
+    /// Makes room for sealed messages of so many bytes.
+    pub(super) fn reserve(&mut self, message_bytes_max: usize) {
+        if self.seal.is_some() {
+            let pieces = 1 + message_bytes_max.div_ceil(PIECE_BYTES);
+            let needed = HEADER_BYTES + message_bytes_max + pieces * TAG_BYTES;
+            self.sending.head.reserve(needed.saturating_sub(self.sending.head.len()));
+        }
+    }
+
+    /// Whether a frame is on its way out.
+    pub(super) fn is_busy(&self) -> bool {
+        self.sending.is_busy && self.fault.is_none()
+    }
+
+    /// Starts a frame. None may be on its way. `payload` is the message of an outgoing end, which keeps it.
+    pub(super) fn start(&mut self, mut header: Header, payload: &[u8], from: Option<(usize, u32)>) {
+        let Sending { head, payload: place, written, is_busy, number, seals } = &mut self.sending;
+        header.number = *number;
+        *number = number.wrapping_add(1);
+        (*written, *is_busy, *place) = (0, true, from);
+        head.clear();
+        match &self.seal {
+            None => {
+                header.checksum = header.checksum_of(payload);
+                head.extend_from_slice(&header.pack());
+            }
+            Some(seal) => {
+                *place = None;
+                let packed = header.pack();
+                for piece in std::iter::once(&packed[..]).chain(payload.chunks(PIECE_BYTES)) {
+                    let at = head.len();
+                    head.resize(at + piece.len() + TAG_BYTES, 0);
+                    if seal.seal(*seals, piece, &mut head[at..]).is_none() {
+                        self.fault = Some(Fault::Corrupt("a frame could not be sealed".to_owned()));
+                        return;
+                    }
+                    *seals += 1;
+                }
+            }
+        }
+    }
+
+    /// Writes as much as the socket takes. Whether it took anything.
+    pub(super) fn flush(&mut self, outgoing: &[Outgoing]) -> bool {
+        let mut progress = false;
+        while self.is_busy() {
+            let Sending { head, payload, written, .. } = &self.sending;
+            let payload = payload.map_or(&[][..], |(end, sequence)| outgoing[end].message(sequence));
+            let (from_head, from_payload) = (*written.min(&head.len()), written.saturating_sub(head.len()));
+            let slices = [IoSlice::new(&head[from_head..]), IoSlice::new(&payload[from_payload..])];
+            let all = head.len() + payload.len();
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match rustix::net::sendmsg(&self.socket, &slices, &mut SendAncillaryBuffer::default(), flags) {
+                Ok(sent) => {
+                    progress = true;
+                    self.sending.written += sent;
+                    self.sending.is_busy = self.sending.written < all;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(_) => self.fault = Some(Fault::Ended),
+            }
+        }
+        progress
+    }
+
+    /// Takes in as much as has come. `find` gives the end of a FIFO that comes this way, and of one that goes. Whether
+    /// anything came.
+    pub(super) fn receive(
+        &mut self,
+        incoming: &mut [Incoming],
+        outgoing: &mut [Outgoing],
+        find: impl Fn(Kind, u32) -> Option<usize>,
+    ) -> bool {
+        let mut progress = false;
+        while self.fault.is_none() {
+            match self.step(incoming, outgoing, &find) {
+                Ok(true) => progress = true,
+                Ok(false) => break,
+                Err(fault) => self.fault = Some(fault),
+            }
+        }
+        progress
+    }
+
+    /// Does one thing: takes a header, or some payload. Whether there was one to do.
+    fn step(
+        &mut self,
+        incoming: &mut [Incoming],
+        outgoing: &mut [Outgoing],
+        find: &impl Fn(Kind, u32) -> Option<usize>,
+    ) -> Result<bool, Fault> {
+        let Some(header) = self.receiving.header else { return self.take_header() };
+        let Some(end) = find(header.kind, header.fifo) else {
+            return Err(Fault::Corrupt(format!("a frame for FIFO {}, which there is not", header.fifo)));
+        };
+        let length = header.length as usize;
+        match header.kind {
+            Kind::Released => {
+                if length > 0
+                    || self.checksum_differs(&header, &[])
+                    || !outgoing[end].release(header.sequence)
+                {
+                    return Err(wrong(&header));
+                }
+            }
+            Kind::Message => {
+                match incoming[end].turn(header.sequence, length) {
+                    Turn::Next => {}
+                    Turn::Later => return Ok(false),
+                    Turn::Wrong => return Err(wrong(&header)),
+                }
+                if self.receiving.filled < length {
+                    return self.take_payload(&mut incoming[end].room()[..length]);
+                }
+                let room = incoming[end].room();
+                if self.checksum_differs(&header, &room[..length]) {
+                    return Err(wrong(&header));
+                }
+                incoming[end].arrive(header.signature, length);
+            }
+        }
+        (self.receiving.header, self.receiving.filled) = (None, 0);
+        Ok(true)
+    }
+
+    fn checksum_differs(&self, header: &Header, payload: &[u8]) -> bool {
+        self.seal.is_none() && header.checksum != header.checksum_of(payload)
+    }
+
+    fn take_header(&mut self) -> Result<bool, Fault> {
+        let sealed = if self.seal.is_some() { HEADER_BYTES + TAG_BYTES } else { HEADER_BYTES };
+        if !self.have(sealed)? {
+            return Ok(false);
+        }
+        let mut bytes = [0; HEADER_BYTES];
+        self.take(sealed, &mut bytes)?;
+        let header = Header::unpack(&bytes).filter(|header| header.number == self.receiving.number);
+        let expected = self.receiving.number;
+        let strange = || Fault::Corrupt(format!("frame {expected} of a connection is not what it should be"));
+        self.receiving.header = Some(header.ok_or_else(strange)?);
+        self.receiving.number = expected.wrapping_add(1);
+        Ok(true)
+    }
+
+    /// Takes what there is of the payload. Whether there was anything.
+    fn take_payload(&mut self, room: &mut [u8]) -> Result<bool, Fault> {
+        let rest = &mut room[self.receiving.filled..];
+        if self.seal.is_some() {
+            let piece = rest.len().min(PIECE_BYTES);
+            if !self.have(piece + TAG_BYTES)? {
+                return Ok(false);
+            }
+            self.take(piece + TAG_BYTES, &mut rest[..piece])?;
+            self.receiving.filled += piece;
+            return Ok(true);
+        }
+        let Receiving { buffer, start, end, filled, .. } = &mut self.receiving;
+        let buffered = (*end - *start).min(rest.len());
+        if buffered > 0 {
+            rest[..buffered].copy_from_slice(&buffer[*start..][..buffered]);
+            (*start, *filled) = (*start + buffered, *filled + buffered);
+            return Ok(true);
+        }
+        // Straight to its place, and what follows it into the buffer, which is empty.
+        let wanted = rest.len();
+        let mut slices = [IoSliceMut::new(rest), IoSliceMut::new(buffer)];
+        let Some(got) = read(&self.socket, &mut slices)? else { return Ok(false) };
+        *filled += got.min(wanted);
+        (*start, *end) = (0, got.saturating_sub(wanted));
+        Ok(true)
+    }
+
+    /// Whether so many bytes have come.
+    fn have(&mut self, bytes: usize) -> Result<bool, Fault> {
+        loop {
+            let Receiving { buffer, start, end, .. } = &mut self.receiving;
+            if *end - *start >= bytes {
+                return Ok(true);
+            }
+            buffer.copy_within(*start..*end, 0);
+            (*start, *end) = (0, *end - *start);
+            let Some(got) = read(&self.socket, &mut [IoSliceMut::new(&mut buffer[*end..])])? else {
+                return Ok(false);
+            };
+            *end += got;
+        }
+    }
+
+    /// Takes so many bytes out of the buffer, opened if they are sealed.
+    fn take(&mut self, bytes: usize, into: &mut [u8]) -> Result<(), Fault> {
+        let Receiving { buffer, start, seals, .. } = &mut self.receiving;
+        let taken = &buffer[*start..][..bytes];
+        *start += bytes;
+        match &self.seal {
+            None => into.copy_from_slice(taken),
+            Some(seal) => {
+                let forged = || Fault::Corrupt("a frame that the job's secret does not open".to_owned());
+                seal.open(*seals, taken, into).ok_or_else(forged)?;
+                *seals += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn wrong(header: &Header) -> Fault {
+    let Header { kind, fifo, sequence, length, .. } = header;
+    let what = match kind {
+        Kind::Message => "a message",
+        Kind::Released => "a word",
+    };
+    Fault::Corrupt(format!(
+        "{what} ({length} bytes, number {sequence} of FIFO {fifo}) was changed on its way"
+    ))
+}
+
+/// Reads what has come; nothing if nothing has.
+fn read(socket: &OwnedFd, slices: &mut [IoSliceMut<'_>]) -> Result<Option<usize>, Fault> {
+    loop {
+        match rustix::net::recvmsg(socket, slices, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT) {
+            Ok(got) if got.bytes == 0 => return Err(Fault::Ended),
+            Ok(got) => return Ok(Some(got.bytes)),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(_) => return Err(Fault::Ended),
+        }
+    }
+}

@@ -49,7 +49,9 @@ mod stress_tests;
 pub use available::memory_bytes as available_memory_bytes;
 pub use buffers::Buffers;
 pub use choose::tuning::{TuningError, VARIABLE as TUNING_VARIABLE, check as check_tuning};
-pub use communicator::{Communicator, Open, Options, PlanId, Request, SIGNALS, Taken, TimedStep, on_threads};
+pub use communicator::{
+    Communicator, Group, Open, Options, PlanId, Request, SIGNALS, Taken, TimedStep, on_threads,
+};
 pub use data::Data;
 pub use error::Error;
 pub use operation::Operation;

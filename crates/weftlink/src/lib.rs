@@ -19,8 +19,8 @@
 //! - [`fabric`] describes what is wired to what, and how fast.
 
 pub use weftlink_comm::{
-    Buffers, Communicator, Data, DataType, Error, Operation, Options, Part, PartMut, PlanId, Reduction,
-    Request, Window, bootstrap, on_threads,
+    Buffers, Communicator, Data, DataType, Error, Group, Operation, Options, Part, PartMut, PlanId,
+    Reduction, Request, Window, bootstrap, on_threads,
 };
 pub use weftlink_fabric as fabric;
 pub use weftlink_plan as plan;

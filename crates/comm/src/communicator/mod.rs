@@ -6,6 +6,7 @@
 mod check;
 mod collectives;
 mod current;
+mod group;
 mod multiplied;
 mod open;
 mod start;
@@ -22,6 +23,8 @@ use weftlink_plan::{Algorithm, Collective, Cut, Reduction, Verified};
 
 use check::{Caller, Fitted, arithmetic, fit};
 use current::Current;
+pub(crate) use group::GROUP;
+pub use group::Group;
 pub use open::{Open, SIGNALS};
 pub use start::{Options, on_threads};
 use trace::{Recorder, Stopwatch};
@@ -66,6 +69,8 @@ pub struct Communicator {
     /// Where inputs are multiplied before they are added up.
     multiplied: Vec<u8>,
     signals: Option<Box<open::Signals>>,
+    /// The ways of messages for which groups have a plan.
+    patterns: Vec<Vec<(u32, u32)>>,
     /// Unmapped last: headers and flags point into it.
     _control: SharedMemory,
 }

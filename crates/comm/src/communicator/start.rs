@@ -107,6 +107,7 @@ impl Communicator {
             bootstrap,
             multiplied: Vec::new(),
             signals: None,
+            patterns: Vec::new(),
             _control: control,
         })
     }

@@ -35,6 +35,7 @@ use leader::Leader;
 use room::Room;
 
 use crate::memory::SharedMemory;
+use crate::wait::Waiter;
 
 /// One rank's end of a group of ranks that share memory. Dropping it leaves the group.
 #[derive(Debug)]
@@ -90,11 +91,23 @@ impl Bootstrap {
         bytes: usize,
         deadline: Duration,
     ) -> Result<SharedMemory, BootstrapError> {
+        self.share_unless_ended(purpose, bytes, deadline, None)
+    }
+
+    /// The same, but given up within milliseconds when somebody ends the communicator of this waiter on purpose. The error is
+    /// then that of a wait that took too long; the caller, who has the waiter, knows better.
+    pub(crate) fn share_unless_ended(
+        &mut self,
+        purpose: &str,
+        bytes: usize,
+        deadline: Duration,
+        ended: Option<Waiter<'static>>,
+    ) -> Result<SharedMemory, BootstrapError> {
         let result = match &mut self.link {
             Link::Poisoned(cause) => return Err(BootstrapError::Poisoned { cause: cause.clone() }),
             link => check(purpose).and_then(|()| {
                 let ask = Ask { rank: self.rank, purpose: purpose.to_owned(), bytes };
-                let deadline = Deadline::new(deadline);
+                let deadline = Deadline::new(deadline).unless_ended(ended);
                 match link {
                     Link::Room(room) => room.share(&ask, deadline),
                     Link::Leader(leader) => leader.share(&ask, deadline, &self.pids),

@@ -6,6 +6,7 @@
 mod check;
 mod collectives;
 mod current;
+mod ended;
 mod group;
 mod multiplied;
 mod open;
@@ -23,6 +24,7 @@ use weftlink_plan::{Algorithm, Collective, Cut, Reduction, Verified};
 
 use check::{Caller, Fitted, arithmetic, fit};
 use current::Current;
+pub(crate) use ended::Ender;
 pub(crate) use group::GROUP;
 pub use group::Group;
 pub use open::{Open, SIGNALS};
@@ -37,7 +39,7 @@ use crate::compile::{Lengths, Unfit};
 use crate::data::{Data, Elements};
 use crate::engine::{Engine, Ports, Silent, Stopped, Tracer, Waiting};
 use crate::error::Error;
-use crate::failure::{Reached, Reason, Unfinished, reached, take_back};
+use crate::failure::{Reached, Reason, Unfinished, is_on_purpose, reached, take_back};
 use crate::header::{Header, What, kind};
 use crate::memory::SharedMemory;
 use crate::operation::{Arithmetic, Detail, Operation};
@@ -53,6 +55,8 @@ pub struct Communicator {
     options: Options,
     /// Tells this communicator's windows from others'.
     identity: u64,
+    /// The process that made it, which a process that was forked is not.
+    pid: u32,
     calls: u32,
     failed: Option<String>,
     engines: Vec<Engine>,
@@ -536,10 +540,15 @@ impl Communicator {
         // All ranks say the same, so what differs between ranks of one call is left out.
         let count = if header.uneven { 0 } else { header.count };
         let purpose = format!("weft: call #{number}, {}", Header { count, ..header });
-        self.bootstrap.share(&purpose, bytes, self.options.deadline).map_err(|error| {
+        let ended = Some(self.shared.waiter);
+        let shared = self.bootstrap.share_unless_ended(&purpose, bytes, self.options.deadline, ended);
+        shared.map_err(|error| {
             let (rank, reason) = (self.rank as u32, Reason::Memory.code());
             self.shared.waiter.abort(AbortCode { rank, reason });
-            let error = self.mismatch(&call).unwrap_or(error.into());
+            let error = match is_on_purpose(&self.shared.waiter) {
+                true => self.ended(number),
+                false => self.mismatch(&call).unwrap_or(error.into()),
+            };
             self.failed = Some(error.to_string());
             error
         })
@@ -577,6 +586,8 @@ impl Communicator {
             Waiting::Anything => "other ranks".to_owned(),
         };
         let error = match stopped.stop {
+            // Whatever this rank noticed first followed from it.
+            _ if is_on_purpose(&self.shared.waiter) => self.ended(call.number),
             Stop::Deadline { waited } => Error::Deadline { call: call.number, rank, what, step, waited },
             Stop::Left { rank: left } => Error::Left { call: call.number, rank, left },
             Stop::Unreadable { rank: peer, error } => {
@@ -673,6 +684,10 @@ fn words(lengths: &[usize]) -> impl Iterator<Item = u32> {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        // A process that was forked has the same memory and is not this rank.
+        if self.pid != std::process::id() {
+            return;
+        }
         // Whoever waits for this rank from now on waits in vain, and finds out by looking here. Nobody sleeps on it.
         let _ = self.shared.departures[self.rank].publish(1, 0);
     }

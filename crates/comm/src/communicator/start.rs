@@ -94,6 +94,7 @@ impl Communicator {
             size,
             options,
             identity: NEXT.fetch_add(1, Ordering::Relaxed),
+            pid: std::process::id(),
             calls: 0,
             failed: None,
             engines: Vec::new(),

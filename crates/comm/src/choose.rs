@@ -271,6 +271,10 @@ fn places_are_known(collective: &Collective) -> bool {
     matches!(collective, Collective::AllGather | Collective::ReduceScatter | Collective::Gather { .. })
 }
 
+/// How many proofs a process remembers. Only groups of messages, which can go any way, come to so many; what is forgotten is
+/// proved again.
+const PROVED_MAX: usize = 1 << 10;
+
 /// A plan of a built-in algorithm, proved once in a process however many of its threads are ranks.
 pub(crate) fn proved(choice: Choice, collective: &Collective, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
     let ranks = hosts.len() as u32;
@@ -293,6 +297,9 @@ pub(crate) fn proved(choice: Choice, collective: &Collective, hosts: &[u32]) -> 
     };
     let written = written.map_err(|why| Error::Misuse(why.to_string()));
     let plan = written.and_then(|plan| Ok(Arc::new(verify(plan.without_switches())?)));
+    if plans.len() == PROVED_MAX {
+        drop(plans.remove(0));
+    }
     plans.push((key, plan.clone()));
     plan
 }

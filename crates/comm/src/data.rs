@@ -46,6 +46,18 @@ data!(isize => I64, usize => U64);
 // SAFETY: An array has no padding of its own.
 unsafe impl<T: Data, const N: usize> Data for [T; N] {}
 
+/// Elements as the bytes that others get of them.
+pub(crate) fn bytes_of<T: Data>(elements: &[T]) -> &[u8] {
+    // SAFETY: as many bytes as the elements have, all of them initialised, as `Data` promises; a byte needs no alignment.
+    unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
+}
+
+/// Elements as the bytes that others write. What is written there must be bytes of such elements.
+pub(crate) fn bytes_of_mut<T: Data>(elements: &mut [T]) -> &mut [u8] {
+    // SAFETY: as above, and the borrow is unique. What ranks of the same call send are values of such elements.
+    unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements)) }
+}
+
 /// A type of elements, once types are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Elements {

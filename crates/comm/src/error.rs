@@ -120,6 +120,37 @@ pub enum Error {
         /// Why.
         reason: &'static str,
     },
+    /// A rank ended the communicator on purpose: it cancelled a call, or its program aborted it. Ask there why.
+    #[error(
+        "rank {by} {what}, which ends the communicator for all ranks, so rank {rank} cannot make call #{call}"
+    )]
+    Cancelled {
+        /// The number of the call that this rank was in, or would have made next.
+        call: u32,
+        /// This rank.
+        rank: u32,
+        /// Who ended it.
+        by: u32,
+        /// What it did.
+        what: String,
+    },
+    /// An operation or a buffer of the caller's own panicked in a call that a worker made for it. Mend it.
+    #[error("rank {rank} panicked in call #{call}: {what}")]
+    Panicked {
+        /// The number of the call.
+        call: u32,
+        /// This rank.
+        rank: u32,
+        /// What it said.
+        what: String,
+    },
+    /// So many calls wait for the worker of a communicator that no more are taken. Wait for some of them; the communicator
+    /// stays as it was.
+    #[error("{limit} calls are waiting to be made already; wait for some of them before starting more")]
+    QueueFull {
+        /// How many may wait.
+        limit: usize,
+    },
     /// An earlier call failed.
     #[error("this communicator failed before: {0}; make a new one")]
     Failed(String),

@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::header::{Header, Location};
 use crate::memory::SharedMemory;
 use crate::shared::Shared;
-use crate::wait::AbortCode;
+use crate::wait::{AbortCode, Waiter};
 
 /// Why a rank gave up, as others read it.
 #[derive(Clone, Copy)]
@@ -30,6 +30,10 @@ pub(crate) enum Reason {
     LeftOpen = 8,
     Died = 9,
     Broken = 10,
+    /// On purpose: a call was cancelled.
+    Cancelled = 11,
+    /// On purpose: the program said so.
+    Ended = 12,
 }
 
 impl Reason {
@@ -50,12 +54,20 @@ impl Reason {
             code if code == Reason::Panicked as u32 => "it panicked",
             code if code == Reason::Unreadable as u32 => "it could not read a peer's memory",
             code if code == Reason::LeftOpen as u32 => "it dropped a window that was open",
+            code if code == Reason::Cancelled as u32 => "it cancelled a call",
+            code if code == Reason::Ended as u32 => "its program aborted the communicator",
             code if code == Reason::Unfit as u32 => "its plan does not fit the call",
             code if code == Reason::Died as u32 => "a rank has died",
             code if code == Reason::Broken as u32 => "a connection is broken",
             _ => "a deadline passed",
         }
     }
+}
+
+/// Whether a communicator has been ended on purpose, rather than because something went wrong.
+pub(crate) fn is_on_purpose(waiter: &Waiter<'_>) -> bool {
+    let purposes = [Reason::Cancelled.code(), Reason::Ended.code()];
+    waiter.aborted().is_some_and(|code| purposes.contains(&code.reason))
 }
 
 /// The windows of a call's input and output, if its plan reaches into them.

@@ -9,6 +9,7 @@ use std::fmt;
 
 use weftlink_plan::{Aliasing, Collective, DataType, Reduction};
 
+use crate::communicator::GROUP;
 use crate::data::Elements;
 use crate::line::PAYLOAD_WORDS;
 
@@ -239,6 +240,9 @@ impl fmt::Display for Header {
                 if code == 12 && self.detail != 0 {
                     let what = if self.detail & 3 == 1 { "opening" } else { "closing" };
                     return write!(f, "{what} of window {}", self.detail >> 2);
+                }
+                if code == 3 && !self.uneven && self.detail == GROUP {
+                    return write!(f, "group of messages");
                 }
                 let name = Collective::NAMES.get(usize::from(code)).copied().unwrap_or("unknown call");
                 write!(f, "{name}")?;

@@ -11,6 +11,7 @@
 //! Unsafe code is denied in this crate but in the modules that say why they need it; UNSAFE.md lists them.
 
 mod available;
+mod background;
 pub mod bootstrap;
 mod buffers;
 mod choose;
@@ -49,9 +50,15 @@ mod loom_tests;
 mod stress_tests;
 
 pub use available::memory_bytes as available_memory_bytes;
+pub use background::{
+    Background, Done, Ended, Handle, OwnedBuffers, OwnedOperation, OwnedRequest, QUEUE_MAX, RawBuffers,
+    RawHandle, RawRequest, ReadOnly, Scope, ScopedHandle,
+};
 pub use buffers::Buffers;
 pub use choose::tuning::{TuningError, VARIABLE as TUNING_VARIABLE, check as check_tuning};
-pub use communicator::{Communicator, Open, Options, PlanId, Request, SIGNALS, Taken, TimedStep, on_threads};
+pub use communicator::{
+    Communicator, Group, Open, Options, PlanId, Request, SIGNALS, Taken, TimedStep, on_threads,
+};
 pub use data::Data;
 pub use error::Error;
 pub use operation::Operation;

@@ -131,6 +131,16 @@ impl<'a> Waiter<'a> {
         Waiter { abort, sleepers, patience }
     }
 
+    /// The same, with another limit.
+    pub fn within(self, timeout: Duration) -> Waiter<'a> {
+        Waiter { patience: Patience { timeout, ..self.patience }, ..self }
+    }
+
+    /// The same for ranks that have to make way to others on their cores.
+    pub fn making_way(self) -> Waiter<'a> {
+        Waiter { patience: Patience::crowded(self.patience.timeout), ..self }
+    }
+
     /// Waits until `poll` is ready. `on` is the line whose change makes it so.
     #[inline]
     pub fn wait(&self, on: &Line, poll: impl FnMut() -> Poll) -> Result<(), Stop> {

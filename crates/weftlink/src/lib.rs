@@ -14,13 +14,21 @@
 //!
 //! - [`Communicator`] runs collectives between ranks: threads ([`on_threads`]) or processes ([`bootstrap`]).
 //!   `examples/01-all-reduce.rs` and `examples/02-processes.rs` show both.
+//! - [`Background`] makes calls on a thread of its own while the caller computes; `examples/04-overlap.rs` shows it, and
+//!   `docs/async.md` tells what there is to know.
 //! - [`plan`] describes, proves and interprets what moves when; `examples/03-own-plan.rs` writes an algorithm in a few
 //!   lines, has it proved and runs it.
 //! - [`fabric`] describes what is wired to what, and how fast.
 
 pub use weftlink_comm::{
-    Buffers, Communicator, Data, DataType, Error, Operation, Options, Part, PartMut, PlanId, Reduction,
-    Request, Window, bootstrap, on_threads,
+    Background, Buffers, Communicator, Data, DataType, Done, Ended, Error, Group, Handle, Operation, Options,
+    OwnedBuffers, OwnedOperation, OwnedRequest, Part, PartMut, PlanId, RawBuffers, RawHandle, RawRequest,
+    ReadOnly, Reduction, Request, Scope, ScopedHandle, Window, bootstrap, on_threads,
 };
 pub use weftlink_fabric as fabric;
 pub use weftlink_plan as plan;
+
+/// What `docs/async.md` shows is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/async.md")]
+struct Async;

@@ -25,6 +25,12 @@ fn a_plan_of_ones_own() {
     );
 }
 
+#[test]
+fn calls_that_overlap_with_computing() {
+    let printed = printed("04-overlap");
+    assert_eq!(printed, "every rank holds [1018.0, 1014.0, 1010.0, 1006.0, 1002.0, 998.0, 994.0, 990.0]\n");
+}
+
 /// What an example prints. Cargo puts it into the folder `examples` beside the one that this test is in.
 fn printed(example: &str) -> String {
     let built = env::current_exe().unwrap().parent().unwrap().with_file_name("examples").join(example);

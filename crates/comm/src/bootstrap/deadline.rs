@@ -2,22 +2,41 @@
 
 use std::time::{Duration, Instant};
 
+use crate::failure::is_on_purpose;
+use crate::wait::Waiter;
+
 /// A moment after which nobody waits, and how long it was away when the wait began.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
     start: Instant,
     limit: Duration,
+    /// Ends it before its time when somebody ends the communicator on purpose.
+    unless: Option<Waiter<'static>>,
 }
+
+/// How often a wait that may end before its time looks whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 impl Deadline {
     /// Longer waits than a year are waits of a year, which every system call can represent.
     pub(crate) fn new(limit: Duration) -> Deadline {
-        Deadline { start: Instant::now(), limit: limit.min(Duration::from_secs(31_536_000)) }
+        let limit = limit.min(Duration::from_secs(31_536_000));
+        Deadline { start: Instant::now(), limit, unless: None }
     }
 
-    /// How long is left, if anything is.
+    /// The same, but over as soon as somebody ends the communicator of this waiter on purpose.
+    pub(crate) fn unless_ended(self, unless: Option<Waiter<'static>>) -> Deadline {
+        Deadline { unless, ..self }
+    }
+
+    /// How long is left, if anything is, or until it has to be asked again.
     pub(crate) fn left(self) -> Option<Duration> {
-        self.limit.checked_sub(self.start.elapsed()).filter(|left| !left.is_zero())
+        let left = self.limit.checked_sub(self.start.elapsed()).filter(|left| !left.is_zero());
+        match self.unless {
+            None => left,
+            Some(waiter) if is_on_purpose(&waiter) => None,
+            Some(_) => left.map(|left| left.min(LOOK_EVERY)),
+        }
     }
 
     pub(crate) fn limit(self) -> Duration {
@@ -29,7 +48,7 @@ impl Deadline {
     }
 
     pub(crate) fn later(self, by: Duration) -> Deadline {
-        Deadline { start: self.start, limit: self.limit + by }
+        Deadline { limit: self.limit + by, ..self }
     }
 
     /// This one or `limit` from now, whichever comes first.

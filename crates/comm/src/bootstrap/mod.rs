@@ -56,6 +56,7 @@ pub(crate) use secret::{Seal, TAG_BYTES};
 
 use crate::failure::Reason;
 use crate::memory::SharedMemory;
+use crate::wait::Waiter;
 
 /// The reason that ranks read in the abort word when one of them could not go on outside of a call.
 const NO_MEMORY: u32 = Reason::Memory as u32;
@@ -177,8 +178,20 @@ impl Bootstrap {
         bytes: usize,
         deadline: Duration,
     ) -> Result<SharedMemory, BootstrapError> {
+        self.share_unless_ended(purpose, bytes, deadline, None)
+    }
+
+    /// The same, but given up within milliseconds when somebody ends the communicator of this waiter on purpose. The error is
+    /// then that of a wait that took too long; the caller, who has the waiter, knows better.
+    pub(crate) fn share_unless_ended(
+        &mut self,
+        purpose: &str,
+        bytes: usize,
+        deadline: Duration,
+        ended: Option<Waiter<'static>>,
+    ) -> Result<SharedMemory, BootstrapError> {
         let ask = self.ask(purpose, bytes)?;
-        let deadline = Deadline::new(deadline);
+        let deadline = Deadline::new(deadline).unless_ended(ended);
         let number = self.next_sweeps(2);
         let shared = match &self.link {
             Link::Room(room) => room.share(&ask, deadline),

@@ -6,6 +6,8 @@
 mod check;
 mod collectives;
 mod current;
+mod ended;
+mod group;
 mod multiplied;
 mod open;
 mod start;
@@ -23,6 +25,9 @@ use weftlink_plan::{Algorithm, Collective, Cut, Reduction, Verified};
 
 use check::{Caller, Fitted, arithmetic, fit};
 use current::Current;
+pub(crate) use ended::Ender;
+pub(crate) use group::GROUP;
+pub use group::Group;
 pub use open::{Open, SIGNALS};
 pub use start::{Options, on_threads};
 use trace::{Recorder, Stopwatch};
@@ -35,7 +40,7 @@ use crate::compile::{Lengths, Unfit};
 use crate::data::{Data, Elements};
 use crate::engine::{Engine, Ports, Silent, Stopped, Tracer, Waiting};
 use crate::error::Error;
-use crate::failure::{Reached, Reason, Unfinished, reached, take_back};
+use crate::failure::{Reached, Reason, Unfinished, is_on_purpose, reached, take_back};
 use crate::header::{Header, What, kind};
 use crate::layout::Layout;
 use crate::memory::SharedMemory;
@@ -53,6 +58,8 @@ pub struct Communicator {
     options: Options,
     /// Tells this communicator's windows from others'.
     identity: u64,
+    /// The process that made it, which a process that was forked is not.
+    pid: u32,
     calls: u32,
     failed: Option<String>,
     engines: Vec<Engine>,
@@ -72,6 +79,8 @@ pub struct Communicator {
     /// Where inputs are multiplied before they are added up.
     multiplied: Vec<u8>,
     signals: Option<Box<open::Signals>>,
+    /// The ways of messages for which groups have a plan.
+    patterns: Vec<Vec<(u32, u32)>>,
     /// Unmapped last: headers and flags point into it.
     _control: SharedMemory,
 }
@@ -608,10 +617,13 @@ impl Communicator {
         // All ranks say the same, so what differs between ranks of one call is left out.
         let count = if header.uneven { 0 } else { header.count };
         let purpose = format!("weft: call #{number}, {}", Header { count, ..header });
-        self.bootstrap.share(&purpose, bytes, self.options.deadline).map_err(|error| {
+        let ended = Some(self.shared.waiter);
+        let shared = self.bootstrap.share_unless_ended(&purpose, bytes, self.options.deadline, ended);
+        shared.map_err(|error| {
             let (rank, reason) = (self.rank as u32, Reason::Memory.code());
             let first = self.shared.waiter.abort(AbortCode { rank, reason });
             let error = match (self.mismatch(&call), Reason::is(first, Reason::Died)) {
+                _ if is_on_purpose(&self.shared.waiter) => self.ended(number),
                 (Some(mismatch), _) => mismatch,
                 (None, true) => self.died(&call, first.rank, Duration::ZERO),
                 (None, false) => error.into(),
@@ -658,6 +670,8 @@ impl Communicator {
             Waiting::Anything => "other ranks".to_owned(),
         };
         let error = match stopped.stop {
+            // Whatever this rank noticed first followed from it.
+            _ if is_on_purpose(&self.shared.waiter) => self.ended(call.number),
             Stop::Unreadable { .. } | Stop::Aborted { .. } | Stop::Broken
                 if Reason::is(first, Reason::Died) =>
             {
@@ -817,6 +831,10 @@ fn words(lengths: &[usize]) -> impl Iterator<Item = u32> {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        // A process that was forked has the same memory and is not this rank.
+        if self.pid != std::process::id() {
+            return;
+        }
         // Whoever waits for this rank from now on waits in vain, and finds out by looking here. Nobody sleeps on it.
         let _ = self.shared.departures[self.rank].publish(1, 0);
         self.bootstrap.calls = self.calls;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::Communicator;
 use super::current::Current;
-use crate::bootstrap::{Alarm, Bootstrap, News};
+use super::ended::note;
+use crate::bootstrap::{Alarm, Bootstrap, BootstrapError, News};
 use crate::choose::Table;
 use crate::counter::Counter;
 use crate::engine::Ports;
@@ -88,7 +89,11 @@ fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> Alarm {
             News::Died { rank } => {
                 waiter.abort(AbortCode { rank, reason: Reason::Died.code() });
             }
-            News::Failed { culprit: rank, reason, .. } => {
+            News::Failed { culprit: rank, reason, ref error, .. } => {
+                // What it did on purpose is told by a note, which must be there before the word is.
+                if let (BootstrapError::GaveUp { cause, .. }, true) = (error, is_elsewhere[rank as usize]) {
+                    departures[rank as usize].line().write_payload(&note(cause));
+                }
                 if let Some(reason) = NonZeroU32::new(reason) {
                     waiter.abort(AbortCode { rank, reason });
                 }
@@ -170,6 +175,7 @@ impl Communicator {
             size,
             options,
             identity: NEXT.fetch_add(1, Ordering::Relaxed),
+            pid: std::process::id(),
             calls: 0,
             failed: None,
             engines: Vec::new(),
@@ -185,6 +191,7 @@ impl Communicator {
             bootstrap,
             multiplied: Vec::new(),
             signals: None,
+            patterns: Vec::new(),
             _control: control,
         })
     }

@@ -1,0 +1,137 @@
+//! Calls on memory that is known by its address, for other languages.
+
+// The buffers are addresses, which are the caller's to vouch for.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+use std::time::Duration;
+
+use weftlink_plan::{Collective, DataType};
+
+use super::handle::Handle;
+use super::request::{OwnedBuffers, OwnedOperation, OwnedRequest};
+use super::{Background, Ended};
+use crate::buffers::Buffers;
+use crate::error::Error;
+
+/// A call on memory that is known by its address.
+#[derive(Clone, Debug)]
+pub struct RawRequest {
+    /// What is to be done.
+    pub collective: Collective,
+    /// On which memory.
+    pub buffers: RawBuffers,
+    /// With what elements are combined: for those that reduce, and only for those.
+    pub operation: Option<OwnedOperation>,
+    /// The lengths of this rank's blocks, in and out, in elements, if they differ.
+    pub counts: Option<(Vec<usize>, Vec<usize>)>,
+    /// The elements of a block, for ranks that have none of their own.
+    pub count: Option<usize>,
+    /// How long the call waits for other ranks, without getting on, before it fails.
+    pub deadline: Option<Duration>,
+}
+
+/// What a call reads and writes, by address. It is one buffer, in place, if both addresses are the same and there is an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawBuffers {
+    /// What the elements are. They need not be aligned.
+    pub data_type: DataType,
+    /// What is read.
+    pub input: *const u8,
+    /// How many elements.
+    pub input_length: usize,
+    /// What is written; null if nothing is.
+    pub output: *mut u8,
+    /// How many elements.
+    pub output_length: usize,
+}
+
+impl OwnedBuffers for Lent {
+    fn lend(&mut self) -> Result<Buffers<'_>, Error> {
+        let RawBuffers { data_type, input, input_length, output, output_length } = self.0;
+        let bytes = |length: usize| {
+            let bytes = length.checked_mul(data_type.bytes()).filter(|bytes| *bytes <= isize::MAX as usize);
+            bytes.ok_or_else(|| Error::Misuse(format!("{length} elements are more than any memory holds")))
+        };
+        let (input_bytes, output_bytes) = (bytes(input_length)?, bytes(output_length)?);
+        if (input.is_null() && input_bytes > 0) || (output.is_null() && output_bytes > 0) {
+            return Err(Error::Misuse("a buffer with elements has no address".to_owned()));
+        }
+        let in_place = !output.is_null() && input == output.cast_const();
+        // What has no elements needs no address, but slices do.
+        let here = |address: *mut u8| if address.is_null() { NonNull::dangling().as_ptr() } else { address };
+        if in_place && input_length != output_length {
+            return Err(Error::Misuse(format!(
+                "one buffer, in place, has one length, but it is given with {input_length} and {output_length} elements"
+            )));
+        }
+        // SAFETY: whoever called `start_raw` has promised that so many bytes are there, that what is written is this call's alone,
+        // and that nobody writes what is read, until the call is over; the slices are made for the call and gone with it.
+        let buffers: Buffers<'_> = unsafe {
+            let output = from_raw_parts_mut(here(output), output_bytes);
+            match in_place {
+                true => output.into(),
+                false => (from_raw_parts(here(input.cast_mut()), input_bytes), output).into(),
+            }
+        };
+        buffers.of_type(data_type)
+    }
+}
+
+/// Buffers whose memory has been vouched for: only [`Background::start_raw`] makes them.
+struct Lent(RawBuffers);
+
+// SAFETY: whoever called `start_raw` has promised that the memory may be used from any thread until the call is over.
+unsafe impl Send for Lent {}
+
+/// A call that was started by [`Background::start_raw`]. Dropping it does not cancel the call.
+#[derive(Debug)]
+pub struct RawHandle(Handle<Lent>);
+
+impl RawHandle {
+    /// The place of the call among all that were submitted on this rank, from 1; 0 if it was not taken.
+    pub fn number(&self) -> u64 {
+        self.0.number()
+    }
+
+    /// Whether the call is over, well or not. It may be before `done` has been called.
+    pub fn is_done(&self) -> bool {
+        self.0.is_done()
+    }
+
+    /// Cancels the call, as [`Handle::cancel`] does.
+    pub fn cancel(&self) -> bool {
+        self.0.cancel()
+    }
+}
+
+impl Background {
+    /// Submits a call on memory that is known by its address. `done` is called when it is over, as by [`Handle::on_done`].
+    /// It never blocks.
+    ///
+    /// # Safety
+    /// From now on until `done` has been called, the output is this call's alone, nobody writes the input, and both may be used
+    /// from any thread. They hold as many elements as they say, all of them initialised, and do not overlap unless they are one.
+    /// What the collective writes are values of the type that the memory has elsewhere.
+    pub unsafe fn start_raw(
+        &self,
+        request: RawRequest,
+        done: impl FnOnce(Result<(), Error>) + Send + 'static,
+    ) -> RawHandle {
+        let RawRequest { collective, buffers, operation, counts, count, deadline } = request;
+        let request = OwnedRequest {
+            collective,
+            buffers: Lent(buffers),
+            operation,
+            counts,
+            count,
+            plan: None,
+            deadline,
+        };
+        let handle = self.start(request);
+        let kept = RawHandle(handle.twin());
+        handle.on_done(|ended: Ended<Lent>| done(ended.result));
+        kept
+    }
+}

@@ -1,0 +1,143 @@
+//! Ends that are wanted: a communicator is ended on purpose, from any thread, while another is in a call; and what a worker
+//! that makes calls for others asks of it.
+//!
+//! Whoever ends a communicator leaves a note of what it did in the line that will also tell of its departure, seven words
+//! that nobody else writes, and then sets the abort word with release. Whoever finds the abort word set by that rank for a
+//! purpose reads the note after it.
+
+use std::time::Duration;
+
+use super::{Communicator, Request};
+use crate::bootstrap::{BootstrapError, News};
+use crate::counter::Counter;
+use crate::error::Error;
+use crate::failure::Reason;
+use crate::line::PAYLOAD_WORDS;
+use crate::wait::{AbortCode, Waiter};
+
+/// The bytes of a note.
+const NOTE_BYTES_MAX: usize = PAYLOAD_WORDS * size_of::<u64>();
+
+/// Ends a communicator on purpose. Only to be used while the communicator is there.
+pub(crate) struct Ender {
+    rank: u32,
+    waiter: Waiter<'static>,
+    departure: Counter<'static>,
+    noted: bool,
+    /// Tells ranks on other hosts.
+    tell: Box<dyn Fn(News) + Send>,
+}
+
+impl Ender {
+    /// Ends it, unless it has ended already. What is told to the others is cut after 56 bytes.
+    pub(crate) fn end(&mut self, reason: Reason, what: &str) {
+        if !self.noted && self.waiter.aborted().is_none() {
+            self.departure.line().write_payload(&note(what));
+            self.noted = true;
+        }
+        let rank = self.rank;
+        self.waiter.abort(AbortCode { rank, reason: reason.code() });
+        let error = BootstrapError::GaveUp { rank: rank as usize, cause: what.to_owned() };
+        (self.tell)(News::Failed { rank, reason: reason.code().get(), culprit: rank, error });
+    }
+}
+
+impl Communicator {
+    /// Makes a call that waits so long for other ranks, instead of as long as [`Options`](super::Options) say. If that passes,
+    /// the call fails and names whom it waited for, and the communicator has failed, as with any deadline.
+    pub fn run_within(&mut self, request: Request<'_>, deadline: Duration) -> Result<(), Error> {
+        let usual = (self.shared.waiter, self.options.deadline);
+        (self.shared.waiter, self.options.deadline) = (usual.0.within(deadline), deadline);
+        let ran = self.run(request);
+        (self.shared.waiter, self.options.deadline) = usual;
+        ran
+    }
+
+    pub(crate) fn ender(&self) -> Ender {
+        let departure = self.shared.departures[self.rank];
+        let tell = Box::new(self.bootstrap.teller());
+        Ender { rank: self.rank as u32, waiter: self.shared.waiter, departure, noted: false, tell }
+    }
+
+    /// Why no more calls can be made, if that is so.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failed.as_deref()
+    }
+
+    /// Waits so that threads beside the ranks have cores too, unless the caller has said how to wait.
+    pub(crate) fn make_way(&mut self) {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let ranks_here = self.shared.here.iter().filter(|here| **here).count();
+        if self.options.spin.is_none() && 2 * ranks_here > cores {
+            self.shared.waiter = self.shared.waiter.making_way();
+        }
+    }
+
+    /// Lets go of a communicator that this rank has ended on purpose while no call was being made.
+    pub(crate) fn let_go(&mut self) {
+        if let (None, Some(code)) = (&self.failed, self.shared.waiter.aborted()) {
+            let why = self.ended(self.calls.wrapping_add(1)).to_string();
+            self.bootstrap.give_up(&why, code.rank, code.reason.get());
+            self.failed = Some(why);
+        }
+    }
+
+    /// Ends the communicator after a panic of the caller's in a call, unless the call has done so.
+    pub(crate) fn panicked(&mut self, what: String) -> Error {
+        let (rank, reason) = (self.rank as u32, Reason::Panicked.code());
+        self.shared.waiter.abort(AbortCode { rank, reason });
+        // A call that was being made has noticed by itself.
+        let call = if self.failed.is_some() { self.calls } else { self.calls.wrapping_add(1) };
+        let error = Error::Panicked { call, rank, what };
+        self.bootstrap.give_up(&error.to_string(), rank, reason.get());
+        self.failed = Some(error.to_string());
+        error
+    }
+
+    /// The error of a call that cannot be made because a rank has ended the communicator.
+    #[cold]
+    pub(super) fn ended(&self, call: u32) -> Error {
+        let rank = self.rank as u32;
+        let (reason, by) = match self.shared.waiter.aborted() {
+            Some(code) => (Reason::name(code.reason), code.rank),
+            None => ("nobody has ended it", rank),
+        };
+        let departure = self.shared.departures.get(by as usize);
+        let what = departure.map(|departure| told(departure.announcement())).unwrap_or_default();
+        // Where the note does not get to, the reason does.
+        let what = if what.is_empty() { format!("gave up ({reason})") } else { what };
+        Error::Cancelled { call, rank, by, what }
+    }
+}
+
+/// As much of a text as a note holds, in whole characters.
+pub(super) fn note(text: &str) -> [u64; PAYLOAD_WORDS] {
+    let mut bytes = [0; NOTE_BYTES_MAX];
+    let length =
+        (0..=text.len().min(NOTE_BYTES_MAX)).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+    std::array::from_fn(|word| {
+        let at = word * size_of::<u64>();
+        u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
+    })
+}
+
+fn told(note: [u64; PAYLOAD_WORDS]) -> String {
+    let bytes: Vec<u8> = note.into_iter().flat_map(u64::to_le_bytes).take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_hold_whole_characters() {
+        for text in ["", "cancelled all-reduce #7", &"x".repeat(56)] {
+            assert_eq!(told(note(text)), text);
+        }
+        assert_eq!(told(note(&"x".repeat(57))), "x".repeat(56));
+        assert_eq!(told(note(&"ä".repeat(40))), "ä".repeat(28));
+        assert_eq!(told(note(&format!("x{}", "ä".repeat(40)))), format!("x{}", "ä".repeat(27)));
+    }
+}

@@ -1,0 +1,386 @@
+//! Calls that do not block: they give the same results, their buffers come back, and whatever goes wrong is an error on every
+//! rank, never a hang.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(unsafe_code)] // Calls by address are unsafe to make.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::time::Duration;
+
+use weftlink_comm::{
+    Background, Communicator, DataType, Error, Operation, Options, OwnedOperation, OwnedRequest, QUEUE_MAX,
+    RawBuffers, RawRequest, ReadOnly, Reduction, Request, Window,
+};
+use weftlink_plan::Collective;
+
+/// Long enough that only a hang reaches it.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Runs something on each rank, and returns what each gave.
+fn on_ranks<T: Send>(size: usize, work: impl Fn(Background) -> T + Sync) -> Vec<T> {
+    let options = Options { deadline: LONG, single_copy: Some(false), ..Options::default() };
+    let ranks = Communicator::threads(size, options).unwrap();
+    std::thread::scope(|scope| {
+        let run = |comm: Communicator| work(comm.into_background().unwrap());
+        let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(move || run(comm))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn sum(values: Vec<f32>) -> OwnedRequest<Vec<f32>> {
+    OwnedRequest::new(Collective::AllReduce, values).with(Reduction::Sum)
+}
+
+#[test]
+fn buffers_of_all_kinds_come_back_with_the_result() {
+    on_ranks(3, |background| {
+        let me = background.rank() as f32;
+        let windows = background.with(|comm| Ok((comm.window::<f32>(40)?, comm.window::<f32>(40)?)));
+        let (mut one, two): (Window<f32>, Window<f32>) = windows.unwrap();
+        one.fill(me);
+        // All are started before the first is waited for.
+        let vector = background.start(sum(vec![me; 1000]));
+        let pair = background.all_reduce((vec![me; 50], vec![0.0; 50]), Reduction::Sum);
+        let boxed = background.all_reduce(vec![me; 9].into_boxed_slice(), Reduction::Maximum);
+        let pair_of_windows = background.all_reduce((one, two), Reduction::Sum);
+        let shared: Arc<[f32]> = vec![me; 5].into();
+        let multiplied = Operation::premultiplied_sum(2.0_f32);
+        let shared = background.all_reduce((shared, vec![0.0; 5]), multiplied);
+        let root = if me == 1.0 { vec![7_u64; 33] } else { vec![0; 33] };
+        let root = background.broadcast(root, 1);
+        let barrier = background.barrier();
+        let numbers = [vector.number(), pair.number(), boxed.number(), pair_of_windows.number()];
+        assert_eq!(numbers, [2, 3, 4, 5], "the windows were the first");
+        assert_eq!(vector.wait().unwrap().buffers, [3.0; 1000]);
+        let (input, output) = pair.wait().unwrap().buffers;
+        assert_eq!((&input[..], &output[..]), (&[me; 50][..], &[3.0; 50][..]));
+        assert_eq!(boxed.wait().unwrap().buffers[..], [2.0; 9]);
+        let (one, two) = pair_of_windows.wait().unwrap().buffers;
+        assert_eq!((&one[..], &two[..]), (&[me; 40][..], &[3.0; 40][..]));
+        assert_eq!(shared.wait().unwrap().buffers.1, [6.0; 5]);
+        assert_eq!(root.wait().unwrap().buffers, [7; 33]);
+        barrier.wait().unwrap();
+        // Blocks of different lengths, and a rank that only gives.
+        let counts = if me == 0.0 { (vec![1], vec![1, 2, 3]) } else { (vec![me as usize + 1], vec![]) };
+        let mine = vec![me as i32; me as usize + 1];
+        let gather = Collective::Gather { root: 0 };
+        if me == 0.0 {
+            let request = OwnedRequest::new(gather, (mine, vec![9; 6]));
+            let got = background.start(OwnedRequest { counts: Some(counts), ..request });
+            assert_eq!(got.wait().unwrap().buffers.1, [0, 1, 1, 2, 2, 2]);
+        } else {
+            let request = OwnedRequest::new(gather, ReadOnly(mine));
+            background.start(OwnedRequest { counts: Some(counts), ..request }).wait().unwrap();
+        }
+        let mut comm = background.close().unwrap();
+        comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn calls_are_made_in_order_and_never_on_the_callers_thread() {
+    on_ranks(2, |background| {
+        let (here, log) = (std::thread::current().id(), Arc::new(Mutex::new(Vec::new())));
+        let handles: Vec<_> = (0..200)
+            .map(|number: usize| {
+                let log = Arc::clone(&log);
+                let operation = OwnedOperation::user_defined(true, move |a: u32, b: u32| {
+                    log.lock().unwrap().push((number, std::thread::current().id()));
+                    a + b
+                });
+                background.all_reduce(vec![number as u32], operation)
+            })
+            .collect();
+        for (number, handle) in handles.into_iter().enumerate() {
+            assert_eq!(handle.wait().unwrap().buffers, [2 * number as u32]);
+        }
+        let log = log.lock().unwrap();
+        assert!(log.is_sorted_by_key(|(number, _)| *number) && log.len() >= 100, "{}", log.len());
+        assert!(log.iter().all(|(_, thread)| *thread != here));
+    });
+}
+
+#[test]
+fn handles_can_be_dropped_waited_for_a_while_and_watched() {
+    let (first, later) = (Barrier::new(2), Barrier::new(2));
+    on_ranks(2, |background| {
+        if background.rank() == 1 {
+            first.wait();
+        }
+        drop(background.start(sum(vec![1.0; 10])));
+        let handle = background.start(sum(vec![1.0; 10]));
+        let handle = if background.rank() == 0 {
+            // The other rank has not even submitted it.
+            let handle = handle.wait_timeout(Duration::from_millis(5)).unwrap_err();
+            assert!(!handle.is_done());
+            first.wait();
+            handle
+        } else {
+            handle
+        };
+        assert_eq!(handle.wait_timeout(LONG).unwrap().unwrap().buffers, [2.0; 10]);
+
+        let (tell, told) = mpsc::channel();
+        let (before, after) = (tell.clone(), tell);
+        background.start(sum(vec![2.0])).on_done(move |ended| before.send(ended.buffers.unwrap()).unwrap());
+        assert_eq!(told.recv_timeout(LONG).unwrap(), [4.0]);
+        let handle = background.start(sum(vec![3.0]));
+        background.barrier().wait().unwrap();
+        assert!(handle.is_done() && !handle.cancel(), "what is over cannot be cancelled");
+        handle.on_done(move |ended| after.send(ended.into_result().unwrap().buffers).unwrap());
+        assert_eq!(told.try_recv().unwrap(), [6.0], "it was over, so it is told at once");
+        later.wait();
+    });
+}
+
+#[test]
+fn callbacks_may_start_calls_but_not_wait_for_them() {
+    on_ranks(2, |background| {
+        let (tell, told) = mpsc::channel();
+        let again = background.clone();
+        background.start(sum(vec![1.0])).on_done(move |ended| {
+            let next = again.start(sum(ended.into_result().unwrap().buffers));
+            let error = again.barrier().wait().unwrap_err().to_string();
+            let scoped = again.scope(|scope| {
+                scope.start(Request::new(&Collective::Barrier, weftlink_comm::Buffers::none())).wait()
+            });
+            tell.send((next, error, scoped.unwrap_err().to_string())).unwrap();
+            panic!("a callback that panics harms nobody");
+        });
+        let (next, waited, scoped) = told.recv_timeout(LONG).unwrap();
+        assert!(waited.contains("cannot wait for a call"), "{waited}");
+        assert!(scoped.contains("scope"), "{scoped}");
+        assert_eq!(next.wait().unwrap().buffers, [4.0]);
+        assert_eq!(background.start(sum(vec![5.0])).wait().unwrap().buffers, [10.0]);
+    });
+}
+
+#[test]
+fn many_threads_and_many_communicators_run_side_by_side() {
+    let groups: Vec<_> = (0..4).map(|_| Communicator::threads(2, Options::default()).unwrap()).collect();
+    std::thread::scope(|scope| {
+        for comm in groups.into_iter().flatten() {
+            scope.spawn(move || {
+                let background = comm.into_background().unwrap();
+                let done = AtomicUsize::new(0);
+                // Ranks agree on nothing but that all submit the same call so often.
+                std::thread::scope(|scope| {
+                    for _ in 0..3 {
+                        scope.spawn(|| {
+                            for _ in 0..20 {
+                                assert_eq!(
+                                    background.start(sum(vec![1.5; 77])).wait().unwrap().buffers,
+                                    [3.0; 77]
+                                );
+                                done.fetch_add(1, Ordering::Relaxed);
+                            }
+                        });
+                    }
+                });
+                assert_eq!(done.into_inner(), 60);
+            });
+        }
+    });
+}
+
+#[test]
+fn scopes_lend_buffers() {
+    on_ranks(2, |background| {
+        let me = background.rank() as f32;
+        let (given, mut got, mut other) = (vec![me; 2000], vec![0.0; 2000], [me; 3]);
+        let add = |a: f32, b: f32| a + b + 100.0;
+        let meanwhile = background.scope(|scope| {
+            let reduce = Request::new(&Collective::AllReduce, (&given, &mut got)).with(Reduction::Sum);
+            let first = scope.start(reduce);
+            let own = Operation::user_defined(true, &add);
+            let request = Request::new(&Collective::AllReduce, &mut other).with(own);
+            // Nobody waits for this one, but the scope.
+            scope.start_within(request, LONG);
+            let (sum, number) = (given.iter().sum::<f32>(), first.number());
+            match first.wait_timeout(LONG) {
+                Ok(result) => result.unwrap(),
+                Err(late) => panic!("{late:?}"),
+            }
+            (sum, number)
+        });
+        assert_eq!(meanwhile, (2000.0 * me, 1));
+        assert_eq!((&got[..], other), (&[1.0; 2000][..], [101.0; 3]));
+    });
+}
+
+#[test]
+fn a_scope_that_panics_waits_too() {
+    let gate = Barrier::new(2);
+    on_ranks(2, |background| {
+        let mut values = vec![1.0_f32; 100_000];
+        if background.rank() == 1 {
+            gate.wait();
+        }
+        let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            background.scope(|scope| {
+                scope.start(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum));
+                if scope_rank(&background) == 0 {
+                    gate.wait();
+                }
+                panic!("on purpose");
+            })
+        }));
+        assert!(left.is_err());
+        assert!(values.iter().all(|value| *value == 2.0), "it was left after the call was over");
+    });
+}
+
+fn scope_rank(background: &Background) -> usize {
+    background.rank()
+}
+
+#[test]
+fn calls_by_address_tell_when_they_are_over() {
+    on_ranks(2, |background| {
+        let (input, mut output) = (vec![1_u16, 2, 3], vec![0_u16; 3]);
+        let (tell, told) = mpsc::channel();
+        let start = |buffers, tell: &mpsc::Sender<Result<(), Error>>| {
+            let (collective, operation) = (Collective::AllReduce, Some(Reduction::Sum.into()));
+            let request = RawRequest {
+                collective,
+                buffers,
+                operation,
+                counts: None,
+                count: None,
+                deadline: Some(LONG),
+            };
+            let tell = tell.clone();
+            // SAFETY: the vectors are not touched before it is told.
+            unsafe { background.start_raw(request, move |result| tell.send(result).unwrap()) }
+        };
+        let (data_type, input_at, output_at) =
+            (DataType::U16, input.as_ptr().cast(), output.as_mut_ptr().cast());
+        let apart =
+            RawBuffers { data_type, input: input_at, input_length: 3, output: output_at, output_length: 3 };
+        let handle = start(apart, &tell);
+        assert_eq!(told.recv_timeout(LONG).unwrap(), Ok(()));
+        assert!(handle.is_done() && handle.number() == 1 && !handle.cancel());
+        assert_eq!(output, [2, 4, 6]);
+        let output_at = output.as_mut_ptr().cast::<u8>();
+        start(RawBuffers { input: output_at, output: output_at, ..apart }, &tell);
+        assert_eq!(told.recv_timeout(LONG).unwrap(), Ok(()));
+        assert_eq!(output, [4, 8, 12]);
+        for wrong in [
+            RawBuffers { input: std::ptr::null(), ..apart },
+            RawBuffers { input: output_at, output: output_at, input_length: 2, ..apart },
+            RawBuffers { input_length: usize::MAX, ..apart },
+        ] {
+            start(wrong, &tell);
+            let error = told.recv_timeout(LONG).unwrap().unwrap_err();
+            assert!(matches!(error, Error::Misuse(_)), "{error}");
+        }
+        background.barrier().wait().unwrap();
+    });
+}
+
+#[test]
+fn calls_that_differ_are_shown_from_both_sides() {
+    let errors = on_ranks(2, |background| {
+        background.start(sum(vec![1.0; 10])).wait().unwrap();
+        let length = 10 + background.rank();
+        let [first, second] = [(), ()].map(|()| background.start(sum(vec![1.0; length])));
+        let ended = first.join();
+        assert_eq!(ended.buffers.unwrap().len(), length, "they come back after an error too");
+        (ended.result.unwrap_err().to_string(), second.wait().unwrap_err().to_string())
+    });
+    for (first, second) in errors {
+        assert!(first.contains("of 10 f32") && first.contains("of 11 f32"), "{first}");
+        assert!(
+            second.starts_with("this communicator failed before: ") && second.contains(&first),
+            "{second}"
+        );
+    }
+}
+
+#[test]
+fn misuse_harms_no_other_call() {
+    on_ranks(2, |background| {
+        let error = background.start(OwnedRequest::new(Collective::AllReduce, vec![1.0])).wait().unwrap_err();
+        assert!(matches!(error, Error::Misuse(_)), "{error}");
+        assert_eq!(background.start(sum(vec![1.0])).wait().unwrap().buffers, [2.0]);
+    });
+}
+
+#[test]
+fn the_queue_has_an_end_and_says_so() {
+    let gate = Barrier::new(2);
+    on_ranks(2, |background| {
+        const CALLS: usize = QUEUE_MAX + 2;
+        background.barrier().wait().unwrap();
+        if background.rank() == 1 {
+            gate.wait();
+            // What has been taken on the other rank is awaited there, so as much is made here.
+            background.with(|comm| (0..QUEUE_MAX).try_for_each(|_| comm.barrier())).unwrap();
+            gate.wait();
+            return;
+        }
+        let handles: Vec<_> = (0..CALLS).map(|_| background.barrier()).collect();
+        let (taken, refused): (Vec<_>, Vec<_>) = handles.into_iter().partition(|handle| handle.number() > 0);
+        // The worker may have one in hand.
+        assert!((QUEUE_MAX..CALLS).contains(&taken.len()), "{}", taken.len());
+        for handle in refused {
+            let error = handle.wait().unwrap_err();
+            assert_eq!(error, Error::QueueFull { limit: QUEUE_MAX });
+        }
+        gate.wait();
+        taken.into_iter().take(QUEUE_MAX).for_each(|handle| assert!(handle.wait().is_ok()));
+        gate.wait();
+    });
+}
+
+#[test]
+fn when_the_last_clone_is_dropped_what_was_submitted_is_still_made() {
+    let gate = Barrier::new(2);
+    on_ranks(2, |background| {
+        if background.rank() == 1 {
+            gate.wait();
+            assert_eq!(background.start(sum(vec![1.0])).wait().unwrap().buffers, [2.0]);
+            return;
+        }
+        let handle = background.start(sum(vec![1.0]));
+        drop(background);
+        gate.wait();
+        assert_eq!(handle.wait().unwrap().buffers, [2.0]);
+    });
+}
+
+#[test]
+fn only_the_last_user_closes() {
+    on_ranks(2, |background| {
+        let other = background.clone();
+        let error = background.close().unwrap_err();
+        assert!(error.to_string().contains("other users"), "{error}");
+        let call = other.start(sum(vec![1.0]));
+        let mut comm = other.close().unwrap();
+        assert!(call.is_done(), "closing waits for what was submitted");
+        comm.barrier().unwrap();
+        let again = comm.into_background().unwrap();
+        again.barrier().wait().unwrap();
+    });
+}
+
+#[test]
+fn a_worker_is_not_bound_to_its_callers_core() {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    if std::thread::available_parallelism().unwrap().get() == 1 {
+        println!("skipped: there is one core only");
+        return;
+    }
+    on_ranks(1, |first| {
+        let comm = first.close().unwrap();
+        let before = sched_getaffinity(None).unwrap();
+        let core = (0..CpuSet::MAX_CPU).find(|core| before.is_set(*core)).unwrap();
+        let mut one = CpuSet::new();
+        one.set(core);
+        sched_setaffinity(None, &one).unwrap();
+        let background = comm.into_background().unwrap();
+        let worker = background.with(|_| Ok(sched_getaffinity(None).unwrap())).unwrap();
+        assert!(!worker.is_set(core) && worker.count() > 0, "{core}: {worker:?}");
+    });
+}

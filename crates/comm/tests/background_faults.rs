@@ -1,0 +1,321 @@
+//! Whatever ends a call that does not block, on purpose or not, ends it on all ranks, and all are told who and why.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Barrier;
+use std::time::Duration;
+
+use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::{
+    Background, Communicator, Error, Handle, Options, OwnedOperation, OwnedRequest, Reduction,
+};
+use weftlink_plan::Collective;
+
+/// A communicator's deadline that no test waits for: what ends before ended for another reason.
+const LONG: Duration = Duration::from_secs(250);
+
+fn options() -> Options {
+    Options { deadline: LONG, single_copy: Some(false), ..Options::default() }
+}
+
+fn on_ranks<T: Send>(size: usize, work: impl Fn(Background) -> T + Sync) -> Vec<T> {
+    let ranks = Communicator::threads(size, options()).unwrap();
+    std::thread::scope(|scope| {
+        let run = |comm: Communicator| work(comm.into_background().unwrap());
+        let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(move || run(comm))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn start(background: &Background) -> Handle<Vec<f32>> {
+    background.all_reduce(vec![1.0; 50], Reduction::Sum)
+}
+
+/// Whether ranks have made a call before, so that they wait in the next one for each other and not for memory.
+const WARM: [bool; 2] = [false, true];
+
+fn warm_up(background: &Background, warm: bool) {
+    if warm {
+        start(background).wait().unwrap();
+    }
+}
+
+#[test]
+fn a_deadline_of_a_call_names_the_rank_that_stayed_away() {
+    for warm in WARM {
+        let gate = Barrier::new(2);
+        on_ranks(2, |background| {
+            warm_up(&background, warm);
+            if background.rank() == 1 {
+                gate.wait();
+                // Not only late, but told that it is too late.
+                return drop(start(&background).wait().unwrap_err());
+            }
+            let request = OwnedRequest::new(Collective::AllReduce, vec![1.0; 50]).with(Reduction::Sum);
+            let error = background.start(request.within(Duration::from_millis(30))).wait().unwrap_err();
+            assert!(error.to_string().contains("rank 1"), "{error}");
+            assert!(!warm || matches!(error, Error::Deadline { .. }), "{error}");
+            let later = start(&background).wait().unwrap_err();
+            assert!(matches!(&later, Error::Failed(why) if *why == error.to_string()), "{later}");
+            gate.wait();
+        });
+    }
+}
+
+#[test]
+fn a_deadline_of_a_call_is_only_that_calls() {
+    on_ranks(2, |background| {
+        warm_up(&background, true);
+        let request = OwnedRequest::new(Collective::AllReduce, vec![1.0]).with(Reduction::Sum);
+        background.start(request.within(Duration::from_secs(100))).wait().unwrap();
+        // The next waits longer than any deadline that was left behind.
+        let request = OwnedRequest::new(Collective::AllReduce, vec![1.0]).with(Reduction::Sum);
+        if background.rank() == 0 {
+            background.start(request).wait().unwrap();
+        } else {
+            std::thread::sleep(Duration::from_millis(20));
+            background.start(request).wait().unwrap();
+        }
+    });
+}
+
+#[test]
+fn who_cancels_a_call_is_named_to_all() {
+    for warm in WARM {
+        let gate = Barrier::new(3);
+        on_ranks(3, |background| {
+            warm_up(&background, warm);
+            let number = if warm { 2 } else { 1 };
+            let wanted = format!("rank 2 cancelled all-reduce #{number}, ");
+            // Rank 1 does not come, so the others wait for it.
+            if background.rank() == 1 {
+                gate.wait();
+            }
+            let (first, second) = (start(&background), start(&background));
+            if background.rank() == 2 {
+                assert!(first.cancel());
+            }
+            let error = first.wait().unwrap_err();
+            assert!(matches!(error, Error::Cancelled { by: 2, .. }), "{error}");
+            assert!(error.to_string().starts_with(&wanted), "{error}");
+            let error = second.wait().unwrap_err().to_string();
+            assert!(error.contains(&wanted), "{error}");
+            let error = start(&background).wait().unwrap_err().to_string();
+            assert!(
+                error.starts_with("this communicator failed before: ") && error.contains(&wanted),
+                "{error}"
+            );
+            if background.rank() != 1 {
+                gate.wait();
+            }
+        });
+    }
+}
+
+#[test]
+fn a_call_that_waits_in_the_queue_can_be_cancelled() {
+    let gate = Barrier::new(2);
+    on_ranks(2, |background| {
+        warm_up(&background, true);
+        if background.rank() == 1 {
+            gate.wait();
+            let error = start(&background).wait().unwrap_err().to_string();
+            assert!(error.starts_with("rank 0 cancelled all-reduce #3"), "{error}");
+            return;
+        }
+        let (running, queued) = (start(&background), start(&background));
+        assert!(queued.cancel());
+        let errors = [running, queued].map(|handle| handle.wait().unwrap_err().to_string());
+        assert!(errors.iter().all(|error| error.contains("rank 0 cancelled all-reduce #3")), "{errors:?}");
+        gate.wait();
+    });
+}
+
+#[test]
+fn an_abort_ends_what_runs_and_what_comes() {
+    let reason = "the loss is not a number, and more than fits into a line";
+    for (warm, idle) in [(false, false), (true, false), (false, true), (true, true)] {
+        let gate = Barrier::new(2);
+        on_ranks(2, |background| {
+            warm_up(&background, warm);
+            if background.rank() == 1 {
+                let running = (!idle).then(|| start(&background));
+                // From a thread that has nothing to do with it.
+                std::thread::scope(|scope| drop(scope.spawn(|| background.abort(reason))));
+                if let Some(running) = running {
+                    let error = running.wait().unwrap_err().to_string();
+                    assert!(error.starts_with("rank 1 aborted: the loss is not a number"), "{error}");
+                }
+                gate.wait();
+                return;
+            }
+            gate.wait();
+            let error = start(&background).wait().unwrap_err();
+            assert!(matches!(error, Error::Cancelled { by: 1, .. }), "{error}");
+            assert!(error.to_string().starts_with("rank 1 aborted: the loss is not a number"), "{error}");
+        });
+    }
+}
+
+#[test]
+fn a_blocking_rank_hears_of_an_abort_too() {
+    let ranks = Communicator::threads(2, options()).unwrap();
+    let [mut one, two] = <[Communicator; 2]>::try_from(ranks).unwrap();
+    let two = two.into_background().unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(move || one.all_reduce(&mut [1.0], Reduction::Sum).unwrap_err());
+        two.abort("enough");
+        let error = waiting.join().unwrap().to_string();
+        assert!(error.starts_with("rank 1 aborted: enough, "), "{error}");
+    });
+}
+
+#[test]
+fn a_panic_in_an_operation_is_told_and_ends_it_for_all() {
+    let gate = Barrier::new(2);
+    on_ranks(2, |background| {
+        let panics = background.rank() == 1;
+        let operation = OwnedOperation::user_defined(true, move |a: f32, b: f32| {
+            assert!(!panics, "my operation cannot add {a} and {b}");
+            a + b
+        });
+        let ended = background.all_reduce(vec![1.0_f32, 2.0], operation).join();
+        assert_eq!(ended.buffers.unwrap().len(), 2);
+        if panics {
+            let error = ended.result.unwrap_err();
+            assert!(matches!(error, Error::Panicked { rank: 1, .. }), "{error}");
+            assert!(error.to_string().contains("my operation cannot add"), "{error}");
+        } else if let Err(error) = ended.result {
+            // Where ranks have all that they need of each other by then, it went well here.
+            assert!(matches!(error, Error::Aborted { by: 1, reason: "it panicked", .. }), "{error}");
+        }
+        gate.wait();
+        let later = start(&background).wait().unwrap_err().to_string();
+        assert!(later.contains("panicked"), "{later}");
+        gate.wait();
+        assert!(background.close().unwrap().into_background().is_err());
+    });
+}
+
+#[test]
+fn a_panic_before_the_call_ends_it_for_all_too() {
+    on_ranks(2, |background| {
+        warm_up(&background, true);
+        let panics = background.rank() == 1;
+        let done = background.with(move |comm| {
+            assert!(!panics, "before the call");
+            comm.barrier()
+        });
+        let error = done.unwrap_err().to_string();
+        assert!(error.contains("rank 1") && error.contains("panicked"), "{error}");
+    });
+}
+
+#[test]
+fn a_worker_that_is_gone_leaves_nobody_waiting() {
+    /// What cannot even be thrown away.
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("while a panic is dropped");
+        }
+    }
+    on_ranks(2, |background| {
+        warm_up(&background, true);
+        if background.rank() == 0 {
+            let error = background.with(Communicator::barrier).unwrap_err().to_string();
+            assert!(error.contains("rank 1"), "{error}");
+            return;
+        }
+        let (begin, begun) = std::sync::mpsc::channel();
+        let (go, gone) = std::sync::mpsc::channel();
+        let clone = background.clone();
+        let other = std::thread::spawn(move || {
+            clone.with(move |_| -> Result<(), Error> {
+                begin.send(()).unwrap();
+                gone.recv().unwrap();
+                std::panic::panic_any(Bomb)
+            })
+        });
+        begun.recv().unwrap();
+        let queued: Vec<_> = (0..5).map(|_| background.barrier()).collect();
+        go.send(()).unwrap();
+        let error = other.join().unwrap().unwrap_err().to_string();
+        assert!(error.contains("its worker is gone"), "{error}");
+        for handle in queued {
+            let error = handle.wait().unwrap_err().to_string();
+            assert!(error.contains("its worker is gone"), "{error}");
+        }
+        let error = start(&background).wait().unwrap_err().to_string();
+        assert!(error.contains("its worker is gone"), "{error}");
+        background.abort("nobody is there to hear it");
+        assert!(background.close().unwrap_err().to_string().contains("worker is gone"));
+    });
+}
+
+#[test]
+fn a_rank_that_leaves_is_named() {
+    on_ranks(3, |background| {
+        warm_up(&background, true);
+        if background.rank() == 1 {
+            return;
+        }
+        let error = start(&background).wait().unwrap_err();
+        assert!(matches!(error, Error::Left { left: 1, .. } | Error::Aborted { .. }), "{error}");
+    });
+}
+
+const ROLE: &str = "WEFT_TEST_RANK";
+
+/// What each of three processes does, by the test that started it.
+fn process(test: &str, rank: usize) {
+    let meeting = Meeting {
+        place: Place::Abstract(format!("weft-{test}-{}", std::os::unix::process::parent_id())),
+        token: Token::new("background").unwrap(),
+        size: 3,
+        deadline: Duration::from_secs(60),
+    };
+    for warm in WARM {
+        let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
+        let background = Communicator::new(met.unwrap(), options()).unwrap().into_background().unwrap();
+        warm_up(&background, warm);
+        // Rank 1 has nothing to cancel, and does not come before the others have ended.
+        if rank == 1 {
+            let file = std::env::var("WEFT_TEST_FILE").unwrap();
+            let began = std::time::Instant::now();
+            while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains(&format!("{warm}"))) {
+                assert!(began.elapsed() < Duration::from_secs(60), "rank 0 did not end");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        let handle = start(&background);
+        if rank == 2 {
+            assert!(handle.cancel());
+        }
+        let error = handle.wait().unwrap_err().to_string();
+        assert!(error.starts_with("rank 2 cancelled all-reduce #"), "{error}");
+        if rank == 0 {
+            let file = std::env::var("WEFT_TEST_FILE").unwrap();
+            let before = std::fs::read_to_string(&file).unwrap_or_default();
+            std::fs::write(&file, format!("{before}{warm}\n")).unwrap();
+        }
+    }
+}
+
+#[test]
+fn processes_hear_who_cancelled() {
+    const TEST: &str = "processes_hear_who_cancelled";
+    if let Ok(rank) = std::env::var(ROLE) {
+        return process(TEST, rank.parse().unwrap());
+    }
+    let file = std::env::temp_dir().join(format!("weft-test-{}.txt", std::process::id()));
+    let start = |rank: usize| {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", TEST, "--nocapture"]);
+        command.env(ROLE, rank.to_string()).env("WEFT_TEST_FILE", &file).spawn().unwrap()
+    };
+    let children: Vec<_> = (0..3).map(start).collect();
+    let ends: Vec<_> = children.into_iter().map(|mut child| child.wait().unwrap()).collect();
+    let _ = std::fs::remove_file(&file);
+    assert!(ends.iter().all(|end| end.success()), "{ends:?}");
+}

@@ -1,0 +1,165 @@
+//! Communicators come and go by the thousand and leave nothing behind; and a process that is forked while there are some
+//! neither hangs nor disturbs them.
+//!
+//! Each of these counts what the whole process has, so they take turns.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(unsafe_code)] // Fork is unsafe to call.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::{Background, Communicator, Error, Options, Reduction};
+
+static TURN: Mutex<()> = Mutex::new(());
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn options() -> Options {
+    Options { deadline: LONG, single_copy: Some(false), ..Options::default() }
+}
+
+/// What a process has: descriptors, threads, kilobytes in memory, mappings.
+#[derive(Debug)]
+struct Has {
+    descriptors: usize,
+    threads: usize,
+    resident_kb: usize,
+    mappings: usize,
+}
+
+impl Has {
+    fn now() -> Has {
+        let entries = |folder: &str| std::fs::read_dir(folder).unwrap().count();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        Has {
+            descriptors: entries("/proc/self/fd"),
+            threads: entries("/proc/self/task"),
+            resident_kb: resident.trim().trim_end_matches(" kB").parse().unwrap(),
+            mappings: std::fs::read_to_string("/proc/self/maps").unwrap().matches("weft:").count(),
+        }
+    }
+
+    /// Waits until there is no more than there was: threads that nobody waits for take a moment to go.
+    fn comes_back_to(before: &Has) {
+        let began = Instant::now();
+        loop {
+            let now = Has::now();
+            // The allocator keeps what it may need again; a leak of a page a group would be more.
+            let memory = now.resident_kb < before.resident_kb + 6000;
+            if memory
+                && now.descriptors <= before.descriptors
+                && now.threads <= before.threads
+                && now.mappings == 0
+            {
+                return;
+            }
+            assert!(began.elapsed() < LONG, "{before:?} became {now:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn use_it(comm: Communicator, close: bool) {
+    let background = comm.into_background().unwrap();
+    let sum = background.all_reduce(vec![1.0_f32; 4], Reduction::Sum).wait().unwrap();
+    assert_eq!(sum.buffers, [2.0; 4]);
+    if close {
+        drop(background.close().unwrap());
+    }
+}
+
+#[test]
+fn groups_of_threads_leave_nothing() {
+    let _turn = TURN.lock().unwrap();
+    let round = |number: usize| {
+        let ranks = Communicator::threads(2, options()).unwrap();
+        std::thread::scope(|scope| {
+            ranks
+                .into_iter()
+                .for_each(|comm| drop(scope.spawn(move || use_it(comm, number.is_multiple_of(2)))));
+        });
+    };
+    (0..50).for_each(round);
+    let before = Has::now();
+    (0..2000).for_each(round);
+    Has::comes_back_to(&Has { threads: before.threads.min(3), ..before });
+}
+
+#[test]
+fn groups_of_processes_leave_nothing() {
+    const TEST: &str = "groups_of_processes_leave_nothing";
+    const ROLE: &str = "WEFT_TEST_PARENT";
+    let work = |rank: usize, parent: String| {
+        let round = |number: usize| {
+            let place = Place::Abstract(format!("weft-many-{parent}-{number}"));
+            let token = Token::new("many").unwrap();
+            let meeting = Meeting { place, token, size: 2, deadline: LONG };
+            let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
+            use_it(Communicator::new(met.unwrap(), options()).unwrap(), number.is_multiple_of(2));
+        };
+        (0..20).for_each(round);
+        let before = Has::now();
+        (20..220).for_each(round);
+        Has::comes_back_to(&Has { threads: before.threads.min(3), ..before });
+    };
+    if let Ok(parent) = std::env::var(ROLE) {
+        return work(1, parent);
+    }
+    let _turn = TURN.lock().unwrap();
+    let parent = std::process::id().to_string();
+    let mut other = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", TEST, "--nocapture"])
+        .env(ROLE, &parent)
+        .spawn()
+        .unwrap();
+    work(0, parent);
+    assert!(other.wait().unwrap().success());
+}
+
+#[test]
+fn a_process_that_is_forked_neither_hangs_nor_disturbs() {
+    let _turn = TURN.lock().unwrap();
+    let ranks = Communicator::threads(3, options()).unwrap();
+    let [one, two, three] = <[Communicator; 3]>::try_from(ranks).unwrap();
+    // One blocks and two do not.
+    let (one, two) = (one.into_background().unwrap(), two.into_background().unwrap());
+    let call = |background: &Background| background.all_reduce(vec![1.0_f32; 8], Reduction::Sum);
+    let open = call(&one);
+    // SAFETY: the child does what is tested, without printing, and ends without returning.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let refused = |result: Result<Vec<f32>, Error>| {
+            result.is_err_and(|error| error.to_string().contains("was forked"))
+        };
+        let started = refused(call(&one).wait().map(|done| done.buffers));
+        let inherited = refused(open.wait().map(|done| done.buffers));
+        one.abort("a child has nothing to say");
+        let scoped = one.scope(|_| 5) == 5;
+        drop((one, two, three));
+        let right = started && inherited && scoped;
+        // SAFETY: ends the child without running what the parent has set up.
+        unsafe { libc::_exit(if right { 0 } else { 1 }) };
+    }
+    let began = Instant::now();
+    let mut status = 0;
+    // SAFETY: a child of our own, and a place for its end.
+    while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
+        if began.elapsed() > LONG {
+            // SAFETY: the same child.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(status, 0, "how the child ended");
+    // Nobody has noticed.
+    let mut three = three;
+    std::thread::scope(|scope| {
+        scope.spawn(|| call(&two).wait().unwrap());
+        scope.spawn(|| three.all_reduce(&mut [1.0_f32; 8], Reduction::Sum).unwrap());
+        assert_eq!(open.wait().unwrap().buffers, [3.0; 8]);
+    });
+}

@@ -18,12 +18,17 @@
 //! by the next call, and by what watches [`Bootstrap::pids`].
 
 mod channel;
+mod environment;
 mod error;
 mod leader;
 mod meeting;
 mod room;
 mod roster;
 
+pub use environment::{
+    Environment, EnvironmentError, Launcher, Rendezvous, SECRET_BYTES_MAX, Secret, Surroundings,
+    expand_nodelist,
+};
 pub use error::{Ask, BootstrapError, Refusal};
 pub use meeting::{Meeting, Place, Token};
 

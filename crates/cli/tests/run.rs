@@ -446,16 +446,25 @@ fn killing_the_launcher_leaves_no_rank() {
 
 #[test]
 fn killing_the_helper_leaves_no_rank() {
-    let job = Background::start(
-        "helper",
-        "",
-        "echo $$ $$ > new-$RANK; echo $PPID > helper; mv new-$RANK rank-$RANK; exec sleep 600",
-    );
+    let job =
+        Background::start("helper", "", &format!("echo $PPID > helper; trap '' TERM INT HUP; {BUSY} wait"));
     kill("KILL", &pid(&job.folder.join("helper")));
     let (code, errors) = job.end();
     assert_eq!(code, Some(1), "{errors}");
     assert!(errors.contains("host localhost: it was lost: "), "{errors}");
     assert!(errors.contains("was killed by SIGKILL"), "{errors}");
+}
+
+#[test]
+fn many_ranks_need_more_files_than_they_may_have_themselves() {
+    let folder = scratch("run-files-limit");
+    let command = "ulimit -Sn 48; weft run -n 40 --no-tag --bind none";
+    let done = shell(&folder, &format!("{command} -- sh -c 'ulimit -Sn'"));
+    assert_eq!((done.code, done.errors.as_str()), (Some(0), ""));
+    assert_eq!(done.output, "48\n".repeat(40));
+    let done = shell(&folder, &format!("{command} --output-dir logs -- sh -c 'ulimit -Sn'"));
+    assert_eq!((done.code, done.errors.as_str()), (Some(0), ""));
+    assert_eq!(fs::read_to_string(folder.join("logs/rank-39.out")).unwrap(), "48\n");
 }
 
 #[test]

@@ -124,6 +124,8 @@ pub(super) struct Job {
     pub(super) forwarded: Vec<(String, String)>,
     /// For all ranks.
     pub(super) given: Vec<(String, String)>,
+    /// How many files this process might have open, before it was allowed more.
+    pub(super) files_limit: Option<u64>,
     pub(super) workdir: String,
     pub(super) bind: Bind,
     pub(super) report_bindings: bool,
@@ -187,6 +189,7 @@ impl Args {
             address: self.address.clone(),
             forwarded: forwarded(),
             given: self.given()?,
+            files_limit: None,
             workdir: self.folder()?,
             bind: self.bind,
             report_bindings: self.report_bindings,

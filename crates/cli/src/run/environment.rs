@@ -38,6 +38,7 @@ pub(super) fn start(job: &Job, host: usize, afresh: &Afresh) -> Start {
         ranks: placed.ranks.clone().enumerate().map(own).collect(),
         bind: job.bind,
         by_lines: job.tags,
+        files_limit: job.files_limit.filter(|_| placed.is_here),
         grace_ms: u64::try_from(job.grace.as_millis()).unwrap_or(u64::MAX),
     }
 }

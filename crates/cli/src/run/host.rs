@@ -23,6 +23,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_pro
 use weftlink_probe::{Closeness, Folder, Share, cores, cpu_ranges, divide};
 
 use super::args::Bind;
+use super::limits;
 use super::program;
 use super::pump;
 use super::rank::{ANYWHERE, RANK_COMMAND};
@@ -117,6 +118,10 @@ fn take_orders(mut input: impl BufRead, sender: &Sender<Happening>) {
         let read = (&mut input).take(ORDER_BYTES_MAX).read_line(&mut line);
         match read.map(|_| serde_json::from_str(&line)) {
             Ok(Ok(order)) => drop(sender.send(Happening::Order(order))),
+            Ok(Err(error)) if !line.is_empty() => {
+                eprintln!("weft run --as-host: an order makes no sense, so all is ended: {error}");
+                break;
+            }
             _ => break,
         }
     }
@@ -143,6 +148,10 @@ impl Ranks {
         sender: &Sender<Happening>,
     ) -> anyhow::Result<()> {
         let shares = shares(start, events)?;
+        // Two pipes for each rank may be more than is usual; the ranks get what they would have had.
+        let files = limits::raise_files();
+        let files =
+            start.files_limit.or(files).map_or(limits::UNCHANGED.to_owned(), |limit| limit.to_string());
         let weft = std::env::current_exe().context("cannot tell where this program is")?;
         for (index, one) in start.ranks.iter().enumerate() {
             let share = shares.as_ref().map(|shares| &shares[index]);
@@ -150,6 +159,7 @@ impl Ranks {
             command
                 .args([RANK_COMMAND, &std::process::id().to_string()])
                 .arg(share.map_or(ANYWHERE.to_owned(), |share| cpu_ranges(&share.cpus)))
+                .arg(&files)
                 .arg("--")
                 .arg(file)
                 .args(&start.program)

@@ -8,6 +8,8 @@ use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
+
 use super::args::Job;
 use super::environment::{self, Afresh};
 use super::helpers::{Attending, Heard, Helper, helper_command};
@@ -230,6 +232,14 @@ impl Running<'_> {
         let all_ended = self.job.hosts[host].ranks.clone().all(|rank| self.records[rank].end.is_some());
         if all_ended || self.cause.is_some() {
             return;
+        }
+        // The kernel has killed its ranks, but not what they had started, which is in their groups. Out of reach elsewhere.
+        if self.started && self.job.hosts[host].is_here {
+            let left =
+                self.records[self.job.hosts[host].ranks.clone()].iter().filter(|record| record.end.is_none());
+            for pid in left.filter_map(|record| Pid::from_raw(i32::try_from(record.pid?).ok()?)) {
+                let _ = kill_process_group(pid, Signal::KILL);
+            }
         }
         // Its output is closed, so it has ended or is about to.
         let how = match helper.child.wait() {

@@ -15,6 +15,7 @@ mod helpers;
 mod host;
 mod hosts;
 mod launch;
+mod limits;
 mod output;
 mod program;
 mod pump;
@@ -48,9 +49,12 @@ pub(crate) fn host_main() -> ExitCode {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let job = args.job()?;
+    let mut job = args.job()?;
     if job.dry_run {
         return Ok(report::dry_run(&job)?);
+    }
+    if job.output_dir.is_some() || job.hosts.len() > 1 {
+        job.files_limit = limits::raise_files();
     }
     let mut printer =
         Printer::new(job.size, job.tags, job.json, job.output_dir.as_deref()).map_err(Failure::Misuse)?;

@@ -1,4 +1,4 @@
-//! `weft run-rank PARENT CPUS PROGRAM ...`: the last step before a rank's own program, in its own process.
+//! `weft run-rank PARENT CPUS FILES PROGRAM ...`: the last step before a rank's own program, in its own process.
 //!
 //! It asks the kernel to be killed with its parent, binds itself, and becomes the program. All of that is kept by the
 //! program, and none of it needs unsafe code between fork and exec.
@@ -9,6 +9,8 @@ use std::process::{Command, ExitCode};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use weftlink_probe::cpu_list;
+
+use super::limits;
 
 /// The hidden command.
 pub(crate) const RANK_COMMAND: &str = "run-rank";
@@ -23,6 +25,7 @@ const CANNOT_RUN: u8 = 126;
 pub(crate) struct RankArgs {
     parent: u32,
     cpus: String,
+    files: String,
     /// The program's file, then its name and arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, num_args = 2..)]
     program: Vec<String>,
@@ -52,6 +55,7 @@ fn become_rank(args: &RankArgs) -> Result<std::convert::Infallible, String> {
         sched_setaffinity(None, &cpus)
             .map_err(|error| format!("cannot be bound to cores {}: {error}; try --bind none", args.cpus))?;
     }
+    limits::lower_files(&args.files)?;
     let [file, name, arguments @ ..] = args.program.as_slice() else {
         return Err("there is no program to run".into());
     };

@@ -32,6 +32,8 @@ pub(super) struct Start {
     /// Whether output is passed on by whole lines, or as it comes.
     pub(super) by_lines: bool,
     pub(super) grace_ms: u64,
+    /// How many files a rank may have open, where the helper was started with another limit.
+    pub(super) files_limit: Option<u64>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -9,6 +9,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -300,6 +301,42 @@ fn a_host_that_cannot_be_reached() {
 }
 
 #[test]
+fn a_host_that_does_not_answer_can_be_given_up() {
+    let folder = scratch("run-unanswered");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_weft"))
+        .args(["run", "-n", "2", "--hosts", "red,blue", "--rsh"])
+        .args(["sh -c 'sleep 600 & echo $! > new-{host}; mv new-{host} pid-{host}; wait'", "--", "true"])
+        .current_dir(&folder)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let files = ["red", "blue"].map(|host| folder.join(format!("pid-{host}")));
+    until("both were asked", || files.iter().all(|file| file.exists()));
+    kill("INT", &child.id().to_string());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    files.iter().for_each(|file| assert_gone(&pid(file)));
+}
+
+#[test]
+fn remote_shells_may_have_something_to_say() {
+    let done = run(
+        "welcome",
+        "-n 1 --bind none --hosts red --rsh \"sh -c 'echo Welcome; shift; exec \\\"\\$@\\\"' rsh\" -- echo hi",
+    );
+    assert_eq!((done.code, done.output.as_str(), done.errors.as_str()), (Some(0), "hi\n", "[red] Welcome\n"));
+    let other = r#"sh -c 'echo \{\"ready\":\{\"version\":\"9\",\"ports\":[1,2]\}\}; cat >/dev/null'"#;
+    let folder = scratch("run-version");
+    let done = Command::new(env!("CARGO_BIN_EXE_weft"))
+        .args(["run", "-n", "1", "--hosts", "red", "--rsh", other, "--", "true"])
+        .current_dir(&folder)
+        .output()
+        .unwrap();
+    let errors = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("it has Weft 9, this is "), "{errors}");
+}
+
+#[test]
 fn hosts_of_other_networks() {
     let folder = scratch("run-networks");
     if shell(&folder, "unshare -rn true").code != Some(0) {
@@ -327,6 +364,9 @@ const BUSY: &str = "sleep 600 & echo $$ $! > new-$RANK; mv new-$RANK rank-$RANK;
 impl Background {
     fn start(name: &str, options: &str, script: &str) -> Background {
         let folder = scratch(&format!("run-{name}"));
+        // A remote shell for those who want one: it forgets the host.
+        fs::write(folder.join("rsh"), "#!/bin/sh\nshift\nexec \"$@\"\n").unwrap();
+        fs::set_permissions(folder.join("rsh"), fs::Permissions::from_mode(0o755)).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_weft"))
             .arg("run")
             .args("-n 2 --bind none".split(' '))
@@ -439,6 +479,15 @@ fn killing_the_launcher_leaves_no_rank() {
         "--grace 200ms",
         &format!("trap '' TERM INT HUP; {BUSY} wait; sleep 600"),
     );
+    job.signal("KILL");
+    let (code, _) = job.end();
+    assert_eq!(code, Some(-9));
+}
+
+#[test]
+fn killing_the_launcher_leaves_no_rank_on_other_hosts() {
+    let script = format!("trap '' TERM INT HUP; {BUSY} wait; sleep 600");
+    let job = Background::start("killed-hosts", "--grace 200ms --hosts red,blue --rsh ./rsh", &script);
     job.signal("KILL");
     let (code, _) = job.end();
     assert_eq!(code, Some(-9));

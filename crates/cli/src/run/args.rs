@@ -64,7 +64,7 @@ pub(crate) struct Args {
     /// Say which rank runs on which cores
     #[arg(long)]
     report_bindings: bool,
-    /// Begin lines of output with [rank] [default: if there are several]
+    /// Begin lines of output with their rank [default: if there are several]
     #[arg(long, overrides_with = "no_tag")]
     tag_output: bool,
     /// Leave lines of output as they are

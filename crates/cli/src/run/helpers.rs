@@ -6,8 +6,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::args::Job;
 use super::pump::Tail;
@@ -77,10 +79,17 @@ pub(super) struct Helper {
     pub(super) last_words: Tail,
 }
 
+/// How long a remote shell may take to end by itself when its helper has.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
+
 impl Drop for Helper {
     fn drop(&mut self) {
-        // Both fail only for a process that has ended already.
-        let _ = self.child.kill();
+        let begun = Instant::now();
+        while self.closed && begun.elapsed() < ENDS_WITHIN && matches!(self.child.try_wait(), Ok(None)) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.kill();
+        // Fails only for a process that has ended already.
         let _ = self.child.wait();
     }
 }
@@ -103,6 +112,13 @@ pub(super) fn helper_command(job: &Job, host: usize) -> Vec<String> {
 }
 
 impl Helper {
+    /// Kills it, and what a remote shell has started besides; not its ranks, which have groups of their own and end with it.
+    pub(super) fn kill(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        }
+    }
+
     /// Starts the helper of one host, the next in order.
     pub(super) fn start(
         job: &Job,

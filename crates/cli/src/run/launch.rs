@@ -263,7 +263,7 @@ impl Running<'_> {
                     "weft run: the helper on {} does not stop, and is killed",
                     self.job.hosts[host].host
                 );
-                let _ = helper.child.kill();
+                helper.kill();
                 helper.closed = true;
             }
         } else if let Some(limit) = self.job.timeout.filter(|_| deadline.is_some_and(|at| at <= now)) {
@@ -289,7 +289,7 @@ impl Running<'_> {
             // There are no ranks yet, and a remote shell may be waiting for a host that does not answer.
             for (host, helper) in self.helpers.iter_mut().enumerate() {
                 self.attending.hang_up(host);
-                let _ = helper.child.kill();
+                helper.kill();
             }
         }
     }

@@ -86,6 +86,13 @@ fn whole_lines_with_their_rank() {
 }
 
 #[test]
+fn lines_without_their_rank_are_whole_too() {
+    let script = "printf $RANK:; touch begun-$RANK; while [ ! -e begun-$((1 - RANK)) ]; do sleep 0.01; done; printf whole";
+    let done = run("no-tag", &format!("-n 2 --bind none --no-tag -- sh -c '{script}'"));
+    assert_eq!(lines(&done.output), ["0:whole", "1:whole"]);
+}
+
+#[test]
 fn a_line_without_end_is_not_held() {
     let done = run(
         "long",

@@ -37,7 +37,7 @@ pub(super) fn start(job: &Job, host: usize, afresh: &Afresh) -> Start {
         unset: UNSET.map(str::to_owned).to_vec(),
         ranks: placed.ranks.clone().enumerate().map(own).collect(),
         bind: job.bind,
-        by_lines: job.tags,
+        by_lines: job.tags || job.size > 1,
         files_limit: job.files_limit.filter(|_| placed.is_here),
         grace_ms: u64::try_from(job.grace.as_millis()).unwrap_or(u64::MAX),
     }

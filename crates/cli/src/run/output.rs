@@ -54,7 +54,8 @@ impl Printer {
                 None => Ok(()),
             };
         }
-        if !self.tags {
+        // One rank alone is not in anybody's way.
+        if !self.tags && self.tails.len() == 1 {
             return self.write(stream, bytes);
         }
         let colour = self.colours[if self.all_on_error { 1 } else { stream as usize }];
@@ -65,7 +66,7 @@ impl Printer {
             self.write(open, b"\n")?;
         }
         for (index, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
-            if index > 0 || !goes_on {
+            if self.tags && (index > 0 || !goes_on) {
                 text.extend_from_slice(tag(rank, colour).as_bytes());
             }
             text.extend_from_slice(line);

@@ -1,12 +1,14 @@
 //! The command `weft`: parses, calls, prints. Whatever is worth knowing is worked out in the libraries.
 //!
-//! Exit codes: 0 fine, 1 a finding or a failed check, 2 misuse, 128 and the signal's number if one ended it.
+//! Exit codes: 0 fine, 1 a finding or a failed check, 2 misuse, 128 and the signal's number if one ended it; `weft run` has
+//! that of the rank that failed.
 //!
 //! Standard output that cannot be written to is an error, but for a reader that has seen enough. One that is closed from the
 //! start is none: before `main`, Rust opens /dev/null in its place, which is then no different from what Python's DEVNULL is.
 
 mod bench;
 mod plan;
+mod run;
 mod table;
 mod topo;
 
@@ -38,6 +40,10 @@ enum Command {
         #[arg(value_name = "RANK")]
         _rank: u32,
     },
+    Run(Box<run::Args>),
+    /// What `weft run` starts for each rank, which becomes the program
+    #[command(name = run::RANK_COMMAND, hide = true)]
+    RunRank(run::RankArgs),
 }
 
 /// What went wrong, by who has to act.
@@ -50,6 +56,8 @@ enum Failure {
     Output(io::Error),
     /// A signal ended it early; what was known by then has been printed.
     Interrupted(i32),
+    /// All has been said; this is the exit code.
+    Told(u8),
 }
 
 impl Failure {
@@ -75,6 +83,9 @@ fn main() -> ExitCode {
         Ok(Command::Plan(args)) => plan::run(&args),
         Ok(Command::Bench(args)) => bench::run(&args),
         Ok(Command::BenchRank { .. }) => return bench::rank_main(),
+        Ok(Command::Run(args)) if args.is_for_a_host() => return run::host_main(),
+        Ok(Command::Run(args)) => run::run(&args),
+        Ok(Command::RunRank(args)) => return run::rank_main(&args),
         Err(misuse) if misuse.use_stderr() => {
             // Where standard error is gone there is nobody left to tell.
             let _ = without_tip_to_escape(misuse).print();
@@ -87,6 +98,7 @@ fn main() -> ExitCode {
         // A reader that has seen enough, such as `head`, is no failure.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
         Err(Failure::Output(error)) => (anyhow!(error).context("cannot write to standard output"), 1),
+        Err(Failure::Told(code)) => return ExitCode::from(code),
         Err(Failure::Finding(error)) => (error, 1),
         Err(Failure::Misuse(error)) => (error, 2),
         Err(Failure::Interrupted(signal)) => (anyhow!("interrupted"), 128 + signal as u8),

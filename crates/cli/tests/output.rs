@@ -7,7 +7,7 @@ mod common;
 
 use common::{scratch, shell};
 
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 11] = [
     "--help",
     "--version",
     "topo hgx-h100",
@@ -17,6 +17,8 @@ const COMMANDS: [&str; 9] = [
     "plan --list",
     "bench all-reduce -e 64 --iters 1",
     "bench all-reduce -e 64 --iters 1 --json",
+    "run -n 1 -- echo one",
+    "run -n 2 --dry-run -- echo one",
 ];
 
 #[test]

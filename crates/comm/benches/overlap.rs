@@ -78,7 +78,7 @@ fn id() -> String {
 
 fn meet(wanted: Wanted, rank: usize) -> Result<Communicator, Error> {
     let place = Place::Abstract(format!("weft-overlap-{}", id()));
-    let meeting = Meeting { place, token: Token::new(id())?, size: wanted.ranks, deadline: DEADLINE };
+    let meeting = Meeting::new(place, Token::new(id())?, wanted.ranks, DEADLINE);
     let met = if rank == 0 { Bootstrap::listen(&meeting)? } else { Bootstrap::join(&meeting, rank)? };
     Communicator::new(met, Options { deadline: DEADLINE, ..Options::default() })
 }

@@ -269,12 +269,8 @@ const ROLE: &str = "WEFT_TEST_RANK";
 
 /// What each of three processes does, by the test that started it.
 fn process(test: &str, rank: usize) {
-    let meeting = Meeting {
-        place: Place::Abstract(format!("weft-{test}-{}", std::os::unix::process::parent_id())),
-        token: Token::new("background").unwrap(),
-        size: 3,
-        deadline: Duration::from_secs(60),
-    };
+    let place = Place::Abstract(format!("weft-{test}-{}", std::os::unix::process::parent_id()));
+    let meeting = Meeting::new(place, Token::new("background").unwrap(), 3, Duration::from_secs(60));
     for warm in WARM {
         let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
         let background = Communicator::new(met.unwrap(), options()).unwrap().into_background().unwrap();

@@ -96,7 +96,7 @@ fn groups_of_processes_leave_nothing() {
         let round = |number: usize| {
             let place = Place::Abstract(format!("weft-many-{parent}-{number}"));
             let token = Token::new("many").unwrap();
-            let meeting = Meeting { place, token, size: 2, deadline: LONG };
+            let meeting = Meeting::new(place, token, 2, LONG);
             let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
             use_it(Communicator::new(met.unwrap(), options()).unwrap(), number.is_multiple_of(2));
         };

@@ -7,6 +7,7 @@
 //!
 //! Deliberately absent: the graph that AMD's and Intel's drivers know of their GPUs, and what lies past the NICs.
 
+mod cores;
 mod cpu;
 mod gpu_source;
 mod gpus;
@@ -21,6 +22,7 @@ mod recording;
 mod tree;
 mod wiring;
 
+pub use cores::{Closeness, Core, Share, cores, cpu_list, cpu_ranges, divide};
 pub use gpu_source::{GpuReport, GpuReports, GpuSource, NvLinkReport, NvLinkUp, Remote};
 pub use nvml::Nvml;
 pub use record::record;

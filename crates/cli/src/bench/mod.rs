@@ -36,7 +36,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, anyhow};
 
 pub(crate) use args::Args;
-pub(crate) use spawn::{RANK_COMMAND, rank_main};
+pub(crate) use spawn::{RANK_COMMAND, allowed_cores, rank_main};
 
 use crate::{Failure, counted};
 use job::{Job, Machine, Message};

@@ -238,7 +238,7 @@ fn run(
 }
 
 /// The cores that this process may use.
-pub(super) fn allowed_cores() -> anyhow::Result<Vec<usize>> {
+pub(crate) fn allowed_cores() -> anyhow::Result<Vec<usize>> {
     let allowed = sched_getaffinity(None).context("cannot tell which cores may be used")?;
     Ok((0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
 }

@@ -22,6 +22,7 @@ mod address;
 mod channel;
 mod deadline;
 mod endpoint;
+mod environment;
 mod error;
 mod group;
 mod host;
@@ -35,6 +36,10 @@ mod tree;
 mod wires;
 
 pub use address::Interfaces;
+pub use environment::{
+    Environment, EnvironmentError, Launcher, Rendezvous, SECRET_BYTES_MAX, Secret, Surroundings,
+    expand_nodelist,
+};
 pub use error::{Ask, BootstrapError, Refusal};
 pub use host::Host;
 pub use meeting::{Meeting, Network, Place};

@@ -1,0 +1,81 @@
+//! What ranks are told: torchrun's variables, and where Weft's communicators meet.
+
+use super::args::Job;
+use super::hosts::own_name;
+use super::wire::{RankStart, Start};
+
+/// What is new for each start of a job.
+pub(super) struct Afresh {
+    pub(super) secret: String,
+    pub(super) ports: [String; 2],
+    /// How often the job was started before.
+    pub(super) restarts: u32,
+}
+
+/// Left over from launchers further out, these would contradict what ranks are told here.
+const UNSET: [&str; 3] = ["WEFT_SECRET_FILE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"];
+
+/// The orders for one host.
+pub(super) fn start(job: &Job, host: usize, afresh: &Afresh) -> Start {
+    let placed = &job.hosts[host];
+    let own = |(local, rank): (usize, usize)| {
+        let pairs = [
+            ("RANK", rank),
+            ("LOCAL_RANK", local),
+            ("LOCAL_WORLD_SIZE", placed.ranks.len()),
+            ("GROUP_RANK", host),
+            ("NODE_RANK", host),
+        ];
+        let environment = pairs.map(|(name, value)| (name.to_owned(), value.to_string())).to_vec();
+        RankStart { rank, environment }
+    };
+    let forwarded = if placed.is_here { Vec::new() } else { job.forwarded.clone() };
+    Start {
+        program: job.program.clone(),
+        workdir: job.workdir.clone(),
+        environment: [forwarded, job.given.clone(), common(job, afresh)].concat(),
+        unset: UNSET.map(str::to_owned).to_vec(),
+        ranks: placed.ranks.clone().enumerate().map(own).collect(),
+        bind: job.bind,
+        by_lines: job.tags || job.size > 1,
+        files_limit: job.files_limit.filter(|_| placed.is_here),
+        grace_ms: u64::try_from(job.grace.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+fn common(job: &Job, afresh: &Afresh) -> Vec<(String, String)> {
+    let host = address(job);
+    let rendezvous = match host.contains(':') {
+        true => format!("[{host}]:{}", afresh.ports[1]),
+        false => format!("{host}:{}", afresh.ports[1]),
+    };
+    let mut pairs = vec![
+        ("WORLD_SIZE", job.size.to_string()),
+        ("MASTER_ADDR", host),
+        ("MASTER_PORT", afresh.ports[0].clone()),
+        ("TORCHELASTIC_RESTART_COUNT", afresh.restarts.to_string()),
+        ("TORCHELASTIC_MAX_RESTARTS", job.restarts_max.to_string()),
+        ("WEFT_JOB", job.name.clone()),
+        ("WEFT_RENDEZVOUS", rendezvous),
+        ("WEFT_SECRET", afresh.secret.clone()),
+    ];
+    // Ranks that each take all cores for their threads are slower than ranks with one thread; torchrun says so too.
+    if !job.given.iter().any(|(name, _)| name == "OMP_NUM_THREADS") {
+        let threads = std::env::var("OMP_NUM_THREADS").ok().filter(|value| !value.is_empty());
+        pairs.push(("OMP_NUM_THREADS", threads.unwrap_or_else(|| "1".to_owned())));
+    }
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Where rank 0 is, as all ranks can reach it.
+fn address(job: &Job) -> String {
+    match (&job.address, job.hosts.as_slice()) {
+        (Some(address), _) => address.trim_start_matches('[').trim_end_matches(']').to_owned(),
+        (None, [_]) => "127.0.0.1".to_owned(),
+        // Others know this host by its name, not as theirs.
+        (None, [first, ..]) if ["localhost", "127.0.0.1", "::1"].contains(&first.host.as_str()) => own_name(),
+        // ssh takes user@host; the network only the host.
+        (None, [first, ..]) => first.host.rsplit('@').next().unwrap_or_default().to_owned(),
+        (None, []) => String::new(),
+    }
+}

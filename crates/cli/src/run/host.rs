@@ -1,0 +1,332 @@
+//! `weft run --as-host`: starts the ranks of one host, hears them, and sees to it that none outlives it or the job.
+//!
+//! One of these runs on every host of a job, this one included, so that there is one way for all of them. Each rank has a
+//! process group of its own: what a rank starts ends with it. Ranks are ended when they are told to
+//! ([`Order::Stop`]), when standard input ends, which is how the death of `weft run` shows, and by the kernel when this process
+//! dies (`rank.rs`).
+//!
+//! The process that a rank is remains unreaped until all have ended, so that its number, which is its group's, cannot
+//! become somebody else's before the last signal is sent.
+
+use std::io::{self, BufRead, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
+use weftlink_probe::{Closeness, Folder, Share, cores, cpu_ranges, divide};
+
+use super::args::Bind;
+use super::limits;
+use super::program;
+use super::pump;
+use super::rank::{ANYWHERE, RANK_COMMAND};
+use super::secret::Port;
+use super::wire::{Binding, End, Event, Order, Piece, RankStart, Start, Stream};
+use crate::counted;
+
+/// The longest order: an environment and a command line as long as the kernel takes.
+const ORDER_BYTES_MAX: u64 = 16 << 20;
+/// How long the output of a rank that has ended is waited for, when something that it started still has it open.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Readers need little.
+const STACK_BYTES: usize = 128 << 10;
+
+/// What the main thread waits for.
+enum Happening {
+    Order(Order),
+    /// Nobody gives orders any more.
+    Abandoned,
+    Ended {
+        index: usize,
+        end: End,
+        at: Instant,
+    },
+}
+
+/// The helper.
+pub(super) fn main() -> ExitCode {
+    let events = Events::default();
+    match serve(&events) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            events.tell(&Event::Failed(format!("{error:#}")));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Standard output, a whole event at a time.
+#[derive(Clone, Default)]
+struct Events(Arc<Mutex<()>>);
+
+impl Events {
+    fn tell(&self, event: &Event) {
+        let Ok(mut line) = serde_json::to_vec(event) else { return };
+        line.push(b'\n');
+        let _whole = self.0.lock();
+        // If nobody listens any more, standard input says so too, and the ranks are ended.
+        let _ = io::stdout().write_all(&line).and_then(|()| io::stdout().flush());
+    }
+}
+
+fn serve(events: &Events) -> anyhow::Result<()> {
+    let ports = [Port::reserve()?, Port::reserve()?];
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    events.tell(&Event::Ready { version, ports: [ports[0].number, ports[1].number] });
+    let (sender, happenings) = channel();
+    thread::spawn({
+        let sender = sender.clone();
+        move || take_orders(io::stdin().lock(), &sender)
+    });
+    let start = loop {
+        match happenings.recv()? {
+            Happening::Order(Order::Start(start)) => break start,
+            // Told to end before it began.
+            Happening::Order(Order::Signal(signal)) if !ends(signal) => {}
+            _ => return Ok(()),
+        }
+    };
+    let file = match program::find(&start) {
+        Ok(file) => file,
+        Err(error) => {
+            events.tell(&Event::Misuse(error.to_string()));
+            return Ok(());
+        }
+    };
+    let grace = Duration::from_millis(start.grace_ms);
+    let mut ranks = Ranks { children: Vec::new(), left: 0, began: Instant::now(), grace };
+    ranks.start(&start, &file, events, &sender)?;
+    ranks.run(&start, &happenings, events);
+    Ok(())
+}
+
+/// Whether a signal asks a program to end.
+pub(super) fn ends(signal: i32) -> bool {
+    [Signal::INT, Signal::TERM, Signal::HUP].iter().any(|one| one.as_raw() == signal)
+}
+
+fn take_orders(mut input: impl BufRead, sender: &Sender<Happening>) {
+    loop {
+        let mut line = String::new();
+        let read = (&mut input).take(ORDER_BYTES_MAX).read_line(&mut line);
+        match read.map(|_| serde_json::from_str(&line)) {
+            Ok(Ok(order)) => drop(sender.send(Happening::Order(order))),
+            Ok(Err(error)) if !line.is_empty() => {
+                eprintln!("weft run --as-host: an order makes no sense, so all is ended: {error}");
+                break;
+            }
+            _ => break,
+        }
+    }
+    let _ = sender.send(Happening::Abandoned);
+}
+
+/// The ranks of this host. Dropping it ends them.
+struct Ranks {
+    children: Vec<Child>,
+    /// How many have not ended.
+    left: usize,
+    /// When the first was started.
+    began: Instant,
+    grace: Duration,
+}
+
+impl Ranks {
+    /// From the main thread, because it is the thread whose death ends the ranks.
+    fn start(
+        &mut self,
+        start: &Start,
+        file: &Path,
+        events: &Events,
+        sender: &Sender<Happening>,
+    ) -> anyhow::Result<()> {
+        let shares = shares(start, events)?;
+        // Two pipes for each rank may be more than is usual; the ranks get what they would have had.
+        let files = limits::raise_files();
+        let files =
+            start.files_limit.or(files).map_or(limits::UNCHANGED.to_owned(), |limit| limit.to_string());
+        let weft = std::env::current_exe().context("cannot tell where this program is")?;
+        for (index, one) in start.ranks.iter().enumerate() {
+            let share = shares.as_ref().map(|shares| &shares[index]);
+            let mut command = Command::new(&weft);
+            command
+                .args([RANK_COMMAND, &std::process::id().to_string()])
+                .arg(share.map_or(ANYWHERE.to_owned(), |share| cpu_ranges(&share.cpus)))
+                .arg(&files)
+                .arg("--")
+                .arg(file)
+                .args(&start.program)
+                .current_dir(&start.workdir)
+                .process_group(0)
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
+            for name in &start.unset {
+                command.env_remove(name);
+            }
+            for (name, value) in start.environment.iter().chain(&one.environment) {
+                command.env(name, value);
+            }
+            let mut child = command.spawn().with_context(|| format!("cannot start rank {}", one.rank))?;
+            let (out, err) = (child.stdout.take(), child.stderr.take());
+            let pid = child.id();
+            self.children.push(child);
+            self.left += 1;
+            let binding = share.map(|share| Binding {
+                cpus: cpu_ranges(&share.cpus),
+                cores: share.cores,
+                numa: cpu_ranges(&share.numa),
+            });
+            events.tell(&Event::Started { rank: one.rank, pid, binding });
+            let pipes = out.zip(err).ok_or_else(|| anyhow!("rank {} was started without pipes", one.rank))?;
+            watch(index, one, pid, pipes, start.by_lines, events, sender)?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, start: &Start, happenings: &Receiver<Happening>, events: &Events) {
+        // When those that are left are killed; later than that there is nothing more to do but wait for the kernel.
+        let mut kill_at: Option<Instant> = None;
+        let mut told_at: Option<Instant> = None;
+        while self.left > 0 {
+            let happening = match kill_at {
+                Some(at) => happenings.recv_timeout(at.saturating_duration_since(Instant::now())),
+                None => happenings.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match happening {
+                Ok(Happening::Ended { index, end, at }) => {
+                    self.left -= 1;
+                    let after_us = at.saturating_duration_since(self.began).as_micros();
+                    let after_us = u64::try_from(after_us).unwrap_or(u64::MAX);
+                    let told = told_at.is_some_and(|told| told <= at);
+                    events.tell(&Event::Ended { rank: start.ranks[index].rank, end, after_us, told });
+                }
+                Ok(Happening::Order(Order::Signal(signal))) => {
+                    Signal::from_named_raw(signal).into_iter().for_each(|signal| self.pass_on(signal));
+                }
+                Ok(Happening::Order(Order::Stop) | Happening::Abandoned) if told_at.is_none() => {
+                    told_at = Some(Instant::now());
+                    self.pass_on(Signal::TERM);
+                    kill_at = Some(Instant::now() + self.grace);
+                }
+                Ok(Happening::Order(Order::Kill)) | Err(RecvTimeoutError::Timeout) => {
+                    told_at.get_or_insert_with(Instant::now);
+                    self.signal(Signal::KILL);
+                    // Once more if they take their time, for what they may have started meanwhile.
+                    kill_at = Some(Instant::now() + Duration::from_secs(1));
+                }
+                Ok(Happening::Order(_) | Happening::Abandoned) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+    }
+
+    /// A signal from outside. Those that ask to end go to all that a rank has started, as from a terminal; the others only to
+    /// the rank itself, since they end a process that does not expect them.
+    fn pass_on(&self, signal: Signal) {
+        if ends(signal.as_raw()) {
+            self.signal(signal);
+            // A rank that is stopped would get it only when it goes on.
+            return self.signal(Signal::CONT);
+        }
+        for child in &self.children {
+            let _ = kill_process(Pid::from_child(child), signal);
+        }
+    }
+
+    /// To all groups; where nobody is left it does nothing.
+    fn signal(&self, signal: Signal) {
+        for child in &self.children {
+            let _ = kill_process_group(Pid::from_child(child), signal);
+        }
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+        self.children.iter_mut().for_each(|child| drop(child.wait()));
+    }
+}
+
+/// Three threads for a rank: one for each of its streams, and one that waits for its end and for theirs.
+#[allow(clippy::too_many_arguments, reason = "all of it is what a rank is")]
+fn watch(
+    index: usize,
+    one: &RankStart,
+    pid: u32,
+    (out, err): (impl Read + Send + 'static, impl Read + Send + 'static),
+    by_lines: bool,
+    events: &Events,
+    sender: &Sender<Happening>,
+) -> anyhow::Result<()> {
+    let (closed, ends) = channel::<()>();
+    let pipes: [(Stream, Box<dyn Read + Send>); 2] =
+        [(Stream::Out, Box::new(out)), (Stream::Err, Box::new(err))];
+    let thread = || thread::Builder::new().stack_size(STACK_BYTES);
+    for (stream, pipe) in pipes {
+        let (rank, events, closed) = (one.rank, events.clone(), closed.clone());
+        thread().spawn(move || {
+            let tell = |bytes: &[u8], cut| {
+                events.tell(&Event::Output { rank, stream, piece: Piece::new(bytes), cut })
+            };
+            // A pipe that cannot be read has ended.
+            let _ = pump::pieces(pipe, by_lines, tell);
+            drop(closed);
+        })?;
+    }
+    drop(closed);
+    let sender = sender.clone();
+    thread().spawn(move || {
+        let end = await_end(pid);
+        let at = Instant::now();
+        // Disconnected when both streams have ended.
+        let _ = ends.recv_timeout(LAST_WORDS);
+        let _ = sender.send(Happening::Ended { index, end, at });
+    })?;
+    Ok(())
+}
+
+/// Waits until a child has ended, and leaves it to be reaped.
+fn await_end(pid: u32) -> End {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    loop {
+        let Some(pid) = pid else { return End::Code(-1) };
+        match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+            Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
+                (Some(code), _) => return End::Code(code),
+                (None, Some(signal)) => return End::Signal(signal),
+                (None, None) => {}
+            },
+            Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            // No such child: it cannot be waited for, so it is none of ours any more.
+            Err(_) => return End::Code(-1),
+        }
+    }
+}
+
+/// What each rank is bound to.
+fn shares(start: &Start, events: &Events) -> anyhow::Result<Option<Vec<Share>>> {
+    let closeness = match start.bind {
+        Bind::None => return Ok(None),
+        Bind::Core => Closeness::Core,
+        Bind::Numa => Closeness::Numa,
+    };
+    let allowed = crate::bench::allowed_cores()?;
+    let cores = cores(&Folder::new("/"), &allowed);
+    let shares = divide(&cores, start.ranks.len(), closeness);
+    if shares.is_none() {
+        let (ranks, cores) = (counted(start.ranks.len(), "rank"), counted(cores.len(), "core"));
+        events.tell(&Event::Note(format!(
+            "{ranks} on {cores}: ranks are not bound, and will wait for each other's core"
+        )));
+    }
+    Ok(shares)
+}

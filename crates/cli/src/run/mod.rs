@@ -1,0 +1,106 @@
+//! `weft run`: start the ranks of a job, here or on several hosts, and see them through.
+//!
+//! What was typed (`args`, `hosts`) becomes a job. On every host, this one included, a helper (`host`) starts that host's
+//! ranks (`program`, `rank`) and passes on what they print (`pump`); orders and events go over its standard input and output (`wire`), so
+//! that no secret shows in a list of processes. `launch` leads the `helpers` through one start of the job, `environment` is
+//! what ranks are told, `signals` passes on Ctrl-C, `output` shows what ranks print, `report` says how it went.
+//!
+//! Three things keep ranks from outliving their job, each enough for most cases: the helper ends them when its standard
+//! input does, the kernel kills them when the helper dies, and signals go to the whole process group of a rank.
+//! Deliberately absent: what a rank starts in a session of its own (a daemon) is let go.
+
+mod args;
+mod environment;
+mod helpers;
+mod host;
+mod hosts;
+mod launch;
+mod limits;
+mod output;
+mod program;
+mod pump;
+mod rank;
+mod report;
+mod secret;
+mod signals;
+mod wire;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+pub(crate) use args::Args;
+pub(crate) use rank::{RANK_COMMAND, RankArgs, rank_main};
+
+use crate::Failure;
+use launch::Cause;
+use output::Printer;
+use signals::Signals;
+
+impl Args {
+    /// Whether this is a host's helper and not a user's command.
+    pub(crate) fn is_for_a_host(&self) -> bool {
+        self.as_host
+    }
+}
+
+/// `weft run --as-host`.
+pub(crate) fn host_main() -> ExitCode {
+    host::main()
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let mut job = args.job()?;
+    if job.dry_run {
+        return Ok(report::dry_run(&job)?);
+    }
+    if job.output_dir.is_some() || job.hosts.len() > 1 {
+        job.files_limit = limits::raise_files();
+    }
+    let mut printer =
+        Printer::new(job.size, job.tags, job.json, job.output_dir.as_deref()).map_err(Failure::Misuse)?;
+    let signals = Signals::watch().map_err(Failure::Finding)?;
+    let began = Instant::now();
+    let deadline = job.timeout.map(|timeout| began + timeout);
+    let mut restarts = 0;
+    let attempt = loop {
+        let attempt =
+            launch::attempt(&job, restarts, deadline, &signals, &mut printer).map_err(Failure::Finding)?;
+        let again = matches!(attempt.cause, Some(Cause::Rank(_) | Cause::Host { .. }))
+            && restarts < job.restarts_max
+            && signals.ending().is_none()
+            && deadline.is_none_or(|deadline| Instant::now() < deadline);
+        if !again {
+            break attempt;
+        }
+        restarts += 1;
+        if let Some(why) = report::failure(&job, &attempt, None, &printer) {
+            eprintln!(
+                "weft run: {why}\nweft run: starting all ranks again, {restarts} of at most {} times",
+                job.restarts_max
+            );
+        }
+        printer.forget();
+    };
+    let why = report::failure(&job, &attempt, signals.ending(), &printer);
+    let code = report::exit_code(&attempt);
+    if let Some(Cause::Output(error)) = attempt.cause {
+        return Err(Failure::Output(error));
+    }
+    if job.json {
+        crate::print_json(&report::document(
+            &job,
+            &attempt,
+            restarts,
+            began.elapsed(),
+            why.as_deref(),
+            code,
+        ))?;
+    }
+    match why {
+        Some(why) => {
+            eprintln!("weft run: {why}");
+            Err(Failure::Told(code))
+        }
+        None => Ok(()),
+    }
+}

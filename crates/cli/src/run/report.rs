@@ -1,0 +1,233 @@
+//! What is said before a job, and after.
+
+use std::io::{self, Write};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use signal_hook::low_level::signal_name;
+
+use super::args::{Bind, Job};
+use super::environment::{self, Afresh};
+use super::helpers::helper_command;
+use super::launch::{Attempt, Cause, Record};
+use super::output::{Printer, file_name};
+use super::wire::{End, Stream};
+use crate::counted;
+
+/// The exit code of a job that took too long, as timeout(1) has it.
+const TIMED_OUT: u8 = 124;
+
+/// `rank 3 on host b (pid 7): cores 4-7,12-15, NUMA node 1`.
+pub(super) fn binding(job: &Job, rank: usize, record: &Record) -> String {
+    let place = match &record.binding {
+        Some(binding) => {
+            let cores = counted(binding.cores, "core");
+            format!("bound to {cores}, hardware threads {}, NUMA node {}", binding.cpus, binding.numa)
+        }
+        None => "not bound".to_owned(),
+    };
+    format!("{} {place}", who(job, rank, record))
+}
+
+/// What would be started.
+pub(super) fn dry_run(job: &Job) -> io::Result<()> {
+    let told = planned(job);
+    if job.json {
+        return crate::print_json(&json!({ "job": job.name, "ranks": job.size, "hosts": told }));
+    }
+    let mut out = io::stdout().lock();
+    let (ranks, hosts) = (counted(job.size, "rank"), counted(job.hosts.len(), "host"));
+    writeln!(out, "{}: {ranks} on {hosts}, in {}", job.name, job.workdir)?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    for host in &told {
+        writeln!(out, "{}: {}", text(&host["host"]), text(&host["command"]))?;
+        let lines = |environment: &Value| -> Vec<String> {
+            let pairs = environment.as_object().into_iter().flatten();
+            pairs.map(|(name, value)| format!("{name}={}", text(value))).collect()
+        };
+        writeln!(out, "  {}", lines(&host["environment"]).join(" "))?;
+        for rank in host["ranks"].as_array().into_iter().flatten() {
+            writeln!(out, "  rank {}: {}", rank["rank"], lines(&rank["environment"]).join(" "))?;
+        }
+    }
+    writeln!(out, "each runs: {}", job.program.join(" "))?;
+    let bound = match job.bind {
+        Bind::None => "not bound",
+        Bind::Core => "each bound to cores of its own, where there are enough",
+        Bind::Numa => "each bound to a NUMA node, where there are enough cores",
+    };
+    writeln!(out, "{bound}")
+}
+
+fn planned(job: &Job) -> Vec<Value> {
+    let secret = "...".to_owned();
+    let ports = ["(a free port)".to_owned(), "(another)".to_owned()];
+    let afresh = Afresh { secret, ports, restarts: 0 };
+    let pairs = |environment: Vec<(String, String)>| -> Value {
+        environment
+            .into_iter()
+            .map(|(name, value)| (name, Value::from(value)))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    };
+    let host = |(index, placed): (usize, &super::hosts::Placed)| {
+        let start = environment::start(job, index, &afresh);
+        let ranks = start.ranks.into_iter();
+        let ranks: Vec<Value> = ranks
+            .map(|one| json!({ "rank": one.rank, "environment": pairs(one.environment), "program": job.program }))
+            .collect();
+        json!({
+            "host": placed.host,
+            "is_this_host": placed.is_here,
+            "command": helper_command(job, index).join(" "),
+            "environment": pairs(start.environment),
+            "ranks": ranks,
+        })
+    };
+    job.hosts.iter().enumerate().map(host).collect()
+}
+
+/// The exit code of a job that ended so.
+pub(super) fn exit_code(attempt: &Attempt) -> u8 {
+    match &attempt.cause {
+        None => 0,
+        Some(Cause::Rank(rank)) => attempt.records[*rank].end.map_or(1, |(end, _)| end.exit_code()),
+        Some(Cause::Misuse { .. }) => 2,
+        Some(Cause::Timeout(_)) => TIMED_OUT,
+        Some(Cause::Interrupted(signal)) => (128 + signal) as u8,
+        Some(Cause::Host { .. } | Cause::Output(_)) => 1,
+    }
+}
+
+/// Why a job was ended, in a sentence or two; none if it was not.
+pub(super) fn failure(
+    job: &Job,
+    attempt: &Attempt,
+    ending: Option<i32>,
+    printer: &Printer,
+) -> Option<String> {
+    let others = || match attempt.records.iter().filter(|record| record.told).count() {
+        0 => String::new(),
+        1 if job.size == 2 => "; the other was ended".to_owned(),
+        1 => "; 1 other rank was ended".to_owned(),
+        count => format!("; {count} other ranks were ended"),
+    };
+    let on = |host: usize| format!("host {}", job.hosts[host].host);
+    Some(match attempt.cause.as_ref()? {
+        Cause::Rank(rank) => {
+            let record = &attempt.records[*rank];
+            let (end, after) = record.end?;
+            if let (Some(signal), End::Signal(by)) = (ending, end)
+                && signal == by
+            {
+                return Some(format!("ended by {}, after {}", name(signal), seconds(after)));
+            }
+            let passed_on =
+                ending.map_or(String::new(), |signal| format!("{} was passed on; ", name(signal)));
+            let (who, how, after) = (who(job, *rank, record), describe(end), seconds(after));
+            let mut text = format!("{passed_on}{who} {how}, {after} after the start{}", others());
+            let tail = printer.tail(*rank);
+            if let Some(folder) = job.output_dir.as_deref().filter(|_| !tail.is_empty()) {
+                text += &format!(
+                    "\n  its standard error is in {}",
+                    file_name(folder, *rank, Stream::Err).display()
+                );
+            }
+            if !tail.is_empty() {
+                text += "\n  the last it wrote to standard error:";
+                tail.iter().for_each(|line| text += &format!("\n    {line}"));
+            }
+            text
+        }
+        Cause::Host { host, why } => format!("{}: {why}", on(*host)),
+        Cause::Misuse { host, why } if job.hosts.len() > 1 => format!("{}: {why}", on(*host)),
+        Cause::Misuse { why, .. } => why.clone(),
+        Cause::Timeout(limit) => {
+            let done = attempt.records.iter().filter(|record| record.end.is_some() && !record.told).count();
+            let limit = seconds(*limit);
+            format!(
+                "ended after {limit}, as --timeout says; {done} of {} had ended by then",
+                counted(job.size, "rank")
+            )
+        }
+        Cause::Interrupted(signal) => format!("ended by {} before the ranks were started", name(*signal)),
+        Cause::Output(error) => format!("cannot write what ranks print: {error}"),
+    })
+}
+
+/// All there is to know, for programs.
+pub(super) fn document(
+    job: &Job,
+    attempt: &Attempt,
+    restarts: u32,
+    took: Duration,
+    why: Option<&str>,
+    code: u8,
+) -> Value {
+    let rank = |(rank, record): (usize, &Record)| {
+        let (exit_code, signal) = match record.end {
+            Some((End::Code(code), _)) => (Some(code), None),
+            Some((End::Signal(signal), _)) => (None, Some(name(signal))),
+            None => (None, None),
+        };
+        json!({
+            "rank": rank,
+            "host": job.hosts[record.host].host,
+            "pid": record.pid,
+            "cpus": record.binding.as_ref().map(|binding| &binding.cpus),
+            "cores": record.binding.as_ref().map(|binding| binding.cores),
+            "numa": record.binding.as_ref().map(|binding| &binding.numa),
+            "exit_code": exit_code,
+            "signal": signal,
+            "was_told_to_end": record.told,
+            "seconds": record.end.map(|(_, after)| after.as_secs_f64()),
+        })
+    };
+    let failed = match attempt.cause {
+        Some(Cause::Rank(rank)) => Some(rank),
+        _ => None,
+    };
+    json!({
+        "job": job.name,
+        "exit_code": code,
+        "failed_first": failed,
+        "why": why,
+        "restarts": restarts,
+        "seconds": took.as_secs_f64(),
+        "ranks": attempt.records.iter().enumerate().map(rank).collect::<Vec<_>>(),
+    })
+}
+
+fn who(job: &Job, rank: usize, record: &Record) -> String {
+    let host =
+        if job.hosts.len() > 1 { format!("host {}, ", job.hosts[record.host].host) } else { String::new() };
+    match record.pid {
+        Some(pid) => format!("rank {rank} ({host}pid {pid})"),
+        None => format!("rank {rank}"),
+    }
+}
+
+fn describe(end: End) -> String {
+    match end {
+        End::Code(code) => format!("ended with exit code {code}"),
+        End::Signal(signal) => {
+            let why = if signal == 9 { " (by hand, or by the kernel for want of memory)" } else { "" };
+            format!("was killed by {}{why}", name(signal))
+        }
+    }
+}
+
+/// How a command of ours ended.
+pub(super) fn describe_status(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    describe(status.signal().map_or_else(|| End::Code(status.code().unwrap_or_default()), End::Signal))
+}
+
+fn name(signal: i32) -> String {
+    signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}

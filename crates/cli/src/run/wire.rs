@@ -1,0 +1,136 @@
+//! What `weft run` and its helper on each host (`weft run --as-host`) say to each other: JSON, a line each, orders on the
+//! helper's standard input, events on its standard output. When its standard input ends, the helper ends its ranks.
+
+use serde::{Deserialize, Serialize};
+
+use super::args::Bind;
+
+/// To the helper.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Order {
+    /// Start the ranks; once.
+    Start(Start),
+    /// Pass a signal on to all ranks.
+    Signal(i32),
+    /// SIGTERM to all ranks, SIGKILL to those that are left after the grace.
+    Stop,
+    /// SIGKILL to all ranks.
+    Kill,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Start {
+    pub(super) program: Vec<String>,
+    pub(super) workdir: String,
+    /// For all ranks.
+    pub(super) environment: Vec<(String, String)>,
+    /// Taken out of the environment first.
+    pub(super) unset: Vec<String>,
+    pub(super) ranks: Vec<RankStart>,
+    pub(super) bind: Bind,
+    /// Whether output is passed on by whole lines, or as it comes.
+    pub(super) by_lines: bool,
+    pub(super) grace_ms: u64,
+    /// How many files a rank may have open, where the helper was started with another limit.
+    pub(super) files_limit: Option<u64>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct RankStart {
+    pub(super) rank: usize,
+    pub(super) environment: Vec<(String, String)>,
+}
+
+/// From the helper.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Event {
+    /// The helper runs; these ports of its host are free.
+    Ready { version: String, ports: [u16; 2] },
+    /// Something worth telling the user.
+    Note(String),
+    /// A rank runs.
+    Started { rank: usize, pid: u32, binding: Option<Binding> },
+    /// A rank printed. `cut`: the line goes on in the next piece.
+    Output { rank: usize, stream: Stream, piece: Piece, cut: bool },
+    /// A rank has ended, so long after its host began to start ranks. `told`: after it was told to.
+    Ended { rank: usize, end: End, after_us: u64, told: bool },
+    /// The ranks cannot be started; the user has to call differently.
+    Misuse(String),
+    /// The helper cannot go on.
+    Failed(String),
+}
+
+/// Where a rank may run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Binding {
+    pub(super) cpus: String,
+    pub(super) cores: usize,
+    pub(super) numa: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Stream {
+    Out,
+    Err,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum End {
+    Code(i32),
+    Signal(i32),
+}
+
+impl End {
+    /// What a shell would make of it.
+    pub(super) fn exit_code(self) -> u8 {
+        match self {
+            End::Code(code) => code as u8,
+            End::Signal(signal) => (128 + signal) as u8,
+        }
+    }
+}
+
+/// Bytes that a rank printed: text as text, the rest in hexadecimal digits.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Piece {
+    Text(String),
+    Hex(String),
+}
+
+impl Piece {
+    pub(super) fn new(bytes: &[u8]) -> Piece {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Piece::Text(text.to_owned()),
+            Err(_) => Piece::Hex(bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+        }
+    }
+
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Piece::Text(text) => text.into_bytes(),
+            Piece::Hex(digits) => {
+                let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
+                digits.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_arrive_as_they_are() {
+        for bytes in [&b"plain\n"[..], "é\n".as_bytes(), &[0xff, 0, 0x80, b'\n'], b""] {
+            let json = serde_json::to_string(&Piece::new(bytes)).unwrap();
+            assert_eq!(serde_json::from_str::<Piece>(&json).unwrap().into_bytes(), bytes);
+        }
+    }
+}

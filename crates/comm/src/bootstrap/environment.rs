@@ -1,0 +1,274 @@
+//! Who this process is and where its job meets, from what launchers put into the environment.
+//!
+//! | launcher | who | where, if not told by `WEFT_RENDEZVOUS` or `MASTER_ADDR` |
+//! |---|---|---|
+//! | `weft run` | `RANK`, `WORLD_SIZE`, ... | it always tells |
+//! | torchrun, Kubernetes, a person | `RANK`, `WORLD_SIZE`, ... | `MASTER_ADDR`, ports from `MASTER_PORT` + 1: that one is torch's |
+//! | Open MPI's mpirun | `OMPI_COMM_WORLD_RANK`, ... | one host only |
+//! | MPICH's and Intel's mpiexec | `PMI_RANK`, `MPI_LOCALRANKID`, ... | one host only |
+//! | PMIx, PMI-1 by port | `PMIX_RANK` or `PMI_ID`, and `WORLD_SIZE`, which these do not tell | one host only |
+//! | srun | `SLURM_PROCID`, ... | the step's first host, ports from the job's number |
+//!
+//! Launchers are started by launchers (srun starts torchrun, mpirun runs within an allocation), so several may have
+//! left their variables. The innermost counts: `weft run` and torchrun are known by variables of their own, and so on in
+//! the order of the table. A plain `RANK` that contradicts the launcher below it is an error, since one of them is left
+//! over from something else. An empty variable is one that is not set.
+//!
+//! Seen with Open MPI 4.1, MPICH 4.0 and Intel MPI 2021.19. What is read of torchrun, Slurm and PMIx launchers without
+//! Open MPI is from their documentation, unverified.
+//!
+//! Pure: [`Environment::read`] looks only at the [`Surroundings`] it is given. Deliberately absent: whether two ranks
+//! really are on one host. That is found out when they meet; here it decides only where.
+
+mod address;
+mod error;
+mod launchers;
+mod nodelist;
+#[cfg(test)]
+mod tests;
+
+pub use error::EnvironmentError;
+pub use nodelist::expand as expand_nodelist;
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+/// What a process knows of its job before it meets anybody.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Environment {
+    /// Who started it.
+    pub launcher: Launcher,
+    /// Which rank it is.
+    pub rank: usize,
+    /// Of how many.
+    pub size: usize,
+    /// Which rank it is on its host, where the launcher tells.
+    pub local_rank: Option<usize>,
+    /// How many ranks its host has, where the launcher tells.
+    pub local_size: Option<usize>,
+    /// Where the ranks meet.
+    pub place: Rendezvous,
+    /// How they know each other.
+    pub secret: Secret,
+    /// True if no secret was given: it was made of what others can find out too (the job's number, its address). Then
+    /// anybody who reaches the place can join, and a rank that listens there should warn.
+    pub secret_is_guessable: bool,
+}
+
+/// Where the ranks of a job meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rendezvous {
+    /// Rank 0 listens on the first of these ports that is free; the others try them all.
+    Tcp {
+        /// Where rank 0 is, by name or by address (IPv6 without its brackets).
+        host: String,
+        /// The ports to try.
+        ports: RangeInclusive<u16>,
+    },
+    /// All ranks are on one host, by their launcher's count.
+    OneHost {
+        /// A name for an abstract Unix socket, at most 107 bytes.
+        name: String,
+    },
+}
+
+impl fmt::Display for Rendezvous {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rendezvous::Tcp { host, ports } => {
+                let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
+                write!(f, "{open}{host}{close}:{}", ports.start())?;
+                if ports.end() > ports.start() { write!(f, "-{}", ports.end()) } else { Ok(()) }
+            }
+            Rendezvous::OneHost { name } => write!(f, "@{name}"),
+        }
+    }
+}
+
+/// What only the ranks of one job should know. It never shows in messages.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// The bytes: of any length from 16 to [`SECRET_BYTES_MAX`], and not evenly random, so they are to be hashed.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Who started the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Launcher {
+    /// `weft run`.
+    WeftRun,
+    /// torchrun, or anything else that is torch's elastic launcher.
+    Torchrun,
+    /// `RANK` and `WORLD_SIZE`, set by a person, by Kubernetes, by torch's older launchers.
+    Variables,
+    /// Open MPI's `mpirun`.
+    OpenMpi,
+    /// MPICH's or Intel MPI's `mpiexec`.
+    Hydra,
+    /// Another launcher that speaks PMIx, or PMI by a port.
+    Pmi,
+    /// Slurm's `srun`.
+    Slurm,
+}
+
+impl Launcher {
+    /// Its name as a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Launcher::WeftRun => "weft-run",
+            Launcher::Torchrun => "torchrun",
+            Launcher::Variables => "variables",
+            Launcher::OpenMpi => "open-mpi",
+            Launcher::Hydra => "mpiexec",
+            Launcher::Pmi => "pmi",
+            Launcher::Slurm => "srun",
+        }
+    }
+}
+
+/// All that [`Environment::read`] looks at.
+pub struct Surroundings<'a> {
+    /// The value of a variable.
+    pub variable: &'a dyn Fn(&str) -> Option<String>,
+    /// What the file of this name holds, for `WEFT_SECRET_FILE`; at most [`SECRET_BYTES_MAX`] + 1 bytes are looked at.
+    pub file: &'a dyn Fn(&str) -> Result<Vec<u8>, String>,
+    /// The number of the user.
+    pub user: u32,
+    /// This process.
+    pub process: u32,
+    /// The parent process, which stands for the job where MPICH names none.
+    pub parent: u32,
+}
+
+/// The longest secret.
+pub const SECRET_BYTES_MAX: usize = 4096;
+/// Fewer are guessed in no time.
+const SECRET_BYTES_MIN: usize = 16;
+/// The longest value that is looked at: lists of a hundred thousand hosts are shorter.
+const VALUE_BYTES_MAX: usize = 1 << 20;
+
+impl Environment {
+    /// What the launcher of this process told it.
+    pub fn of_this_process() -> Result<Environment, EnvironmentError> {
+        let file = |name: &str| {
+            use std::io::Read;
+            let mut bytes = Vec::new();
+            std::fs::File::open(name)
+                .and_then(|file| file.take(SECRET_BYTES_MAX as u64 + 2).read_to_end(&mut bytes))
+                .map(|_| bytes)
+                .map_err(|error| error.to_string())
+        };
+        Environment::read(&Surroundings {
+            variable: &|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()),
+            file: &file,
+            user: rustix::process::geteuid().as_raw(),
+            process: std::process::id(),
+            parent: rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs()),
+        })
+    }
+
+    /// What a launcher told, by its variables.
+    pub fn read(around: &Surroundings<'_>) -> Result<Environment, EnvironmentError> {
+        let variables = Variables { around };
+        let told = launchers::read(&variables)?;
+        let place = address::place(&variables, &told)?;
+        let given = variables.secret()?;
+        let secret_is_guessable = given.is_none();
+        let secret = given.unwrap_or_else(|| {
+            // Of what all ranks are told alike, and nothing else.
+            let job = told.job.as_deref().unwrap_or_default();
+            let restarts = variables.text("TORCHELASTIC_RESTART_COUNT").ok().flatten().unwrap_or_default();
+            let (name, size) = (told.launcher.name(), told.size);
+            Secret(format!("weft without a secret: {name} {job} {restarts} {size} {place}").into_bytes())
+        });
+        Ok(Environment {
+            launcher: told.launcher,
+            rank: told.rank,
+            size: told.size,
+            local_rank: told.local_rank,
+            local_size: told.local_size,
+            place,
+            secret,
+            secret_is_guessable,
+        })
+    }
+}
+
+/// Variables, read as what they should be.
+struct Variables<'a> {
+    around: &'a Surroundings<'a>,
+}
+
+impl Variables<'_> {
+    /// A variable's text without surrounding space; none if it is unset or empty.
+    fn text(&self, name: &'static str) -> Result<Option<String>, EnvironmentError> {
+        let Some(value) = (self.around.variable)(name) else { return Ok(None) };
+        if value.len() > VALUE_BYTES_MAX {
+            let value = format!("{} bytes of text", value.len());
+            return Err(EnvironmentError::Unreadable { name, value, wanted: "something shorter" });
+        }
+        let value = value.trim();
+        Ok((!value.is_empty()).then(|| value.to_owned()))
+    }
+
+    fn is_set(&self, name: &'static str) -> bool {
+        matches!(self.text(name), Ok(Some(_)) | Err(_))
+    }
+
+    fn number(&self, name: &'static str) -> Result<Option<usize>, EnvironmentError> {
+        let read = |text: String| {
+            // `usize::from_str` takes a plus sign, which no launcher writes.
+            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse().ok().filter(|_| digits).ok_or(EnvironmentError::Unreadable {
+                name,
+                value: text,
+                wanted: "a number of at least 0",
+            })
+        };
+        self.text(name)?.map(read).transpose()
+    }
+
+    /// The first of several names that is set.
+    fn first_number(
+        &self,
+        names: &[&'static str],
+    ) -> Result<Option<(&'static str, usize)>, EnvironmentError> {
+        for name in names {
+            if let Some(number) = self.number(name)? {
+                return Ok(Some((name, number)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn secret(&self) -> Result<Option<Secret>, EnvironmentError> {
+        let (name, bytes) = match (self.text("WEFT_SECRET")?, self.text("WEFT_SECRET_FILE")?) {
+            (None, None) => return Ok(None),
+            (Some(_), Some(file)) => {
+                return Err(EnvironmentError::TwoSecrets { file });
+            }
+            (Some(text), None) => ("WEFT_SECRET", text.into_bytes()),
+            (None, Some(path)) => {
+                let bytes = (self.around.file)(&path)
+                    .map_err(|reason| EnvironmentError::SecretFile { path, reason })?;
+                // An editor's newline at the end is no part of it, or a copy without it would be another secret.
+                ("WEFT_SECRET_FILE", bytes.trim_ascii().to_vec())
+            }
+        };
+        match bytes.len() {
+            SECRET_BYTES_MIN..=SECRET_BYTES_MAX => Ok(Some(Secret(bytes))),
+            length => Err(EnvironmentError::SecretLength { name, length }),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Where a job meets: told by a variable, or made of what its launcher told.
+
+use std::ops::RangeInclusive;
+
+use super::launchers::Told;
+use super::{EnvironmentError, Launcher, Rendezvous, Variables, nodelist};
+
+/// How many ports are tried where nobody says which.
+const PORTS_TRIED: u16 = 16;
+/// Slurm tells no port. These are below the kernel's own choices, which begin at 32768.
+const SLURM_PORTS: RangeInclusive<u16> = 20_000..=29_999;
+/// The kernel takes names of sockets up to this length.
+const NAME_BYTES_MAX: usize = 107;
+
+const RENDEZVOUS: &str = "WEFT_RENDEZVOUS";
+
+pub(super) fn place(variables: &Variables<'_>, told: &Told) -> Result<Rendezvous, EnvironmentError> {
+    if let Some(text) = variables.text(RENDEZVOUS)? {
+        return rendezvous(&text);
+    }
+    if let Some(host) = variables.text("MASTER_ADDR")? {
+        return beside_torch(variables, host);
+    }
+    if variables.is_set("MASTER_PORT") && matches!(told.launcher, Launcher::Torchrun | Launcher::Variables) {
+        let advice = "They are the address of rank 0's host and a port there";
+        return Err(EnvironmentError::Missing { present: "MASTER_PORT", missing: "MASTER_ADDR", advice });
+    }
+    // A job of one meets nobody, and one whose launcher names no job could meet another.
+    if told.local_size == Some(told.size) || told.size == 1 {
+        let job = match (&told.job, told.size) {
+            (Some(job), _) => job.clone(),
+            (None, 1) => format!("alone-{}", variables.around.process),
+            (None, _) => return Err(no_address(told)),
+        };
+        return Ok(Rendezvous::OneHost { name: name(told.launcher, &job, variables.around.user) });
+    }
+    match told.launcher {
+        Launcher::Slurm => slurm(variables, told),
+        _ => Err(no_address(told)),
+    }
+}
+
+fn no_address(told: &Told) -> EnvironmentError {
+    let (launcher, example) = match told.launcher {
+        Launcher::OpenMpi => {
+            ("mpirun", "mpirun -x WEFT_RENDEZVOUS=host0:29500 -n 8 --host host0:4,host1:4 PROGRAM")
+        }
+        Launcher::Hydra => {
+            ("mpiexec", "mpiexec -genv WEFT_RENDEZVOUS host0:29500 -n 8 -hosts host0,host1 PROGRAM")
+        }
+        Launcher::Slurm => ("srun", "srun --export=ALL,WEFT_RENDEZVOUS=host0:29500 -N 2 -n 8 PROGRAM"),
+        Launcher::Torchrun => {
+            ("torchrun", "WEFT_RENDEZVOUS=host0:29600 torchrun --nnodes 2 PROGRAM, on each host")
+        }
+        Launcher::Pmi => {
+            ("the PMI launcher", "WEFT_RENDEZVOUS=host0:29500, in the environment of every rank")
+        }
+        Launcher::WeftRun => ("weft run", "it sets it by itself, so somebody has unset it"),
+        Launcher::Variables => (
+            "somebody",
+            "WEFT_RENDEZVOUS=host0:29500 RANK=0 WORLD_SIZE=2 PROGRAM (127.0.0.1:29500 if all are on one host), or \
+             MASTER_ADDR and MASTER_PORT as torch has them",
+        ),
+    };
+    EnvironmentError::NoAddress { launcher, size: told.size, example }
+}
+
+/// `host:port`, `host:port-port`, `[IPv6]:port`.
+fn rendezvous(text: &str) -> Result<Rendezvous, EnvironmentError> {
+    let unreadable =
+        |wanted| EnvironmentError::Unreadable { name: RENDEZVOUS, value: text.to_owned(), wanted };
+    let (host, ports) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']').ok_or_else(|| unreadable("[IPv6 address]:port"))?;
+            // A zone (`fe80::1%eth0`) is the resolver's business.
+            let address = host.split('%').next().unwrap_or_default();
+            if address.parse::<std::net::Ipv6Addr>().is_err() {
+                return Err(unreadable("[IPv6 address]:port"));
+            }
+            (host, rest.strip_prefix(':').ok_or_else(|| unreadable("[IPv6 address]:port"))?)
+        }
+        None => text.rsplit_once(':').ok_or_else(|| unreadable("host:port or host:port-port"))?,
+    };
+    if host.contains(':') && !text.starts_with('[') {
+        return Err(unreadable("[IPv6 address]:port, with the address in brackets"));
+    }
+    if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c.is_control() || c == '/') {
+        return Err(unreadable("host:port, with the name or address of rank 0's host"));
+    }
+    let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+    let port = |text: &str| {
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse::<u16>().ok().filter(|port| digits && *port > 0)
+    };
+    let (first, last) = port(first)
+        .zip(port(last))
+        .ok_or_else(|| unreadable("host:port or host:port-port, with ports from 1 to 65535"))?;
+    if first > last {
+        return Err(unreadable("host:port-port with the lower port first"));
+    }
+    Ok(Rendezvous::Tcp { host: host.to_owned(), ports: first..=last })
+}
+
+/// torch's own store listens on `MASTER_PORT` while the job runs.
+fn beside_torch(variables: &Variables<'_>, host: String) -> Result<Rendezvous, EnvironmentError> {
+    let port = variables.number("MASTER_PORT")?.ok_or(EnvironmentError::Missing {
+        present: "MASTER_ADDR",
+        missing: "MASTER_PORT",
+        advice: "They are the address of rank 0's host and a port there, such as 29500",
+    })?;
+    let first = u16::try_from(port).ok().filter(|port| *port > 0).and_then(|port| port.checked_add(1));
+    let first = first.ok_or(EnvironmentError::Unreadable {
+        name: "MASTER_PORT",
+        value: port.to_string(),
+        wanted: "a port from 1 to 65534: torch takes it, and Weft one of those after it",
+    })?;
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&host).to_owned();
+    Ok(Rendezvous::Tcp { host, ports: first..=first.saturating_add(PORTS_TRIED - 1) })
+}
+
+/// The first host of the step has its first rank, unless tasks were distributed arbitrarily.
+fn slurm(variables: &Variables<'_>, told: &Told) -> Result<Rendezvous, EnvironmentError> {
+    let name =
+        if variables.is_set("SLURM_STEP_NODELIST") { "SLURM_STEP_NODELIST" } else { "SLURM_JOB_NODELIST" };
+    let Some(list) = variables.text(name)? else { return Err(no_address(told)) };
+    let host = nodelist::expand(&list).and_then(|hosts| hosts.into_iter().next());
+    let host = host.ok_or(EnvironmentError::Unreadable {
+        name,
+        value: list,
+        wanted: "a list of hosts such as node[01-03,7]",
+    })?;
+    let room = u64::from(SLURM_PORTS.end() - SLURM_PORTS.start() + 1) / u64::from(PORTS_TRIED);
+    let slot = (hash(told.job.as_deref().unwrap_or_default()) % room) as u16;
+    let first = SLURM_PORTS.start() + slot * PORTS_TRIED;
+    Ok(Rendezvous::Tcp { host, ports: first..=first + PORTS_TRIED - 1 })
+}
+
+/// A name that two jobs or two users do not share.
+fn name(launcher: Launcher, job: &str, user: u32) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
+    let start = format!("weft-{}-", launcher.name());
+    let cleaned: String = job.chars().map(plain).collect();
+    // What was shortened or replaced is told apart by its hash.
+    let job = match start.len() + cleaned.len() + "-4294967295".len() <= NAME_BYTES_MAX && cleaned == job {
+        true => cleaned,
+        false => format!("{}-{:016x}", &cleaned[..cleaned.len().min(40)], hash(job)),
+    };
+    format!("{start}{job}-{user}")
+}
+
+/// FNV-1a: the same on every host, unlike the standard library's.
+fn hash(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

@@ -27,11 +27,15 @@ pub struct Options {
     pub spin: Option<bool>,
     /// Whether peers' ordinary memory is read by the kernel, which saves a copy. Unset: where it is allowed and faster.
     pub single_copy: Option<bool>,
+    /// Whether the bits of a result depend on the inputs and the order of the ranks alone, and not on the plan, the kind of
+    /// memory, tiles or instruction sets. Some plans are out then, and one pass over the result is made for NaNs. All ranks
+    /// say the same. `docs/determinism.md` tells more.
+    pub deterministic: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { deadline: Duration::from_secs(300), spin: None, single_copy: None }
+        Self { deadline: Duration::from_secs(300), spin: None, single_copy: None, deterministic: false }
     }
 }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 use support::{Rank, options, proved};
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
 use weftlink_comm::{Communicator, Error, Options, Request};
-use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Order, Reducer, Reduction, Verified};
+use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Order, Reducer, Reduction, Verified, verify};
 use weftlink_testkit::cases::values::{Value, factor, telling_input};
 use weftlink_testkit::cases::{By, Case, Counts, Memory, doing};
 use weftlink_testkit::{promise, with_type};
@@ -414,6 +414,39 @@ fn sums_of_scans_and_of_all_ranks_are_the_same() {
 }
 
 #[test]
+fn the_document_tells_which_plans_are_in() {
+    const RANKS: u32 = 8;
+    let text = include_str!("../../../docs/determinism.md");
+    let all = collectives(RANKS);
+    let mut told = Vec::new();
+    for row in text.lines().filter_map(|line| line.strip_prefix("| ")) {
+        let [names, eligible, others] = row.trim_end_matches(" |").split(" | ").collect::<Vec<_>>()[..]
+        else {
+            continue;
+        };
+        for collective in all.iter().filter(|it| names.split(", ").any(|name| name == it.name())) {
+            let mut listed: Vec<_> = eligible.split(", ").map(|name| (name, true)).collect();
+            listed.extend(others.split(", ").map(|name| (name, false)));
+            listed.sort_unstable();
+            let is_in = |algorithm: Algorithm| {
+                let plan = algorithm.flat(collective, RANKS, 1).map(|plan| verify(plan).unwrap()).unwrap();
+                assert_eq!(
+                    plan.order() == Order::Canonical,
+                    plan.order() >= Order::LeftToRight,
+                    "{algorithm}"
+                );
+                (algorithm.name(), plan.order() == Order::Canonical)
+            };
+            let mut found: Vec<_> = doing(collective, RANKS).map(is_in).collect();
+            found.sort_unstable();
+            assert_eq!(found, listed, "{collective}");
+            told.push(collective);
+        }
+    }
+    assert_eq!(told.len(), all.len(), "all that reduce are told of: {told:?}");
+}
+
+#[test]
 fn the_order_is_known_however_many_ranks_there_are() {
     // By classes no order would be known, and a deterministic communicator would find no plan.
     for (algorithm, collective, ranks) in [
@@ -422,7 +455,7 @@ fn the_order_is_known_however_many_ranks_there_are() {
         (Algorithm::Staged, Collective::ReduceScatter, 64),
         (Algorithm::Chain, Collective::Scan, 64),
     ] {
-        let plan = weftlink_plan::verify(algorithm.flat(&collective, ranks, 1).unwrap()).unwrap();
+        let plan = verify(algorithm.flat(&collective, ranks, 1).unwrap()).unwrap();
         assert_eq!(plan.order(), Order::Canonical, "{algorithm} {collective} of {ranks}");
     }
 }

@@ -13,7 +13,7 @@ use weftlink_plan::Algorithm::{
     Tree, TwoShot,
 };
 use weftlink_plan::plan::{Input, Output, Protocol, Wait};
-use weftlink_plan::{Algorithm, Aliasing, Collective, Layout, Verified, verify};
+use weftlink_plan::{Algorithm, Aliasing, Collective, Layout, Order, Verified, verify};
 
 use crate::Error;
 use crate::layout::PACKET_BYTES;
@@ -50,7 +50,8 @@ pub(crate) struct Key {
     /// Nothing where a plan must be right both ways.
     pub(crate) aliasing: Option<Aliasing>,
     pub(crate) uneven: bool,
-    pub(crate) commutes: bool,
+    /// The order in which ranks must be combined.
+    pub(crate) order: Order,
     pub(crate) choice: Choice,
 }
 
@@ -179,11 +180,13 @@ fn measured(ranks: usize, memory: Memory) -> [Vec<(usize, Choice)>; Collective::
     ]
 }
 
-/// The plan for a call: the one that was chosen, or if that cannot do it, the first that can, with packets if it has to be short.
+/// The plan for a call: the one that was chosen, or if that cannot do it, the first that can, with packets if it has to be
+/// short. In symmetric memory those come first that work where the data is.
 pub(crate) fn plan_for(key: &Key, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
     let ranks = hosts.len();
     let packets = Algorithm::ALL.into_iter().filter(|_| key.choice.packets).map(Choice::packets);
-    let others = std::iter::once(Staged).chain(Algorithm::ALL).map(Choice::of);
+    let direct = [TwoShot, OneShot].into_iter().filter(|_| key.memory == Memory::Symmetric);
+    let others = direct.chain([Staged]).chain(Algorithm::ALL).map(Choice::of);
     let mut reasons = Vec::new();
     for choice in std::iter::once(key.choice).chain(packets).chain(others) {
         match proved(choice, &key.collective, hosts).and_then(|plan| fits(key, plan, hosts)) {
@@ -215,8 +218,8 @@ fn fits(key: &Key, plan: Arc<Verified>, hosts: &[u32]) -> Result<Arc<Verified>, 
         misuse("is not proved for blocks of different lengths")
     } else if key.uneven && plan.needs_windows() && !places_are_known(&key.collective) {
         misuse("reaches into blocks whose places only their rank knows")
-    } else if !key.commutes && !plan.in_rank_order() {
-        misuse("does not combine ranks in their order")
+    } else if plan.order() < key.order {
+        misuse(out_of_order(key.order))
     } else if !reachable {
         misuse("reaches into peers' buffers")
     } else if !carries(&plan, hosts) {
@@ -266,6 +269,15 @@ pub(crate) fn across(collective: u8, bytes: usize) -> Choice {
     })
 }
 
+/// What is wrong with a plan that does not keep this order.
+pub(crate) fn out_of_order(needed: Order) -> &'static str {
+    match needed {
+        Order::Any | Order::Ranks => "does not combine ranks in their order",
+        Order::LeftToRight => "does not combine ranks one after the other from the first",
+        Order::Canonical => "does not combine ranks from the first and round where all plans do",
+    }
+}
+
 /// Whether ranks know where blocks of different lengths lie in the buffers that their peers let them reach.
 fn places_are_known(collective: &Collective) -> bool {
     matches!(collective, Collective::AllGather | Collective::ReduceScatter | Collective::Gather { .. })
@@ -313,4 +325,61 @@ fn by_host(hosts: &[u32]) -> Layout {
     }
     let rings = vec![islands.concat()];
     Layout { islands, rings, ..Layout::flat(hosts.len() as u32, 1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(
+        collective: Collective,
+        memory: Memory,
+        order: Order,
+        choice: Choice,
+        ranks: u32,
+    ) -> Arc<Verified> {
+        let aliasing = Some(Aliasing::InPlace);
+        plan_for(
+            &Key { collective, memory, aliasing, uneven: false, order, choice },
+            &vec![0; ranks as usize],
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn whatever_a_table_says_there_is_a_plan_of_every_order() {
+        let kinds = Collective::KINDS.into_iter().filter(Collective::reduces);
+        for (collective, ranks) in kinds.flat_map(|it| [1, 2, 3, 6].map(|ranks| (it.clone(), ranks))) {
+            let kind = crate::header::kind(&collective);
+            let memories = [Memory::Ordinary, Memory::Readable, Memory::Symmetric];
+            for (memory, bytes) in
+                memories.into_iter().flat_map(|it| [8, 1000, 9000, ANY].map(|bytes| (it, bytes)))
+            {
+                let choice = Table::measured(ranks as usize).choice(kind, memory, bytes);
+                for order in [Order::Any, Order::Ranks, Order::LeftToRight, Order::Canonical] {
+                    let plan = plan(collective.clone(), memory, order, choice, ranks);
+                    assert!(plan.order() >= order, "{collective} of {ranks}: {}", plan.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn in_place_of_a_plan_that_is_out_of_order_comes_a_fast_one() {
+        let named = |collective, memory, choice, packets| {
+            let plan = plan(collective, memory, Order::Canonical, choice, 6);
+            let is_of_packets = plan.channels.iter().any(|channel| channel.protocol == Protocol::Ll);
+            assert_eq!(is_of_packets, packets, "{}", plan.name);
+            plan.name.clone()
+        };
+        let (all_reduce, reduce) = (Collective::AllReduce, Collective::Reduce { root: 0 });
+        let (ordinary, symmetric) = (Memory::Ordinary, Memory::Symmetric);
+        let ring = Choice::of(Ring);
+        assert_eq!(named(all_reduce.clone(), symmetric, ring, false), "two-shot");
+        assert_eq!(named(Collective::ReduceScatter, symmetric, ring, false), "one-shot");
+        assert_eq!(named(all_reduce.clone(), ordinary, ring, false), "staged");
+        assert_eq!(named(all_reduce, ordinary, Choice::packets(RecursiveDoubling), true), "exchange-ll");
+        assert_eq!(named(reduce.clone(), ordinary, Choice::packets(Chain), true), "linear");
+        assert_eq!(named(reduce, ordinary, Choice::of(Tree), false), "staged");
+    }
 }

@@ -26,6 +26,8 @@ pub(crate) struct Header {
     pub(crate) aliasing: Aliasing,
     /// Nothing where elements are only moved: then they are bytes.
     pub(crate) reduction: Option<Reduction>,
+    /// Whether it is reduced in the order that all deterministic communicators have.
+    pub(crate) deterministic: bool,
     pub(crate) data_type: Option<DataType>,
     pub(crate) element_bytes: u16,
     pub(crate) root: u32,
@@ -111,6 +113,7 @@ impl Header {
             uneven: false,
             aliasing: Aliasing::OutOfPlace,
             reduction: None,
+            deterministic: false,
             data_type: elements.data_type,
             element_bytes: elements.code(),
             root: 0,
@@ -179,6 +182,7 @@ impl Header {
             uneven: kind & UNEVEN != 0,
             aliasing: if in_place { Aliasing::InPlace } else { Aliasing::OutOfPlace },
             reduction,
+            deterministic: kind & DETERMINISTIC != 0,
             data_type: DataType::ALL.get(usize::from((kind >> 24) as u8).wrapping_sub(1)).copied(),
             element_bytes: (kind >> 32) as u16,
             root: root as u32,
@@ -205,7 +209,12 @@ impl Header {
         };
         let data_type = self.data_type.map_or(0, |data_type| data_type as u64 + 1);
         let in_place = self.aliasing == Aliasing::InPlace && !self.is_rooted();
-        let flags = [(self.uneven, UNEVEN), (in_place, IN_PLACE), (commutes, USER_COMMUTES)];
+        let flags = [
+            (self.uneven, UNEVEN),
+            (in_place, IN_PLACE),
+            (commutes, USER_COMMUTES),
+            (self.deterministic, DETERMINISTIC),
+        ];
         let flags = flags.into_iter().map(|(is_set, flag)| u64::from(is_set) * flag).sum::<u64>();
         u64::from(what)
             | flags
@@ -226,6 +235,7 @@ const USER: u8 = 255;
 const UNEVEN: u64 = 1 << 8;
 const IN_PLACE: u64 = 1 << 9;
 const USER_COMMUTES: u64 = 1 << 10;
+const DETERMINISTIC: u64 = 1 << 11;
 
 impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -254,7 +264,8 @@ impl fmt::Display for Header {
                     }
                 }
                 if let Some(reduction) = self.reduction {
-                    write!(f, " ({reduction})")?;
+                    let how = if self.deterministic { ", deterministic" } else { "" };
+                    write!(f, " ({reduction}{how})")?;
                 }
                 match code {
                     1 | 6 => write!(f, " to rank {root}")?,
@@ -283,6 +294,7 @@ mod tests {
             uneven: false,
             aliasing: Aliasing::InPlace,
             reduction: Some(Reduction::Maximum),
+            deterministic: false,
             data_type: Some(DataType::Bf16),
             element_bytes: 2,
             root: 0,
@@ -301,6 +313,7 @@ mod tests {
             Header { input: private, output: Location::NONE, ..header() },
             Header { what: What::Collective(12), reduction: None, data_type: None, ..header() },
             Header { reduction: user, data_type: None, element_bytes: 12, uneven: true, ..header() },
+            Header { deterministic: true, ..header() },
             Header { what: What::Collective(6), root: 1000, aliasing: Aliasing::OutOfPlace, ..header() },
             Header::allocating(What::Load, 7, 0, Elements::BYTES),
         ];
@@ -325,6 +338,7 @@ mod tests {
             Header { uneven: true, ..header() },
             Header { aliasing: Aliasing::OutOfPlace, ..header() },
             Header { reduction: Some(Reduction::Sum), ..header() },
+            Header { deterministic: true, ..header() },
             Header { data_type: Some(DataType::F16), ..header() },
             Header { root: 1, ..header() },
             Header { detail: 6, ..header() },

@@ -21,6 +21,7 @@ use crate::classes::Classes;
 use crate::domain::contributions::Contributions;
 use crate::interpret::{Blocked, Machine, Shape, Unset};
 use crate::limits::{EXACT_WORK_MAX, classes, declared_classes};
+use crate::order::Order;
 use crate::plan::{Agreement, Plan, Wait};
 use crate::refusal::{Fault, Refusal, Spot};
 use crate::well_formed::WellFormed;
@@ -33,7 +34,7 @@ const WAITING_SHOWN: usize = 4;
 pub struct Verified {
     plan: Plan,
     hash: u64,
-    in_rank_order: bool,
+    order: Order,
 }
 
 impl Deref for Verified {
@@ -50,10 +51,15 @@ impl Verified {
         self.hash
     }
 
-    /// Whether every reduction combines the ranks in their order from left to right, so that an operation need not
-    /// commute. Not known, and so false, where the plan was proved by classes.
+    /// How far every reduction combines the ranks in their order. Not known, and so any, where the plan was proved by
+    /// classes.
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// Whether every reduction combines the ranks in their order, so that an operation need not commute.
     pub fn in_rank_order(&self) -> bool {
-        self.in_rank_order
+        self.order >= Order::Ranks
     }
 
     /// The plan, for the interpreter.
@@ -83,10 +89,10 @@ fn verify_up_to(plan: Plan, exact_work_max: u64) -> Result<Verified, Refusal> {
     let checked = WellFormed::check(&plan)?;
     let classes = classes(checked, exact_work_max)?;
     let rounds = checked.rounds();
-    let mut in_rank_order = classes.are_trivial();
+    let mut order = if classes.are_trivial() { Order::Canonical } else { Order::Any };
     for &aliasing in &checked.aliasing {
         for (calls, tiles) in [(rounds, 1), (2, rounds)] {
-            in_rank_order &= prove(checked, Shape { calls, tiles, aliasing }, &classes)?;
+            order = order.min(prove(checked, Shape { calls, tiles, aliasing }, &classes)?);
         }
     }
     // What is wrong with the plan itself is told first.
@@ -94,7 +100,7 @@ fn verify_up_to(plan: Plan, exact_work_max: u64) -> Result<Verified, Refusal> {
         declared_classes(checked)?;
     }
     let hash = plan.fingerprint();
-    Ok(Verified { plan, hash, in_rank_order })
+    Ok(Verified { plan, hash, order })
 }
 
 /// What a plan can claim about the bits of its results. Nothing is proved; a plan that is wrong in another way is left to
@@ -111,8 +117,8 @@ pub(crate) fn agreement(plan: &Plan) -> Agreement {
     }
 }
 
-/// Runs a plan once in the given shape, looking for faults; tells whether all reductions keep the ranks' order.
-fn prove(plan: WellFormed<'_>, shape: Shape, classes: &Classes) -> Result<bool, Refusal> {
+/// Runs a plan once in the given shape, looking for faults; tells how far all reductions keep the ranks' order.
+fn prove(plan: WellFormed<'_>, shape: Shape, classes: &Classes) -> Result<Order, Refusal> {
     let refuse = |spot, fault| Err(Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) });
     let domain = Contributions::new(plan, shape, classes.clone());
     let mut machine = Machine::by_classes(plan, shape, domain, classes.clone());
@@ -129,7 +135,7 @@ fn prove(plan: WellFormed<'_>, shape: Shape, classes: &Classes) -> Result<bool, 
         let waiting = blocked.iter().take(WAITING_SHOWN).map(|(spot, why)| waiting(spot, why)).collect();
         return refuse(Some(spot.clone()), Fault::Deadlock { aliasing: shape.aliasing, waiting });
     }
-    Ok(domain.in_rank_order)
+    Ok(domain.order)
 }
 
 /// Who waits for what, in a clause.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::ValueEnum;
 use weftlink_fabric::bytes::Bytes;
-use weftlink_plan::{Algorithm, Collective, Verified, verify};
+use weftlink_plan::{Algorithm, Collective, Order, Verified, verify};
 
 use super::elsewhere::Elsewhere;
 use super::job::{Case, Job, Pairs, Stats};
@@ -95,6 +95,9 @@ pub(crate) struct Args {
     /// Run the plan in this file at all sizes, once it is proved; `-` for standard input
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
+    /// The same bits whatever the algorithm and the memory: only plans that combine ranks from the first to the last
+    #[arg(long)]
+    deterministic: bool,
     /// Measure which algorithm is best for which size, and print the table that WEFT_TUNING=FILE uses
     #[arg(long)]
     pub(super) tune: bool,
@@ -203,6 +206,7 @@ impl Args {
             ("-a", self.average.is_some()),
             ("--algorithm", self.algorithm.is_some()),
             ("--plan", self.plan.is_some()),
+            ("--deterministic", self.deterministic),
             ("--min-bandwidth", self.min_bandwidth.is_some()),
             ("--json", self.json),
             ("-J", self.json_file.is_some()),
@@ -262,6 +266,7 @@ impl Args {
             rows: Vec::new(),
             plans: Vec::new(),
             plan_hashes: Vec::new(),
+            orders: Vec::new(),
             pairs: None,
             warmup: self.warmup_iters.unwrap_or(WARMUP_ITERS),
             iterations: self.iters,
@@ -274,6 +279,7 @@ impl Args {
             deadline: self.deadline,
             cores: bind.then(|| cores[..ranks].to_vec()),
             spin: enough,
+            deterministic: self.deterministic,
         };
         match self.collective {
             Some(What::P2p) => self.pairs(&mut job)?,
@@ -346,6 +352,9 @@ impl Args {
                 };
                 let collective = collective.clone();
                 let case = Case { collective, data_type, op, symmetric, rotating: false, plan };
+                if let Some(plan) = plan.filter(|_| self.deterministic) {
+                    in_order(job.orders[plan], &job.plans[plan].name, &case)?;
+                }
                 self.rows_of(job, case, cache)?;
             }
         }
@@ -490,6 +499,19 @@ fn needs_of(plan: &Verified, memories: &[bool]) -> Result<(), Failure> {
         return misuse(format!("{name} reaches into peers' buffers, which must be symmetric: add -R 2"));
     }
     Ok(())
+}
+
+/// Refuses a plan whose bits would not be those of other plans.
+fn in_order(order: Order, name: &str, case: &Case) -> Result<(), Failure> {
+    let Some(op) = case.op else { return Ok(()) };
+    if order >= op.0.order(Some(case.data_type.0), true) {
+        return Ok(());
+    }
+    let (op, data_type) = (op.name(), case.data_type.name());
+    misuse(format!(
+        "--deterministic: {name} does not combine ranks from the first to the last as other plans do, so its {op} of \
+         {data_type} has other bits; leave the plan out, or take one that combines all ranks in one step, as staged does"
+    ))
 }
 
 pub(super) fn misuse<T>(what: String) -> Result<T, Failure> {

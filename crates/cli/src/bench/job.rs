@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use weftlink_plan::{Collective, Plan, Verified};
+use weftlink_plan::{Collective, Order, Plan, Verified};
 
 use super::names::{Op, Type};
 
@@ -20,6 +20,9 @@ pub(super) struct Job {
     pub(super) plans: Vec<Plan>,
     /// The hashes of these plans.
     pub(super) plan_hashes: Vec<u64>,
+    /// In which order these plans combine ranks; for whoever gives the orders.
+    #[serde(skip)]
+    pub(super) orders: Vec<Order>,
     /// Every two ranks by themselves, instead of rows.
     pub(super) pairs: Option<Pairs>,
     /// Calls before those that are timed.
@@ -44,6 +47,8 @@ pub(super) struct Job {
     pub(super) cores: Option<Vec<usize>>,
     /// Whether each rank has a core of its own, so that it may keep it while it waits.
     pub(super) spin: bool,
+    /// Whether results have the same bits whatever the plan.
+    pub(super) deterministic: bool,
 }
 
 /// A kind of call.
@@ -93,6 +98,7 @@ impl Job {
         let known = self.plan_hashes.iter().position(|known| *known == hash);
         known.unwrap_or_else(|| {
             self.plan_hashes.push(hash);
+            self.orders.push(plan.order());
             self.plans.push(plan.into_plan());
             self.plans.len() - 1
         })

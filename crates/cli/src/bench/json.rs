@@ -34,6 +34,7 @@ pub(super) fn document(run: &Run<'_>) -> Value {
         "clock_ns": machine.clock_ns,
         "warmup_iterations": job.warmup,
         "checked": job.check,
+        "deterministic": job.deterministic,
         "deadline_s": job.deadline.as_secs_f64(),
         "rows": rows.iter().map(|found| row(job, found)).collect::<Vec<_>>(),
         "pairs": run.matrices.as_ref().zip(job.pairs).map(|(matrices, sizes)| matrices.json(sizes)),

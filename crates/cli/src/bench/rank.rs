@@ -45,7 +45,8 @@ pub(super) fn run(mut comm: Communicator, job: &Job, tell: &mut impl FnMut(Messa
 
 /// How the ranks' communicator behaves.
 pub(super) fn options(job: &Job) -> Options {
-    Options { deadline: job.deadline, spin: Some(job.spin), ..Options::default() }
+    let (deadline, spin, deterministic) = (job.deadline, Some(job.spin), job.deterministic);
+    Options { deadline, spin, deterministic, ..Options::default() }
 }
 
 struct Rank<'j> {

@@ -32,6 +32,9 @@ pub(super) fn header(out: &mut impl Write, job: &Job, threads: bool, pids: &[u32
         let lanes = if lanes == 1 { String::new() } else { format!(" of {lanes} lanes") };
         writeln!(out, "# plan {name}{lanes}, hash {hash}, at all sizes")?;
     }
+    if job.deterministic {
+        writeln!(out, "# deterministic: the same bits whatever the algorithm and the memory")?;
+    }
     if rotates(job) {
         let total = Bytes(2 * job.cache_bytes as u64);
         writeln!(

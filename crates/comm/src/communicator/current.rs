@@ -12,7 +12,7 @@ use crate::buffers::Buffers;
 use crate::compile::Shape;
 use crate::data::Elements;
 use crate::header::Header;
-use crate::kernels::Kernel;
+use crate::kernels::{Finish, Kernel};
 use crate::line::PAYLOAD_WORDS;
 use crate::operation::{Arithmetic, Detail, Operation};
 
@@ -25,6 +25,10 @@ pub(super) struct Current {
     repeatable: bool,
     /// The engine, if the call was made and nothing but packets went to and fro.
     pub(super) packets: Option<usize>,
+    /// What is left to do with a result when the call has been run.
+    pub(super) finishing: [Option<Finish>; 2],
+    /// Whether there is any.
+    pub(super) finishes: bool,
     /// Bytes from the buffers passed to the blocks of the rank; nothing where it has none.
     shifts: (Option<usize>, Option<usize>),
     kernel: Option<Kernel>,
@@ -103,7 +107,7 @@ impl Current {
         let request = Request::new(&Collective::Barrier, none);
         let fitted = Fitted::nothing(shape);
         let header = Header::allocating(crate::header::What::Load, 0, 0, Elements::BYTES);
-        let mut none = Self::new(&request, fitted, &Arithmetic::None, header, (0, 0));
+        let mut none = Self::new(&request, fitted, &Arithmetic::None, header, (0, 0), [None; 2]);
         none.repeatable = false;
         none
     }
@@ -114,6 +118,7 @@ impl Current {
         arithmetic: &Arithmetic<'_>,
         header: Header,
         engines: (usize, usize),
+        finishing: [Option<Finish>; 2],
     ) -> Self {
         let kernel = match arithmetic {
             Arithmetic::Kernel(kernel) => Some(*kernel),
@@ -125,6 +130,8 @@ impl Current {
             asked: Asked::by(request),
             collective: has_more(request.collective).then(|| request.collective.clone()),
             packets: None,
+            finishing,
+            finishes: finishing.iter().any(Option::is_some),
             repeatable: request.counts.is_none() && is_plain(request.operation.as_ref()),
             shifts: (
                 shift(request.buffers.input, fitted.input),

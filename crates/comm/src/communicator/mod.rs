@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use rustix::param::page_size;
 use weftlink_plan::collective::Promise;
-use weftlink_plan::{Algorithm, Collective, Cut, Reduction, Verified};
+use weftlink_plan::{Algorithm, Collective, Cut, DataType, Order, Reduction, Verified};
 
 use check::{Caller, Fitted, arithmetic, fit};
 use current::Current;
@@ -42,6 +42,7 @@ use crate::engine::{Engine, Ports, Silent, Stopped, Tracer, Waiting};
 use crate::error::Error;
 use crate::failure::{Reached, Reason, Unfinished, is_on_purpose, reached, take_back};
 use crate::header::{Header, What, kind};
+use crate::kernels::Finish;
 use crate::layout::Layout;
 use crate::memory::SharedMemory;
 use crate::operation::{Arithmetic, Detail, Operation};
@@ -269,6 +270,7 @@ impl Communicator {
             uneven: fitted.shape.uneven.is_some(),
             aliasing: buffers.aliasing,
             reduction: operation.map(|operation| operation.reduction),
+            deterministic: operation.is_some() && self.options.deterministic,
             data_type: fitted.elements.data_type,
             element_bytes: fitted.elements.code(),
             root: collective.root().unwrap_or(0),
@@ -318,19 +320,27 @@ impl Communicator {
         (memory, choice): (Memory, Choice),
     ) -> Result<usize, Error> {
         let uneven = fitted.shape.uneven.is_some();
-        let commutes = request.operation.is_none_or(|operation| operation.reduction.commutes());
+        let order = self.order(request);
         // Only a root has two buffers, and the others do not know how it passes them.
         let aliasing = request.collective.root().is_none().then_some(request.buffers.aliasing);
         let is_it = |key: &Key| {
             (key.memory, key.choice, key.aliasing) == (memory, choice, aliasing)
-                && (key.uneven, key.commutes) == (uneven, commutes)
+                && (key.uneven, key.order) == (uneven, order)
                 && key.collective == *request.collective
         };
         if let Some((_, engine)) = self.chosen.iter().find(|(key, _)| is_it(key)) {
             return Ok(*engine);
         }
         let collective = request.collective.clone();
-        self.load_for(Key { collective, memory, aliasing, uneven, commutes, choice }, header)
+        self.load_for(Key { collective, memory, aliasing, uneven, order, choice }, header)
+    }
+
+    /// The order in which a call's plan must combine ranks.
+    #[inline]
+    fn order(&self, request: &Request<'_>) -> Order {
+        let data_type = request.buffers.elements.data_type;
+        let of = |operation: Operation<'_>| operation.reduction.order(data_type, self.options.deterministic);
+        request.operation.map_or(Order::Any, of)
     }
 
     /// Loads what a call needs, under the call's own header, so that ranks that make another one see it.
@@ -513,10 +523,8 @@ impl Communicator {
     ) -> Result<(), Error> {
         match ran {
             Ok(()) => {
-                if let Some(operation) = request.operation
-                    && !matches!(operation.reduction, Reduction::Sum)
-                {
-                    self.finish(request.collective, operation);
+                if self.current.finishes {
+                    self.finish(request.collective);
                 }
                 Ok(())
             }
@@ -536,12 +544,13 @@ impl Communicator {
         let engines = match request.plan {
             Some(plan) => {
                 let index = self.index(plan)?;
-                check_plan(&self.engines[index], request, self.readable)?;
+                check_plan(&self.engines[index], request, self.readable, self.order(request))?;
                 (index, index)
             }
             None => self.choose(request, &fitted, &header)?,
         };
-        self.current = Current::new(request, fitted, &arithmetic, header, engines);
+        let finishing = self.finishing(request, fitted.elements.data_type);
+        self.current = Current::new(request, fitted, &arithmetic, header, engines, finishing);
         Ok(arithmetic)
     }
 
@@ -552,20 +561,28 @@ impl Communicator {
         self.fail(&Call::without_buffers(&header, self.calls, request.collective), stopped, reached)
     }
 
-    /// What is left to do with a result, when it is this rank's alone.
+    /// What will be left to do with the result of a call.
+    fn finishing(&self, request: &Request<'_>, data_type: Option<DataType>) -> [Option<Finish>; 2] {
+        let (Some(operation), Some(data_type)) = (request.operation, data_type) else { return [None; 2] };
+        let (kernels, reduction) = (&self.shared.kernels, operation.reduction);
+        let settle = if self.options.deterministic { kernels.settle(data_type, reduction) } else { None };
+        [kernels.finish(data_type, reduction), settle]
+    }
+
+    /// Does it, when the result is this rank's alone.
     #[cold]
-    fn finish(&self, collective: &Collective, operation: Operation<'_>) {
-        let fitted = &self.current.fitted;
-        let Some(data_type) = fitted.elements.data_type else { return };
-        let Some(finish) = self.shared.kernels.finish(data_type, operation.reduction) else { return };
+    fn finish(&self, collective: &Collective) {
+        let Current { fitted, finishing, .. } = &self.current;
         let (rank, size) = (self.rank as u32, self.size as u32);
         if let Some(Promise::Reduction { block, below }) = collective.promise(rank, size, 0) {
             let length = match &fitted.shape.uneven {
                 Some(lengths) => lengths.input.get(block as usize).copied().unwrap_or(0),
                 None => fitted.shape.count,
             };
-            // SAFETY: the output holds one block of so many elements, as `fit` checked, and the call is over.
-            unsafe { finish(fitted.output, length, below) };
+            for finish in finishing.iter().flatten() {
+                // SAFETY: the output holds one block of so many elements, as `fit` checked, and the call is over.
+                unsafe { finish(fitted.output, length, below) };
+            }
         }
     }
 
@@ -773,16 +790,14 @@ fn meet(shared: &Shared, call: &Call<'_>, fitted: &mut Fitted) -> Result<bool, S
 
 /// Whether a plan of the caller's choice can be run on its buffers.
 #[inline]
-fn check_plan(engine: &Engine, request: &Request<'_>, readable: bool) -> Result<(), Error> {
+fn check_plan(engine: &Engine, request: &Request<'_>, readable: bool, order: Order) -> Result<(), Error> {
     let buffers = &request.buffers;
     let reachable =
         buffers.is_symmetric() || !engine.reaches_users() || readable && !engine.writes_to_peers();
     let claimed = engine.claims(buffers.aliasing) || request.collective.root().is_some();
     let right = engine.plan.collective == *request.collective;
     let even = request.counts.is_none() || engine.plan.uneven;
-    let ordered = request
-        .operation
-        .is_none_or(|operation| operation.reduction.commutes() || engine.plan.in_rank_order());
+    let ordered = engine.plan.order() >= order;
     if claimed && reachable && right && even && ordered {
         return Ok(());
     }
@@ -794,11 +809,16 @@ fn check_plan(engine: &Engine, request: &Request<'_>, readable: bool) -> Result<
     } else if !even {
         format!("the plan {name:?} is not proved for blocks of different lengths")
     } else if !ordered {
-        format!("the plan {name:?} does not combine ranks in their order, and the operation does not commute")
+        let why = if order == Order::Ranks { "the operation does not commute" } else { DETERMINISTIC };
+        format!("the plan {name:?} {}, and {why}", choose::out_of_order(order))
     } else {
         format!("the plan {name:?} is not proved for buffers that are passed {}", buffers.aliasing)
     }))
 }
+
+/// Why a plan is refused whose results are right, and what to do.
+const DETERMINISTIC: &str = "this communicator is deterministic: its bits would be others than those of other plans; \
+                             let it choose, or name a plan that combines all ranks in one step";
 
 #[cold]
 fn operation_misuse(request: &Request<'_>) -> Error {

@@ -37,6 +37,10 @@ pub struct Options {
     pub streams: u32,
     /// Whether what goes between hosts is encrypted with the job's secret. If not it is checked against change by accident.
     pub encrypt: bool,
+    /// Whether the bits of a result depend on the inputs and the order of the ranks alone, and not on the plan, the kind of
+    /// memory, tiles or instruction sets. Some plans are out then, and one pass over the result is made for NaNs. All ranks
+    /// say the same. `docs/determinism.md` tells more.
+    pub deterministic: bool,
 }
 
 impl Default for Options {
@@ -48,6 +52,7 @@ impl Default for Options {
             single_copy: None,
             streams: 2,
             encrypt: false,
+            deterministic: false,
         }
     }
 }

@@ -1,4 +1,4 @@
-use weftlink_plan::{Aliasing, Plan, verify};
+use weftlink_plan::{Aliasing, Plan, Reduction, verify};
 
 use std::time::Duration;
 

@@ -207,7 +207,8 @@ impl State {
         let uneven = mine.uneven;
         let same = |header: &Header| {
             let count = if uneven { 0 } else { header.count };
-            (header.what, header.plan, header.uneven, count, header.element_bytes, header.detail)
+            let what = (header.what, header.plan, header.deterministic, header.detail);
+            (what, header.uneven, count, header.element_bytes)
         };
         assert!(
             same(&header) == same(mine),

@@ -159,8 +159,25 @@ pub(super) unsafe fn map<T: Lane, M: Map<T>>(target: *mut u8, source: *const u8,
                 let value = source.add(index).read_unaligned().widen();
                 results.add(index).write(T::narrow(M::apply(value, by)));
             }
+            if M::IS_RARE && std::ptr::eq(target, source.sub(at)) && are_same(results, source, count) {
+                continue;
+            }
             store(results, &[target], at, count);
         }
+    }
+}
+
+/// Whether so many elements are the same bytes.
+///
+/// # Safety
+/// They can be read.
+#[inline(always)]
+unsafe fn are_same<T>(one: *const T, other: *const T, count: usize) -> bool {
+    let bytes = count * size_of::<T>();
+    // SAFETY: The caller's promise; every element is plain bytes without gaps.
+    unsafe {
+        let bytes = |of: *const T| std::slice::from_raw_parts(of.cast::<u8>(), bytes);
+        bytes(one) == bytes(other)
     }
 }
 

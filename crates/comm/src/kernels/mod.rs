@@ -45,6 +45,7 @@ pub struct Kernels {
     copy: Kernel,
     reduction: fn(DataType, Reduction) -> Option<Kernel>,
     finish: fn(DataType, Reduction) -> Option<Finish>,
+    settle: fn(DataType, Reduction) -> Option<Finish>,
     scale: fn(DataType) -> Option<Scale>,
 }
 
@@ -103,6 +104,7 @@ impl Kernels {
             copy: table::copy::<S>(),
             reduction: table::reduction::<S>,
             finish: table::finish::<S>,
+            settle: table::settle::<S>,
             scale: table::scale::<S>,
         }
     }
@@ -129,6 +131,13 @@ impl Kernels {
     /// divided, and what logical operations have only copied becomes 1 or 0. Nothing if there is nothing to do.
     pub fn finish(&self, data_type: DataType, reduction: Reduction) -> Option<Finish> {
         (self.finish)(data_type, reduction)
+    }
+
+    /// What is done to a result at the very end if its bits must not depend on the machine: whatever is not a number becomes
+    /// one and the same NaN. Processors and compilers choose NaNs of sums and products as they like. Nothing if the result
+    /// has none, or always the same.
+    pub fn settle(&self, data_type: DataType, reduction: Reduction) -> Option<Finish> {
+        (self.settle)(data_type, reduction)
     }
 
     /// What is done to a rank's input for a pre-multiplied sum: the target gets the source (it may be the source) times the

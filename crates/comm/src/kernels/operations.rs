@@ -15,6 +15,9 @@ pub(super) trait Operation<W>: 'static {
 pub(super) trait Map<T: Lane>: 'static {
     type By: Copy;
 
+    /// Whether most elements stay what they are, so that it pays to look before memory is written.
+    const IS_RARE: bool = false;
+
     fn apply(value: T::Wide, by: Self::By) -> T::Wide;
 }
 
@@ -124,8 +127,35 @@ macro_rules! floats {
                 value / by as $type
             }
         }
+
+        impl<T: Lane<Wide = $type>> Map<T> for OneNan<$type> {
+            type By = u32;
+            const IS_RARE: bool = true;
+
+            #[inline(always)]
+            fn apply(value: $type, _: u32) -> $type {
+                if value.is_nan() { $type::NAN } else { value }
+            }
+        }
+
+        impl Map<Complex<$type>> for OneNanEach {
+            type By = u32;
+            const IS_RARE: bool = true;
+
+            #[inline(always)]
+            fn apply(value: Complex<$type>, _: u32) -> Complex<$type> {
+                let one = |part: $type| if part.is_nan() { $type::NAN } else { part };
+                Complex::new(one(value.re), one(value.im))
+            }
+        }
     )*};
 }
+
+/// Whatever is not a number becomes the same NaN, also in floats that are narrower than `W`.
+pub(super) struct OneNan<W>(std::marker::PhantomData<W>);
+
+/// The same for both parts of a complex number.
+pub(super) struct OneNanEach;
 
 /// A division of floats, also of those that are narrower than `W`.
 pub(super) struct DivideFloat<W>(std::marker::PhantomData<W>);

@@ -10,8 +10,8 @@ use super::Kernel;
 use super::convert::Lane;
 use super::copy::Copies;
 use super::operations::{
-    BitAnd, BitOr, BitXor, Divide, DivideFloat, LogicalAnd, LogicalOr, LogicalXor, Maximum, Minimum,
-    Operation, Product, Scale as Scaling, Sum, Truth,
+    BitAnd, BitOr, BitXor, Divide, DivideFloat, LogicalAnd, LogicalOr, LogicalXor, Maximum, Minimum, OneNan,
+    OneNanEach, Operation, Product, Scale as Scaling, Sum, Truth,
 };
 use super::set::{Combine, Finish, Scale, Set};
 
@@ -154,6 +154,25 @@ pub(super) fn finish<S: Set>(data_type: DataType, reduction: Reduction) -> Optio
         D::Complex64 => S::finish::<Complex<f32>, Divide>(),
         D::Complex128 => S::finish::<Complex<f64>, Divide>(),
         D::Bool => return None,
+    })
+}
+
+pub(super) fn settle<S: Set>(data_type: DataType, reduction: Reduction) -> Option<Finish> {
+    use DataType as D;
+    use Reduction::{Average, PremultipliedSum, Product, Sum};
+    if !matches!(reduction, Sum | Product | Average | PremultipliedSum) {
+        return None;
+    }
+    Some(match data_type {
+        D::F16 => S::finish::<f16, OneNan<f32>>(),
+        D::Bf16 => S::finish::<bf16, OneNan<f32>>(),
+        D::F32 => S::finish::<f32, OneNan<f32>>(),
+        D::F64 => S::finish::<f64, OneNan<f64>>(),
+        D::F8E4m3 => S::finish::<F8E4m3, OneNan<f32>>(),
+        D::F8E5m2 => S::finish::<F8E5m2, OneNan<f32>>(),
+        D::Complex64 => S::finish::<Complex<f32>, OneNanEach>(),
+        D::Complex128 => S::finish::<Complex<f64>, OneNanEach>(),
+        D::I8 | D::U8 | D::I16 | D::U16 | D::I32 | D::U32 | D::I64 | D::U64 | D::Bool => return None,
     })
 }
 

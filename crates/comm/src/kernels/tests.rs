@@ -308,6 +308,63 @@ fn changes<T: Sample>() {
     }
 }
 
+fn settles<T: Sample>(nan: &[u8]) {
+    let mut random = Random(17 + T::TYPE as u64);
+    let len = 1024 / size_of::<T>() * 3 + 5;
+    let part = nan.len();
+    for kernels in Kernels::all_supported() {
+        let settle = kernels.settle(T::TYPE, Reduction::Sum).unwrap();
+        for round in 0..20 {
+            let mut values: Vec<T> = (0..len).map(|_| T::sample(&mut random)).collect();
+            if round % 2 == 0 {
+                // Whole blocks without a NaN, which are left alone.
+                let one = values.iter().copied().find(|value| value.is_same(*value)).unwrap();
+                values[..2 * len / 3].fill(one);
+            }
+            let mut expected = bytes_of(&values).to_vec();
+            for bytes in expected.chunks_exact_mut(part) {
+                if is_nan(bytes, T::TYPE) {
+                    bytes.copy_from_slice(nan);
+                }
+            }
+            let mut array = Array::new(bytes_of(&values), random.below(64));
+            // SAFETY: The array has `len` elements and is ours.
+            unsafe { settle(array.pointer(), len, 3) };
+            assert!(array.contents() == expected, "{} {}", kernels.name(), T::TYPE);
+        }
+    }
+}
+
+/// Whether a float, or a part of a complex number, is not a number: by its bits.
+fn is_nan(bytes: &[u8], data_type: DataType) -> bool {
+    let bits = bytes.iter().rev().fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
+    let magnitude = bits & !(1 << (8 * bytes.len() - 1));
+    magnitude
+        > match data_type {
+            DataType::F16 | DataType::F8E5m2 => 0x7c << (8 * (bytes.len() - 1)),
+            DataType::F8E4m3 => 0x7e,
+            DataType::Bf16 => 0x7f80,
+            DataType::F32 | DataType::Complex64 => 0x7f80_0000,
+            _ => 0x7ff0_0000_0000_0000,
+        }
+}
+
+#[test]
+fn nans_become_one() {
+    settles::<f16>(&0x7e00_u16.to_le_bytes());
+    settles::<bf16>(&0x7fc0_u16.to_le_bytes());
+    settles::<f32>(&0x7fc0_0000_u32.to_le_bytes());
+    settles::<f64>(&0x7ff8_0000_0000_0000_u64.to_le_bytes());
+    settles::<F8E4m3>(&[0x7f]);
+    settles::<F8E5m2>(&[0x7e]);
+    settles::<Complex<f32>>(&0x7fc0_0000_u32.to_le_bytes());
+    settles::<Complex<f64>>(&0x7ff8_0000_0000_0000_u64.to_le_bytes());
+    for kernels in Kernels::all_supported() {
+        assert!(kernels.settle(DataType::I32, Reduction::Sum).is_none());
+        assert!(kernels.settle(DataType::F32, Reduction::Maximum).is_none());
+    }
+}
+
 macro_rules! each_type {
     ($($name:ident: $type:ty;)*) => {
         /// A test for each type, so that they run side by side.

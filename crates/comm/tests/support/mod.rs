@@ -47,14 +47,44 @@ pub(crate) struct Rank {
     /// For inputs and outputs, of both kinds.
     pub(crate) windows: [Window<u8>; 2],
     ordinary: [Vec<u8>; 2],
+    /// What ranks give.
+    inputs: fn(&Case, u32) -> Vec<u8>,
     plans: Vec<(String, PlanId, Arc<Verified>)>,
 }
 
 /// Plans that were proved, by what they are for: once in a process, however many of its threads are ranks.
 static PROVED: Mutex<BTreeMap<String, Arc<Verified>>> = Mutex::new(BTreeMap::new());
 
+/// The plan of a case, proved; nothing if the communicator chooses.
+///
+/// # Panics
+/// If there is none, or it is wrong.
+pub(crate) fn proved(case: &Case) -> Option<Arc<Verified>> {
+    let mut proved = PROVED.lock().unwrap();
+    let key = key(case);
+    if let Some(plan) = proved.get(&key) {
+        return Some(Arc::clone(plan));
+    }
+    let plan = Arc::new(verify(case.plan()?.unwrap()).unwrap());
+    proved.insert(key, Arc::clone(&plan));
+    Some(plan)
+}
+
+fn key(case: &Case) -> String {
+    format!("{:?} {} {:?}", case.collective, case.ranks, case.by)
+}
+
 impl Rank {
-    pub(crate) fn new(mut comm: Communicator, cases: &[Case]) -> Result<Self, Error> {
+    pub(crate) fn new(comm: Communicator, cases: &[Case]) -> Result<Self, Error> {
+        Self::giving(input, comm, cases)
+    }
+
+    /// One that gives other values than most tests do.
+    pub(crate) fn giving(
+        inputs: fn(&Case, u32) -> Vec<u8>,
+        mut comm: Communicator,
+        cases: &[Case],
+    ) -> Result<Self, Error> {
         let longest = |case: &Case| {
             let sides = |rank| [case.given(rank), case.gotten(rank)].map(|side| side.iter().sum::<usize>());
             (0..case.ranks).flat_map(sides).max().unwrap_or(0) * case.data_type.bytes()
@@ -62,7 +92,7 @@ impl Rank {
         let length = cases.iter().map(longest).max().unwrap_or(0) + 2 * MARGIN + 16 * comm.size() + 16;
         let windows = [comm.window(length)?, comm.window(length)?];
         let ordinary = [vec![0; length], vec![0; length]];
-        Ok(Self { comm, windows, ordinary, plans: Vec::new() })
+        Ok(Self { comm, windows, ordinary, inputs, plans: Vec::new() })
     }
 
     /// Runs a case, or tells why it cannot be run here.
@@ -79,7 +109,7 @@ impl Rank {
         let size = case.data_type.bytes();
         let bytes = |lengths: Vec<usize>| lengths.iter().sum::<usize>() * size;
         let (given, gotten) = (case.given(rank), case.gotten(rank));
-        let given_input = input(case, rank);
+        let given_input = (self.inputs)(case, rank);
         let is_symmetric = match case.memory {
             Memory::Ordinary | Memory::Readable => false,
             Memory::Symmetric => true,
@@ -165,15 +195,11 @@ impl Rank {
 
     /// The plan of a case, as it was loaded.
     fn plan(&mut self, case: &Case, is_symmetric: bool) -> Result<(PlanId, Arc<Verified>), Error> {
-        let key = format!("{:?} {} {:?}", case.collective, case.ranks, case.by);
-        let Some(plan) = case.plan() else { return self.chosen(case, is_symmetric) };
+        let key = key(case);
         if let Some((_, id, plan)) = self.plans.iter().find(|(loaded, ..)| *loaded == key) {
             return Ok((*id, Arc::clone(plan)));
         }
-        let mut proved = PROVED.lock().unwrap();
-        let plan = proved.entry(key.clone()).or_insert_with(|| Arc::new(verify(plan.unwrap()).unwrap()));
-        let plan = Arc::clone(plan);
-        drop(proved);
+        let Some(plan) = proved(case) else { return self.chosen(case, is_symmetric) };
         let id = self.comm.load(Arc::clone(&plan))?;
         self.plans.push((key, id, Arc::clone(&plan)));
         Ok((id, plan))

@@ -12,6 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::classes::{Classes, Turn};
 use crate::collective::Promise;
 use crate::interpret::{Access, Domain, Shape, cell_position};
+use crate::order::{Order, Span};
 use crate::plan::{Agreement, Buffer, Collective};
 use crate::refusal::{Cell, Fault, Spot, Toucher};
 use crate::well_formed::WellFormed;
@@ -45,8 +46,8 @@ pub(crate) struct Contributions<'p> {
     kept: FxHashSet<(u32, u32, u32, Promised)>,
     /// For each turn that was met, where each lane's clock comes from.
     turned_clocks: FxHashMap<Turn, Rc<[u32]>>,
-    /// Whether every reduction so far combined the ranks in their order, from left to right.
-    pub(crate) in_rank_order: bool,
+    /// How far every reduction so far combined the ranks in their order.
+    pub(crate) order: Order,
     pub(crate) fault: Option<(Option<Spot>, Fault)>,
 }
 
@@ -64,8 +65,7 @@ enum Promised {
 pub(crate) struct Value {
     number: u32,
     turn: Turn,
-    /// The first rank and one past the last.
-    span: Option<(u32, u32)>,
+    span: Option<Span>,
 }
 
 impl PartialEq for Value {
@@ -134,7 +134,7 @@ impl<'p> Contributions<'p> {
             agreed: FxHashMap::default(),
             kept: FxHashSet::default(),
             turned_clocks: FxHashMap::default(),
-            in_rank_order: true,
+            order: Order::Canonical,
             fault: None,
         }
     }
@@ -165,7 +165,7 @@ impl<'p> Contributions<'p> {
         let back = self.classes.back(turn);
         let (first, chunk) = (self.classes.rank(rank, back), self.classes.chunk(Buffer::Input, chunk, back));
         let number = self.number(Term::Fresh { call, rank: first, tile, chunk });
-        Value { number, turn, span: Some((rank, rank + 1)) }
+        Value { number, turn, span: Some(Span::of(rank)) }
     }
 
     /// Two expressions combined, written so that it does not matter which came first.
@@ -174,12 +174,8 @@ impl<'p> Contributions<'p> {
         let a_first = (a.number, between(a, b)) <= (b.number, between(b, a));
         let (first, second) = if a_first { (a, b) } else { (b, a) };
         let turn = between(first, second);
-        let span = match (a.span, b.span) {
-            (Some((start, middle)), Some((next, end))) if middle == next => Some((start, end)),
-            _ => None,
-        };
         let number = self.number(Term::Pair(first.number, second.number, turn));
-        Value { number, turn: first.turn, span }
+        Value { number, turn: first.turn, span: None }
     }
 
     /// Which chunk of the inputs an expression is about.
@@ -362,7 +358,8 @@ impl Domain for Contributions<'_> {
             self.blame(Some(spot.clone()), Fault::Mixed { aliasing, found });
         }
         // From left to right, as executors do: three at once are the first two, then the third.
-        inputs[1..].iter().fold(inputs[0], |sum, &other| self.pair(sum, other))
+        let sum = inputs[1..].iter().fold(inputs[0], |sum, &other| self.pair(sum, other));
+        Value { span: Span::of_step(inputs.iter().map(|input| input.span)), ..sum }
     }
 
     fn reduce_unordered(&mut self, spot: &Spot, inputs: &[Value]) -> Value {
@@ -388,9 +385,11 @@ impl Domain for Contributions<'_> {
                 Some(wrong(self.describe(value), about(promised)))
             }
             Some(&value) => {
-                let whole =
-                    matches!(promised, Promised::Reduction { below, .. } if value.span != Some((0, below)));
-                self.in_rank_order &= !whole;
+                if let Promised::Reduction { below, .. } = promised {
+                    let is_scan =
+                        matches!(self.plan.collective, Collective::Scan | Collective::ExclusiveScan);
+                    self.order = self.order.min(Span::order(value.span, below, is_scan));
+                }
                 let must_agree = self.plan.agreement == Agreement::SameBits;
                 let agrees = self.agrees(call, cell, promised, value);
                 agrees.err().filter(|_| must_agree).map(|(other, theirs)| Fault::Order {

@@ -115,6 +115,11 @@ impl DataType {
         }
     }
 
+    /// Whether it is combined in f32, and rounded when a step is done.
+    pub fn is_widened(self) -> bool {
+        matches!(self, DataType::F16 | DataType::Bf16 | DataType::F8E4m3 | DataType::F8E5m2)
+    }
+
     /// Which reductions are for it.
     pub fn kind(self) -> Kind {
         match self {

@@ -61,6 +61,18 @@ pub trait Value: Element {
         Self::from_random(word)
     }
 
+    /// An ordinary one times a power of two: a large one if told so, and a small one if not. Added up in f32, or in the type
+    /// itself if that is wider, a small one is lost in the rounding of a large one, but in f8e4m3, where f32 holds both.
+    fn of_size(word: u64, is_large: bool) -> Self {
+        let _ = is_large;
+        Self::from_random(word)
+    }
+
+    /// Its opposite.
+    fn negated(self) -> Self {
+        self
+    }
+
     /// Its bytes, every NaN the same.
     fn canonical(self, bytes: &mut Vec<u8>) {
         self.write(bytes);
@@ -93,7 +105,7 @@ integers!(i8, u8, i16, u16, i32, u32, i64, u64);
 
 /// A float from the bits of its type: `one` is 1.0, and `mantissa` all bits of the mantissa.
 macro_rules! floats {
-    ($($type:ty: $bits:ty, $one:literal, $mantissa:literal, $strange:expr;)*) => {$(
+    ($($type:ty: $bits:ty, $one:literal, $mantissa:literal, $sizes:expr, $strange:expr;)*) => {$(
         impl Value for $type {
             fn read(bytes: &[u8]) -> Self {
                 Self::from_bits(<$bits>::read(bytes))
@@ -114,6 +126,17 @@ macro_rules! floats {
                 Self::from_bits(sign | all[word as usize % all.len()])
             }
 
+            fn of_size(word: u64, is_large: bool) -> Self {
+                let (large, small): (i64, i64) = $sizes;
+                let exponent = if is_large { large } else { small } << <$bits>::count_ones($mantissa);
+                let bits = (Self::from_random(word).to_bits() as i64).wrapping_add(exponent);
+                Self::from_bits(bits as $bits)
+            }
+
+            fn negated(self) -> Self {
+                Self::from_bits(self.to_bits() ^ 1 << (<$bits>::BITS - 1))
+            }
+
             fn canonical(self, bytes: &mut Vec<u8>) {
                 if self.is_nan() { bytes.extend([0xff; size_of::<Self>()]) } else { self.write(bytes) }
             }
@@ -121,15 +144,15 @@ macro_rules! floats {
     )*};
 }
 
-// Zero, infinity (where there is one), not a number, the largest and the smallest.
+// Exponents of large and small ones; zero, infinity (where there is one), not a number, the largest and the smallest.
 floats!(
-    f32: u32, 0x3f80_0000, 0x007f_ffff, [0, 0x7f80_0000, 0x7fc0_0000, 0x7f7f_ffff, 1];
-    f64: u64, 0x3ff0_0000_0000_0000, 0x000f_ffff_ffff_ffff,
+    f32: u32, 0x3f80_0000, 0x007f_ffff, (20, 0), [0, 0x7f80_0000, 0x7fc0_0000, 0x7f7f_ffff, 1];
+    f64: u64, 0x3ff0_0000_0000_0000, 0x000f_ffff_ffff_ffff, (44, 0),
         [0, 0x7ff0_0000_0000_0000, 0x7ff8_0000_0000_0000, 0x7fef_ffff_ffff_ffff, 1];
-    f16: u16, 0x3c00, 0x03ff, [0, 0x7c00, 0x7e00, 0x7bff, 1];
-    bf16: u16, 0x3f80, 0x007f, [0, 0x7f80, 0x7fc0, 0x7f7f, 1];
-    F8E4m3: u8, 0x38, 0x07, [0, 0x7f, 0x7e, 1];
-    F8E5m2: u8, 0x3c, 0x03, [0, 0x7c, 0x7e, 0x7b, 1];
+    f16: u16, 0x3c00, 0x03ff, (14, -8), [0, 0x7c00, 0x7e00, 0x7bff, 1];
+    bf16: u16, 0x3f80, 0x007f, (22, 0), [0, 0x7f80, 0x7fc0, 0x7f7f, 1];
+    F8E4m3: u8, 0x38, 0x07, (7, -6), [0, 0x7f, 0x7e, 1];
+    F8E5m2: u8, 0x3c, 0x03, (14, -12), [0, 0x7c, 0x7e, 0x7b, 1];
 );
 
 impl Value for bool {
@@ -164,6 +187,14 @@ where
         Complex::new(T::from_random(word), T::from_random(mix(word)))
     }
 
+    fn of_size(word: u64, is_large: bool) -> Self {
+        Complex::new(T::of_size(word, is_large), T::of_size(mix(word), is_large))
+    }
+
+    fn negated(self) -> Self {
+        Complex::new(self.re.negated(), self.im.negated())
+    }
+
     fn canonical(self, bytes: &mut Vec<u8>) {
         self.re.canonical(bytes);
         self.im.canonical(bytes);
@@ -181,6 +212,39 @@ pub fn input(case: &Case, rank: u32) -> Vec<u8> {
         for at in 0..count as u64 {
             let word = mix(u64::from(rank + 1) << 40 | at);
             let value = if word.is_multiple_of(STRANGE_EVERY) { T::strange(mix(word)) } else { T::from_random(mix(word)) };
+            value.write(&mut bytes);
+        }
+        bytes
+    })
+}
+
+/// Inputs that tell in which order they were added: of each element, one rank has a large value and another its opposite,
+/// so that what the others add between the two is lost in rounding, and what they add before or after is not.
+pub fn telling_input(case: &Case, rank: u32) -> Vec<u8> {
+    /// Fewer than in other inputs: whatever is added to what is not a number tells nothing any more.
+    const STRANGE_EVERY: u64 = 211;
+    // Products of such would be infinite or nothing, and once they are multiplied they are no opposites any more.
+    let adds = !matches!(case.reduction, Some(Reduction::Product | Reduction::PremultipliedSum));
+    with_type!(case.data_type, T => {
+        let count: usize = case.given(rank).iter().sum();
+        let mut bytes = Vec::with_capacity(count * size_of::<T>());
+        for at in 0..count as u64 {
+            let word = |rank: u32| mix(u64::from(rank + 1) << 40 | at);
+            let first = (mix(at) % u64::from(case.ranks)) as u32;
+            let apart = 1 + (mix(at ^ 1 << 50) % u64::from(case.ranks.max(2) - 1)) as u32;
+            let second = (first + apart) % case.ranks;
+            let large = || T::of_size(mix(at << 20), true);
+            let value = if word(rank).is_multiple_of(STRANGE_EVERY) {
+                T::strange(mix(word(rank)))
+            } else if !adds {
+                T::from_random(word(rank))
+            } else if case.ranks > 2 && rank == first {
+                large()
+            } else if case.ranks > 2 && rank == second {
+                large().negated()
+            } else {
+                T::of_size(word(rank), false)
+            };
             value.write(&mut bytes);
         }
         bytes

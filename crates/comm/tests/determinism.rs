@@ -277,11 +277,9 @@ const PROCESSES_EVERY: usize = 31;
 fn processes_and_mixtures_agree() {
     const PROCESS: &str = "WEFT_TEST_PROCESS";
     let parent = std::env::var("WEFT_TEST_PARENT").unwrap_or_else(|_| std::process::id().to_string());
-    let meeting = |mixture: usize, is_readable: bool| Meeting {
-        place: Place::Abstract(format!("weft-determinism-{parent}-{mixture}-{is_readable}")),
-        token: Token::new("determinism").unwrap(),
-        size: 5,
-        deadline: Duration::from_secs(60),
+    let meeting = |mixture: usize, is_readable: bool| {
+        let place = Place::Abstract(format!("weft-determinism-{parent}-{mixture}-{is_readable}"));
+        Meeting::new(place, Token::new("determinism").unwrap(), 5, Duration::from_secs(60))
     };
     let work = |mixture: usize, rank: usize, groups: &[Vec<(usize, Case)>; 2], oracle: &Oracle| {
         for (is_readable, cases) in [false, true].into_iter().zip(groups) {

@@ -44,6 +44,8 @@ pub(crate) enum What {
     Collective(u8),
     Window,
     Load,
+    /// Ranks that form communicators of their own.
+    Split,
 }
 
 /// The kind of a collective, as a header has it.
@@ -167,6 +169,7 @@ impl Header {
         let what = match kind as u8 {
             WINDOW => What::Window,
             LOAD => What::Load,
+            SPLIT => What::Split,
             code => What::Collective(code),
         };
         let reduction = match (kind >> 16) as u8 {
@@ -199,6 +202,7 @@ impl Header {
             What::Collective(code) => code,
             What::Window => WINDOW,
             What::Load => LOAD,
+            What::Split => SPLIT,
         };
         let (reduction, commutes) = match self.reduction {
             None => (0, false),
@@ -231,6 +235,7 @@ impl Header {
 
 const WINDOW: u8 = 100;
 const LOAD: u8 = 101;
+const SPLIT: u8 = 102;
 const USER: u8 = 255;
 const UNEVEN: u64 = 1 << 8;
 const IN_PLACE: u64 = 1 << 9;
@@ -277,6 +282,7 @@ impl fmt::Display for Header {
             }
             What::Window => write!(f, "window of {count} {element}"),
             What::Load => write!(f, "load of plan {plan:016x}"),
+            What::Split => write!(f, "split"),
         }
     }
 }

@@ -74,6 +74,8 @@ pub(super) enum Broken {
     Ended,
     /// The deadline has passed.
     Late,
+    /// Nobody is there.
+    Refused,
     /// The other side is not one to talk to.
     Stranger(Refusal),
     /// Something else.
@@ -85,7 +87,7 @@ impl Broken {
     pub(super) fn of(self, rank: usize, pid: u32, purpose: &str, deadline: Deadline) -> BootstrapError {
         let purpose = purpose.to_owned();
         match self {
-            Broken::Ended => BootstrapError::Left { rank, pid, purpose },
+            Broken::Ended | Broken::Refused => BootstrapError::Left { rank, pid, purpose },
             Broken::Late => BootstrapError::NoAnswer { rank, pid, purpose, limit: deadline.limit() },
             Broken::Stranger(refusal) => BootstrapError::Protocol { rank, what: refusal.to_string() },
             Broken::Strange(what) => BootstrapError::Protocol { rank, what },
@@ -97,6 +99,7 @@ impl From<Errno> for Broken {
     fn from(error: Errno) -> Broken {
         match error {
             Errno::PIPE | Errno::CONNRESET => Broken::Ended,
+            Errno::CONNREFUSED => Broken::Refused,
             other => Broken::Strange(format!("the connection failed: {other}")),
         }
     }

@@ -189,7 +189,10 @@ impl Endpoint {
         for &address in &contact.addresses {
             let called = call_tcp(address, deadline);
             let tried = called
-                .map_err(|error| Broken::Strange(format!("{address}: {error}")))
+                .map_err(|error| match error.kind() {
+                    io::ErrorKind::ConnectionRefused => Broken::Refused,
+                    _ => Broken::Strange(format!("{address}: {error}")),
+                })
                 .and_then(|stream| introduce(stream.into(), deadline.or_within(HELLO_LIMIT)));
             match tried {
                 Ok(channel) => return Ok(channel),
@@ -317,10 +320,11 @@ impl Inner {
         let mut state = self.state();
         state.helpers -= 1;
         match heard {
+            Ok((Message::Introduction(Introduction::Probe), _)) => {}
             Ok((Message::Introduction(introduction), channel)) => {
                 state.arrivals.push_back((introduction, channel));
             }
-            Ok(_) | Err(Broken::Ended | Broken::Late) => {}
+            Ok(_) | Err(Broken::Ended | Broken::Late | Broken::Refused) => {}
             Err(Broken::Stranger(refusal)) => {
                 state.note(refusal.to_string());
             }

@@ -63,6 +63,8 @@ struct State {
     told: BTreeMap<(u8, u32), u32>,
     left: BTreeSet<u32>,
     dead: BTreeSet<u32>,
+    /// What an alarm should know that is set later.
+    grave: Vec<News>,
     verdict: Option<BootstrapError>,
 }
 
@@ -80,18 +82,31 @@ impl Group {
         })
     }
 
+    /// A group of one rank.
+    pub(super) fn alone(id: u64, contacts: Vec<super::message::Contact>) -> Arc<Group> {
+        let group = Group::new(id, 0, None, Vec::new());
+        let members = contacts.into_iter().map(|contact| Member { contact, host: 0 });
+        let _ = group.members.set(members.collect());
+        group
+    }
+
     pub(super) fn links(&self) -> impl Iterator<Item = &Arc<Link>> {
         self.parent.iter().chain(&self.children)
     }
 
-    /// What to do with news from now on; nothing with that of before, but what was learnt is told again.
+    /// What to do with news from now on. Of that of before it is told what still matters.
     pub(super) fn set_alarm(&self, alarm: Option<Alarm>) {
         let mut place = self.alarm.lock().unwrap_or_else(PoisonError::into_inner);
-        let dead: Vec<u32> = self.state().dead.iter().copied().collect();
         if let Some(alarm) = &alarm {
-            dead.into_iter().for_each(|rank| drop(alarm(&News::Died { rank })));
+            let grave = self.state().grave.clone();
+            grave.iter().for_each(|news| drop(alarm(news)));
         }
         *place = alarm;
+    }
+
+    /// Who is known to be dead.
+    pub(super) fn dead(&self) -> Vec<u32> {
+        self.state().dead.iter().copied().collect()
     }
 
     /// What went wrong first, if anything has.
@@ -124,6 +139,9 @@ impl Group {
         let mut state = self.state();
         if !state.is_new(&news) {
             return;
+        }
+        if !matches!(news, News::Calls { .. }) {
+            state.grave.push(news.clone());
         }
         match &news {
             News::Died { rank } => {

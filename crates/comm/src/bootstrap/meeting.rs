@@ -158,15 +158,13 @@ pub(super) fn listen(meeting: &Meeting) -> Result<Met, BootstrapError> {
     check(meeting, 0)?;
     let deadline = Deadline::new(meeting.deadline);
     if meeting.size == 1 {
-        let group = Group::new(random_number()?, 0, None, Vec::new());
         let contact = Contact {
             pid: std::process::id(),
             host: meeting.host()?,
             name: Vec::new(),
             addresses: Vec::new(),
         };
-        let _ = group.members.set(vec![Member { contact, host: 0 }]);
-        return Ok((None, group));
+        return Ok((None, Group::alone(random_number()?, vec![contact])));
     }
     let endpoint = Endpoint::new(&meeting.token, meeting.host()?)?;
     let (listener, reached_at) = listen_at(meeting)?;
@@ -354,7 +352,7 @@ fn introduce(
             // Another job may have one of several ports.
             Err(Broken::Stranger(reason)) if !is_only_one => reason.to_string(),
             Ok(Err(reason)) | Err(Broken::Stranger(reason)) => return Err(refused(reason)),
-            Err(Broken::Ended) => "whoever listened went away without an answer".to_owned(),
+            Err(Broken::Ended | Broken::Refused) => "whoever listened went away without an answer".to_owned(),
             Err(Broken::Late) => "it did not answer".to_owned(),
             Err(Broken::Strange(what)) => return Err(BootstrapError::Protocol { rank: 0, what }),
         };

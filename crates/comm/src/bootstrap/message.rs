@@ -26,6 +26,8 @@ pub(super) enum Message {
     Up { number: u32, ask: Ask, said: Vec<(u32, Vec<u8>)> },
     /// From a parent: what all say.
     Down { number: u32, said: Vec<(u32, Vec<u8>)> },
+    /// To those who are left of a group: a new one, your rank there, and the old ranks of all.
+    Together { group: u64, rank: u32, ranks: Vec<u32> },
     /// What everybody should know. Told on to everybody who did not know it.
     News(News),
 }
@@ -39,6 +41,10 @@ pub(super) enum Introduction {
     Link { group: u64, from: u32 },
     /// To carry messages of a group's plans.
     Wire { group: u64, from: u32, stream: u32 },
+    /// To go on with what is left of a group; who is known to be dead.
+    Survivor { group: u64, from: u32, dead: Vec<u32> },
+    /// To see whether anybody is there.
+    Probe,
 }
 
 /// Who comes to join, and what it takes for granted.

@@ -24,6 +24,7 @@ mod deadline;
 mod endpoint;
 mod environment;
 mod error;
+mod found;
 mod group;
 mod host;
 mod meeting;
@@ -74,6 +75,8 @@ pub struct Bootstrap {
     hosts: Vec<u32>,
     link: Link,
     failed: Option<String>,
+    /// What each rank was in the group that this one came out of.
+    origins: Vec<usize>,
     /// How many sweeps have been made.
     sweeps: u32,
     /// How many calls, as the last word to the others will tell.
@@ -94,16 +97,12 @@ impl Bootstrap {
     /// A group of threads of this process: one end for each, to be moved to its thread.
     pub fn threads(size: usize) -> Vec<Bootstrap> {
         let room = Arc::new(Room::new(size));
-        let end = |rank| Bootstrap {
-            rank,
-            pids: vec![std::process::id(); size],
-            hosts: vec![0; size],
-            link: Link::Room(Arc::clone(&room)),
-            failed: None,
-            sweeps: 0,
-            calls: 0,
-        };
-        (0..size).map(end).collect()
+        (0..size).map(|rank| Bootstrap::in_room(Arc::clone(&room), rank, size)).collect()
+    }
+
+    /// A group of one.
+    pub(crate) fn alone() -> Bootstrap {
+        Bootstrap::in_room(Arc::new(Room::new(1)), 0, 1)
     }
 
     /// Rank 0 of a group of processes: listens at the place until every other rank has come.
@@ -124,6 +123,7 @@ impl Bootstrap {
             rank: group.rank as usize,
             pids: members.iter().map(|member| member.contact.pid).collect(),
             hosts: members.iter().map(|member| member.host).collect(),
+            origins: (0..members.len()).collect(),
             link: Link::Tree { group, endpoint },
             failed: None,
             sweeps: 0,
@@ -222,6 +222,103 @@ impl Bootstrap {
         heard.inspect_err(|error| self.poison(error))
     }
 
+    /// What each rank was in the group that this one was split or shrunk from; its own number if there was none.
+    pub fn origins(&self) -> &[usize] {
+        &self.origins
+    }
+
+    /// Splits the group: all ranks that say the same part become a group of their own, in the order of their keys, and of their
+    /// ranks where these are equal. Whoever says no part is in none.
+    pub fn split(
+        &mut self,
+        part: Option<u32>,
+        key: i64,
+        deadline: Duration,
+    ) -> Result<Option<Bootstrap>, BootstrapError> {
+        let turn = self.sweeps.wrapping_add(1);
+        let mut mine = part.map_or(u64::MAX, u64::from).to_le_bytes().to_vec();
+        mine.extend(key.to_le_bytes());
+        let said = self.exchange("a split", mine, deadline)?;
+        let Some(part) = part.map(u64::from) else { return Ok(None) };
+        let number =
+            |bytes: &[u8], at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk::<8>().copied());
+        let mut together: Vec<(i64, usize)> = (0..said.len())
+            .filter(|&rank| number(&said[rank], 0).map(u64::from_le_bytes) == Some(part))
+            .map(|rank| (number(&said[rank], 8).map_or(0, i64::from_le_bytes), rank))
+            .collect();
+        together.sort_unstable();
+        let origins: Vec<usize> = together.into_iter().map(|(_, rank)| rank).collect();
+        let rank = origins.iter().position(|rank| *rank == self.rank).unwrap_or(0);
+        let mut bootstrap = match &self.link {
+            Link::Room(room) => {
+                let room = room.room_for(u64::from(turn), part, origins.len());
+                Bootstrap::in_room(room, rank, origins.len())
+            }
+            Link::Tree { group, endpoint } => {
+                let members = group.members.get().map_or(&[][..], Vec::as_slice);
+                let contacts: Vec<_> = origins.iter().map(|rank| members[*rank].contact.clone()).collect();
+                let id = part_of(group.id, turn, part);
+                let group = match endpoint {
+                    None => Group::alone(id, contacts),
+                    Some(endpoint) => {
+                        let over = || group.verdict().map_or(Ok(()), Err);
+                        found::found(endpoint, id, rank as u32, contacts, Deadline::new(deadline), over)
+                            .inspect_err(|error| self.poison(error))?
+                    }
+                };
+                let endpoint =
+                    if let Link::Tree { endpoint, .. } = &self.link { endpoint.clone() } else { None };
+                Bootstrap::in_group(group, endpoint)
+            }
+        };
+        bootstrap.origins = origins;
+        Ok(Some(bootstrap))
+    }
+
+    /// A group of those who are left, after this one has failed: all who call this in time and live. Those who do not are out.
+    pub fn shrink(self, deadline: Duration) -> Result<Bootstrap, BootstrapError> {
+        let mut bootstrap = match &self.link {
+            Link::Room(room) => {
+                let (room, origins) = room.shrink(self.rank, Deadline::new(deadline));
+                let rank = origins.iter().position(|rank| *rank as usize == self.rank);
+                let too_late = || BootstrapError::Missing {
+                    ranks: vec![self.rank],
+                    purpose: "what is left of a group; the others went on without it".to_owned(),
+                    limit: deadline,
+                };
+                let mut shrunk = Bootstrap::in_room(room, rank.ok_or_else(too_late)?, origins.len());
+                shrunk.origins = origins.into_iter().map(|rank| rank as usize).collect();
+                shrunk
+            }
+            Link::Tree { endpoint: None, group } => {
+                let contacts = group.members.get().into_iter().flatten().map(|member| member.contact.clone());
+                Bootstrap::in_group(Group::alone(group.id, contacts.collect()), None)
+            }
+            Link::Tree { group, endpoint: Some(endpoint) } => {
+                let (shrunk, origins) = found::shrink(group, endpoint, deadline)?;
+                let mut shrunk = Bootstrap::in_group(shrunk, Some(Arc::clone(endpoint)));
+                shrunk.origins = origins.into_iter().map(|rank| rank as usize).collect();
+                shrunk
+            }
+        };
+        // What ranks were in the very first group is what people know them by.
+        bootstrap.origins.iter_mut().for_each(|rank| *rank = self.origins[*rank]);
+        Ok(bootstrap)
+    }
+
+    fn in_room(room: Arc<Room>, rank: usize, size: usize) -> Bootstrap {
+        Bootstrap {
+            rank,
+            pids: vec![std::process::id(); size],
+            hosts: vec![0; size],
+            link: Link::Room(room),
+            failed: None,
+            origins: (0..size).collect(),
+            sweeps: 0,
+            calls: 0,
+        }
+    }
+
     /// Connections to ranks of other hosts, for messages of plans: so many to each, in the order of the ranks. The ranks all
     /// do this together.
     pub(crate) fn connect(
@@ -238,6 +335,13 @@ impl Bootstrap {
     pub(crate) fn set_alarm(&self, alarm: Alarm) {
         if let Link::Tree { group, .. } = &self.link {
             group.set_alarm(Some(alarm));
+        }
+    }
+
+    /// Nothing more is done with news. What the alarm points to may go.
+    pub(crate) fn clear_alarm(&self) {
+        if let Link::Tree { group, .. } = &self.link {
+            group.set_alarm(None);
         }
     }
 
@@ -338,6 +442,12 @@ fn share(group: &Group, number: u32, ask: &Ask, deadline: Deadline) -> Result<Sh
     group.sweep(number, ask, Vec::new(), deadline, Some(hand_out))?;
     group.sweep(number.wrapping_add(1), ask, Vec::new(), deadline, None)?;
     memory.take().ok_or_else(|| BootstrapError::Protocol { rank, what: "no memory".to_owned() })
+}
+
+/// The number of a part of a group, which its ranks all work out and nobody else has.
+fn part_of(group: u64, turn: u32, part: u64) -> u64 {
+    let mix = |number: u64| (number ^ number >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mix(mix(group ^ u64::from(turn) << 32).wrapping_add(part))
 }
 
 /// What is wrong, according to news.

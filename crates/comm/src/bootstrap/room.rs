@@ -4,6 +4,7 @@
 //! rank that asked last compares and creates the memory; and mapping. `turn` counts the steps that are complete, and
 //! `there` says who has taken the present one. The first failure stays, and is everybody's answer from then on.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -26,6 +27,12 @@ struct State {
     mismatch: Option<Ask>,
     created: Option<Arc<OwnedFd>>,
     said: Vec<Vec<u8>>,
+    /// Rooms for parts of the ranks, by the turn in which they were wanted and what they were wanted for, until all have theirs.
+    rooms: BTreeMap<(u64, u64), (Arc<Room>, usize)>,
+    /// Who wants to go on with what is left.
+    survives: Vec<bool>,
+    /// What became of that.
+    shrunk: Option<(Arc<Room>, Vec<u32>)>,
     failure: Option<BootstrapError>,
 }
 
@@ -39,6 +46,9 @@ impl Room {
             mismatch: None,
             created: None,
             said: vec![Vec::new(); size],
+            rooms: BTreeMap::new(),
+            survives: vec![false; size],
+            shrunk: None,
             failure: None,
         };
         Room { state: Mutex::new(state), changed: Condvar::new() }
@@ -73,6 +83,44 @@ impl Room {
         // Nobody says the next thing before all have heard this.
         drop(self.step(self.enter(), ask, deadline, State::forget)?);
         Ok(said)
+    }
+
+    /// A room for so many of the ranks, which all ask for the same one in the same turn.
+    pub(super) fn room_for(&self, turn: u64, part: u64, size: usize) -> Arc<Room> {
+        let mut state = self.enter();
+        let (room, waiting) =
+            state.rooms.entry((turn, part)).or_insert_with(|| (Arc::new(Room::new(size)), size));
+        *waiting -= 1;
+        let (room, is_last) = (Arc::clone(room), *waiting == 0);
+        if is_last {
+            state.rooms.remove(&(turn, part));
+        }
+        room
+    }
+
+    /// Waits until all who have not left want to go on with what is left, or the time is up: their room, and who is in it.
+    pub(super) fn shrink(&self, rank: usize, deadline: Deadline) -> (Arc<Room>, Vec<u32>) {
+        let mut state = self.enter();
+        state.survives[rank] = true;
+        self.changed.notify_all();
+        loop {
+            if let Some((room, ranks)) = &state.shrunk {
+                return (Arc::clone(room), ranks.clone());
+            }
+            let is_complete = (0..state.left.len()).all(|rank| state.left[rank] || state.survives[rank]);
+            match deadline.left().filter(|_| !is_complete) {
+                Some(left) => {
+                    let waited = self.changed.wait_timeout(state, left);
+                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
+                None => {
+                    let survivors = (0..).zip(&state.survives).filter(|(_, survives)| **survives);
+                    let ranks: Vec<u32> = survivors.map(|(rank, _)| rank).collect();
+                    state.shrunk = Some((Arc::new(Room::new(ranks.len())), ranks));
+                    self.changed.notify_all();
+                }
+            }
+        }
     }
 
     /// Ends it for everybody, unless it has ended already.

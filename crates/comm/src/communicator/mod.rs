@@ -10,6 +10,7 @@ mod ended;
 mod group;
 mod multiplied;
 mod open;
+mod regroup;
 mod start;
 #[cfg(test)]
 mod tests;

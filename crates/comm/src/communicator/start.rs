@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::failure::Reason;
 use crate::kernels::Kernels;
 use crate::layout::LINE;
+use crate::memory::SharedMemory;
 use crate::reach;
 use crate::shared::{Crier, HEADERS, Shared, lines_at};
 use crate::wait::{AbortCode, Patience, Waiter};
@@ -137,8 +138,35 @@ impl Communicator {
     }
 
     /// This rank's end of a group that has met. All ranks call it.
-    pub fn new(mut bootstrap: Bootstrap, options: Options) -> Result<Communicator, Error> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+    pub fn new(bootstrap: Bootstrap, options: Options) -> Result<Communicator, Error> {
+        Communicator::on(bootstrap, options).map_err(|(_, error)| error)
+    }
+
+    /// The same; gives the bootstrap back if it fails.
+    pub(super) fn on(
+        mut bootstrap: Bootstrap,
+        options: Options,
+    ) -> Result<Communicator, (Box<Bootstrap>, Error)> {
+        match Parts::of(&mut bootstrap, options) {
+            Ok(parts) => Ok(Communicator::of(parts, bootstrap, options)),
+            Err(error) => Err((Box::new(bootstrap), error)),
+        }
+    }
+}
+
+/// What a communicator is made of, beside what it was told.
+struct Parts {
+    control: SharedMemory,
+    shared: Shared,
+    table: Table,
+    readable: bool,
+    courier: Option<Box<Courier>>,
+    hosts: Vec<u32>,
+    spans_hosts: bool,
+}
+
+impl Parts {
+    fn of(bootstrap: &mut Bootstrap, options: Options) -> Result<Parts, Error> {
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
         // Neighbouring lines are fetched in pairs, so what different ranks write is kept two lines apart.
         let apart = |position: usize| position * 2 * LINE;
@@ -146,13 +174,14 @@ impl Communicator {
         let control = bootstrap.share("weft: headers", headers + size * HEADERS * LINE, options.deadline)?;
         let line = |at: usize| &lines_at(&control, at, 1)[0];
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let spin = options.spin.unwrap_or(size <= cores);
-        let patience =
-            if spin { Patience::dedicated(options.deadline) } else { Patience::crowded(options.deadline) };
         let kernels = Kernels::detect();
         let hosts = bootstrap.hosts().to_vec();
         let here: Vec<bool> = hosts.iter().map(|host| *host == hosts[rank]).collect();
         let spans_hosts = here.contains(&false);
+        let ranks_here = here.iter().filter(|here| **here).count();
+        let spin = options.spin.unwrap_or(ranks_here <= cores);
+        let patience =
+            if spin { Patience::dedicated(options.deadline) } else { Patience::crowded(options.deadline) };
         let names = (0..size).map(|rank| bootstrap.name(rank)).collect();
         let mut shared = Shared {
             here,
@@ -169,15 +198,24 @@ impl Communicator {
             let (call, tell) = (own_call(&shared, rank), bootstrap.teller());
             shared.crier.tell = Some(Box::new(move |number| call(number).into_iter().for_each(&tell)));
         }
-        bootstrap.set_alarm(alarm(&shared, &bootstrap));
-        let table = Table::agreed(&mut bootstrap, options.deadline)?;
+        let table = Table::agreed(bootstrap, options.deadline)?;
         let readable = !spans_hosts
             && bootstrap.knows_pids()
-            && reach::probe(&mut bootstrap, options.single_copy, options.deadline)?;
+            && reach::probe(bootstrap, options.single_copy, options.deadline)?;
         let courier = if spans_hosts { Some(Box::new(courier(size)?)) } else { None };
-        Ok(Communicator {
-            rank,
-            size,
+        Ok(Parts { control, shared, table, readable, courier, hosts, spans_hosts })
+    }
+}
+
+impl Communicator {
+    fn of(parts: Parts, bootstrap: Bootstrap, options: Options) -> Communicator {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let Parts { control, shared, table, readable, courier, hosts, spans_hosts } = parts;
+        // From here on the memory it writes to lives as long as the bootstrap.
+        bootstrap.set_alarm(alarm(&shared, &bootstrap));
+        Communicator {
+            rank: bootstrap.rank(),
+            size: bootstrap.size(),
             options,
             identity: NEXT.fetch_add(1, Ordering::Relaxed),
             pid: std::process::id(),
@@ -198,6 +236,6 @@ impl Communicator {
             signals: None,
             patterns: Vec::new(),
             _control: control,
-        })
+        }
     }
 }

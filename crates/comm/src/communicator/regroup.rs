@@ -1,0 +1,74 @@
+//! Communicators made of others: a part of one, what is left of one, one with more ranks.
+
+use super::{Communicator, Options};
+use crate::bootstrap::{Bootstrap, BootstrapError, Meeting};
+use crate::data::Elements;
+use crate::error::Error;
+use crate::header::{Header, What};
+
+/// How often a group may shrink on the way to a communicator: once for every rank that dies meanwhile.
+const TRIES_MAX: usize = 64;
+
+impl Communicator {
+    /// What each rank was in the communicator that this one was split, shrunk or grown from; its own number if there was none.
+    pub fn origins(&self) -> &[usize] {
+        self.bootstrap.origins()
+    }
+
+    /// Splits the communicator: ranks that say the same part get a communicator of their own, in the order of their keys, and
+    /// of their ranks where these are equal; whoever says no part gets none. All ranks call it. Both can be used from then on,
+    /// from different threads if you like.
+    pub fn split(&mut self, part: Option<u32>, key: i64) -> Result<Option<Communicator>, Error> {
+        self.usable()?;
+        let header = Header::allocating(What::Split, 0, 0, Elements::BYTES);
+        // So that ranks that make another call find out.
+        self.share(header, 0)?;
+        let Options { deadline, .. } = self.options;
+        let split = self.bootstrap.split(part, key, deadline).map_err(|error| self.lost(error))?;
+        split.map(|bootstrap| Communicator::new(bootstrap, self.options)).transpose()
+    }
+
+    /// A communicator of the ranks that are left, after a call failed: all that call this and live, in the order of their ranks.
+    /// Those that have not called it when the deadline ([`Options::deadline`]) has passed are out, even if they live. Ranks may
+    /// die meanwhile. Nothing of this communicator, neither memory nor connections, is used by the new one; windows and plans
+    /// are made afresh.
+    pub fn shrink(mut self) -> Result<Communicator, Error> {
+        let options = self.options;
+        let mut bootstrap = std::mem::replace(&mut self.bootstrap, Bootstrap::alone());
+        // Whoever still waits here must not.
+        bootstrap.clear_alarm();
+        bootstrap.give_up("the others shrink to those who are left", self.rank as u32, 0);
+        drop(self);
+        for _ in 0..TRIES_MAX {
+            match Communicator::on(bootstrap.shrink(options.deadline)?, options) {
+                Ok(communicator) => return Ok(communicator),
+                // One more died; those who are left try again.
+                Err((failed, Error::Bootstrap(BootstrapError::Died { .. }) | Error::Died { .. })) => {
+                    bootstrap = *failed;
+                }
+                Err((_, error)) => return Err(error),
+            }
+        }
+        Err(Error::Misuse("ranks went on dying while the others shrank".to_owned()))
+    }
+
+    /// A communicator with more ranks: those of this one keep their numbers and call this, with a meeting of as many ranks as
+    /// there are to be; the new ones [join](Bootstrap::join) that meeting under the numbers that follow.
+    pub fn grow(self, meeting: &Meeting) -> Result<Communicator, Error> {
+        if meeting.size <= self.size {
+            let (size, wanted) = (self.size, meeting.size);
+            return Err(Error::Misuse(format!("a communicator of {size} ranks does not grow to {wanted}")));
+        }
+        let met = match self.rank {
+            0 => Bootstrap::listen(meeting)?,
+            rank => Bootstrap::join(meeting, rank)?,
+        };
+        Communicator::new(met, self.options)
+    }
+
+    /// Notes that a group came apart.
+    fn lost(&mut self, error: BootstrapError) -> Error {
+        self.failed = Some(error.to_string());
+        error.into()
+    }
+}

@@ -1,0 +1,210 @@
+//! Communicators made of others: parts of one, what is left of one after deaths, one that grows. Ranks are threads, and
+//! processes of one host and of pretended ones.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::net::TcpListener;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
+use weftlink_comm::{Communicator, Error, Options, Reduction};
+
+const AMPLE: Duration = Duration::from_secs(60);
+const ROLE: &str = "WEFT_TEST_ROLE";
+
+fn options() -> Options {
+    Options { deadline: AMPLE, ..Options::default() }
+}
+
+/// Adds up ranks' numbers, and checks it.
+fn check(comm: &mut Communicator, calls: usize) -> Result<(), Error> {
+    let (rank, size) = (comm.rank(), comm.size());
+    for call in 0..calls {
+        let mut sum = vec![(rank + call) as u64; 1 + call % 300];
+        comm.all_reduce(&mut sum[..], Reduction::Sum)?;
+        let expected: u64 = (0..size).map(|rank| (rank + call) as u64).sum();
+        assert!(sum.iter().all(|value| *value == expected), "call {call} of rank {rank}");
+    }
+    Ok(())
+}
+
+/// All ranks of a meeting as threads of this process, on so many ranks to a host.
+fn on_hosts<T: Send>(size: usize, per_host: usize, work: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
+    let meeting = meeting(size);
+    std::thread::scope(|scope| {
+        let start = |rank: usize| {
+            let meeting = of_host(&meeting, 1 + rank / per_host);
+            let work = &work;
+            scope.spawn(move || work(Communicator::new(met(&meeting, rank), options()).unwrap()))
+        };
+        let threads: Vec<_> = (0..size).map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn meeting(size: usize) -> Meeting {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
+    Meeting::new(place, Token::new("regroup").unwrap(), size, AMPLE)
+}
+
+fn of_host(meeting: &Meeting, host: usize) -> Meeting {
+    let network = Network { pretended_host: Some(host as u64), ..Network::default() };
+    Meeting { network, ..meeting.clone() }
+}
+
+fn met(meeting: &Meeting, rank: usize) -> Bootstrap {
+    if rank == 0 { Bootstrap::listen(meeting).unwrap() } else { Bootstrap::join(meeting, rank).unwrap() }
+}
+
+#[test]
+fn parts_work_side_by_side_with_the_whole() {
+    let work = |mut comm: Communicator| {
+        let (rank, size) = (comm.rank(), comm.size());
+        // The other way around, by their keys; the last rank is in no part.
+        let part = (rank + 1 < size).then_some((rank % 2) as u32);
+        let split = comm.split(part, -(rank as i64)).unwrap();
+        assert_eq!(split.is_some(), part.is_some());
+        std::thread::scope(|scope| {
+            if let Some(mut split) = split {
+                let mut expected: Vec<usize> = (0..size - 1).filter(|other| other % 2 == rank % 2).collect();
+                expected.reverse();
+                assert_eq!(split.origins(), expected);
+                assert_eq!(split.origins()[split.rank()], rank);
+                scope.spawn(move || check(&mut split, 50).unwrap());
+            }
+            check(&mut comm, 50).unwrap();
+        });
+        // Parts of parts.
+        let mut half = comm.split(Some(u32::from(rank >= size / 2)), 0).unwrap().unwrap();
+        let mut quarter = half.split(Some((half.rank() % 2) as u32), 0).unwrap().unwrap();
+        check(&mut quarter, 10).unwrap();
+        check(&mut half, 10).unwrap();
+    };
+    weftlink_comm::on_threads(5, |comm| {
+        work(comm);
+        Ok(())
+    })
+    .unwrap();
+    on_hosts(5, 2, work);
+}
+
+#[test]
+fn a_split_meets_nothing_but_a_split() {
+    let errors = on_hosts(3, 3, |mut comm| match comm.rank() {
+        1 => comm.barrier().unwrap_err().to_string(),
+        _ => comm.split(Some(0), 0).unwrap_err().to_string(),
+    });
+    for error in errors {
+        assert!(error.contains("split") && error.contains("barrier"), "{error}");
+    }
+}
+
+#[test]
+fn those_who_are_left_go_on() {
+    let work = |mut comm: Communicator| {
+        check(&mut comm, 3).unwrap();
+        if comm.rank() == 1 {
+            return; // It leaves; the others find out in their next call.
+        }
+        let error = check(&mut comm, 3).unwrap_err();
+        assert!(matches!(error, Error::Left { left: 1, .. } | Error::Aborted { .. }), "{error}");
+        let mut comm = comm.shrink().unwrap();
+        assert_eq!(comm.origins(), [0, 2, 3]);
+        check(&mut comm, 100).unwrap();
+    };
+    weftlink_comm::on_threads(4, |comm| {
+        work(comm);
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// What each process does: it takes part until ranks die, and goes on with those who are left.
+fn rank_of_a_dying_job(role: &str) {
+    let mut words = role.split(' ');
+    let mut number = || words.next().unwrap().parse::<usize>().unwrap();
+    let (rank, size, port, per_host, dies, also) =
+        (number(), number(), number(), number(), number(), number());
+    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port as u16..=port as u16 };
+    let meeting = Meeting::new(place, Token::new("regroup").unwrap(), size, AMPLE);
+    let mut comm = Communicator::new(met(&of_host(&meeting, 1 + rank / per_host), rank), options()).unwrap();
+    check(&mut comm, 20).unwrap();
+    let error = loop {
+        if rank == dies {
+            std::process::abort();
+        }
+        match check(&mut comm, 20) {
+            Ok(()) => {}
+            Err(error) => break error,
+        }
+    };
+    let name = format!("rank {dies} (");
+    assert!(error.to_string().starts_with(&name), "rank {rank}: {error}");
+    if rank == also {
+        // In the middle of what the others do now.
+        std::thread::spawn(|| {
+            std::thread::sleep(Duration::from_millis(std::process::id() as u64 % 7));
+            std::process::abort();
+        });
+    }
+    let mut comm = comm.shrink().unwrap();
+    loop {
+        match check(&mut comm, 300) {
+            Ok(()) if comm.origins().contains(&also) => {} // It is about to die.
+            Ok(()) => break,
+            Err(error) => {
+                assert!(matches!(error, Error::Died { .. }), "rank {rank}: {error}");
+                comm = comm.shrink().unwrap();
+            }
+        }
+    }
+    let left: Vec<usize> = (0..size).filter(|rank| ![dies, also].contains(rank)).collect();
+    assert_eq!(comm.origins(), left);
+}
+
+#[test]
+fn ranks_that_die_are_named_and_the_others_go_on() {
+    if let Ok(role) = std::env::var(ROLE) {
+        return rank_of_a_dying_job(&role);
+    }
+    // Which rank dies first, and which while the others shrink: the root of the tree, inner ranks, leaves.
+    for (size, per_host, dies, also) in [(2, 2, 0, 9), (5, 5, 1, 9), (5, 2, 0, 1), (4, 1, 3, 0)]
+    {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let start = |rank: usize| -> Child {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "ranks_that_die_are_named_and_the_others_go_on", "--nocapture"]);
+            command.env(ROLE, format!("{rank} {size} {port} {per_host} {dies} {also}"));
+            command.spawn().unwrap()
+        };
+        let mut ranks: Vec<Child> = (0..size).map(start).collect();
+        for (rank, child) in ranks.iter_mut().enumerate() {
+            let ended = child.wait().unwrap();
+            let dies = [dies, also].contains(&rank);
+            assert_eq!(ended.success(), !dies, "rank {rank} of {size}, {per_host} to a host: {ended}");
+        }
+    }
+}
+
+#[test]
+fn a_communicator_grows() {
+    let (small, large) = (meeting(2), meeting(4));
+    std::thread::scope(|scope| {
+        for rank in 0..4 {
+            let (small, large) = (&small, &large);
+            scope.spawn(move || {
+                let mut comm = if rank < 2 {
+                    let mut comm = Communicator::new(met(small, rank), options()).unwrap();
+                    check(&mut comm, 10).unwrap();
+                    comm.grow(large).unwrap()
+                } else {
+                    Communicator::new(met(large, rank), options()).unwrap()
+                };
+                assert_eq!((comm.rank(), comm.size()), (rank, 4));
+                check(&mut comm, 10).unwrap();
+            });
+        }
+    });
+}

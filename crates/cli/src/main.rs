@@ -6,6 +6,7 @@
 //! start is none: before `main`, Rust opens /dev/null in its place, which is then no different from what Python's DEVNULL is.
 
 mod bench;
+mod knobs;
 mod plan;
 mod table;
 mod topo;
@@ -31,6 +32,7 @@ enum Command {
     Topo(topo::Args),
     Plan(plan::Args),
     Bench(Box<bench::Args>),
+    Knobs(knobs::Args),
     /// What `weft bench` starts for each rank
     #[command(name = bench::RANK_COMMAND, hide = true)]
     BenchRank {
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         Ok(Command::Topo(args)) => topo::run(&args),
         Ok(Command::Plan(args)) => plan::run(&args),
         Ok(Command::Bench(args)) => bench::run(&args),
+        Ok(Command::Knobs(args)) => knobs::run(&args),
         Ok(Command::BenchRank { .. }) => return bench::rank_main(),
         Err(misuse) if misuse.use_stderr() => {
             // Where standard error is gone there is nobody left to tell.

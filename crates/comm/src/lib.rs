@@ -27,9 +27,11 @@ pub mod fifo;
 mod foreign;
 mod header;
 pub mod kernels;
+pub mod knobs;
 mod layout;
 #[doc(hidden)]
 pub mod line;
+mod log;
 pub mod memory;
 mod operation;
 mod reach;
@@ -48,7 +50,7 @@ mod stress_tests;
 
 pub use available::memory_bytes as available_memory_bytes;
 pub use buffers::Buffers;
-pub use choose::tuning::{TuningError, VARIABLE as TUNING_VARIABLE, check as check_tuning};
+pub use choose::tuning::{TuningError, check as check_tuning};
 pub use communicator::{Communicator, Open, Options, PlanId, Request, SIGNALS, Taken, TimedStep, on_threads};
 pub use data::Data;
 pub use error::Error;

@@ -36,6 +36,7 @@ use crate::engine::{Engine, Ports, Silent, Stopped, Tracer, Waiting};
 use crate::error::Error;
 use crate::failure::{Reached, Reason, Unfinished, reached, take_back};
 use crate::header::{Header, What, kind};
+use crate::log::{self, Level, Subsystem};
 use crate::memory::SharedMemory;
 use crate::operation::{Arithmetic, Detail, Operation};
 use crate::shared::{Call, Shared, WindowPlace, numbered};
@@ -310,6 +311,8 @@ impl Communicator {
     #[cold]
     fn load_for(&mut self, key: Key, header: &Header) -> Result<usize, Error> {
         let plan = choose::plan_for(&key, self.size as u32)?;
+        let (call, memory, name) = (&key.collective, key.memory.name(), &plan.name);
+        log::info!(Plan, self.rank, "{call} in {memory} memory takes {name} (the table says {})", key.choice);
         let index = self.load_under(*header, plan)?;
         self.chosen.push((key, index));
         Ok(index)
@@ -457,7 +460,29 @@ impl Communicator {
             None => self.choose(request, &fitted, &header)?,
         };
         self.current = Current::new(request, fitted, &arithmetic, header, engines);
+        if log::is_told(Subsystem::Call, Level::Trace) {
+            self.trace_current();
+        }
         Ok(arithmetic)
+    }
+
+    /// Tells of the call that is about to be made. While calls are told none is taken for the same again, so that none is
+    /// passed over.
+    #[cold]
+    fn trace_current(&mut self) {
+        self.current.forget();
+        let Current { header, engines, .. } = &self.current;
+        let name = |index: usize| &self.engines[index].plan.name;
+        let (number, ordinary, symmetric) = (self.calls.wrapping_add(1), name(engines.0), name(engines.1));
+        if engines.0 == engines.1 {
+            log::trace!(Call, self.rank, "#{number}: {header}, by {ordinary}");
+        } else {
+            log::trace!(
+                Call,
+                self.rank,
+                "#{number}: {header}, by {ordinary}, or {symmetric} if all is symmetric"
+            );
+        }
     }
 
     /// Gives up the call that is being made.
@@ -584,6 +609,7 @@ impl Communicator {
             }),
         };
         let why = error.to_string();
+        log::info!(Fault, self.rank, "{why}");
         take_back(&self.shared, &self.windows, reached, self.rank);
         // Ranks that are not in a call but allocate something hear of it there.
         self.bootstrap.give_up(&why);

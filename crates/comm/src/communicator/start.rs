@@ -12,7 +12,9 @@ use crate::counter::Counter;
 use crate::engine::Ports;
 use crate::error::Error;
 use crate::kernels::Kernels;
+use crate::knobs::{KnobError, Knobs};
 use crate::layout::LINE;
+use crate::log;
 use crate::reach;
 use crate::shared::{HEADERS, Shared, lines_at};
 use crate::wait::{Patience, Waiter};
@@ -27,11 +29,67 @@ pub struct Options {
     pub spin: Option<bool>,
     /// Whether peers' ordinary memory is read by the kernel, which saves a copy. Unset: where it is allowed and faster.
     pub single_copy: Option<bool>,
+    /// How long a call waits for other ranks before a warning names them. 10 s unless set.
+    pub warn_after: Duration,
+    /// Whether ranks of one host share memory. Otherwise they talk TCP, as those of different hosts do.
+    pub shared_memory: bool,
+    /// TCP connections between two ranks.
+    pub streams: u32,
+    /// Whether frames between hosts are encrypted. Otherwise they are checked by CRC32C and can be read on the way.
+    pub encrypt: bool,
+    /// Whether the same inputs give the same bits whatever the algorithm, transport and layout.
+    pub deterministic: bool,
+    /// How many calls the flight recorder keeps, rounded up to a power of two.
+    pub record: u32,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { deadline: Duration::from_secs(300), spin: None, single_copy: None }
+        Self {
+            deadline: Duration::from_secs(300),
+            spin: None,
+            single_copy: None,
+            warn_after: Duration::from_secs(10),
+            shared_memory: true,
+            streams: 2,
+            encrypt: false,
+            deterministic: false,
+            record: 1024,
+        }
+    }
+}
+
+impl Options {
+    /// As the environment says: [`knobs`](crate::knobs) lists the variables, and so does `weft knobs`.
+    pub fn from_environment() -> Result<Options, KnobError> {
+        Ok(Self::of(&Knobs::from_environment()?))
+    }
+
+    /// As settings say.
+    pub fn of(knobs: &Knobs) -> Options {
+        let &Knobs {
+            deadline,
+            spin,
+            single_copy,
+            warn_after,
+            shared_memory,
+            streams,
+            encrypt,
+            deterministic,
+            record,
+            ..
+        } = knobs;
+        Options {
+            deadline,
+            spin,
+            single_copy,
+            warn_after,
+            shared_memory,
+            streams,
+            encrypt,
+            deterministic,
+            record,
+        }
     }
 }
 
@@ -89,6 +147,7 @@ impl Communicator {
         };
         let table = Table::agreed(&mut bootstrap, line(apart(2 + size)), options.deadline)?;
         let readable = reach::probe(&mut bootstrap, options.single_copy, options.deadline)?;
+        tell(rank, size, spin, readable, &table);
         Ok(Communicator {
             rank,
             size,
@@ -109,5 +168,47 @@ impl Communicator {
             signals: None,
             _control: control,
         })
+    }
+}
+
+/// Tells what a communicator starts with.
+fn tell(rank: usize, size: usize, spin: bool, readable: bool, table: &Table) {
+    let (version, host) = (env!("CARGO_PKG_VERSION"), log::host());
+    let (reads, waits) = (
+        if readable { "the kernel reads peers' memory" } else { "peers' memory is not read" },
+        if spin { "ranks that wait keep their core" } else { "ranks that wait make way" },
+    );
+    log::info!(
+        Meet,
+        rank,
+        "weft {version}, rank {rank} of {size} on {host}: shared memory, {reads}, {waits}"
+    );
+    if !log::is_told(log::Subsystem::Meet, log::Level::Info) {
+        return;
+    }
+    match Knobs::from_environment() {
+        Ok(knobs) => {
+            let given: Vec<_> = knobs.given().collect();
+            let given = if given.is_empty() { "none".to_owned() } else { given.join(", ") };
+            log::info!(Meet, rank, "settings in the environment: {given}");
+        }
+        Err(error) => log::warn!(Meet, rank, "{error}"),
+    }
+    // All ranks have the same.
+    if rank == 0 {
+        table.lines().for_each(|line| log::info!(Plan, rank, "{line}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_environment_that_says_nothing_is_the_default() {
+        assert_eq!(Options::of(&Knobs::from(|_| None).unwrap()), Options::default());
+        let said = |name: &str| (name == "WEFT_DEADLINE").then(|| "5s".into());
+        let deadline = Duration::from_secs(5);
+        assert_eq!(Options::of(&Knobs::from(said).unwrap()), Options { deadline, ..Options::default() });
     }
 }

@@ -10,6 +10,7 @@ mod knobs;
 mod plan;
 mod table;
 mod topo;
+mod why;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -33,6 +34,7 @@ enum Command {
     Plan(plan::Args),
     Bench(Box<bench::Args>),
     Knobs(knobs::Args),
+    Why(why::Args),
     /// What `weft bench` starts for each rank
     #[command(name = bench::RANK_COMMAND, hide = true)]
     BenchRank {
@@ -48,6 +50,8 @@ enum Failure {
     Misuse(anyhow::Error),
     /// The call was fine; what it looked at is not.
     Finding(anyhow::Error),
+    /// The same, and all that is to be said of it has been printed.
+    Found,
     /// What was found could not be told.
     Output(io::Error),
     /// A signal ended it early; what was known by then has been printed.
@@ -77,6 +81,7 @@ fn main() -> ExitCode {
         Ok(Command::Plan(args)) => plan::run(&args),
         Ok(Command::Bench(args)) => bench::run(&args),
         Ok(Command::Knobs(args)) => knobs::run(&args),
+        Ok(Command::Why(args)) => why::run(&args),
         Ok(Command::BenchRank { .. }) => return bench::rank_main(),
         Err(misuse) if misuse.use_stderr() => {
             // Where standard error is gone there is nobody left to tell.
@@ -87,6 +92,7 @@ fn main() -> ExitCode {
     };
     let (error, code) = match outcome.and_then(|()| Ok(io::stdout().flush()?)) {
         Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Found) => return ExitCode::FAILURE,
         // A reader that has seen enough, such as `head`, is no failure.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
         Err(Failure::Output(error)) => (anyhow!(error).context("cannot write to standard output"), 1),

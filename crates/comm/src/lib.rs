@@ -35,10 +35,12 @@ mod log;
 pub mod memory;
 mod operation;
 mod reach;
+pub mod recorder;
 mod shared;
 mod sync;
 #[doc(hidden)]
 pub mod wait;
+pub mod why;
 mod window;
 
 #[cfg(test)]
@@ -55,5 +57,6 @@ pub use communicator::{Communicator, Open, Options, PlanId, Request, SIGNALS, Ta
 pub use data::Data;
 pub use error::Error;
 pub use operation::Operation;
+pub use recorder::{Counters, FlightRecorder, Record};
 pub use weftlink_plan::{DataType, Reduction};
 pub use window::{Part, PartMut, Window};

@@ -20,9 +20,8 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use rustix::time::{ClockId, clock_gettime};
-
 use crate::knobs::{self, KnobError, Knobs};
+use crate::recorder::now_ns;
 
 /// What a line is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,13 +125,13 @@ pub(crate) fn is_told(subsystem: Subsystem, level: Level) -> bool {
 /// Tells a line, which has been asked about before.
 #[cold]
 pub(crate) fn tell(subsystem: Subsystem, level: Level, rank: Option<usize>, text: fmt::Arguments<'_>) {
-    let now = clock_gettime(ClockId::Monotonic);
+    let now_us = now_ns() / 1000;
     let rank_text = rank.map_or_else(String::new, |rank| format!(" [rank {rank}]"));
     let line = format!(
         "weft {} {}.{:06} {}:{}{rank_text} {}: {text}\n",
         level.name(),
-        now.tv_sec,
-        now.tv_nsec / 1000,
+        now_us / 1_000_000,
+        now_us % 1_000_000,
         host(),
         std::process::id(),
         SUBSYSTEMS[subsystem as usize],

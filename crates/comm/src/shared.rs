@@ -7,15 +7,19 @@
 // Lines and windows are places in mapped memory.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
+
 use weftlink_plan::Collective;
 
 use crate::counter::Counter;
+use crate::engine::Waiting;
 use crate::header::Header;
 use crate::kernels::{Kernel, Kernels};
 use crate::layout::LINE;
 use crate::line::{Line, PAYLOAD_WORDS, Poll};
 use crate::memory::SharedMemory;
 use crate::operation::Arithmetic;
+use crate::recorder::Recorder;
 use crate::wait::{Stop, Waiter};
 
 /// How many of its headers a rank keeps.
@@ -36,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) copy: Kernel,
     /// The processes, as they are called here.
     pub(crate) pids: Vec<u32>,
+    pub(crate) recorder: Recorder,
 }
 
 /// A window of symmetric memory: rank r's part is at `base + r * stride`.
@@ -105,6 +110,7 @@ impl Shared {
     #[inline]
     pub(crate) fn look_back(&self, number: u32) -> Result<(), (Stop, u32)> {
         if number.is_multiple_of(LOOK_BACK) {
+            self.recorder.anchor();
             self.wait_for_all(number.wrapping_sub(LOOK_BACK - 1))
         } else {
             Ok(())
@@ -119,7 +125,13 @@ impl Shared {
                 let gone = self.departures[rank as usize].poll(1, 0, 1) == Poll::Ready;
                 (gone && !header.has_reached(number)).then_some(Stop::Left { rank })
             };
-            self.waiter.wait_doubting(Some(header.line()), arrived, left).map_err(|stop| (stop, rank))?;
+            let noted = Noted::new(self, number, None, Waiting::Entered { rank });
+            let waited = self.waiter.wait_doubting(Some(header.line()), arrived, || {
+                noted.again();
+                left()
+            });
+            noted.over(waited.is_ok());
+            waited.map_err(|stop| (stop, rank))?;
         }
         Ok(())
     }
@@ -162,6 +174,41 @@ impl Shared {
             let unpack = |header: Counter<'_>| Header::unpack(header.announcement());
             Some((number, unpack(mine), other, unpack(theirs)))
         })
+    }
+}
+
+/// A wait that is noted in the recorder once it takes long.
+pub(crate) struct Noted<'a> {
+    shared: &'a Shared,
+    call: u32,
+    step: Option<(u32, u32)>,
+    waiting: Waiting,
+    looks: Cell<u32>,
+    began_ns: Cell<u64>,
+}
+
+impl<'a> Noted<'a> {
+    /// A wait in a call, at a lane's step, for something.
+    pub(crate) fn new(shared: &'a Shared, call: u32, step: Option<(u32, u32)>, waiting: Waiting) -> Self {
+        Self { shared, call, step, waiting, looks: Cell::new(0), began_ns: Cell::new(0) }
+    }
+
+    /// To be called at every look beyond spinning.
+    #[cold]
+    pub(crate) fn again(&self) {
+        if self.looks.get() == 0 {
+            let began = self.shared.recorder.wait_begins(self.call, self.step, self.waiting);
+            self.began_ns.set(began);
+        }
+        self.looks.set(self.looks.get().saturating_add(1));
+    }
+
+    /// The wait is over, and what was awaited came or did not.
+    #[inline]
+    pub(crate) fn over(&self, came: bool) {
+        if self.looks.get() > 0 {
+            self.shared.recorder.wait_ends(self.began_ns.get(), self.looks.get(), came);
+        }
     }
 }
 

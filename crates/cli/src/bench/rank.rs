@@ -43,9 +43,9 @@ pub(super) fn run(mut comm: Communicator, job: &Job, tell: &mut impl FnMut(Messa
     Ok(())
 }
 
-/// How the ranks' communicator behaves.
-pub(super) fn options(job: &Job) -> Options {
-    Options { deadline: job.deadline, spin: Some(job.spin), ..Options::default() }
+/// How the ranks' communicator behaves: as the environment says, but for what the command line decides.
+pub(super) fn options(job: &Job) -> Result<Options, Error> {
+    Ok(Options { deadline: job.deadline, spin: Some(job.spin), ..Options::from_environment()? })
 }
 
 struct Rank<'j> {

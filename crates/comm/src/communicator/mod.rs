@@ -13,6 +13,8 @@ mod start;
 mod tests;
 mod trace;
 
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -39,6 +41,7 @@ use crate::header::{Header, What, kind};
 use crate::log::{self, Level, Subsystem};
 use crate::memory::SharedMemory;
 use crate::operation::{Arithmetic, Detail, Operation};
+use crate::recorder::{Counters, FlightRecorder};
 use crate::shared::{Call, Shared, WindowPlace, numbered};
 use crate::wait::{AbortCode, Stop};
 use crate::window::Window;
@@ -235,6 +238,22 @@ impl Communicator {
         self.readable
     }
 
+    /// The flight recorder: the last calls, what is waited for, counters. It may be read from any thread, also while a call
+    /// is stuck.
+    pub fn flight_recorder(&self) -> FlightRecorder {
+        self.shared.recorder.reader()
+    }
+
+    /// What has been counted so far.
+    pub fn counters(&self) -> Counters {
+        self.flight_recorder().counters()
+    }
+
+    /// Writes the flight recorder's present record into a folder, for `weft why`, and tells where.
+    pub fn dump(&self, folder: &Path) -> io::Result<PathBuf> {
+        self.flight_recorder().dump(folder)
+    }
+
     fn caller(&self) -> Caller {
         Caller { rank: self.rank as u32, size: self.size as u32, identity: self.identity }
     }
@@ -327,6 +346,7 @@ impl Communicator {
         let layout = self.ports.place(&plan);
         let memory = self.share(header, layout.bytes)?;
         let rank = self.rank as u32;
+        self.shared.recorder.name_plan(self.engines.len(), &plan.name);
         self.engines.push(Engine::new(plan, rank, layout.clone(), &memory));
         self.ports.open(&layout, rank, memory);
         Ok(self.engines.len() - 1)
@@ -352,13 +372,19 @@ impl Communicator {
             let engine = &mut self.engines[index];
             // SAFETY: as below, of a call that was made like this before.
             let ran = unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) };
+            if ran.is_ok() {
+                self.shared.recorder.end();
+            }
             return self.end(&request, ran, [None; 2]);
         }
         let (mut index, symmetric) = *engines;
         let is_symmetric = index != symmetric && header.is_symmetric();
         if is_symmetric || fitted.shape.uneven.is_some() {
             match meet(&self.shared, &call, fitted) {
-                Ok(all) if is_symmetric && all => index = symmetric,
+                Ok(all) if is_symmetric && all => {
+                    index = symmetric;
+                    self.shared.recorder.is_symmetric();
+                }
                 Ok(_) => {}
                 Err(stopped) => {
                     let reached = self.reached_by_any();
@@ -388,6 +414,9 @@ impl Communicator {
         // Where ranks have to find out about each other first, they do so every time.
         let is_plain = ran.is_ok() && !is_symmetric && engine.is_of_packets();
         self.current.packets = is_plain.then_some(index);
+        if ran.is_ok() {
+            self.shared.recorder.end_timed();
+        }
         self.end(&request, ran, reached)
     }
 
@@ -396,6 +425,7 @@ impl Communicator {
     fn enter(&mut self, request: &Request<'_>) -> Result<(u32, u32), Error> {
         self.calls = self.calls.wrapping_add(1);
         let number = self.calls;
+        self.shared.recorder.begin(number);
         if let Err((stop, rank)) = self.shared.look_back(number) {
             let stopped = Stopped { stop, step: None, waiting: Waiting::Entered { rank } };
             return Err(self.fail_current(request, &stopped, [None; 2]));
@@ -459,6 +489,9 @@ impl Communicator {
             }
             None => self.choose(request, &fitted, &header)?,
         };
+        let Buffers { input_length, output_length, elements, .. } = request.buffers;
+        let bytes = input_length.max(output_length) as u64 * elements.bytes as u64;
+        self.shared.recorder.describe(self.calls.wrapping_add(1), &header, bytes, Some(engines));
         self.current = Current::new(request, fitted, &arithmetic, header, engines);
         if log::is_told(Subsystem::Call, Level::Trace) {
             self.trace_current();
@@ -521,7 +554,7 @@ impl Communicator {
         self.shared.waiter.abort(AbortCode { rank, reason: Reason::Unfit.code() });
         let error = Error::Unfit { call: self.calls, rank, what };
         self.bootstrap.give_up(&error.to_string());
-        self.failed = Some(error.to_string());
+        self.note_failure(error.to_string());
         error
     }
 
@@ -548,6 +581,10 @@ impl Communicator {
         self.calls = self.calls.wrapping_add(1);
         let number = self.calls;
         let call = Call::without_buffers(&header, number, &Collective::Barrier);
+        // What was described last is no longer what the next call is.
+        self.current.forget();
+        self.shared.recorder.describe(number, &header, bytes as u64, None);
+        self.shared.recorder.begin(number);
         if let Err((stop, rank)) = self.shared.look_back(number) {
             let stopped = Stopped { stop, step: None, waiting: Waiting::Entered { rank } };
             return Err(self.fail(&call, &stopped, [None; 2]));
@@ -556,13 +593,31 @@ impl Communicator {
         // All ranks say the same, so what differs between ranks of one call is left out.
         let count = if header.uneven { 0 } else { header.count };
         let purpose = format!("weft: call #{number}, {}", Header { count, ..header });
-        self.bootstrap.share(&purpose, bytes, self.options.deadline).map_err(|error| {
+        let began_ns = self.shared.recorder.wait_for_memory_begins(number);
+        let shared = self.bootstrap.share(&purpose, bytes, self.options.deadline);
+        self.shared.recorder.wait_ends(began_ns, 1, shared.is_ok());
+        let shared = shared.map_err(|error| {
             let (rank, reason) = (self.rank as u32, Reason::Memory.code());
             self.shared.waiter.abort(AbortCode { rank, reason });
             let error = self.mismatch(&call).unwrap_or(error.into());
-            self.failed = Some(error.to_string());
+            self.note_failure(error.to_string());
             error
-        })
+        })?;
+        self.shared.recorder.end_timed();
+        Ok(shared)
+    }
+
+    /// Notes why this communicator is of no use any more, and where what led to it can be read.
+    #[cold]
+    fn note_failure(&mut self, why: String) {
+        match self.shared.recorder.fail(&why) {
+            Some(record) => {
+                let (record, folder) = (record.display(), record.parent().unwrap_or(&record).display());
+                log::warn!(Fault, self.rank, "{why}; recorded in {record}; `weft why {folder}` tells more");
+            }
+            None => log::info!(Fault, self.rank, "{why}"),
+        }
+        self.failed = Some(why);
     }
 
     /// The error that shows a call in which another rank differs, if there is one.
@@ -609,11 +664,10 @@ impl Communicator {
             }),
         };
         let why = error.to_string();
-        log::info!(Fault, self.rank, "{why}");
         take_back(&self.shared, &self.windows, reached, self.rank);
         // Ranks that are not in a call but allocate something hear of it there.
         self.bootstrap.give_up(&why);
-        self.failed = Some(why);
+        self.note_failure(why);
         error
     }
 }
@@ -694,6 +748,14 @@ fn words(lengths: &[usize]) -> impl Iterator<Item = u32> {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        // What ended by a panic is noted here: nobody was there to do it.
+        let panicked =
+            || std::thread::panicking().then(|| format!("rank {} panicked between calls", self.rank));
+        if !self.shared.recorder.has_failed()
+            && let Some(why) = self.failed.take().or_else(panicked)
+        {
+            self.note_failure(why);
+        }
         // Whoever waits for this rank from now on waits in vain, and finds out by looking here. Nobody sleeps on it.
         let _ = self.shared.departures[self.rank].publish(1, 0);
     }

@@ -24,7 +24,7 @@ use crate::header::{Header, What};
 use crate::layout::LINE;
 use crate::line::Poll;
 use crate::memory::SharedMemory;
-use crate::shared::{Call, lines_at};
+use crate::shared::{Call, Noted, lines_at};
 use crate::wait::{AbortCode, Stop};
 use crate::window::Window;
 
@@ -177,7 +177,14 @@ impl<T: Data> Open<'_, T> {
             let left = shared.departures[rank].poll(1, 0, 1) == Poll::Ready && !counter.has_reached(wanted);
             left.then_some(Stop::Left { rank: rank as u32 })
         };
-        match shared.waiter.wait_doubting(Some(counter.line()), here, doubt) {
+        let waiting = Waiting::Reached { rank: rank as u32, counter: number as u32 };
+        let noted = Noted::new(shared, self.comm.calls, None, waiting);
+        let waited = shared.waiter.wait_doubting(Some(counter.line()), here, || {
+            noted.again();
+            doubt()
+        });
+        noted.over(waited.is_ok());
+        match waited {
             Ok(()) => {
                 signals.awaited[from] = wanted;
                 Ok(())

@@ -1,5 +1,6 @@
 //! How a communicator comes to be: ranks that have met lay out what they share and find out what the machine allows.
 
+use std::hash::{BuildHasher, RandomState};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use crate::knobs::{KnobError, Knobs};
 use crate::layout::LINE;
 use crate::log;
 use crate::reach;
+use crate::recorder::{Places, Recorder, Who};
 use crate::shared::{HEADERS, Shared, lines_at};
 use crate::wait::{Patience, Waiter};
 
@@ -93,6 +95,9 @@ impl Options {
     }
 }
 
+/// A name of a communicator is so short that people can read it out, and long enough that no two are the same.
+const JOB_BITS: u64 = (1 << 48) - 1;
+
 /// Runs `work` on so many ranks, each a thread of this process, and returns what each gave, by rank. Ranks wait for each
 /// other as [`Options::default`] says; [`Communicator::threads`] takes other options.
 ///
@@ -128,7 +133,7 @@ impl Communicator {
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
         // Neighbouring lines are fetched in pairs, so what different ranks write is kept two lines apart.
         let apart = |position: usize| position * 2 * LINE;
-        let headers = apart(3 + size);
+        let headers = apart(4 + size);
         let control = bootstrap.share("weft: headers", headers + size * HEADERS * LINE, options.deadline)?;
         let line = |at: usize| &lines_at(&control, at, 1)[0];
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -136,6 +141,16 @@ impl Communicator {
         let patience =
             if spin { Patience::dedicated(options.deadline) } else { Patience::crowded(options.deadline) };
         let kernels = Kernels::detect();
+        // Rank 0 names the communicator; agreeing on the table below is what the others wait for before they read it.
+        let name = line(apart(3 + size));
+        if rank == 0 {
+            name.write_payload(&[RandomState::new().hash_one(std::process::id())]);
+        }
+        let table = Table::agreed(&mut bootstrap, line(apart(2 + size)), options.deadline)?;
+        let mut job = [0];
+        name.read_payload(&mut job);
+        let who = Who { rank, size, job: job[0] & JOB_BITS };
+        let recorder = Recorder::new(who, options.record, patience.yields, &Places::of_environment(rank));
         let shared = Shared {
             headers: lines_at(&control, headers, size * HEADERS).iter().map(Counter::new).collect(),
             departures: (0..size).map(|rank| Counter::new(line(apart(2 + rank)))).collect(),
@@ -144,8 +159,8 @@ impl Communicator {
             kernels,
             copy: kernels.copy(),
             pids: bootstrap.pids().to_vec(),
+            recorder,
         };
-        let table = Table::agreed(&mut bootstrap, line(apart(2 + size)), options.deadline)?;
         let readable = reach::probe(&mut bootstrap, options.single_copy, options.deadline)?;
         tell(rank, size, spin, readable, &table);
         Ok(Communicator {

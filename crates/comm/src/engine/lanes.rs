@@ -6,6 +6,7 @@ use super::step::words_of;
 use super::{Run, Stopped, Tracer, Waiting};
 use crate::compile::{Instruction, Need};
 use crate::line::{Line, Poll};
+use crate::shared::Noted;
 use crate::wait::Stop;
 
 /// Where a lane is.
@@ -70,6 +71,7 @@ impl State {
         loop {
             let mut running = false;
             let mut failed = None;
+            let noted = Noted::new(run.shared, run.call.number, None, Waiting::Anything);
             let waited = run.shared.waiter.wait_doubting(
                 None,
                 || {
@@ -89,8 +91,12 @@ impl State {
                     }
                     if running { progress } else { Poll::Ready }
                 },
-                || run.shared.doubt(run.call),
+                || {
+                    noted.again();
+                    run.shared.doubt(run.call)
+                },
             );
+            noted.over(waited.is_ok());
             waited.map_err(|stop| {
                 let (step, waiting) = self.stuck(run, ports);
                 Box::new(Stopped { stop, step, waiting })
@@ -183,8 +189,14 @@ impl State {
     ) -> Result<(), Box<Stopped>> {
         let (line, waiting) = self.awaited(run, ports, need);
         let poll = || self.poll_need(run, ports, tile, instruction.bytes, need);
-        let waited = run.shared.waiter.wait_doubting(Some(line), poll, || run.shared.doubt(run.call));
-        waited.map_err(|stop| Box::new(Stopped { stop, step: Some((0, instruction.ordinal)), waiting }))
+        let step = Some((0, instruction.ordinal));
+        let noted = Noted::new(run.shared, run.call.number, step, waiting);
+        let waited = run.shared.waiter.wait_doubting(Some(line), poll, || {
+            noted.again();
+            run.shared.doubt(run.call)
+        });
+        noted.over(waited.is_ok());
+        waited.map_err(|stop| Box::new(Stopped { stop, step, waiting }))
     }
 
     /// Whether everything a step needs is there.

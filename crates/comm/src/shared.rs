@@ -177,6 +177,9 @@ impl Shared {
     }
 }
 
+/// With so many looks beyond spinning a wait is noted. Where ranks share cores and do not spin, most are over before.
+const NOTED_LOOKS: u32 = 4;
+
 /// A wait that is noted in the recorder once it takes long.
 pub(crate) struct Noted<'a> {
     shared: &'a Shared,
@@ -196,17 +199,17 @@ impl<'a> Noted<'a> {
     /// To be called at every look beyond spinning.
     #[cold]
     pub(crate) fn again(&self) {
-        if self.looks.get() == 0 {
+        self.looks.set(self.looks.get().saturating_add(1));
+        if self.looks.get() == NOTED_LOOKS {
             let began = self.shared.recorder.wait_begins(self.call, self.step, self.waiting);
             self.began_ns.set(began);
         }
-        self.looks.set(self.looks.get().saturating_add(1));
     }
 
     /// The wait is over, and what was awaited came or did not.
     #[inline]
     pub(crate) fn over(&self, came: bool) {
-        if self.looks.get() > 0 {
+        if self.looks.get() >= NOTED_LOOKS {
             self.shared.recorder.wait_ends(self.began_ns.get(), self.looks.get(), came);
         }
     }

@@ -16,11 +16,13 @@
 //!   `examples/01-all-reduce.rs` and `examples/02-processes.rs` show both.
 //! - [`plan`] describes, proves and interprets what moves when; `examples/03-own-plan.rs` writes an algorithm in a few
 //!   lines, has it proved and runs it.
+//! - [`FlightRecorder`] and [`Counters`] tell what a rank did and waits for, [`why`] merges what all ranks recorded, [`knobs`]
+//!   are the settings in the environment.
 //! - [`fabric`] describes what is wired to what, and how fast.
 
 pub use weftlink_comm::{
-    Buffers, Communicator, Data, DataType, Error, Operation, Options, Part, PartMut, PlanId, Reduction,
-    Request, Window, bootstrap, on_threads,
+    Buffers, Communicator, Counters, Data, DataType, Error, FlightRecorder, Operation, Options, Part,
+    PartMut, PlanId, Record, Reduction, Request, Window, bootstrap, knobs, on_threads, recorder, why,
 };
 pub use weftlink_fabric as fabric;
 pub use weftlink_plan as plan;

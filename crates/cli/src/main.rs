@@ -7,10 +7,12 @@
 //! start is none: before `main`, Rust opens /dev/null in its place, which is then no different from what Python's DEVNULL is.
 
 mod bench;
+mod knobs;
 mod plan;
 mod run;
 mod table;
 mod topo;
+mod why;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -33,6 +35,8 @@ enum Command {
     Topo(topo::Args),
     Plan(plan::Args),
     Bench(Box<bench::Args>),
+    Knobs(knobs::Args),
+    Why(why::Args),
     /// What `weft bench` starts for each rank
     #[command(name = bench::RANK_COMMAND, hide = true)]
     BenchRank {
@@ -52,6 +56,8 @@ enum Failure {
     Misuse(anyhow::Error),
     /// The call was fine; what it looked at is not.
     Finding(anyhow::Error),
+    /// The same, and all that is to be said of it has been printed.
+    Found,
     /// What was found could not be told.
     Output(io::Error),
     /// A signal ended it early; what was known by then has been printed.
@@ -82,6 +88,8 @@ fn main() -> ExitCode {
         Ok(Command::Topo(args)) => topo::run(&args),
         Ok(Command::Plan(args)) => plan::run(&args),
         Ok(Command::Bench(args)) => bench::run(&args),
+        Ok(Command::Knobs(args)) => knobs::run(&args),
+        Ok(Command::Why(args)) => why::run(&args),
         Ok(Command::BenchRank { .. }) => return bench::rank_main(),
         Ok(Command::Run(args)) if args.is_for_a_host() => return run::host_main(),
         Ok(Command::Run(args)) => run::run(&args),
@@ -95,6 +103,7 @@ fn main() -> ExitCode {
     };
     let (error, code) = match outcome.and_then(|()| Ok(io::stdout().flush()?)) {
         Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Found) => return ExitCode::FAILURE,
         // A reader that has seen enough, such as `head`, is no failure.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
         Err(Failure::Output(error)) => (anyhow!(error).context("cannot write to standard output"), 1),

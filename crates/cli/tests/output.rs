@@ -7,7 +7,7 @@ mod common;
 
 use common::{scratch, shell};
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "--help",
     "--version",
     "topo hgx-h100",
@@ -15,6 +15,7 @@ const COMMANDS: [&str; 11] = [
     "topo hgx-h100 --json",
     "plan all-reduce --algorithm ring",
     "plan --list",
+    "knobs",
     "bench all-reduce -e 64 --iters 1",
     "bench all-reduce -e 64 --iters 1 --json",
     "run -n 1 -- echo one",

@@ -29,6 +29,19 @@ pub(crate) enum Memory {
     Symmetric,
 }
 
+impl Memory {
+    const ALL: [Memory; 3] = [Memory::Ordinary, Memory::Readable, Memory::Symmetric];
+
+    /// What it is called in files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Memory::Ordinary => "ordinary",
+            Memory::Readable => "readable",
+            Memory::Symmetric => "symmetric",
+        }
+    }
+}
+
 /// An algorithm, as it is told in tables: `ring`, or `linear:ll` for messages whose payload rides with its flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Choice {
@@ -65,6 +78,12 @@ impl Choice {
     }
 }
 
+impl std::fmt::Display for Choice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", self.algorithm, if self.packets { ":ll" } else { "" })
+    }
+}
+
 const ANY: usize = usize::MAX;
 
 impl Table {
@@ -72,12 +91,28 @@ impl Table {
     /// (`bench/runs/2026-11-15-tuning`), without what was hardly better or only on one machine.
     pub(crate) fn measured(ranks: usize) -> Self {
         let mut rows: [[Vec<_>; 3]; Collective::NAMES.len()] = Default::default();
-        for memory in [Memory::Ordinary, Memory::Readable, Memory::Symmetric] {
+        for memory in Memory::ALL {
             for (row, choices) in rows.iter_mut().zip(measured(ranks, memory)) {
                 row[memory as usize] = choices;
             }
         }
         Self { rows }
+    }
+
+    /// The table in words, a line for each collective and kind of memory.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
+        let line = |name: &str, memory: &str, row: &[(usize, Choice)]| {
+            let choice = |&(up_to, choice): &(usize, Choice)| match up_to {
+                ANY => format!("{choice} beyond"),
+                _ => format!("{choice} up to {up_to} bytes"),
+            };
+            let choices: Vec<_> = row.iter().map(choice).collect();
+            format!("{name} in {memory} memory: {}", choices.join(", "))
+        };
+        Collective::NAMES.into_iter().zip(&self.rows).flat_map(move |(name, rows)| {
+            let memories = Memory::ALL.into_iter().zip(rows);
+            memories.map(move |(memory, row)| line(name, memory.name(), row))
+        })
     }
 
     /// The choice for a block of so many bytes.

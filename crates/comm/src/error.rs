@@ -5,6 +5,7 @@ use std::time::Duration;
 use weftlink_plan::Refusal;
 
 use crate::bootstrap::BootstrapError;
+use crate::knobs::KnobError;
 
 /// Why a communicator or a call failed. [`Error::Misuse`] and [`Error::Refused`] leave the communicator as it was: mend
 /// the call and go on. After the others it cannot be used again: leave it and make a new one.
@@ -154,4 +155,11 @@ pub enum Error {
     /// An earlier call failed.
     #[error("this communicator failed before: {0}; make a new one")]
     Failed(String),
+}
+
+/// A setting that makes no sense is a call that cannot be made like this.
+impl From<KnobError> for Error {
+    fn from(error: KnobError) -> Self {
+        Error::Misuse(error.to_string())
+    }
 }

@@ -28,6 +28,7 @@ pub mod fifo;
 mod foreign;
 mod header;
 pub mod kernels;
+pub mod knobs;
 mod layout;
 #[doc(hidden)]
 pub mod line;
@@ -35,10 +36,12 @@ mod log;
 pub mod memory;
 mod operation;
 mod reach;
+pub mod recorder;
 mod shared;
 mod sync;
 #[doc(hidden)]
 pub mod wait;
+pub mod why;
 mod window;
 mod wire;
 
@@ -55,12 +58,13 @@ pub use background::{
     RawHandle, RawRequest, ReadOnly, Scope, ScopedHandle,
 };
 pub use buffers::Buffers;
-pub use choose::tuning::{TuningError, VARIABLE as TUNING_VARIABLE, check as check_tuning};
+pub use choose::tuning::{TuningError, check as check_tuning};
 pub use communicator::{
     Communicator, Group, Open, Options, PlanId, Request, SIGNALS, Taken, TimedStep, on_threads,
 };
 pub use data::Data;
 pub use error::Error;
 pub use operation::Operation;
+pub use recorder::{Counters, FlightRecorder, Record};
 pub use weftlink_plan::{DataType, Reduction};
 pub use window::{Part, PartMut, Window};

@@ -21,6 +21,7 @@ use loom::thread;
 use crate::counter::Counter;
 use crate::fifo::{Receiver, Sender};
 use crate::line::{Line, PAYLOAD_WORDS, Poll};
+use crate::recorder::Slot;
 use crate::sync::weakened::{self, Side};
 use crate::sync::{Edge, yield_now};
 use crate::wait::{AbortCode, Patience, Stop, Waiter};
@@ -273,6 +274,38 @@ fn abort() {
     });
 }
 
+/// One writes a slot over and over, one reads it whenever it likes: what is read under a tag was written under it, and
+/// whoever has seen a tag sees no older one.
+fn slot(writes: u64) {
+    let most = Arc::new(AtomicUsize::new(0));
+    let seen = most.clone();
+    loom::model(move || {
+        let slot = Arc::new(Slot::<2>::new());
+        let reader = thread::spawn({
+            let slot = slot.clone();
+            move || {
+                let mut last = 0;
+                for _ in 0..2 {
+                    if let Some((tag, values)) = slot.read() {
+                        assert_eq!(values, [value(tag, 0), value(tag, 1)], "torn slot");
+                        assert!(tag >= last, "an older tag");
+                        last = tag;
+                    }
+                }
+                last as usize
+            }
+        });
+        (1..=writes).for_each(|tag| slot.write(tag, [value(tag, 0), value(tag, 1)]));
+        seen.fetch_max(reader.join().unwrap(), Ordering::Relaxed);
+    });
+    assert_eq!(most.load(Ordering::Relaxed), writes as usize, "no execution in which the last was read");
+}
+
+#[test]
+fn loom_slot_of_a_recorder() {
+    slot(2);
+}
+
 #[test]
 fn loom_simple_depth_1() {
     simple(1, 4);
@@ -369,6 +402,8 @@ mod weakened_is_caught {
         count_reader: Count, Reader, count(), "Causality violation";
         announcement_writer: Count, Writer, announcements(1), "header";
         announcement_reader: Count, Reader, announcements(1), "header";
+        slot_writer: Record, Writer, slot(2), "torn slot";
+        slot_reader: Record, Reader, slot(2), "torn slot";
         abort_writer: Abort, Writer, abort(), "Causality violation";
         abort_reader: Abort, Reader, abort(), "Causality violation";
     }

@@ -19,6 +19,7 @@
 #![allow(unsafe_code)] // mmap and its kin are unsafe by nature, and so is copying what is mapped; nothing else here is.
 
 use std::alloc::{Layout, handle_alloc_error};
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 
@@ -79,6 +80,16 @@ impl SharedMemory {
             return Err(MemoryError::Unsealed { missing: format!("{:?}", SEALS - seals) });
         }
         SharedMemory::map(&fd, bytes)
+    }
+
+    /// Maps a file of this process's own, which has so many bytes. Unlike memory that ranks share it is not sealed: whoever
+    /// may write the file can cut it off, and then who touches what is gone is killed by the kernel.
+    pub(crate) fn of_file(file: &File, bytes: usize) -> Result<SharedMemory, MemoryError> {
+        let found = fstat(file).map_err(|reason| MemoryError::Strange { reason })?.st_size;
+        if u64::try_from(found).ok() != Some(bytes as u64) {
+            return Err(MemoryError::Size { bytes, found });
+        }
+        SharedMemory::map(file, bytes)
     }
 
     /// Where the memory starts, at a page's boundary. Without bytes nothing is mapped, and this must not be read.

@@ -18,9 +18,10 @@ use crate::header::Header;
 use crate::kernels::{Kernel, Kernels};
 use crate::layout::LINE;
 use crate::line::{Line, PAYLOAD_WORDS, Poll, distance};
-use crate::log::{self, Subsystem};
+use crate::log;
 use crate::memory::SharedMemory;
 use crate::operation::Arithmetic;
+use crate::recorder::Recorder;
 use crate::wait::{Rest, Stop, Waiter};
 
 /// How many of its headers a rank keeps.
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) copy: Kernel,
     /// The processes, as they are called here.
     pub(crate) pids: Vec<u32>,
+    pub(crate) recorder: Recorder,
     /// Which ranks are on this host.
     pub(crate) here: Vec<bool>,
     /// Whom to tell when a call waits for long.
@@ -128,6 +130,7 @@ impl Shared {
     #[inline]
     pub(crate) fn look_back(&self, number: u32) -> Result<(), (Stop, u32)> {
         if number.is_multiple_of(LOOK_BACK) {
+            self.recorder.anchor();
             self.wait_for_all(number.wrapping_sub(LOOK_BACK - 1))
         } else {
             Ok(())
@@ -144,14 +147,17 @@ impl Shared {
     pub(crate) fn wait_for_all(&self, number: u32) -> Result<(), (Stop, u32)> {
         for (rank, header) in (0..).zip(self.headers_of(number)).filter(|(rank, _)| self.is_here(*rank)) {
             let arrived = || if header.has_reached(number) { Poll::Ready } else { Poll::Pending };
-            let left = |waited| {
-                self.crier.warn(number, waited, Some(&Waiting::Entered { rank }));
+            let left = || {
                 let gone = self.departures[rank as usize].poll(1, 0, 1) == Poll::Ready;
                 (gone && !header.has_reached(number)).then_some(Stop::Left { rank })
             };
-            self.waiter
-                .wait_doubting(Rest::Line(header.line()), arrived, left)
-                .map_err(|stop| (stop, rank))?;
+            let noted = Noted::new(self, number, None, Waiting::Entered { rank });
+            let waited = self.waiter.wait_doubting(Rest::Line(header.line()), arrived, |waited| {
+                noted.again(waited);
+                left()
+            });
+            noted.over(waited.is_ok());
+            waited.map_err(|stop| (stop, rank))?;
         }
         Ok(())
     }
@@ -164,8 +170,7 @@ impl Shared {
     /// Why a wait will never end: a rank that is in a call of the same number but not in the same call, or that has left
     /// before it made the call.
     #[cold]
-    pub(crate) fn doubt(&self, call: &Call<'_>, waited: Duration, waiting: Option<&Waiting>) -> Option<Stop> {
-        self.crier.warn(call.number, waited, waiting);
+    pub(crate) fn doubt(&self, call: &Call<'_>, waited: Duration) -> Option<Stop> {
         self.crier.cry(call.number, waited);
         let ranks = || self.headers_of(call.number).zip(&self.departures);
         let left = || {
@@ -228,16 +233,53 @@ impl Crier {
     }
 
     /// Tells people of a call that waits for long.
-    fn warn(&self, number: u32, waited: Duration, waiting: Option<&Waiting>) {
+    fn warn(&self, number: u32, waited: Duration, waiting: &Waiting) {
         let (last, when) = self.warned.get();
         let next = if last == number && waited >= when { when + self.warn_after } else { self.warn_after };
         if waited >= next {
             self.warned.set((number, waited));
-            log::warn(Subsystem::Fault, Some(self.rank), || {
-                let whom = waiting.and_then(Waiting::rank).map(|rank| self.names[rank as usize].as_str());
-                let whom = whom.unwrap_or("other ranks");
-                format!("call #{number} has waited {:.1} s for {whom}", waited.as_secs_f64())
-            });
+            let whom = waiting.rank().map(|rank| self.names[rank as usize].as_str());
+            let (whom, seconds) = (whom.unwrap_or("other ranks"), waited.as_secs_f64());
+            log::warn!(Fault, self.rank as usize, "call #{number} has waited {seconds:.1} s for {whom}");
+        }
+    }
+}
+
+/// With so many looks beyond spinning a wait is noted. Where ranks share cores and do not spin, most are over before.
+const NOTED_LOOKS: u32 = 4;
+
+/// A wait that is noted in the recorder once it takes long.
+pub(crate) struct Noted<'a> {
+    shared: &'a Shared,
+    call: u32,
+    step: Option<(u32, u32)>,
+    waiting: Waiting,
+    looks: Cell<u32>,
+    began_ns: Cell<u64>,
+}
+
+impl<'a> Noted<'a> {
+    /// A wait in a call, at a lane's step, for something.
+    pub(crate) fn new(shared: &'a Shared, call: u32, step: Option<(u32, u32)>, waiting: Waiting) -> Self {
+        Self { shared, call, step, waiting, looks: Cell::new(0), began_ns: Cell::new(0) }
+    }
+
+    /// To be called at every look beyond spinning.
+    #[cold]
+    pub(crate) fn again(&self, waited: Duration) {
+        self.shared.crier.warn(self.call, waited, &self.waiting);
+        self.looks.set(self.looks.get().saturating_add(1));
+        if self.looks.get() == NOTED_LOOKS {
+            let began = self.shared.recorder.wait_begins(self.call, self.step, self.waiting);
+            self.began_ns.set(began);
+        }
+    }
+
+    /// The wait is over, and what was awaited came or did not.
+    #[inline]
+    pub(crate) fn over(&self, came: bool) {
+        if self.looks.get() >= NOTED_LOOKS {
+            self.shared.recorder.wait_ends(self.began_ns.get(), self.looks.get(), came);
         }
     }
 }

@@ -39,6 +39,8 @@ pub(crate) enum Edge {
     Count,
     /// Whoever aborts to everybody: what led to it is written.
     Abort,
+    /// A recorder to whoever looks: what is read under a tag was written under it.
+    Record,
 }
 
 #[cfg(not(loom))]

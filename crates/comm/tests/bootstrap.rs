@@ -161,7 +161,7 @@ fn calls_that_make_no_sense_are_refused() {
     for error in errors {
         assert!(matches!(error, BootstrapError::BadCall { .. }), "{error}");
     }
-    assert!(Token::new("x".repeat(257)).is_err());
+    assert!(Token::new("x".repeat(4097)).is_err());
     let mut end = Bootstrap::threads(1).remove(0);
     assert!(matches!(end.share(&"x".repeat(201), 1, AMPLE), Err(BootstrapError::BadCall { .. })));
 }

@@ -170,8 +170,7 @@ fn ranks_that_die_are_named_and_the_others_go_on() {
         return rank_of_a_dying_job(&role);
     }
     // Which rank dies first, and which while the others shrink: the root of the tree, inner ranks, leaves.
-    for (size, per_host, dies, also) in [(2, 2, 0, 9), (5, 5, 1, 9), (5, 2, 0, 1), (4, 1, 3, 0)]
-    {
+    for (size, per_host, dies, also) in [(2, 2, 0, 9), (5, 5, 1, 9), (5, 2, 0, 1), (4, 1, 3, 0)] {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let start = |rank: usize| -> Child {
             let mut command = Command::new(std::env::current_exe().unwrap());

@@ -43,10 +43,11 @@ pub(super) fn run(mut comm: Communicator, job: &Job, tell: &mut impl FnMut(Messa
     Ok(())
 }
 
-/// How the ranks' communicator behaves.
-pub(super) fn options(job: &Job) -> Options {
-    let (deadline, spin, deterministic) = (job.deadline, Some(job.spin), job.deterministic);
-    Options { deadline, spin, deterministic, ..Options::default() }
+/// How the ranks' communicator behaves: as the environment says, but for what the command line decides.
+pub(super) fn options(job: &Job) -> Result<Options, Error> {
+    let options = Options::from_environment()?;
+    let deterministic = job.deterministic || options.deterministic;
+    Ok(Options { deadline: job.deadline, spin: Some(job.spin), deterministic, ..options })
 }
 
 struct Rank<'j> {

@@ -156,7 +156,7 @@ fn hear(rank: usize, output: impl BufRead, sender: &Sender<Event>) {
 }
 
 fn start_threads(job: &Job, sender: &Sender<Event>) -> Result<(), Error> {
-    for (rank, comm) in Communicator::threads(job.ranks, rank::options(job))?.into_iter().enumerate() {
+    for (rank, comm) in Communicator::threads(job.ranks, rank::options(job)?)?.into_iter().enumerate() {
         let (job, closing) = (job.clone(), Closing { rank, sender: sender.clone() });
         thread::spawn(move || {
             let tell = |message| drop(closing.sender.send(Event::Said(rank, message)));
@@ -207,7 +207,7 @@ pub(crate) fn rank_main() -> ExitCode {
         let (size, deadline) = (job.ranks, job.deadline);
         let meeting = Meeting::new(Place::Abstract(place), Token::new(token)?, size, deadline);
         let bootstrap = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
-        Communicator::new(bootstrap?, rank::options(&job))
+        Communicator::new(bootstrap?, rank::options(&job)?)
     };
     match run(&job, rank, meet, tell) {
         true => ExitCode::SUCCESS,

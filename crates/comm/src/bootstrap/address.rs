@@ -19,36 +19,13 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::deadline::Deadline;
+use crate::knobs::Interfaces;
 
 /// How long one address may take to answer before the next is tried.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
 /// How many may have come and not been let in; the kernel may allow fewer.
 const BACKLOG: i32 = 4096;
-
-/// Which interfaces may be used: names or beginnings of names, separated by commas, as `eth,ib0`; all others if the list
-/// begins with `^`, and names that must be complete if it begins with `=`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Interfaces {
-    names: Vec<String>,
-    excluded: bool,
-    complete: bool,
-}
-
-impl Interfaces {
-    /// Reads a list.
-    pub fn parse(text: &str) -> Interfaces {
-        let (excluded, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
-        let (complete, text) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
-        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
-        Interfaces { names: names.collect(), excluded, complete }
-    }
-
-    fn allows(&self, name: &str) -> bool {
-        let fits = |wanted: &String| if self.complete { wanted == name } else { name.starts_with(wanted) };
-        self.names.is_empty() || self.names.iter().any(fits) != self.excluded
-    }
-}
 
 /// The addresses at which others may find this process, listening at `port`; the likeliest first.
 pub(super) fn addresses(reached_from: IpAddr, port: u16, interfaces: &Interfaces) -> Vec<SocketAddr> {
@@ -206,14 +183,6 @@ impl Drop for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn interfaces_are_chosen_by_name() {
-        let allows = |text: &str, name: &str| Interfaces::parse(text).allows(name);
-        assert!(allows("", "eth0") && allows("eth", "eth0") && allows("ib, eth", "eth0"));
-        assert!(!allows("eth1", "eth0") && !allows("^eth", "eth0") && allows("^docker,lo", "eth0"));
-        assert!(allows("=eth0", "eth0") && !allows("=eth", "eth0") && allows("^=eth", "eth0"));
-    }
 
     #[test]
     fn the_loopback_is_not_left() {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::address::{
-    Interfaces, Listener, addresses, call_abstract, call_path, call_tcp, listen_abstract, listen_tcp, resolve,
+    Listener, addresses, call_abstract, call_path, call_tcp, listen_abstract, listen_tcp, resolve,
 };
 use super::channel::{Broken, Channel};
 use super::deadline::Deadline;
@@ -32,6 +32,7 @@ use super::message::{Contact, Hello, Introduction, Member, Message, Seat};
 use super::roster::Roster;
 use super::secret::{Token, random_number};
 use super::terms;
+use crate::knobs::{Interfaces, Knobs};
 
 /// What the ranks of a job agree on before they meet.
 #[derive(Debug, Clone)]
@@ -71,6 +72,19 @@ impl Default for Network {
             ports: None,
             shared_memory: true,
             terms: Vec::new(),
+            pretended_host: None,
+        }
+    }
+}
+
+impl Network {
+    /// As settings say.
+    pub fn of(knobs: &Knobs) -> Network {
+        Network {
+            interfaces: knobs.interfaces.clone(),
+            ports: knobs.ports.map(|ports| ports.first..=ports.last),
+            shared_memory: knobs.shared_memory,
+            terms: knobs.terms(),
             pretended_host: None,
         }
     }

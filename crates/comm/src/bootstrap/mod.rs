@@ -36,7 +36,6 @@ mod terms;
 mod tree;
 mod wires;
 
-pub use address::Interfaces;
 pub use environment::{
     Environment, EnvironmentError, Launcher, Rendezvous, SECRET_BYTES_MAX, Secret, Surroundings,
     expand_nodelist,
@@ -61,6 +60,8 @@ use room::Room;
 pub(crate) use secret::{Seal, TAG_BYTES};
 
 use crate::failure::Reason;
+use crate::knobs::Knobs;
+use crate::log;
 use crate::memory::SharedMemory;
 use crate::wait::Waiter;
 
@@ -105,6 +106,28 @@ impl Bootstrap {
         Bootstrap::in_room(Arc::new(Room::new(1)), 0, 1)
     }
 
+    /// This process's end of the job that its launcher made it part of.
+    pub fn from_environment(knobs: &Knobs) -> Result<Bootstrap, BootstrapError> {
+        let bad = |error: EnvironmentError| BootstrapError::BadCall { what: error.to_string() };
+        let Environment { rank, size, place, secret, secret_is_guessable, .. } =
+            Environment::of_this_process().map_err(bad)?;
+        let place = match place {
+            Rendezvous::Tcp { host, ports } => Place::Tcp { host, ports },
+            Rendezvous::OneHost { name } => Place::Abstract(name),
+        };
+        if secret_is_guessable && rank == 0 && matches!(place, Place::Tcp { .. }) {
+            log::warn!(
+                Meet,
+                rank,
+                "no WEFT_SECRET is set: whoever reaches {place} can join; `weft run` sets one"
+            );
+        }
+        let token = Token::new(secret.bytes())?;
+        let meeting =
+            Meeting { network: Network::of(knobs), ..Meeting::new(place, token, size, knobs.deadline) };
+        if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) }
+    }
+
     /// Rank 0 of a group of processes: listens at the place until every other rank has come.
     pub fn listen(meeting: &Meeting) -> Result<Bootstrap, BootstrapError> {
         let (endpoint, group) = meeting::listen(meeting)?;
@@ -128,6 +151,14 @@ impl Bootstrap {
             failed: None,
             sweeps: 0,
             calls: 0,
+        }
+    }
+
+    /// A number that all ranks of the group have, and no other group.
+    pub fn id(&self) -> u64 {
+        match &self.link {
+            Link::Room(room) => room.id,
+            Link::Tree { group, .. } => group.id,
         }
     }
 

@@ -5,6 +5,7 @@
 //! `there` says who has taken the present one. The first failure stays, and is everybody's answer from then on.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -14,6 +15,8 @@ use crate::memory::SharedMemory;
 
 #[derive(Debug)]
 pub(super) struct Room {
+    /// Tells it from other groups.
+    pub(super) id: u64,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -51,7 +54,8 @@ impl Room {
             shrunk: None,
             failure: None,
         };
-        Room { state: Mutex::new(state), changed: Condvar::new() }
+        let id = RandomState::new().hash_one(std::process::id());
+        Room { id, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     pub(super) fn share(&self, ask: &Ask, deadline: Deadline) -> Result<SharedMemory, BootstrapError> {

@@ -12,7 +12,7 @@ use super::meeting::{Meeting, Place, await_children, in_place};
 use super::message::{Contact, Hello, Member, Message, News, Seat};
 use super::terms;
 use super::tree;
-use crate::log::{self, Subsystem};
+use crate::log;
 
 /// How long one that is told something may take to hear it.
 const TELL_LIMIT: Duration = Duration::from_secs(1);
@@ -53,10 +53,8 @@ impl<'a> Roster<'a> {
     pub(super) fn keep_waiting(&mut self, waited: Duration) -> Result<(), BootstrapError> {
         if waited >= self.next_word {
             self.next_word = waited + WORD_PAUSE;
-            log::warn(Subsystem::Meet, Some(0), || {
-                let (missing, place) = (list(&self.missing()), &self.meeting.place);
-                format!("waiting for {missing} at {place} for {:.0} s", waited.as_secs_f64())
-            });
+            let (missing, place) = (list(&self.missing()), &self.meeting.place);
+            log::warn!(Meet, 0, "waiting for {missing} at {place} for {:.0} s", waited.as_secs_f64());
         }
         Ok(())
     }

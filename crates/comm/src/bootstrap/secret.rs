@@ -17,9 +17,9 @@ use super::error::BootstrapError;
 
 /// What only the ranks of one job know. It never shows in messages.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
+pub struct Token(Vec<u8>);
 
-const TOKEN_BYTES_MAX: usize = 256;
+const TOKEN_BYTES_MAX: usize = 4096;
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const KEY_BYTES: usize = 32;
 
@@ -31,9 +31,9 @@ pub(crate) const TAG_BYTES: usize = 16;
 pub(super) const HANDSHAKE_BYTES: usize = KEY_BYTES + TAG_BYTES;
 
 impl Token {
-    /// A token of at most 256 bytes; the same for all ranks of a job, another for every job.
-    pub fn new(text: impl Into<String>) -> Result<Token, BootstrapError> {
-        let text = text.into();
+    /// A token of at most 4096 bytes; the same for all ranks of a job, another for every job.
+    pub fn new(text: impl AsRef<[u8]>) -> Result<Token, BootstrapError> {
+        let text = text.as_ref().to_vec();
         if text.len() > TOKEN_BYTES_MAX {
             let what = format!("a token may have {TOKEN_BYTES_MAX} bytes, this has {}", text.len());
             return Err(BootstrapError::BadCall { what });
@@ -46,11 +46,6 @@ impl Token {
         let mut bytes = [0; 32];
         random_bytes(&mut bytes)?;
         Token::new(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
-    }
-
-    /// The text, to hand it to the other ranks.
-    pub fn expose(&self) -> &str {
-        &self.0
     }
 
     /// The side that comes. `context` is what both must say alike in the clear before.
@@ -71,7 +66,7 @@ impl Token {
         let mut key = [0; KEY_BYTES];
         if let Some(mut hash) = DefaultResolver.resolve_hash(&HashChoice::Blake2s) {
             hash.input(b"weft: the secret of a job\0");
-            hash.input(self.0.as_bytes());
+            hash.input(&self.0);
             hash.result(&mut key);
         }
         build(snow::Builder::new(PATTERN.parse()?).psk(0, &key)?.prologue(context)?)

@@ -15,9 +15,9 @@
 //! Deliberately absent: whether an algorithm can work in such memory. One that cannot is passed over when a call needs it,
 //! like one that is not proved for blocks of different lengths.
 
-use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::ops::Range;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -28,9 +28,10 @@ use super::{ANY, Choice, Memory, Table};
 use crate::bootstrap::Bootstrap;
 use crate::error::Error;
 use crate::header::kind;
+use crate::knobs;
 
 /// The environment variable that names a file.
-pub const VARIABLE: &str = "WEFT_TUNING";
+const VARIABLE: &str = "WEFT_TUNING";
 
 /// Longer files are refused.
 const BYTES_MAX: usize = 64 << 10;
@@ -118,8 +119,8 @@ impl Table {
     /// The table that all ranks use: what was measured, and what the file says that rank 0's environment names.
     pub(crate) fn agreed(bootstrap: &mut Bootstrap, deadline: Duration) -> Result<Self, Error> {
         let size = bootstrap.size();
-        let file = (bootstrap.rank() == 0).then(|| std::env::var_os(VARIABLE)).flatten();
-        let text = file.filter(|path| !path.is_empty()).map(|path| {
+        let file = (bootstrap.rank() == 0).then(|| knobs::path(VARIABLE)).flatten();
+        let text = file.map(|path| {
             let name = path.display().to_string();
             match read(&path) {
                 Ok(text) => format!("{name}\n{text}"),
@@ -143,7 +144,7 @@ impl Table {
 }
 
 /// As much of a file as may be, and a byte more.
-fn read(path: &OsStr) -> io::Result<String> {
+fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     std::fs::File::open(path)?.take(BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
     Ok(text)

@@ -146,6 +146,11 @@ impl Current {
         }
     }
 
+    /// Lets no call be the same again as this one.
+    pub(super) fn forget(&mut self) {
+        self.repeatable = false;
+    }
+
     /// Takes the buffers of a call that is the same again, and tells how it combines; nothing if it is another call.
     #[inline]
     pub(super) fn again(&mut self, request: &Request<'_>) -> Option<Arithmetic<'static>> {

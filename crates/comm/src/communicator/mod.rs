@@ -16,6 +16,8 @@ mod start;
 mod tests;
 mod trace;
 
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -45,8 +47,10 @@ use crate::failure::{Reached, Reason, Unfinished, is_on_purpose, reached, take_b
 use crate::header::{Header, What, kind};
 use crate::kernels::Finish;
 use crate::layout::Layout;
+use crate::log::{self, Level, Subsystem};
 use crate::memory::SharedMemory;
 use crate::operation::{Arithmetic, Detail, Operation};
+use crate::recorder::{Counters, FlightRecorder};
 use crate::shared::{Call, Shared, WindowPlace, numbered};
 use crate::wait::{AbortCode, Stop};
 use crate::window::Window;
@@ -257,6 +261,22 @@ impl Communicator {
         self.readable
     }
 
+    /// The flight recorder: the last calls, what is waited for, counters. It may be read from any thread, also while a call
+    /// is stuck.
+    pub fn flight_recorder(&self) -> FlightRecorder {
+        self.shared.recorder.reader()
+    }
+
+    /// What has been counted so far.
+    pub fn counters(&self) -> Counters {
+        self.flight_recorder().counters()
+    }
+
+    /// Writes the flight recorder's present record into a folder, for `weft why`, and tells where.
+    pub fn dump(&self, folder: &Path) -> io::Result<PathBuf> {
+        self.flight_recorder().dump(folder)
+    }
+
     fn caller(&self) -> Caller {
         Caller { rank: self.rank as u32, size: self.size as u32, identity: self.identity }
     }
@@ -348,6 +368,8 @@ impl Communicator {
     #[cold]
     fn load_for(&mut self, key: Key, header: &Header) -> Result<usize, Error> {
         let plan = choose::plan_for(&key, &self.hosts)?;
+        let (call, memory, name) = (&key.collective, key.memory.name(), &plan.name);
+        log::info!(Plan, self.rank, "{call} in {memory} memory takes {name} (the table says {})", key.choice);
         let index = self.load_under(*header, plan)?;
         self.chosen.push((key, index));
         Ok(index)
@@ -363,6 +385,7 @@ impl Communicator {
         let layout = self.ports.place(&plan, &self.hosts, self.hosts[self.rank]);
         let memory = self.share(header, layout.bytes)?;
         self.connect(&header, &layout)?;
+        self.shared.recorder.name_plan(self.engines.len(), &plan.name);
         self.engines.push(Engine::new(plan, rank, layout.clone(), &memory));
         self.ports.open(&layout, rank, memory);
         Ok(self.engines.len() - 1)
@@ -422,6 +445,9 @@ impl Communicator {
             let engine = &mut self.engines[index];
             // SAFETY: as below, of a call that was made like this before.
             let ran = unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) };
+            if ran.is_ok() {
+                self.shared.recorder.end();
+            }
             return self.end(&request, ran, [None; 2]);
         }
         let (mut index, symmetric) = *engines;
@@ -430,7 +456,10 @@ impl Communicator {
             fitted.shape.count = longest;
         } else if is_symmetric || fitted.shape.uneven.is_some() {
             match meet(&self.shared, &call, fitted) {
-                Ok(all) if is_symmetric && all => index = symmetric,
+                Ok(all) if is_symmetric && all => {
+                    index = symmetric;
+                    self.shared.recorder.is_symmetric();
+                }
                 Ok(_) => {}
                 Err(stopped) => {
                     let reached = self.reached_by_any();
@@ -460,6 +489,9 @@ impl Communicator {
         // Where ranks have to find out about each other first, they do so every time.
         let is_plain = ran.is_ok() && !is_symmetric && engine.is_of_packets();
         self.current.packets = is_plain.then_some(index);
+        if ran.is_ok() {
+            self.shared.recorder.end_timed();
+        }
         self.end(&request, ran, reached)
     }
 
@@ -485,6 +517,7 @@ impl Communicator {
     fn enter(&mut self, request: &Request<'_>) -> Result<(u32, u32), Error> {
         self.calls = self.calls.wrapping_add(1);
         let number = self.calls;
+        self.shared.recorder.begin(number);
         if let Err((stop, rank)) = self.shared.look_back(number) {
             let stopped = Stopped { stop, step: None, waiting: Waiting::Entered { rank } };
             return Err(self.fail_current(request, &stopped, [None; 2]));
@@ -551,8 +584,33 @@ impl Communicator {
             None => self.choose(request, &fitted, &header)?,
         };
         let finishing = self.finishing(request, fitted.elements.data_type);
+        let Buffers { input_length, output_length, elements, .. } = request.buffers;
+        let bytes = input_length.max(output_length) as u64 * elements.bytes as u64;
+        self.shared.recorder.describe(self.calls.wrapping_add(1), &header, bytes, Some(engines));
         self.current = Current::new(request, fitted, &arithmetic, header, engines, finishing);
+        if log::is_told(Subsystem::Call, Level::Trace) {
+            self.trace_current();
+        }
         Ok(arithmetic)
+    }
+
+    /// Tells of the call that is about to be made. While calls are told none is taken for the same again, so that none is
+    /// passed over.
+    #[cold]
+    fn trace_current(&mut self) {
+        self.current.forget();
+        let Current { header, engines, .. } = &self.current;
+        let name = |index: usize| &self.engines[index].plan.name;
+        let (number, ordinary, symmetric) = (self.calls.wrapping_add(1), name(engines.0), name(engines.1));
+        if engines.0 == engines.1 {
+            log::trace!(Call, self.rank, "#{number}: {header}, by {ordinary}");
+        } else {
+            log::trace!(
+                Call,
+                self.rank,
+                "#{number}: {header}, by {ordinary}, or {symmetric} if all is symmetric"
+            );
+        }
     }
 
     /// Gives up the call that is being made.
@@ -600,7 +658,7 @@ impl Communicator {
         self.shared.waiter.abort(AbortCode { rank, reason });
         let error = Error::Unfit { call: self.calls, rank, what };
         self.bootstrap.give_up(&error.to_string(), rank, reason.get());
-        self.failed = Some(error.to_string());
+        self.note_failure(error.to_string());
         error
     }
 
@@ -627,6 +685,10 @@ impl Communicator {
         self.calls = self.calls.wrapping_add(1);
         let number = self.calls;
         let call = Call::without_buffers(&header, number, &Collective::Barrier);
+        // What was described last is no longer what the next call is.
+        self.current.forget();
+        self.shared.recorder.describe(number, &header, bytes as u64, None);
+        self.shared.recorder.begin(number);
         if let Err((stop, rank)) = self.shared.look_back(number) {
             let stopped = Stopped { stop, step: None, waiting: Waiting::Entered { rank } };
             return Err(self.fail(&call, &stopped, [None; 2]));
@@ -636,8 +698,10 @@ impl Communicator {
         let count = if header.uneven { 0 } else { header.count };
         let purpose = format!("weft: call #{number}, {}", Header { count, ..header });
         let ended = Some(self.shared.waiter);
+        let began_ns = self.shared.recorder.wait_for_memory_begins(number);
         let shared = self.bootstrap.share_unless_ended(&purpose, bytes, self.options.deadline, ended);
-        shared.map_err(|error| {
+        self.shared.recorder.wait_ends(began_ns, 1, shared.is_ok());
+        let shared = shared.map_err(|error| {
             let (rank, reason) = (self.rank as u32, Reason::Memory.code());
             let first = self.shared.waiter.abort(AbortCode { rank, reason });
             let error = match (self.mismatch(&call), Reason::is(first, Reason::Died)) {
@@ -646,9 +710,24 @@ impl Communicator {
                 (None, true) => self.died(&call, first.rank, Duration::ZERO),
                 (None, false) => error.into(),
             };
-            self.failed = Some(error.to_string());
+            self.note_failure(error.to_string());
             error
-        })
+        })?;
+        self.shared.recorder.end_timed();
+        Ok(shared)
+    }
+
+    /// Notes why this communicator is of no use any more, and where what led to it can be read.
+    #[cold]
+    fn note_failure(&mut self, why: String) {
+        match self.shared.recorder.fail(&why) {
+            Some(record) => {
+                let (record, folder) = (record.display(), record.parent().unwrap_or(&record).display());
+                log::warn!(Fault, self.rank, "{why}; recorded in {record}; `weft why {folder}` tells more");
+            }
+            None => log::info!(Fault, self.rank, "{why}"),
+        }
+        self.failed = Some(why);
     }
 
     /// The error that shows a call in which another rank differs, if there is one.
@@ -717,7 +796,7 @@ impl Communicator {
         take_back(&self.shared, &self.windows, reached, self.rank);
         // Ranks that are not in a call but allocate something hear of it there.
         self.bootstrap.give_up(&why, first.rank, first.reason.get());
-        self.failed = Some(why);
+        self.note_failure(why);
         error
     }
 
@@ -855,6 +934,14 @@ impl Drop for Communicator {
         // A process that was forked has the same memory and is not this rank.
         if self.pid != std::process::id() {
             return;
+        }
+        // What ended by a panic is noted here: nobody was there to do it.
+        let panicked =
+            || std::thread::panicking().then(|| format!("rank {} panicked between calls", self.rank));
+        if !self.shared.recorder.has_failed()
+            && let Some(why) = self.failed.take().or_else(panicked)
+        {
+            self.note_failure(why);
         }
         // Whoever waits for this rank from now on waits in vain, and finds out by looking here. Nobody sleeps on it.
         let _ = self.shared.departures[self.rank].publish(1, 0);

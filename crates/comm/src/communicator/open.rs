@@ -24,7 +24,7 @@ use crate::header::{Header, What};
 use crate::layout::LINE;
 use crate::line::Poll;
 use crate::memory::SharedMemory;
-use crate::shared::{Call, lines_at};
+use crate::shared::{Call, Noted, lines_at};
 use crate::wait::{AbortCode, Rest, Stop};
 use crate::window::Window;
 
@@ -178,11 +178,18 @@ impl<T: Data> Open<'_, T> {
         let counter = signals.counters[to * size + rank];
         let here = || if counter.has_reached(wanted) { Poll::Ready } else { Poll::Pending };
         let shared = &self.comm.shared;
-        let doubt = |_| {
+        let doubt = || {
             let left = shared.departures[rank].poll(1, 0, 1) == Poll::Ready && !counter.has_reached(wanted);
             left.then_some(Stop::Left { rank: rank as u32 })
         };
-        match shared.waiter.wait_doubting(Rest::Line(counter.line()), here, doubt) {
+        let waiting = Waiting::Reached { rank: rank as u32, counter: number as u32 };
+        let noted = Noted::new(shared, self.comm.calls, None, waiting);
+        let waited = shared.waiter.wait_doubting(Rest::Line(counter.line()), here, |waited| {
+            noted.again(waited);
+            doubt()
+        });
+        noted.over(waited.is_ok());
+        match waited {
             Ok(()) => {
                 signals.awaited[from] = wanted;
                 Ok(())

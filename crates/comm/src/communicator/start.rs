@@ -15,9 +15,12 @@ use crate::engine::Ports;
 use crate::error::Error;
 use crate::failure::Reason;
 use crate::kernels::Kernels;
+use crate::knobs::{KnobError, Knobs};
 use crate::layout::LINE;
+use crate::log;
 use crate::memory::SharedMemory;
 use crate::reach;
+use crate::recorder::{Places, Recorder, Who};
 use crate::shared::{Crier, HEADERS, Shared, lines_at};
 use crate::wait::{AbortCode, Patience, Waiter};
 use crate::wire::Courier;
@@ -42,6 +45,8 @@ pub struct Options {
     /// memory, tiles or instruction sets. Some plans are out then, and one pass over the result is made for NaNs. All ranks
     /// say the same. `docs/determinism.md` tells more.
     pub deterministic: bool,
+    /// How many calls the flight recorder keeps, rounded up to a power of two.
+    pub record: u32,
 }
 
 impl Default for Options {
@@ -54,9 +59,28 @@ impl Default for Options {
             streams: 2,
             encrypt: false,
             deterministic: false,
+            record: 1024,
         }
     }
 }
+
+impl Options {
+    /// As the environment says: [`knobs`](crate::knobs) lists the variables, and so does `weft knobs`.
+    pub fn from_environment() -> Result<Options, KnobError> {
+        Ok(Self::of(&Knobs::from_environment()?))
+    }
+
+    /// As settings say.
+    pub fn of(knobs: &Knobs) -> Options {
+        let &Knobs {
+            deadline, spin, single_copy, warn_after, streams, encrypt, deterministic, record, ..
+        } = knobs;
+        Options { deadline, spin, single_copy, warn_after, streams, encrypt, deterministic, record }
+    }
+}
+
+/// A name of a communicator is so short that people can read it out, and long enough that no two are the same.
+const JOB_BITS: u64 = (1 << 48) - 1;
 
 /// Runs `work` on so many ranks, each a thread of this process, and returns what each gave, by rank. Ranks wait for each
 /// other as [`Options::default`] says; [`Communicator::threads`] takes other options.
@@ -137,6 +161,13 @@ impl Communicator {
         meeting.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     }
 
+    /// This rank's end of the job that this process is part of, as its launcher tells: `weft run`, torchrun, mpirun, srun, or
+    /// whoever sets `WEFT_RENDEZVOUS`, `RANK` and `WORLD_SIZE`. Settings come from the environment too (`weft knobs`).
+    pub fn from_environment() -> Result<Communicator, Error> {
+        let knobs = Knobs::from_environment()?;
+        Communicator::new(Bootstrap::from_environment(&knobs)?, Options::of(&knobs))
+    }
+
     /// This rank's end of a group that has met. All ranks call it.
     pub fn new(bootstrap: Bootstrap, options: Options) -> Result<Communicator, Error> {
         Communicator::on(bootstrap, options).map_err(|(_, error)| error)
@@ -182,6 +213,9 @@ impl Parts {
         let spin = options.spin.unwrap_or(ranks_here <= cores);
         let patience =
             if spin { Patience::dedicated(options.deadline) } else { Patience::crowded(options.deadline) };
+        let table = Table::agreed(bootstrap, options.deadline)?;
+        let who = Who { rank, size, job: bootstrap.id() & JOB_BITS };
+        let recorder = Recorder::new(who, options.record, patience.yields, &Places::of_environment(rank));
         let names = (0..size).map(|rank| bootstrap.name(rank)).collect();
         let mut shared = Shared {
             here,
@@ -193,16 +227,17 @@ impl Parts {
             kernels,
             copy: kernels.copy(),
             pids: bootstrap.pids().to_vec(),
+            recorder,
         };
         if spans_hosts {
             let (call, tell) = (own_call(&shared, rank), bootstrap.teller());
             shared.crier.tell = Some(Box::new(move |number| call(number).into_iter().for_each(&tell)));
         }
-        let table = Table::agreed(bootstrap, options.deadline)?;
         let readable = !spans_hosts
             && bootstrap.knows_pids()
             && reach::probe(bootstrap, options.single_copy, options.deadline)?;
         let courier = if spans_hosts { Some(Box::new(courier(size)?)) } else { None };
+        tell(bootstrap, spin, readable, &table);
         Ok(Parts { control, shared, table, readable, courier, hosts, spans_hosts })
     }
 }
@@ -237,5 +272,50 @@ impl Communicator {
             patterns: Vec::new(),
             _control: control,
         }
+    }
+}
+
+/// Tells what a communicator starts with.
+fn tell(bootstrap: &Bootstrap, spin: bool, readable: bool, table: &Table) {
+    let (rank, size) = (bootstrap.rank(), bootstrap.size());
+    let (version, host) = (env!("CARGO_PKG_VERSION"), log::host());
+    let hosts = 1 + bootstrap.hosts().iter().max().copied().unwrap_or(0);
+    let ways = if hosts > 1 {
+        format!("{hosts} hosts, shared memory inside and TCP between them")
+    } else {
+        "shared memory".to_owned()
+    };
+    let (reads, waits) = (
+        if readable { "the kernel reads peers' memory" } else { "peers' memory is not read" },
+        if spin { "ranks that wait keep their core" } else { "ranks that wait make way" },
+    );
+    log::info!(Meet, rank, "weft {version}, rank {rank} of {size} on {host}: {ways}, {reads}, {waits}");
+    if !log::is_told(log::Subsystem::Meet, log::Level::Info) {
+        return;
+    }
+    match Knobs::from_environment() {
+        Ok(knobs) => {
+            let given: Vec<_> = knobs.given().collect();
+            let given = if given.is_empty() { "none".to_owned() } else { given.join(", ") };
+            log::info!(Meet, rank, "settings in the environment: {given}");
+        }
+        Err(error) => log::warn!(Meet, rank, "{error}"),
+    }
+    // All ranks have the same.
+    if rank == 0 {
+        table.lines().for_each(|line| log::info!(Plan, rank, "{line}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_environment_that_says_nothing_is_the_default() {
+        assert_eq!(Options::of(&Knobs::from(|_| None).unwrap()), Options::default());
+        let said = |name: &str| (name == "WEFT_DEADLINE").then(|| "5s".into());
+        let deadline = Duration::from_secs(5);
+        assert_eq!(Options::of(&Knobs::from(said).unwrap()), Options { deadline, ..Options::default() });
     }
 }

@@ -8,6 +8,7 @@ use super::step::words_of;
 use super::{Run, Stopped, Tracer, Waiting};
 use crate::compile::{Instruction, Need};
 use crate::line::{Line, Poll};
+use crate::shared::Noted;
 use crate::wait::{Rest, Stop};
 use crate::wire::Courier;
 
@@ -75,6 +76,7 @@ impl State {
             let mut failed = None;
             let rest = ports.courier.as_ref().map(|courier| courier.watched());
             let rest = rest.as_ref().map_or(Rest::Time, |watched| Rest::Socket(watched.as_fd()));
+            let noted = Noted::new(run.shared, run.call.number, None, Waiting::Anything);
             let waited = run.shared.waiter.wait_doubting(
                 rest,
                 || {
@@ -100,8 +102,12 @@ impl State {
                     }
                     if running { progress } else { Poll::Ready }
                 },
-                |waited| run.shared.doubt(run.call, waited, None),
+                |waited| {
+                    noted.again(waited);
+                    run.shared.doubt(run.call, waited)
+                },
             );
+            noted.over(waited.is_ok());
             waited.map_err(|stop| {
                 let (step, waiting) = self.stuck(run, ports);
                 Box::new(Stopped { stop, step, waiting })
@@ -212,9 +218,14 @@ impl State {
                 (_, poll) => poll,
             }
         };
-        let doubt = |waited| run.shared.doubt(run.call, waited, Some(&waiting));
-        let waited = run.shared.waiter.wait_doubting(rest, poll, doubt);
-        waited.map_err(|stop| Box::new(Stopped { stop, step: Some((0, instruction.ordinal)), waiting }))
+        let step = Some((0, instruction.ordinal));
+        let noted = Noted::new(run.shared, run.call.number, step, waiting);
+        let waited = run.shared.waiter.wait_doubting(rest, poll, |waited| {
+            noted.again(waited);
+            run.shared.doubt(run.call, waited)
+        });
+        noted.over(waited.is_ok());
+        waited.map_err(|stop| Box::new(Stopped { stop, step, waiting }))
     }
 
     /// Whether everything a step needs is there.
@@ -323,8 +334,12 @@ fn see_off_by(run: &Run<'_>, courier: &mut Courier) -> Result<(), Box<Stopped>> 
             (false, None) => Poll::Pending,
         }
     };
-    let doubt = |waited| run.shared.doubt(run.call, waited, Some(&waiting));
-    let waited = run.shared.waiter.wait_doubting(Rest::Socket(watched.as_fd()), poll, doubt);
+    let noted = Noted::new(run.shared, run.call.number, None, waiting);
+    let waited = run.shared.waiter.wait_doubting(Rest::Socket(watched.as_fd()), poll, |waited| {
+        noted.again(waited);
+        run.shared.doubt(run.call, waited)
+    });
+    noted.over(waited.is_ok());
     waited.map_err(|stop| Box::new(Stopped { stop, step: None, waiting }))
 }
 

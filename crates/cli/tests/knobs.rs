@@ -1,0 +1,103 @@
+//! `weft knobs`, and docs/knobs.md, which is written from the same registry.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod common;
+
+use std::fmt::Write;
+
+use common::{assert_current, scratch, shell};
+use weftlink_comm::knobs::KNOBS;
+
+const INTRODUCTION: &str = "\
+# Settings
+
+<!-- Written by `make bless` from crates/comm/src/knobs/mod.rs; change that. -->
+
+Environment variables that ranks look at. `weft knobs` shows what they are now and where that comes from, `--json` for programs;
+a name that is nearly right is pointed out. An empty variable is one that is not set. A value that makes no sense is an error:
+
+```console
+$ WEFT_STREAMS=17 weft knobs
+weft: WEFT_STREAMS=17: 17 is more than 16; it takes a number from 1 to 16
+[exit code 1]
+```
+
+What a program passes as `Options` counts; `Options::from_environment()` takes them from here. `WEFT_TUNING`, `WEFT_DEBUG`,
+`WEFT_DEBUG_FILE`, `WEFT_RECORD_DIR` and `WEFT_METRICS` are read whatever a program does. *Alike* are settings that all ranks of
+a job must have in common.
+
+| setting | takes | default | alike | meaning |
+|---|---|---|---|---|
+";
+
+#[test]
+fn the_page_is_current() {
+    let mut page = INTRODUCTION.to_owned();
+    for knob in &KNOBS {
+        let alike = if knob.all_alike { "yes" } else { "" };
+        let (name, takes, default, meaning) = (knob.name, knob.takes, knob.default, knob.meaning);
+        writeln!(page, "| `{name}` | {takes} | {default} | {alike} | {meaning} |").unwrap();
+    }
+    assert_current("docs/knobs.md", &page);
+}
+
+#[test]
+fn values_are_shown_with_where_they_come_from() {
+    let folder = scratch("knobs");
+    let set = "WEFT_DEADLINE=5s WEFT_SECRET=swordfish WEFT_DEADLNE=7s";
+    let done = shell(&folder, &format!("{set} weft knobs"));
+    let words = |name: &str| -> Vec<String> {
+        let line = done.output.lines().find(|line| line.split_whitespace().next() == Some(name)).unwrap();
+        line.split_whitespace().map(str::to_owned).collect()
+    };
+    assert_eq!(words("WEFT_DEADLINE")[1..4], ["5s", "environment", "300s"]);
+    assert_eq!(words("WEFT_SECRET")[1..4], ["(hidden)", "environment", "none"]);
+    assert_eq!(words("WEFT_STREAMS")[1..4], ["2", "default", "2"]);
+    assert!(
+        done.output.contains("There is no setting WEFT_DEADLNE. Is WEFT_DEADLINE meant?"),
+        "{}",
+        done.output
+    );
+    let json = shell(&folder, &format!("{set} weft knobs --json")).output;
+    assert!(!done.output.contains("swordfish") && !json.contains("swordfish"));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["settings"].as_array().unwrap().len(), KNOBS.len());
+    assert_eq!(json["unknown"][0]["nearest"], "WEFT_DEADLINE");
+}
+
+#[test]
+fn what_is_told_goes_where_it_should() {
+    let folder = scratch("debug");
+    let bench = "weft bench all-reduce -n 2 -e 64 --iters 2";
+    let done = shell(&folder, &format!("WEFT_DEBUG=INFO,call=TRACE WEFT_DEBUG_FILE=log.%r.txt {bench}"));
+    assert_eq!((done.code, done.errors.as_str()), (Some(0), ""));
+    for rank in 0..2 {
+        let told = std::fs::read_to_string(folder.join(format!("log.{rank}.txt"))).unwrap();
+        for (level, what) in [
+            ("INFO", format!("meet: weft {}, rank {rank} of 2 on ", env!("CARGO_PKG_VERSION"))),
+            ("INFO", "settings in the environment: WEFT_DEBUG=INFO,call=TRACE".to_owned()),
+            ("INFO", " memory takes ".to_owned()),
+            ("TRACE", "call: #".to_owned()),
+        ] {
+            let said = |line: &&str| {
+                line.starts_with(&format!("weft {level} "))
+                    && line.contains(&what)
+                    && line.contains(&format!("[rank {rank}]"))
+            };
+            assert!(told.lines().any(|line| said(&line)), "no {what:?} in the lines of rank {rank}");
+        }
+    }
+    let quiet = shell(&folder, bench);
+    assert_eq!(quiet.errors, "", "nothing is told unless it is asked for");
+    let wrong = shell(&folder, &format!("WEFT_DEBUG=LOUD {bench}"));
+    assert!(wrong.errors.contains("weft: WEFT_DEBUG=LOUD: there is no level"), "{}", wrong.errors);
+    let nowhere = shell(&folder, &format!("WEFT_DEBUG=INFO WEFT_DEBUG_FILE=no/such/folder {bench}"));
+    assert!(
+        nowhere.errors.contains("weft: cannot write WEFT_DEBUG_FILE=no/such/folder: No such file"),
+        "{}",
+        nowhere.errors
+    );
+    assert!(nowhere.errors.contains("weft INFO "), "{}", nowhere.errors);
+}

@@ -1,0 +1,104 @@
+//! `weft why`: on records that are committed, and on those of a job that is stopped and killed.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod common;
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{root, scratch, shell};
+use serde_json::Value;
+
+#[test]
+fn records_are_merged_into_what_happened() {
+    let folder = scratch("why");
+    let records = root().join("testdata/records");
+    let done = shell(&folder, &format!("weft why {}", records.display()));
+    assert_eq!((done.code, done.errors.as_str()), (Some(1), ""));
+    let wanted = "\
+Job 3f9a1c2b77d0: 4 ranks, 3 records from 2 hosts.
+  Call #41 differs: rank 3 is in broadcast of 4096 bytes from rank 0, while ranks 0 and 1 are in all-reduce of 1024 f32 (sum) in place.
+  Rank 0 failed: call #41 differs: rank 0 calls all-reduce of 1024 f32 (sum) in place, rank 3 broadcast of 4096 bytes from rank 0.
+  Rank 1 failed: call #41 differs: rank 1 calls all-reduce of 1024 f32 (sum) in place, rank 3 broadcast of 4096 bytes from rank 0.
+  Rank 3 failed: call #41 differs: rank 3 calls broadcast of 4096 bytes from rank 0, rank 0 all-reduce of 1024 f32 (sum) in place.
+  There is no record of rank 2: it ended its part in peace, ran elsewhere or never started.
+  Rank 0 waited for a message from rank 3 in #41, all-reduce of 1024 f32 (sum) in place, for 42.0 s.
+  Rank 1 waited for a message from rank 0 in #41, all-reduce of 1024 f32 (sum) in place, for 42.0 s.
+  Rank 3 waited for a message from rank 2 in #41, broadcast of 4096 bytes from rank 0, for 42.0 s.
+  In the end everybody waits for rank 2.
+  Rank 3 usually comes last: in 8 of 8 calls, 91.5 us after the first in the median.
+";
+    assert!(done.output.starts_with(wanted), "{}", done.output);
+    let json = shell(&folder, &format!("weft why --json {}", records.display()));
+    let json: Value = serde_json::from_str(&json.output).unwrap();
+    assert_eq!(json["jobs"][0]["missing"], serde_json::json!([2]));
+    assert_eq!(json["jobs"][0]["ranks"][2]["what"], "broadcast of 4096 bytes from rank 0");
+    assert_eq!(json["jobs"][0]["late"][0]["rank"], 3);
+}
+
+#[test]
+fn folders_without_records_say_so() {
+    let folder = scratch("why-nothing");
+    fs::write(folder.join("weft-record-0-rank0.json"), "{\"version\": 1, \"job\": \"a\"").unwrap();
+    let done = shell(&folder, "weft why .");
+    assert_eq!(done.code, Some(1));
+    assert!(
+        done.output.contains("Passed over weft-record-0-rank0.json: it is no record: EOF"),
+        "{}",
+        done.output
+    );
+    assert!(done.errors.contains("there is no record in ."), "{}", done.errors);
+    let done = shell(&folder, "weft why nowhere");
+    assert_eq!(
+        (done.code, done.errors.as_str()),
+        (Some(2), "weft: cannot read nowhere: No such file or directory (os error 2)\n")
+    );
+}
+
+/// A rank of a job is stopped, which is seen while the others wait; then it is killed.
+#[test]
+fn a_job_that_is_stuck_can_be_looked_at() {
+    let folder = scratch("why-stuck");
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_weft"))
+        .args(["bench", "all-reduce", "-n", "3", "-e", "8", "--iters", "100000000"])
+        .env("WEFT_RECORD_DIR", &folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let asked =
+        || -> Option<Value> { serde_json::from_str(&shell(&folder, "weft why --json .").output).ok() };
+    let line = |why: &Value, rank: usize| why["jobs"][0]["ranks"][rank].clone();
+    let calling =
+        |why: &Value| (0..3).all(|rank| line(why, rank)["call"].as_u64().is_some_and(|call| call > 10));
+    let why = until(|| asked().filter(calling));
+    let pid = line(&why, 1)["pid"].as_u64().unwrap().to_string();
+    shell(&folder, &format!("kill -STOP {pid}"));
+    let said = |what: &'static str| {
+        move |why: &Value| {
+            let sentences = why["jobs"][0]["sentences"].as_array().cloned().unwrap_or_default();
+            sentences.iter().any(|sentence| sentence.as_str().is_some_and(|said| said.contains(what)))
+        }
+    };
+    until(|| asked().filter(said("Rank 1 (")).filter(said(" is stopped, by a signal or a debugger.")));
+    until(|| asked().filter(said("from rank 1 in #")));
+    shell(&folder, &format!("kill -KILL {pid}"));
+    bench.wait().unwrap();
+    let why = asked().unwrap();
+    assert!(said("Rank 1 (")(&why) && said(" is gone without a word, ")(&why), "{why}");
+}
+
+/// Looks again and again, for as long as a test may run, until there is something.
+fn until<T>(look: impl Fn() -> Option<T>) -> T {
+    for _ in 0..600 {
+        if let Some(found) = look() {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("it never came");
+}

@@ -56,6 +56,11 @@ impl Call {
 
     /// Makes it in ordinary memory, and then a barrier.
     fn make(&self, comm: &mut Communicator) -> Result<(), Error> {
+        self.make_within(comm, LONG)
+    }
+
+    /// The same, waiting so long for other ranks.
+    fn make_within(&self, comm: &mut Communicator, deadline: Duration) -> Result<(), Error> {
         let Call { collective, count, data_type, reduction } = self;
         let (rank, size) = (comm.rank() as u32, comm.size() as u32);
         let bytes = |blocks: u32| blocks as usize * count * data_type.bytes();
@@ -64,8 +69,8 @@ impl Call {
         let buffers = Buffers::from((&input[..], &mut output[..])).of_type(*data_type)?;
         let request = Request::new(collective, buffers);
         let request = if collective.reduces() { request.with(*reduction) } else { request };
-        comm.run(request)?;
-        comm.barrier()
+        comm.run_within(request, deadline)?;
+        comm.run_within(Request::new(&Collective::Barrier, Buffers::none()), deadline)
     }
 }
 
@@ -73,11 +78,11 @@ impl Call {
 fn a_rank_that_stays_away_is_named_at_the_deadline() {
     for collective in collectives(2) {
         let done = Barrier::new(2);
-        for errors in on_ranks(2, SHORT, |mut comm| {
+        for errors in on_ranks(2, LONG, |mut comm| {
             let call = Call::of(collective.clone());
             // Plans are loaded before: that would be another wait.
             call.make(&mut comm).unwrap();
-            let error = (comm.rank() == 0).then(|| call.make(&mut comm).unwrap_err());
+            let error = (comm.rank() == 0).then(|| call.make_within(&mut comm, SHORT).unwrap_err());
             // Only then may rank 1 go: a rank that leaves is another error.
             done.wait();
             error
@@ -94,9 +99,10 @@ fn a_rank_that_stays_away_is_named_at_the_deadline() {
 fn a_rank_that_stays_away_while_plans_are_loaded_is_named_too() {
     for collective in collectives(2) {
         let done = Barrier::new(2);
-        for errors in on_ranks(2, SHORT, |mut comm| {
+        for errors in on_ranks(2, LONG, |mut comm| {
             let call = Call::of(collective.clone());
-            let error = (comm.rank() == 0).then(|| call.make(&mut comm).unwrap_err().to_string());
+            let stays_away = || call.make_within(&mut comm, SHORT).unwrap_err().to_string();
+            let error = (comm.rank() == 0).then(stays_away);
             done.wait();
             error
         }) {

@@ -77,6 +77,10 @@ bench-peers: ## measure beside Open MPI, MPICH, Intel MPI, oneCCL and Gloo; PEER
 fuzz: tools ## an hour on each fuzz target
 	fuzz/run 3600
 
+.PHONY: soak
+soak: ## 10 minutes of checked calls under load, ranks stopped for half a second at random: no false alarm, nothing grows; SOAK="--minutes 1" and other options
+	cargo bench -p weftlink-comm --locked --bench soak -- $(or $(SOAK),--minutes 10)
+
 .PHONY: bless
 bless: tools ## write what is generated afresh: outputs shown in docs, docs/claims.md, pictures, snapshots
 	WEFT_BLESS=1 cargo nextest run --workspace --locked

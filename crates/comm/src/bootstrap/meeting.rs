@@ -353,7 +353,8 @@ fn introduce(
         let contact = endpoint.contact(found_at.clone().unwrap_or_default());
         let hello = Hello { rank, size: meeting.size, contact, terms: meeting.terms() };
         let answer = || -> Result<Result<(Channel, u32), Refusal>, Broken> {
-            let channel = Channel::dial(socket, &meeting.token, deadline.or_within(ANSWER_LIMIT))?;
+            let soon = deadline.or_within(ANSWER_LIMIT);
+            let channel = Channel::dial(socket, &meeting.token, None, soon)?;
             let _ = channel.send(&Message::Introduction(Introduction::Join(hello)), None, deadline);
             match channel.receive(deadline)?.0 {
                 Message::Accepted { pid } => Ok(Ok((channel, pid))),

@@ -64,7 +64,7 @@ tools: ## install what the tests need and is not here yet
 	fi
 
 .PHONY: bench
-bench: ## time the fabric at scale, the kernels and a bare exchange of cache lines (results: bench/runs/)
+bench: ## time the fabric at scale, the kernels, ranks that start and a bare exchange of cache lines (results: bench/runs/)
 	cargo bench --workspace --locked
 
 .PHONY: bench-peers

@@ -45,10 +45,10 @@ neon: ## the same for 64-bit ARM, under qemu; installs a compiler, a linker and 
 
 .PHONY: tools
 tools: ## install what the tests need and is not here yet
-	@if ! command -v g++ >/dev/null || ! command -v valgrind >/dev/null; then \
-		echo "installing g++ (links programs, builds the fuzzing engine) and valgrind (counts instructions): apt-get install"; \
+	@if ! command -v g++ >/dev/null || ! command -v valgrind >/dev/null || ! PATH="$$PATH:/usr/sbin:/sbin" command -v ip >/dev/null; then \
+		echo "installing g++ (links programs, builds the fuzzing engine), valgrind (counts instructions) and iproute2 (wires namespaces that stand for hosts): apt-get install"; \
 		root=; if (( EUID != 0 )); then root=sudo; fi; \
-		$$root apt-get update -q; $$root apt-get install -qy --no-install-recommends g++ valgrind; \
+		$$root apt-get update -q; $$root apt-get install -qy --no-install-recommends g++ valgrind iproute2; \
 	fi
 	@if ! command -v cargo >/dev/null; then \
 		echo "there is no cargo here; rustup.rs tells how to install it, then run make again"; exit 1; \
@@ -64,7 +64,7 @@ tools: ## install what the tests need and is not here yet
 	fi
 
 .PHONY: bench
-bench: ## time the fabric at scale, the kernels and a bare exchange of cache lines (results: bench/runs/)
+bench: ## time the fabric at scale, the kernels, ranks that start and a bare exchange of cache lines (results: bench/runs/)
 	cargo bench --workspace --locked
 
 .PHONY: bench-peers

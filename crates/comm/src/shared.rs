@@ -14,6 +14,7 @@ use weftlink_plan::Collective;
 
 use crate::counter::Counter;
 use crate::engine::Waiting;
+use crate::failure::Reason;
 use crate::header::Header;
 use crate::kernels::{Kernel, Kernels};
 use crate::layout::LINE;
@@ -149,7 +150,7 @@ impl Shared {
             let arrived = || if header.has_reached(number) { Poll::Ready } else { Poll::Pending };
             let left = || {
                 let gone = self.departures[rank as usize].poll(1, 0, 1) == Poll::Ready;
-                (gone && !header.has_reached(number)).then_some(Stop::Left { rank })
+                (gone && !header.has_reached(number) && self.may_leave()).then_some(Stop::Left { rank })
             };
             let noted = Noted::new(self, number, None, Waiting::Entered { rank });
             let waited = self.waiter.wait_doubting(Rest::Line(header.line()), arrived, |waited| {
@@ -184,9 +185,15 @@ impl Shared {
                 departure.poll(1, 0, 1) == Poll::Ready && !made
             };
             let found = (0..).zip(ranks()).find(|&(rank, (header, departure))| gone(rank, header, departure));
-            found.map(|(rank, _)| rank)
+            found.map(|(rank, _)| rank).filter(|_| self.may_leave())
         };
         self.differs(call).or_else(|| left().map(|rank| Stop::Left { rank }))
+    }
+
+    /// Whether a rank that has left is itself the reason why others cannot go on. If not, somebody has given up before it left,
+    /// and that is told instead: a rank that hears of a death first is gone when others still wait for it.
+    fn may_leave(&self) -> bool {
+        self.waiter.aborted().is_none_or(|code| Reason::is(code, Reason::Left))
     }
 
     /// Whether a rank makes another call under the same number, as far as headers tell.

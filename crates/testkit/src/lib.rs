@@ -8,11 +8,14 @@
 //! under chaos must have been refused. Their subjects are the [`catalogue`] of all that the algorithms can do, and [`plans`]
 //! that use what no built-in algorithm uses. [`promise`] is a second list of what each collective promises.
 //!
+//! [`hosts`] are network namespaces, for tests of ranks on several hosts.
+//!
 //! Deliberately absent: anything a user of Weft would need. No crate that is published depends on this one.
 
 pub mod cases;
 pub mod catalogue;
 pub mod chaos;
+pub mod hosts;
 pub mod mutations;
 pub mod peak;
 pub mod plans;

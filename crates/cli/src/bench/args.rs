@@ -5,17 +5,19 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::ValueEnum;
+use weftlink_comm::bootstrap::Environment;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::{Algorithm, Collective, Order, Verified, verify};
 
 use super::elsewhere::Elsewhere;
 use super::job::{Case, Job, Pairs, Stats};
+use super::launched::Launcher;
 use super::names::{Choice, Op, Type, What};
 use super::results::Average;
 use super::{pairs, slots, spawn, tune};
 use crate::{Failure, counted};
 
-/// Measure collectives between ranks on this host, as nccl-tests does
+/// Measure collectives between ranks, as nccl-tests does
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -27,6 +29,7 @@ Examples:
   weft bench p2p -n 4                               every two ranks by themselves
   weft bench --plan mine.json                       a plan of your own; it is proved first
   weft bench --tune --output tuning.toml            which algorithm is best at which size
+  weft run -n 8 --hosts a,b -- weft bench all-reduce    ranks on several hosts; mpirun, torchrun and srun do as well
 
 Options are spelled as nccl-tests spells them, but for -n, which is the number of ranks as for mpirun; the number of \
 iterations is --iters.
@@ -41,7 +44,7 @@ pub(crate) struct Args {
     /// What to measure; left out, an all-reduce in every kind of memory, or what the plan is for
     #[arg(conflicts_with = "tune")]
     collective: Option<What>,
-    /// Ranks, each a process [default: 2, or as many as the plan has]
+    /// Ranks, each a process [default: as many as a launcher started, as many as the plan has, or 2]
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
     ranks: Option<u32>,
     /// The smallest size [default: 8]
@@ -110,6 +113,9 @@ pub(crate) struct Args {
     /// Ranks are threads of one process
     #[arg(long)]
     pub(super) threads: bool,
+    /// Who starts the ranks: a launcher, if it started this process as one of several, or this command
+    #[arg(long, value_name = "WHO", default_value = "auto")]
+    pub(super) launcher: Launcher,
     /// Where ranks run: each on a core of its own, or anywhere [default: core, if there are enough]
     #[arg(long, value_name = "HOW")]
     bind: Option<Bind>,
@@ -233,8 +239,10 @@ impl Args {
         }
     }
 
-    pub(super) fn job(&self) -> Result<Job, Failure> {
+    /// What to measure. A launcher's word on the number of ranks counts.
+    pub(super) fn job(&self, launched: Option<&Environment>) -> Result<Job, Failure> {
         self.elsewhere.refuse()?;
+        self.fits_launcher(launched)?;
         for (option, is_given) in
             [("--output", self.output.is_some()), ("--collectives", !self.collectives.is_empty())]
         {
@@ -244,10 +252,12 @@ impl Args {
         }
         let plan = self.plan.as_ref().map(|file| crate::plan::read(file)).transpose()?;
         let cores = spawn::allowed_cores().map_err(Failure::Finding)?;
-        let ranks = match (&plan, self.ranks) {
+        let given = self.ranks.or(launched.map(|environment| environment.size as u32));
+        let ranks = match (&plan, given) {
             (Some(plan), Some(ranks)) if plan.ranks != ranks => {
                 let (name, for_ranks) = (&plan.name, counted(plan.ranks, "rank"));
-                return misuse(format!("the plan {name:?} is for {for_ranks}, not for -n {ranks}"));
+                let given = if self.ranks.is_some() { "-n " } else { "" };
+                return misuse(format!("the plan {name:?} is for {for_ranks}, not for {given}{ranks}"));
             }
             (Some(plan), None) => plan.ranks as usize,
             (_, Some(ranks)) => ranks as usize,
@@ -255,7 +265,8 @@ impl Args {
             (_, None) => 2,
         };
         let enough = ranks <= cores.len();
-        let bind = self.bind.unwrap_or(if enough { Bind::Core } else { Bind::None }) == Bind::Core;
+        let own = if enough && launched.is_none() { Bind::Core } else { Bind::None };
+        let bind = self.bind.unwrap_or(own) == Bind::Core;
         if bind && !enough {
             let have = cores.len();
             return misuse(format!("--bind core needs a core for each of {ranks} ranks; there are {have}"));
@@ -292,8 +303,28 @@ impl Args {
             }
             _ => self.rows(&mut job, plan)?,
         }
-        enough_memory(&job)?;
+        let here = launched.and_then(|environment| environment.local_size).unwrap_or(job.ranks);
+        enough_memory(&job, here)?;
         Ok(job)
+    }
+
+    /// Refuses what a launcher has decided otherwise.
+    fn fits_launcher(&self, launched: Option<&Environment>) -> Result<(), Failure> {
+        let Some(environment) = launched else { return Ok(()) };
+        let (rank, size) = (environment.rank, environment.size);
+        let told = format!("this is rank {rank} of {size}, says {}", environment.launcher.name());
+        let instead = "or add --launcher none, and this command starts its own ranks";
+        match self.ranks {
+            Some(ranks) if ranks as usize != size => {
+                misuse(format!("-n {ranks}, but {told}; leave -n out, {instead}"))
+            }
+            _ if size > RANKS_MAX as usize => misuse(format!("{told}; {RANKS_MAX} are the most")),
+            _ if self.threads => misuse(format!("--threads, but {told}; leave it out, {instead}")),
+            _ if self.bind == Some(Bind::Core) => misuse(format!(
+                "--bind core, but {told}, and ranks stay where their launcher put them; {instead}"
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn pairs(&self, job: &mut Job) -> Result<(), Failure> {
@@ -518,13 +549,14 @@ pub(super) fn misuse<T>(what: String) -> Result<T, Failure> {
     Err(Failure::misuse(anyhow!(what)))
 }
 
-/// Refuses what the kernel would kill us for.
-fn enough_memory(job: &Job) -> Result<(), Failure> {
-    let needed = slots::bytes_needed(job).saturating_add(pairs::bytes_needed(job));
+/// Refuses what the kernel would kill us for, with so many of the ranks on this host.
+fn enough_memory(job: &Job, here: usize) -> Result<(), Failure> {
+    let of_all = slots::bytes_needed(job).saturating_add(pairs::bytes_needed(job));
+    let needed = of_all / job.ranks as u64 * here.min(job.ranks) as u64;
     match weftlink_comm::available_memory_bytes() {
         Some(left) if needed > left => misuse(format!(
             "the buffers of {} take {}, and {} are left; choose a smaller -e",
-            counted(job.ranks, "rank"),
+            counted(here, "rank"),
             Bytes(needed),
             Bytes(left)
         )),
@@ -587,7 +619,7 @@ pub(super) mod tests {
     /// The job of a command line.
     pub(in crate::bench) fn job(line: &str) -> Job {
         let words = std::iter::once("bench").chain(line.split_whitespace());
-        match Line::try_parse_from(words).unwrap().args.job() {
+        match Line::try_parse_from(words).unwrap().args.job(None) {
             Ok(job) => job,
             Err(Failure::Misuse(error) | Failure::Finding(error)) => panic!("{line}: {error:#}"),
             Err(_) => panic!("{line}"),

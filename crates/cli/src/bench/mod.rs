@@ -1,7 +1,7 @@
-//! `weft bench`: measure collectives between ranks on this host.
+//! `weft bench`: measure collectives between ranks, on this host or wherever a launcher started them.
 //!
 //! What was typed (`args`, `names`, `elsewhere`) becomes a job: rows, each of a case and a size. The command starts the ranks
-//! (`spawn`), which find out what the machine is like (`probe`) and measure row by row (`rank`, `measure`), with data that
+//! (`spawn`), or is one of them (`launched`). They find out what the machine is like (`probe`) and measure row by row (`rank`, `measure`), with data that
 //! can be checked (`data`, `encode`) in memory that takes turns (`slots`), or pair by pair (`pairs`). What they report (`job`)
 //! is put together (`results`) and shown (`table`, `json`, `csv`, `plot`, `trace`, `summary`) or made a table of the best
 //! algorithms (`tune`).
@@ -13,6 +13,7 @@ mod elsewhere;
 mod encode;
 mod job;
 mod json;
+mod launched;
 mod measure;
 mod names;
 mod pairs;
@@ -34,6 +35,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, anyhow};
+use weftlink_comm::bootstrap::Environment;
 
 pub(crate) use args::Args;
 pub(crate) use spawn::{RANK_COMMAND, allowed_cores, rank_main};
@@ -51,8 +53,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// All that a run has found out.
 struct Run<'j> {
     job: &'j Job,
-    threads: bool,
-    pids: Vec<u32>,
+    crew: Crew,
     started: SystemTime,
     machine: Machine,
     rows: Vec<Row>,
@@ -60,8 +61,28 @@ struct Run<'j> {
     outcome: Outcome,
 }
 
+/// Who measures.
+struct Crew {
+    are_threads: bool,
+    /// Who started them, if not this command.
+    launcher: Option<&'static str>,
+    /// Of each rank.
+    pids: Vec<u32>,
+    hosts: Vec<u32>,
+}
+
+impl Crew {
+    fn count_hosts(&self) -> usize {
+        self.hosts.iter().max().map_or(1, |last| *last as usize + 1)
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let job = args.job()?;
+    let launched = launched::of_this_process(args.launcher)?;
+    let mut job = args.job(launched.as_ref())?;
+    if launched.as_ref().is_some_and(|environment| environment.rank > 0) {
+        return launched::follow(job);
+    }
     let least = args.least_busbw_gb_per_s()?;
     // What cannot be written is found out before anything is measured.
     let csv = args.csv.as_deref().filter(|path| *path != Path::new("-")).map(create).transpose()?;
@@ -70,12 +91,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let table_file = args.output.as_deref().map(create).transpose()?;
     let trace_file = args.trace.as_deref().map(create).transpose()?;
     let started = SystemTime::now();
-    let mut ranks = Ranks::start(&job, args.threads).map_err(Failure::finding)?;
-    let pids = ranks.pids(&job);
+    let (mut ranks, crew) = start(args, &mut job, launched.as_ref())?;
     let mut out = io::stdout().lock();
     let shows_table = !args.json && !args.tune && args.csv.as_deref() != Some(Path::new("-"));
     if shows_table {
-        table::header(&mut out, &job, args.threads, &pids)?;
+        table::header(&mut out, &job, &crew)?;
     }
     let (outcome, machine, rows, matrices) = {
         let mut gathered = Gathered::new(&job, args.average());
@@ -94,7 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     // Whatever ends the run, no rank is left when the last line is printed.
     drop(ranks);
-    let run = Run { job: &job, threads: args.threads, pids, started, machine, rows, matrices, outcome };
+    let run = Run { job: &job, crew, started, machine, rows, matrices, outcome };
     if let Some((mut file, name)) = csv {
         csv::write(&mut file, &job, &run.rows)
             .with_context(|| format!("cannot write {name}"))
@@ -130,6 +150,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         csv::write(&mut out, &job, &run.rows)?;
     }
     verdict(run, least)
+}
+
+/// Starts the ranks, or becomes the first of those that a launcher has started.
+fn start(args: &Args, job: &mut Job, launched: Option<&Environment>) -> Result<(Ranks, Crew), Failure> {
+    let Some(environment) = launched else {
+        let ranks = Ranks::start(job, args.threads).map_err(Failure::finding)?;
+        let (pids, hosts) = (ranks.pids(job), vec![0; job.ranks]);
+        return Ok((ranks, Crew { are_threads: args.threads, launcher: None, pids, hosts }));
+    };
+    let met = launched::meet(job)?;
+    let launcher = Some(environment.launcher.name());
+    let crew = Crew { are_threads: false, launcher, pids: met.pids().to_vec(), hosts: met.hosts().to_vec() };
+    Ok((Ranks::lead(job, met).map_err(Failure::finding)?, crew))
 }
 
 /// What a run comes to.

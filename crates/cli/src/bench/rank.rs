@@ -20,14 +20,31 @@ use super::{pairs, probe};
 pub(super) const ITERATIONS_MIN: f64 = 5.0;
 pub(super) const ITERATIONS_MAX: f64 = 500_000.0;
 
-/// Runs a job to its end. `tell` takes what the rank has to say.
-pub(super) fn run(mut comm: Communicator, job: &Job, tell: &mut impl FnMut(Message)) -> Result<(), Error> {
+/// Who takes what a rank has to say.
+pub(super) trait Report {
+    /// Takes it.
+    fn tell(&mut self, message: Message);
+
+    /// All ranks come here together, now and then, with the communicator that they measure.
+    fn gather(&mut self, _comm: &mut Communicator) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+impl<F: FnMut(Message)> Report for F {
+    fn tell(&mut self, message: Message) {
+        self(message);
+    }
+}
+
+/// Runs a job to its end.
+pub(super) fn run(mut comm: Communicator, job: &Job, report: &mut impl Report) -> Result<(), Error> {
     let machine = probe::machine(&mut comm)?;
     if comm.rank() == 0 {
-        tell(Message::Probed(machine));
+        report.tell(Message::Probed(machine));
     }
     if let Some(sizes) = job.pairs {
-        pairs::measure(&mut comm, sizes, tell)?;
+        pairs::measure(&mut comm, sizes, &mut |message| report.tell(message))?;
     }
     let plans = vec![None; job.plans.len()];
     let clock_ns = machine.clock_ns;
@@ -35,12 +52,13 @@ pub(super) fn run(mut comm: Communicator, job: &Job, tell: &mut impl FnMut(Messa
         Rank { job, comm, plans, floats: Room::new(), bytes: Room::new(), works: Vec::new(), clock_ns };
     for row in 0..job.rows.len() {
         if rank.comm.rank() == 0 {
-            tell(Message::Started { row });
+            report.tell(Message::Started { row });
         }
-        tell(Message::Measured(rank.measure(row)?));
+        report.tell(Message::Measured(rank.measure(row)?));
+        report.gather(&mut rank.comm)?;
     }
-    tell(Message::Done);
-    Ok(())
+    report.tell(Message::Done);
+    report.gather(&mut rank.comm)
 }
 
 /// How the ranks' communicator behaves: as the environment says, but for what the command line decides.

@@ -20,11 +20,13 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
+use weftlink_comm::knobs::Knobs;
 use weftlink_comm::{Communicator, Error};
 
 use super::job::{Job, Message, Orders};
-use super::rank;
+use super::launched;
+use super::rank::{self, Report};
 
 /// The hidden command that a rank runs.
 pub(crate) const RANK_COMMAND: &str = "bench-rank";
@@ -60,7 +62,15 @@ impl Ranks {
         Ok(ranks)
     }
 
-    /// The process of each rank.
+    /// Becomes rank 0 of a job that has met.
+    pub(super) fn lead(job: &Job, met: Bootstrap) -> anyhow::Result<Self> {
+        let (sender, events) = channel();
+        forward_signals(sender.clone())?;
+        launched::lead(job, met, sender);
+        Ok(Self { events, children: Vec::new() })
+    }
+
+    /// The process of each rank that was started here.
     pub(super) fn pids(&self, job: &Job) -> Vec<u32> {
         match self.children.as_slice() {
             [] => vec![std::process::id(); job.ranks],
@@ -205,7 +215,9 @@ pub(crate) fn rank_main() -> ExitCode {
     };
     let meet = || {
         let (size, deadline) = (job.ranks, job.deadline);
+        let network = Network::of(&Knobs::from_environment()?);
         let meeting = Meeting::new(Place::Abstract(place), Token::new(token)?, size, deadline);
+        let meeting = Meeting { network, ..meeting };
         let bootstrap = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
         Communicator::new(bootstrap?, rank::options(&job)?)
     };
@@ -216,23 +228,23 @@ pub(crate) fn rank_main() -> ExitCode {
 }
 
 /// Binds the calling thread, meets the others, does the job and tells how it went; true if well.
-fn run(
+pub(super) fn run(
     job: &Job,
     rank: usize,
     meet: impl FnOnce() -> Result<Communicator, Error>,
-    mut tell: impl FnMut(Message),
+    mut report: impl Report,
 ) -> bool {
     if let Some(core) = job.cores.as_ref().map(|cores| cores[rank])
         && let Err(error) = bind(core)
     {
         let error = format!("rank {rank} cannot be bound to core {core} ({error}); try --bind none");
-        tell(Message::Failed { error, secondary: false });
+        report.tell(Message::Failed { error, secondary: false });
         return false;
     }
-    let done = meet().and_then(|comm| rank::run(comm, job, &mut tell));
+    let done = meet().and_then(|comm| rank::run(comm, job, &mut report));
     if let Err(error) = &done {
         let secondary = matches!(error, Error::Aborted { .. } | Error::Left { .. });
-        tell(Message::Failed { error: error.to_string(), secondary });
+        report.tell(Message::Failed { error: error.to_string(), secondary });
     }
     done.is_ok()
 }

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 use weftlink_comm::kernels::Kernels;
 use weftlink_fabric::bytes::Bytes;
 
+use super::Crew;
 use super::job::{Case, Job, Machine};
 use super::rank::{ITERATIONS_MAX, ITERATIONS_MIN};
 use super::results::{Measured, Row, average_busbw_gb_per_s, wrong};
 use crate::counted;
 
 /// What stands above the rows.
-pub(super) fn header(out: &mut impl Write, job: &Job, threads: bool, pids: &[u32]) -> io::Result<()> {
-    let kind = match (threads, job.ranks) {
+pub(super) fn header(out: &mut impl Write, job: &Job, crew: &Crew) -> io::Result<()> {
+    let kind = match (crew.are_threads, job.ranks) {
         (true, 1) => "a thread",
         (true, _) => "threads",
         (false, 1) => "a process",
@@ -21,7 +22,12 @@ pub(super) fn header(out: &mut impl Write, job: &Job, threads: bool, pids: &[u32
     };
     let checked = if job.check { "every element is checked" } else { "nothing is checked" };
     let name = job.cases.first().map_or("p2p", |case| case.collective.name());
-    writeln!(out, "# weft {}: {name} on this host", env!("CARGO_PKG_VERSION"))?;
+    let place = match crew.count_hosts() {
+        1 => "this host".to_owned(),
+        hosts => format!("{hosts} hosts"),
+    };
+    let by = crew.launcher.map_or(String::new(), |launcher| format!(", started by {launcher}"));
+    writeln!(out, "# weft {}: {name} on {place}{by}", env!("CARGO_PKG_VERSION"))?;
     let kernels = Kernels::detect().name();
     let buffers = same_memory(job).map_or(String::new(), |symmetric| format!("{}, ", memory_name(symmetric)));
     writeln!(out, "# {} ({kind}), {buffers}{kernels} kernels", counted(job.ranks, "rank"))?;
@@ -43,12 +49,13 @@ pub(super) fn header(out: &mut impl Write, job: &Job, threads: bool, pids: &[u32
         )?;
     }
     writeln!(out, "#")?;
-    for (rank, pid) in pids.iter().enumerate() {
+    for (rank, (pid, host)) in crew.pids.iter().zip(&crew.hosts).enumerate() {
         let core = match &job.cores {
             Some(cores) => format!("core {:>3}", cores[rank]),
             None => "any core".to_owned(),
         };
-        writeln!(out, "#  Rank {rank:>3} Pid {pid:>7} {core}")?;
+        let host = if crew.count_hosts() == 1 { String::new() } else { format!(" host {host}") };
+        writeln!(out, "#  Rank {rank:>3} Pid {pid:>7}{host} {core}")?;
     }
     out.flush()
 }

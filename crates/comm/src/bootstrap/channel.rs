@@ -2,8 +2,9 @@
 //!
 //! On the wire, over a stream socket: first, each way, the greeting, which is the same in all versions of Weft: 8 bytes of
 //! magic, then the version of everything that follows as 4 bytes, little-endian. Then both prove that they know the job's
-//! secret (`secret.rs`): a message each, of a fixed length. A side that finds that the other does not know it says so by a
-//! message of zeros. After that come frames: 4 bytes, little-endian, whose lowest 31 bits are the length of the payload and
+//! secret (`secret.rs`): a message each, of a fixed length; that of the side that was come to tells its name, too, because
+//! an address may lead to another rank of the same job. A side that finds that the other does not know the secret says so by
+//! a message of zeros. After that come frames: 4 bytes, little-endian, whose lowest 31 bits are the length of the payload and
 //! whose highest tells whether a descriptor travels with the frame; then the payload, sealed in pieces: a [`Message`].
 //!
 //! Reading and writing may be done by different threads; several may write. A channel on which either failed has lost its
@@ -28,10 +29,13 @@ use super::message::Message;
 use super::secret::{HANDSHAKE_BYTES, SEALED_BYTES_MAX, Seal, TAG_BYTES, Token};
 
 /// The version of the frames, of what they say, and of the order in which they are sent.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"weftlink";
 const GREETING_BYTES: usize = 12;
+/// The length of the name under which a rank is found by others of its host, and known to all.
+pub(super) const NAME_BYTES: usize = 37;
+const ANSWER_BYTES: usize = HANDSHAKE_BYTES + NAME_BYTES;
 /// Room for what rank 0 tells of each of 4,096 ranks.
 const FRAME_BYTES_MAX: usize = 4 << 20;
 const HAS_DESCRIPTOR: u32 = 1 << 31;
@@ -106,23 +110,37 @@ impl From<Errno> for Broken {
 }
 
 impl Channel {
-    /// The side that came.
-    pub(super) fn dial(socket: OwnedFd, token: &Token, deadline: Deadline) -> Result<Channel, Broken> {
+    /// The side that came, to whoever has this name, if it matters.
+    pub(super) fn dial(
+        socket: OwnedFd,
+        token: &Token,
+        name: Option<&[u8]>,
+        deadline: Deadline,
+    ) -> Result<Channel, Broken> {
         greet(&socket, deadline)?;
         let strange = |error: snow::Error| Broken::Strange(format!("the handshake failed: {error}"));
         let mut handshake = token.initiate(&context()).map_err(strange)?;
         let mut message = [0; HANDSHAKE_BYTES];
         handshake.write_message(&[], &mut message).map_err(strange)?;
         write(&socket, &message, None, deadline)?;
-        read(&socket, &mut message, deadline)?;
-        if message == [0; HANDSHAKE_BYTES] || handshake.read_message(&message, &mut []).is_err() {
+        let (mut answer, mut found) = ([0; ANSWER_BYTES], [0; NAME_BYTES]);
+        read(&socket, &mut answer, deadline)?;
+        if answer == [0; ANSWER_BYTES] || handshake.read_message(&answer, &mut found).is_err() {
             return Err(Broken::Stranger(Refusal::Token));
+        }
+        if name.is_some_and(|name| *name != found) {
+            return Err(Broken::Strange("another rank of this job answered".to_owned()));
         }
         Channel::sealed_by(socket, handshake).map_err(strange)
     }
 
-    /// The side that was come to.
-    pub(super) fn answer(socket: OwnedFd, token: &Token, deadline: Deadline) -> Result<Channel, Broken> {
+    /// The side that was come to, and has this name.
+    pub(super) fn answer(
+        socket: OwnedFd,
+        token: &Token,
+        name: &[u8; NAME_BYTES],
+        deadline: Deadline,
+    ) -> Result<Channel, Broken> {
         greet(&socket, deadline)?;
         let strange = |error: snow::Error| Broken::Strange(format!("the handshake failed: {error}"));
         let mut handshake = token.respond(&context()).map_err(strange)?;
@@ -130,11 +148,12 @@ impl Channel {
         read(&socket, &mut message, deadline)?;
         if handshake.read_message(&message, &mut []).is_err() {
             // It need not wonder why nobody answers. What it learns it knew: that its secret is not ours.
-            write(&socket, &[0; HANDSHAKE_BYTES], None, deadline)?;
+            write(&socket, &[0; ANSWER_BYTES], None, deadline)?;
             return Err(Broken::Stranger(Refusal::Token));
         }
-        handshake.write_message(&[], &mut message).map_err(strange)?;
-        write(&socket, &message, None, deadline)?;
+        let mut answer = [0; ANSWER_BYTES];
+        handshake.write_message(name, &mut answer).map_err(strange)?;
+        write(&socket, &answer, None, deadline)?;
         Channel::sealed_by(socket, handshake).map_err(strange)
     }
 

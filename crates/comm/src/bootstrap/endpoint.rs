@@ -23,7 +23,7 @@ use rustix::net::sockopt::{socket_domain, socket_peercred};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::address::{Listener, call_abstract, call_tcp, listen_abstract};
-use super::channel::{Broken, Channel};
+use super::channel::{Broken, Channel, NAME_BYTES};
 use super::deadline::Deadline;
 use super::error::BootstrapError;
 use super::group::{Group, Link};
@@ -47,8 +47,6 @@ const TICK: Duration = Duration::from_millis(20);
 pub(super) struct Endpoint {
     inner: Arc<Inner>,
     thread: Option<JoinHandle<()>>,
-    /// The name of the socket for those on the same host.
-    name: Vec<u8>,
     /// Of the process that made it. A process that was forked off has no steward, and must not touch anything.
     pid: u32,
 }
@@ -57,6 +55,8 @@ pub(super) struct Endpoint {
 struct Inner {
     token: Token,
     host: Host,
+    /// The name of the socket for those on the same host. Whoever comes to an address finds by it whether this is who was meant.
+    name: [u8; NAME_BYTES],
     /// Written to when something is to be watched that was not.
     wake: OwnedFd,
     quit: AtomicBool,
@@ -76,13 +76,16 @@ struct State {
 impl Endpoint {
     pub(super) fn new(token: &Token, host: Host) -> Result<Endpoint, BootstrapError> {
         let failed = |what: &'static str| move |error: io::Error| failed(what, &error);
-        let name = format!("weft-{:016x}{:016x}", random_number()?, random_number()?).into_bytes();
+        let text = format!("weft-{:016x}{:016x}", random_number()?, random_number()?);
+        let mut name = [0; NAME_BYTES];
+        name.copy_from_slice(text.as_bytes());
         let listener = Listener::Unix(listen_abstract(&name).map_err(failed("listen for the others"))?);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = wake.map_err(|error| failed("make an eventfd")(error.into()))?;
         let inner = Arc::new(Inner {
             token: token.clone(),
             host,
+            name,
             wake,
             quit: AtomicBool::new(false),
             state: Mutex::new(State { listeners: vec![Arc::new(listener.with_room())], ..State::default() }),
@@ -91,7 +94,7 @@ impl Endpoint {
         let steward = Arc::clone(&inner);
         let thread = std::thread::Builder::new().name("weft-steward".to_owned());
         let thread = thread.spawn(move || steward.keep_watch()).map_err(failed("start a thread"))?;
-        Ok(Endpoint { inner, thread: Some(thread), name, pid: std::process::id() })
+        Ok(Endpoint { inner, thread: Some(thread), pid: std::process::id() })
     }
 
     /// Whether this process made it, and has not got it from one that forked it off.
@@ -101,7 +104,8 @@ impl Endpoint {
 
     /// How others find this process.
     pub(super) fn contact(&self, addresses: Vec<std::net::SocketAddr>) -> Contact {
-        Contact { pid: self.pid, host: self.inner.host.clone(), name: self.name.clone(), addresses }
+        let (host, name) = (self.inner.host.clone(), self.inner.name.to_vec());
+        Contact { pid: self.pid, host, name, addresses }
     }
 
     /// Hears whoever comes there, too.
@@ -178,7 +182,7 @@ impl Endpoint {
         deadline: Deadline,
     ) -> Result<Channel, Broken> {
         let introduce = |socket: OwnedFd, deadline: Deadline| {
-            let channel = Channel::dial(socket, &self.inner.token, deadline)?;
+            let channel = Channel::dial(socket, &self.inner.token, Some(&contact.name), deadline)?;
             channel.send(&Message::Introduction(introduction.clone()), None, deadline)?;
             Ok(channel)
         };
@@ -315,7 +319,7 @@ impl Inner {
     /// Hears what somebody wants who has come.
     fn hear_out(&self, socket: OwnedFd) {
         let deadline = Deadline::new(HELLO_LIMIT);
-        let heard = Channel::answer(socket, &self.token, deadline)
+        let heard = Channel::answer(socket, &self.token, &self.name, deadline)
             .and_then(|channel| Ok((channel.receive(deadline)?.0, channel)));
         let mut state = self.state();
         state.helpers -= 1;

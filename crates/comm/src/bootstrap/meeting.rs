@@ -110,6 +110,12 @@ impl Meeting {
         }
     }
 
+    /// Where ranks that met on one host, and do not share its memory, find each other.
+    fn reached_here(&self) -> Option<IpAddr> {
+        let are_apart = !self.network.shared_memory || self.network.pretended_host.is_some();
+        are_apart.then_some(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    }
+
     fn terms(&self) -> Vec<(String, String)> {
         terms::of_this_build().chain(self.network.terms.iter().cloned()).collect()
     }
@@ -345,7 +351,7 @@ fn introduce(
                 continue;
             }
         };
-        if let (Some(ip), None) = (local, &found_at) {
+        if let (Some(ip), None) = (local.or_else(|| meeting.reached_here()), &found_at) {
             let own = listen_tcp(ip, meeting.network.ports.as_ref());
             let port = endpoint.listen_tcp(own.map_err(|error| unusable(&meeting.place, error))?)?;
             *found_at = Some(addresses(ip, port, &meeting.network.interfaces));
@@ -353,7 +359,8 @@ fn introduce(
         let contact = endpoint.contact(found_at.clone().unwrap_or_default());
         let hello = Hello { rank, size: meeting.size, contact, terms: meeting.terms() };
         let answer = || -> Result<Result<(Channel, u32), Refusal>, Broken> {
-            let channel = Channel::dial(socket, &meeting.token, deadline.or_within(ANSWER_LIMIT))?;
+            let soon = deadline.or_within(ANSWER_LIMIT);
+            let channel = Channel::dial(socket, &meeting.token, None, soon)?;
             let _ = channel.send(&Message::Introduction(Introduction::Join(hello)), None, deadline);
             match channel.receive(deadline)?.0 {
                 Message::Accepted { pid } => Ok(Ok((channel, pid))),
@@ -413,11 +420,11 @@ fn listen_at(meeting: &Meeting) -> Result<(Listener, Option<IpAddr>), BootstrapE
     match place {
         Place::Abstract(name) => {
             let listener = listen_abstract(name.as_bytes()).map_err(|error| unusable(place, error))?;
-            Ok((Listener::Unix(listener), None))
+            Ok((Listener::Unix(listener), meeting.reached_here()))
         }
         Place::Path(path) => {
             let listener = Listener::at_path(path).map_err(|reason| unusable(place, reason))?;
-            Ok((listener, None))
+            Ok((listener, meeting.reached_here()))
         }
         Place::Tcp { host, ports } => {
             let first = resolve(host, *ports.start()).map_err(|error| unusable(place, error))?;

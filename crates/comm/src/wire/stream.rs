@@ -44,6 +44,8 @@ struct Sending {
     payload: Option<(usize, u32)>,
     written: usize,
     is_busy: bool,
+    /// The socket takes no more. Why that is, reading tells, after all that came before.
+    is_refused: bool,
     number: u32,
     seals: u64,
 }
@@ -70,6 +72,7 @@ impl Stream {
             payload: None,
             written: 0,
             is_busy: false,
+            is_refused: false,
             number: 0,
             seals: FIRST_SEAL,
         };
@@ -101,7 +104,7 @@ impl Stream {
 
     /// Starts a frame. None may be on its way. `payload` is the message of an outgoing end, which keeps it.
     pub(super) fn start(&mut self, mut header: Header, payload: &[u8], from: Option<(usize, u32)>) {
-        let Sending { head, payload: place, written, is_busy, number, seals } = &mut self.sending;
+        let Sending { head, payload: place, written, is_busy, number, seals, .. } = &mut self.sending;
         header.number = *number;
         *number = number.wrapping_add(1);
         (*written, *is_busy, *place) = (0, true, from);
@@ -130,7 +133,7 @@ impl Stream {
     /// Writes as much as the socket takes. Whether it took anything.
     pub(super) fn flush(&mut self, outgoing: &[Outgoing]) -> bool {
         let mut progress = false;
-        while self.is_busy() {
+        while self.is_busy() && !self.sending.is_refused {
             let Sending { head, payload, written, .. } = &self.sending;
             let payload = payload.map_or(&[][..], |(end, sequence)| outgoing[end].message(sequence));
             let (from_head, from_payload) = (*written.min(&head.len()), written.saturating_sub(head.len()));
@@ -145,14 +148,16 @@ impl Stream {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                Err(_) => self.fault = Some(Fault::Ended),
+                // Whoever has all it needs may be gone before it is told so; what it sent before is still to be read.
+                Err(_) => self.sending.is_refused = true,
             }
         }
         progress
     }
 
     /// Takes in as much as has come. `find` gives the end of a FIFO that comes this way, and of one that goes. Whether
-    /// anything came.
+    /// anything came; the end of the connection counts, because what other connections to the same rank brought before it is
+    /// there by then and may not have been looked at since.
     pub(super) fn receive(
         &mut self,
         incoming: &mut [Incoming],
@@ -164,7 +169,7 @@ impl Stream {
             match self.step(incoming, outgoing, &find) {
                 Ok(true) => progress = true,
                 Ok(false) => break,
-                Err(fault) => self.fault = Some(fault),
+                Err(fault) => (progress, self.fault) = (true, Some(fault)),
             }
         }
         progress

@@ -298,6 +298,11 @@ pub(crate) fn oracle(case: &Case, outcome: &Outcome) -> (Vec<Vec<u8>>, Vec<Event
     expected(case, &outcome.plan, |count, _| outcome.cuts[&count])
 }
 
+/// Whether what one rank got is what the oracle says.
+pub(crate) fn is_right(case: &Case, rank: usize, outcome: &Outcome) -> bool {
+    same(case, &outcome.output, &oracle(case, outcome).0[rank])
+}
+
 /// Compares what all ranks did with the interpreter.
 pub(crate) fn check(case: &Case, outcomes: &[Outcome]) {
     // A rank without elements does not know what kind of memory the others have, and so not the plan beforehand.

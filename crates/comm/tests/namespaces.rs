@@ -1,0 +1,266 @@
+//! Ranks on hosts of their own: network namespaces, wired to each other, whose ranks are processes. They meet, find each other
+//! by whatever interface works, go on when a cable was pulled for a while, and say so when it stays pulled.
+//!
+//! Where namespaces are not allowed the tests say so and pass. Nothing here depends on how fast anything is: what must happen
+//! has a minute.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "namespaces/job.rs"]
+mod job;
+mod support;
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::process::Command;
+use std::sync::atomic::AtomicU64;
+
+use job::{Job, Role, Settings, say};
+use support::{Rank, is_right};
+use weftlink_comm::Reduction;
+use weftlink_plan::Collective;
+use weftlink_testkit::cases::{Case, Memory, cases_of};
+use weftlink_testkit::hosts::Hosts;
+
+/// Which part of the cases each job runs.
+const EVERY: usize = 67;
+
+/// So many hosts, unless there can be none here.
+fn hosts(count: usize) -> Option<Hosts> {
+    Hosts::new(count).inspect_err(|why| println!("skipped: {why}")).ok()
+}
+
+#[test]
+fn cases_pass_between_hosts() {
+    if let Some(role) = Role::of_this_process() {
+        return run_cases(&role);
+    }
+    let Some(hosts) = hosts(2) else { return };
+    Job::start(&hosts, &[0, 0, 1, 1], "cases_pass_between_hosts", &Settings::new()).finish();
+    // Without IPv4, by addresses of the other family; and with ranks dealt out.
+    (0..2).for_each(|host| hosts.ip(host, "-4 addr flush dev eth0"));
+    let settings = Settings { address: Hosts::ipv6(0).to_string(), ..Settings::new() };
+    Job::start(&hosts, &[0, 1, 0, 1], "cases_pass_between_hosts", &settings).finish();
+}
+
+/// A part of the suite, compared with the oracle on every rank.
+fn run_cases(role: &Role) {
+    let comm = role.communicator();
+    assert_eq!(comm.size(), 4);
+    let all = Collective::NAMES.into_iter().flat_map(cases_of).filter(|case| {
+        case.ranks == 4 && case.memory != Memory::Readable && case.collective != Collective::Barrier
+    });
+    let cases: Vec<(usize, Case)> = all.enumerate().step_by(EVERY).collect();
+    let list: Vec<Case> = cases.iter().map(|(_, case)| case.clone()).collect();
+    let mut rank = Rank::new(comm, &list).unwrap();
+    let tickets = AtomicU64::new(0);
+    let mut passed = 0;
+    for (number, case) in &cases {
+        if let Ok(outcome) = rank.run(*number, case, &tickets) {
+            assert!(is_right(case, role.rank, &outcome), "{case}: other bits than the oracle");
+            passed += 1;
+        }
+    }
+    assert!(passed > cases.len() / 4, "{passed} of {} cases", cases.len());
+    println!("{passed} of {} cases", cases.len());
+    say("done");
+}
+
+#[test]
+fn hosts_are_told_apart_by_their_networks() {
+    if let Some(role) = Role::of_this_process() {
+        let met = role.meet();
+        say(&format!("hosts {:?}", met.hosts()));
+        return say("done");
+    }
+    // One kernel, and so one boot, but two networks: memory cannot be handed over.
+    let Some(hosts) = hosts(2) else { return };
+    let places = [0, 1, 1, 0];
+    let mut job = Job::start(&hosts, &places, "hosts_are_told_apart_by_their_networks", &Settings::new());
+    assert!(job.hear_all("hosts").iter().all(|told| told == "hosts [0, 1, 1, 0]"));
+    job.finish();
+}
+
+#[test]
+fn an_address_that_both_hosts_have_is_passed_over() {
+    if let Some(role) = Role::of_this_process() {
+        return say_connections(&role);
+    }
+    let Some(hosts) = hosts(3) else { return };
+    // As with containers: the first interface has the same address on all hosts, where each finds itself.
+    for host in 0..3 {
+        hosts.ip(host, "link add docker0 type bridge");
+        hosts.ip(host, "addr add 172.17.0.1/16 dev docker0");
+        hosts.ip(host, "link set docker0 up");
+    }
+    // The last two do not reach each other where they reach rank 0, but by a wire of their own.
+    hosts.wire([1, 2], "eth1");
+    for (host, other) in [(1, 2), (2, 1)] {
+        hosts.ip(host, &format!("addr add 10.8.0.{}/24 dev eth1", 1 + host));
+        hosts.ip(host, "link set eth1 up");
+        hosts.ip(host, &format!("route add unreachable {}/32", Hosts::ipv4(other)));
+        hosts.ip(host, &format!("route add unreachable {}/128", Hosts::ipv6(other)));
+    }
+    // All at the same port, so that whoever goes to the wrong address finds somebody of this job there: itself.
+    let settings = Settings { ports: "41000-41000", ..Settings::new() };
+    let mut job = Job::start(&hosts, &[0, 1, 2], "an_address_that_both_hosts_have_is_passed_over", &settings);
+    let told = job.hear_all("connected to");
+    job.finish();
+    let [own, other] = ["10.8.0.3", "10.8.0.2"];
+    assert!(told[1].contains(own) && !told[1].contains("172.17."), "{told:?}");
+    assert!(told[2].contains(other) && !told[2].contains("172.17."), "{told:?}");
+    assert!(!told[0].contains("172.17."), "{told:?}");
+}
+
+#[test]
+fn interfaces_and_ports_are_those_that_were_asked_for() {
+    if let Some(role) = Role::of_this_process() {
+        return say_connections(&role);
+    }
+    let Some(hosts) = hosts(2) else { return };
+    hosts.wire([0, 1], "fast0");
+    for host in 0..2 {
+        hosts.ip(host, &format!("addr add 10.9.0.{}/24 dev fast0", 1 + host));
+        hosts.ip(host, "link set fast0 up");
+    }
+    // They meet by eth0, whose address they were given; what follows goes by the other.
+    let settings = Settings { interface: "=fast0", ports: "42000-42003", ..Settings::new() };
+    let places = [0, 0, 1, 1];
+    let mut job =
+        Job::start(&hosts, &places, "interfaces_and_ports_are_those_that_were_asked_for", &settings);
+    let (listening, connected) = (job.hear_all("listening at"), job.hear_all("connected to"));
+    job.finish();
+    for told in &listening {
+        let ports: Vec<u16> = told.split_whitespace().skip(2).map(|port| port.parse().unwrap()).collect();
+        assert!(!ports.is_empty() && ports.iter().all(|port| (42_000..=42_003).contains(port)), "{told}");
+    }
+    assert!(connected.iter().any(|told| told.contains("10.9.0.")), "{connected:?}");
+}
+
+/// Makes calls and says where this host listens and to whom it is connected.
+fn say_connections(role: &Role) {
+    let mut comm = role.communicator();
+    for bytes in [8, 1 << 20] {
+        let mut data = vec![1_u8; bytes];
+        comm.all_reduce(&mut data, Reduction::Sum).unwrap();
+        assert!(data.iter().all(|sum| usize::from(*sum) == comm.size()));
+    }
+    let (listening, connected) = sockets();
+    let words = |words: Vec<String>| words.join(" ");
+    say(&format!("listening at {}", words(listening.iter().map(ToString::to_string).collect())));
+    say(&format!("connected to {}", words(connected.into_iter().collect())));
+    comm.barrier().unwrap();
+    say("done");
+}
+
+/// The ports at which somebody on this host listens, and the addresses to which it is connected, as the kernel tells.
+fn sockets() -> (BTreeSet<u16>, BTreeSet<String>) {
+    let (mut listening, mut connected) = (BTreeSet::new(), BTreeSet::new());
+    for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
+        for line in std::fs::read_to_string(table).unwrap_or_default().lines().skip(1) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let port = u16::from_str_radix(words[1].rsplit(':').next().unwrap(), 16).unwrap();
+            match words[3] {
+                "0A" => drop(listening.insert(port)),
+                "01" => drop(connected.insert(address(words[2]))),
+                _ => {}
+            }
+        }
+    }
+    (listening, connected)
+}
+
+/// An address as the kernel's table has it: words in the order of this machine's bytes.
+fn address(text: &str) -> String {
+    let hex = text.split(':').next().unwrap();
+    let words = (0..hex.len() / 8).map(|at| u32::from_str_radix(&hex[8 * at..][..8], 16).unwrap());
+    let bytes: Vec<u8> = words.flat_map(u32::to_ne_bytes).collect();
+    match <[u8; 16]>::try_from(&bytes[..]) {
+        Ok(bytes) => Ipv6Addr::from(bytes).to_canonical().to_string(),
+        Err(_) => Ipv4Addr::from(<[u8; 4]>::try_from(&bytes[..]).unwrap()).to_string(),
+    }
+}
+
+#[test]
+fn a_cut_is_told_and_becomes_an_error_at_the_deadline() {
+    if let Some(role) = Role::of_this_process() {
+        return role.call_until_stopped();
+    }
+    let Some(hosts) = hosts(2) else { return };
+    let settings = Settings { deadline: "2s", ..Settings::new() };
+    let places = [0, 1];
+    let mut job =
+        Job::start(&hosts, &places, "a_cut_is_told_and_becomes_an_error_at_the_deadline", &settings);
+    job.hear_all("calling");
+    hosts.cut(1);
+    for (rank, other) in [(0, "rank 1 (host b, pid "), (1, "rank 0 (host a, pid ")] {
+        let warned = job.hear(rank, "weft WARN");
+        assert!(warned.contains(" has waited ") && warned.contains(other), "{warned}");
+        let failed = job.hear(rank, "failed:");
+        assert!(failed.contains(" s for a message from ") && failed.contains(other), "{failed}");
+    }
+}
+
+#[test]
+fn a_cable_that_is_plugged_in_again_in_time_is_no_error() {
+    if let Some(role) = Role::of_this_process() {
+        return role.call_until_stopped();
+    }
+    let Some(hosts) = hosts(2) else { return };
+    let places = [0, 0, 1, 1];
+    let mut job =
+        Job::start(&hosts, &places, "a_cable_that_is_plugged_in_again_in_time_is_no_error", &Settings::new());
+    job.hear_all("calling");
+    hosts.pull(1);
+    // Calls do not get on for so long that it is said.
+    job.hear_any("weft WARN");
+    job.forget();
+    hosts.plug(1);
+    job.hear_all("calling");
+    job.stop();
+    job.finish();
+}
+
+#[test]
+fn a_rank_killed_on_another_host_is_named() {
+    if let Some(role) = Role::of_this_process() {
+        return role.call_until_stopped();
+    }
+    let Some(hosts) = hosts(3) else { return };
+    let places = [0, 0, 1, 1, 2];
+    let mut job = Job::start(&hosts, &places, "a_rank_killed_on_another_host_is_named", &Settings::new());
+    job.hear_all("calling");
+    let pid = job.ranks[3].id();
+    job.ranks[3].kill().unwrap();
+    for rank in [0, 1, 2, 4] {
+        let told = job.hear(rank, "failed:");
+        assert!(told.contains(&format!("rank 3 (host b, pid {pid}) died")), "{told}");
+    }
+}
+
+#[test]
+fn a_death_in_another_pid_namespace_is_noticed() {
+    if let Some(role) = Role::of_this_process() {
+        return role.call_until_stopped();
+    }
+    let Some(hosts) = hosts(2) else { return };
+    let program = std::env::current_exe().unwrap();
+    let places = [0, 0, 1, 1];
+    for victim in [1, 3] {
+        // Ranks whose numbers say nothing to the others: each is process 1 of its namespace.
+        let command = |rank: usize| -> Command {
+            let mut command = hosts.command(places[rank], "unshare");
+            command.args(["--pid", "--fork", "--kill-child"]).arg(&program);
+            command
+        };
+        let test = "a_death_in_another_pid_namespace_is_noticed";
+        let mut job = Job::start_as(&places, test, &Settings::new(), command);
+        job.hear_all("calling");
+        job.ranks[victim].kill().unwrap();
+        let name = Hosts::name(places[victim]);
+        for rank in (0..places.len()).filter(|rank| *rank != victim) {
+            let told = job.hear(rank, "failed:");
+            assert!(told.contains(&format!("rank {victim} (host {name}, pid 1) died")), "{told}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Hosts for tests that need real ones: network namespaces of this machine, wired to a switch, which is a bridge in a
+//! namespace of its own. They have names, addresses and cables that can be pulled.
+//!
+//! A namespace is held by a process that waits for the end of its input, so all of it is gone as soon as the test is, however
+//! that ends. Nothing is named, mounted or wired outside of them: tests need not know of each other, and there is nothing
+//! to clear away.
+//!
+//! It takes `unshare` and `nsenter` (util-linux), `hostname`, `ip` (iproute2), and either root or a kernel that lets everybody
+//! have namespaces of their own.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::process::{Child, Command, Stdio};
+
+/// Hosts that reach each other through one switch, by their `eth0`.
+pub struct Hosts {
+    switch: Namespace,
+    hosts: Vec<Namespace>,
+}
+
+/// A namespace, as long as this lives.
+struct Namespace {
+    holder: Child,
+    /// What enters it, but for its number and what to do there.
+    enter: &'static [&'static str],
+}
+
+const ENTER: &[&str] = &["nsenter", "--net", "--uts", "--target"];
+/// Where only those who are root in a namespace of users may wire others.
+const ENTER_AS_USER: &[&str] = &["nsenter", "--user", "--preserve-credentials", "--net", "--uts", "--target"];
+
+/// So many hosts have one-letter names.
+const HOSTS_MAX: usize = 26;
+
+impl Hosts {
+    /// So many hosts, named `a`, `b`, ...; or why there can be none here.
+    ///
+    /// # Panics
+    /// If they are more than 26.
+    pub fn new(count: usize) -> Result<Hosts, String> {
+        assert!(count <= HOSTS_MAX, "hosts have one-letter names");
+        let switch = Namespace::new(&[], "switch", ENTER)
+            .or_else(|_| Namespace::new(&["--user", "--map-root-user"], "switch", ENTER_AS_USER))?;
+        let mut hosts = Hosts { switch, hosts: Vec::new() };
+        hosts.switch.ip("link add bridge type bridge")?;
+        hosts.switch.ip("link set bridge up")?;
+        for host in 0..count {
+            let namespace = hosts.switch.another(&Hosts::name(host))?;
+            hosts.switch.ip(&format!(
+                "link add port{host} type veth peer name eth0 netns {}",
+                namespace.holder.id()
+            ))?;
+            hosts.switch.ip(&format!("link set port{host} master bridge up"))?;
+            namespace.ip("link set lo up")?;
+            namespace.ip(&format!("addr add {}/24 dev eth0", Hosts::ipv4(host)))?;
+            // Nobody else is here to have the same address, so it may be used at once.
+            namespace.ip(&format!("addr add {}/64 dev eth0 nodad", Hosts::ipv6(host)))?;
+            namespace.ip("link set eth0 up")?;
+            hosts.hosts.push(namespace);
+        }
+        Ok(hosts)
+    }
+
+    /// What a host calls itself.
+    pub fn name(host: usize) -> String {
+        char::from(b'a' + host as u8).to_string()
+    }
+
+    /// The address of a host's `eth0`.
+    pub fn ipv4(host: usize) -> Ipv4Addr {
+        Ipv4Addr::new(10, 7, 0, 1 + host as u8)
+    }
+
+    /// The same in the other family.
+    pub fn ipv6(host: usize) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd07, 0, 0, 0, 0, 0, 0, 1 + host as u16)
+    }
+
+    /// A program that will run on a host, as the process that is started, and no child of it.
+    pub fn command(&self, host: usize, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.hosts[host].command();
+        command.arg(program);
+        command
+    }
+
+    /// Words that, with the number of a host after them, begin a command that runs there.
+    pub fn remote_shell(&self) -> String {
+        self.switch.enter.join(" ")
+    }
+
+    /// The number of a host, for [`Hosts::remote_shell`].
+    pub fn number(&self, host: usize) -> u32 {
+        self.hosts[host].holder.id()
+    }
+
+    /// Changes the network of a host by a command of `ip`.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn ip(&self, host: usize, arguments: &str) {
+        self.hosts[host].ip(arguments).unwrap_or_else(|why| panic!("{why}"));
+    }
+
+    /// Wires two hosts to each other directly, by interfaces of this name.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn wire(&self, [one, other]: [usize; 2], interface: &str) {
+        let peer = self.number(other);
+        self.ip(one, &format!("link add {interface} type veth peer name {interface} netns {peer}"));
+    }
+
+    /// Pulls the cable of a host's `eth0`: it sees that there is none.
+    pub fn pull(&self, host: usize) {
+        self.set_port(host, "down");
+    }
+
+    /// Plugs it in again.
+    pub fn plug(&self, host: usize) {
+        self.set_port(host, "up");
+    }
+
+    /// Drops whatever a host sends and whatever is sent to it, as a firewall would. It sees nothing of that.
+    pub fn cut(&self, host: usize) {
+        self.set_port(host, "nomaster");
+    }
+
+    fn set_port(&self, host: usize, how: &str) {
+        self.switch.ip(&format!("link set port{host} {how}")).unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+impl Namespace {
+    fn new(unshare: &[&str], name: &str, enter: &'static [&'static str]) -> Result<Namespace, String> {
+        let mut command = Command::new("unshare");
+        command.args(unshare);
+        Namespace::held_by(command, name, enter)
+    }
+
+    /// Another namespace that those who are root here are root in, too.
+    fn another(&self, name: &str) -> Result<Namespace, String> {
+        if self.enter == ENTER {
+            return Namespace::new(&[], name, ENTER);
+        }
+        let mut command = Command::new("nsenter");
+        let target = self.holder.id().to_string();
+        command.args(["--user", "--preserve-credentials", "--target", &target, "unshare"]);
+        Namespace::held_by(command, name, self.enter)
+    }
+
+    fn held_by(
+        mut command: Command,
+        name: &str,
+        enter: &'static [&'static str],
+    ) -> Result<Namespace, String> {
+        let script = format!("hostname {name} && ip link show lo >/dev/null && echo ready && exec cat");
+        let holder = command
+            .args(["--net", "--uts", "sh", "-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("unshare: {error}"))?;
+        let mut namespace = Namespace { holder, enter };
+        let mut line = String::new();
+        let output = namespace.holder.stdout.take();
+        let _ = output.map(|output| BufReader::new(output).read_line(&mut line));
+        if line == "ready\n" {
+            return Ok(namespace);
+        }
+        let mut why = String::new();
+        let errors = namespace.holder.stderr.take();
+        let _ = errors.map(|errors| std::io::Read::read_to_string(&mut BufReader::new(errors), &mut why));
+        Err(format!("no namespaces here: {}", why.trim()))
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(self.enter[0]);
+        command.args(&self.enter[1..]).arg(self.holder.id().to_string());
+        command
+    }
+
+    fn ip(&self, arguments: &str) -> Result<(), String> {
+        let done = self.command().arg("ip").args(arguments.split_whitespace()).output();
+        let done = done.map_err(|error| format!("nsenter: {error}"))?;
+        match done.status.success() {
+            true => Ok(()),
+            false => Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&done.stderr).trim())),
+        }
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // Both fail only for a process that has ended already.
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}

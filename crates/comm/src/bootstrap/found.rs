@@ -62,7 +62,16 @@ pub(super) fn found(
             }
             Ok(())
         };
-        children.extend(await_children(endpoint, id, &[child], &ask, deadline, there)?);
+        if let Err(error) = await_children(endpoint, id, &[child], &mut children, &ask, deadline, there) {
+            // Else those who are linked already would take this rank for dead when it goes. Those who have come, too.
+            let all = tree::children(&parents, rank);
+            let rest: Vec<u32> =
+                all.into_iter().filter(|rank| children.iter().all(|link| link.rank != *rank)).collect();
+            let now = Deadline::new(Duration::ZERO);
+            let _ = await_children(endpoint, id, &rest, &mut children, &ask, now, || Ok(()));
+            Group::new(id, rank, parent, children).fail(super::NO_MEMORY, rank, &error);
+            return Err(error);
+        }
     }
     let group = Group::new(id, rank, parent, children);
     let members = contacts.into_iter().zip(hosts).map(|(contact, host)| Member { contact, host }).collect();

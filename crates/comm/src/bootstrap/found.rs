@@ -229,8 +229,9 @@ fn follow(
     };
     let over = || match channel.receive_ready() {
         Ok(heard) if heard.is_empty() => Ok(()),
-        Ok(_) => Err(BootstrapError::GaveUp { rank: 0, cause: "somebody died".to_owned() }),
-        Err(_) => Err(died(0, contact)),
+        // One that says so and then goes is no casualty.
+        Err((heard, _)) if heard.is_empty() => Err(died(0, contact)),
+        Ok(_) | Err(_) => Err(BootstrapError::GaveUp { rank: 0, cause: "somebody died".to_owned() }),
     };
     let limit = Deadline::new(STEP_LIMIT).later(STEP_LIMIT);
     match found(endpoint, id, rank, contacts, limit, over) {

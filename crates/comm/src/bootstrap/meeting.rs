@@ -292,13 +292,18 @@ fn take_seat(
             (endpoint.link(rank_of_parent, dialed?), Some(root))
         }
     };
-    let over = || match root.as_ref().map(Channel::receive_ready) {
-        Some(Ok(heard)) => heard.into_iter().try_for_each(|(message, _)| match message {
+    let over = || {
+        let (heard, ended) = match root.as_ref().map(Channel::receive_ready) {
+            None => return Ok(()),
+            Some(Ok(heard)) => (heard, None),
+            Some(Err((heard, broken))) => (heard, Some(broken)),
+        };
+        // What it said before it went counts.
+        heard.into_iter().try_for_each(|(message, _)| match message {
             Message::News(news) => Err(super::error_of(news)),
             _ => Ok(()),
-        }),
-        Some(Err((_, broken))) => Err(broken.of(0, 0, &ask.purpose, deadline)),
-        None => Ok(()),
+        })?;
+        ended.map_or(Ok(()), |broken| Err(broken.of(0, 0, &ask.purpose, deadline)))
     };
     // Who is next to one that does not come gives up first, because it knows best who that is.
     let soon = deadline.sooner(HELLO_LIMIT / 2);

@@ -72,7 +72,7 @@ impl Call {
     }
 
     pub(crate) fn uneven(round: usize) -> Call {
-        let what = if round % 2 == 0 { What::AllGatherUneven } else { What::AllToAllUneven };
+        let what = if round.is_multiple_of(2) { What::AllGatherUneven } else { What::AllToAllUneven };
         Call::new(what, 10 + round % 3 * 200)
     }
 

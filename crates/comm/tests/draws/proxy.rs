@@ -140,8 +140,8 @@ fn surely<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
 fn carry(came: TcpStream, target: Target, state: &Arc<Mutex<State>>, over: &Arc<AtomicBool>) -> Option<()> {
     came.set_nonblocking(false).ok()?;
     let pids = state.lock().unwrap().pids.clone();
-    let peer = came.peer_addr().ok()?.port();
-    let from = surely(|| sockets::owner(peer, &pids))?;
+    let (peer, here) = (came.peer_addr().ok()?.port(), came.local_addr().ok()?.port());
+    let from = surely(|| sockets::owner(peer, here, &pids))?;
     let (to, port) = match target {
         Target::Meeting(port) => (0, port),
         Target::Rank(rank) => {

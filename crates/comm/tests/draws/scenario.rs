@@ -220,7 +220,7 @@ impl Scene {
     }
 
     fn victim_is_late(&self) -> bool {
-        self.draw.way % 2 == 0
+        self.draw.way.is_multiple_of(2)
     }
 
     fn harm(&mut self) {

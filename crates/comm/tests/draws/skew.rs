@@ -22,7 +22,7 @@ fn greeting(draw: &Draw) -> Vec<u8> {
 
 /// A rank of another version comes to where the ranks meet, as soon as somebody is there; and stays as long as it is let.
 pub(crate) fn come(draw: &Draw, place: &str) {
-    if draw.way % 3 != 0 {
+    if !draw.way.is_multiple_of(3) {
         return;
     }
     let (greeting, place) = (greeting(draw), place.to_owned());

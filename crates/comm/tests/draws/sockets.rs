@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 /// A TCP socket of this network namespace.
 struct Tcp {
     local: u16,
+    remote: u16,
     listens: bool,
     inode: u64,
 }
@@ -13,8 +14,9 @@ fn tcp() -> Vec<Tcp> {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
     let read = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let local = u16::from_str_radix(fields.get(1)?.rsplit(':').next()?, 16).ok()?;
-        Some(Tcp { local, listens: *fields.get(3)? == "0A", inode: fields.get(9)?.parse().ok()? })
+        let port = |at: usize| u16::from_str_radix(fields.get(at)?.rsplit(':').next()?, 16).ok();
+        let (local, remote) = (port(1)?, port(2)?);
+        Some(Tcp { local, remote, listens: *fields.get(3)? == "0A", inode: fields.get(9)?.parse().ok()? })
     };
     table.lines().skip(1).filter_map(read).collect()
 }
@@ -35,9 +37,10 @@ pub(crate) fn listening(pid: u32) -> Vec<u16> {
     tcp().into_iter().filter(|one| one.listens && own.contains(&one.inode)).map(|one| one.local).collect()
 }
 
-/// Which of these processes has the end of a connection with that port.
-pub(crate) fn owner(port: u16, pids: &[u32]) -> Option<usize> {
-    let inode = tcp().into_iter().find(|one| one.local == port && !one.listens && one.inode != 0)?.inode;
+/// Which of these processes has the end of a connection between these ports.
+pub(crate) fn owner(local: u16, remote: u16, pids: &[u32]) -> Option<usize> {
+    let is_it = |one: &Tcp| (one.local, one.remote) == (local, remote) && one.inode != 0;
+    let inode = tcp().into_iter().find(is_it)?.inode;
     pids.iter().position(|&pid| inodes(pid).contains(&inode))
 }
 

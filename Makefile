@@ -73,6 +73,11 @@ bench-peers: ## measure beside Open MPI, MPICH, Intel MPI, oneCCL and Gloo; PEER
 	bench/peers/install.py
 	bench/peers/run.py $(PEERS)
 
+.PHONY: faults
+faults: tools ## draw 1,000 faults (kill, stop, cut, corrupt, mismatch, stranger, skew, shrink) and print what came of them; DRAWS and SEED to choose others
+	WEFT_DRAWS=$${DRAWS:-1000} WEFT_SEED=$${SEED:-1} \
+		cargo test --release -p weftlink-comm --test draws --locked -- --exact draws --nocapture
+
 .PHONY: fuzz
 fuzz: tools ## an hour on each fuzz target
 	fuzz/run 3600

@@ -110,7 +110,7 @@ pub enum Error {
         what: String,
     },
     /// Another rank gave up first, and says why itself.
-    #[error("call #{call}: rank {by} gave up ({reason}), so rank {rank} does")]
+    #[error("call #{call}: rank {by} gave up ({reason}), so rank {rank} does{}", said(cause))]
     Aborted {
         /// The number of the call.
         call: u32,
@@ -120,6 +120,8 @@ pub enum Error {
         by: u32,
         /// Why.
         reason: &'static str,
+        /// What it said itself, if that is known here.
+        cause: String,
     },
     /// A rank ended the communicator on purpose: it cancelled a call, or its program aborted it. Ask there why.
     #[error(
@@ -155,6 +157,10 @@ pub enum Error {
     /// An earlier call failed.
     #[error("this communicator failed before: {0}; make a new one")]
     Failed(String),
+}
+
+fn said(cause: &str) -> String {
+    if cause.is_empty() { String::new() } else { format!(". It said: {cause}") }
 }
 
 /// A setting that makes no sense is a call that cannot be made like this.

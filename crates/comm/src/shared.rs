@@ -173,21 +173,24 @@ impl Shared {
     #[cold]
     pub(crate) fn doubt(&self, call: &Call<'_>, waited: Duration) -> Option<Stop> {
         self.crier.cry(call.number, waited);
-        let ranks = || self.headers_of(call.number).zip(&self.departures);
-        let left = || {
-            // A rank's departure is looked at first: its last call was announced before it.
-            let gone = |rank: u32, header: Counter<'_>, departure: &Counter<'_>| {
-                // Of ranks elsewhere it is known how many calls they made.
-                let made = match self.is_here(rank) {
-                    true => header.poll(call.number, call.signature, call.number) != Poll::Pending,
-                    false => distance(departure.announcement()[0] as u32, call.number) >= 0,
-                };
-                departure.poll(1, 0, 1) == Poll::Ready && !made
-            };
-            let found = (0..).zip(ranks()).find(|&(rank, (header, departure))| gone(rank, header, departure));
-            found.map(|(rank, _)| rank).filter(|_| self.may_leave())
-        };
+        let left = || self.left(call).filter(|_| self.may_leave());
         self.differs(call).or_else(|| left().map(|rank| Stop::Left { rank }))
+    }
+
+    /// A rank that has left before it made a call.
+    #[cold]
+    pub(crate) fn left(&self, call: &Call<'_>) -> Option<u32> {
+        // A rank's departure is looked at first: its last call was announced before it.
+        let gone = |rank: u32, header: Counter<'_>, departure: &Counter<'_>| {
+            // Of ranks elsewhere it is known how many calls they made.
+            let made = match self.is_here(rank) {
+                true => header.poll(call.number, call.signature, call.number) != Poll::Pending,
+                false => distance(departure.announcement()[0] as u32, call.number) >= 0,
+            };
+            departure.poll(1, 0, 1) == Poll::Ready && !made
+        };
+        let mut ranks = (0..).zip(self.headers_of(call.number).zip(&self.departures));
+        ranks.find(|&(rank, (header, departure))| gone(rank, header, departure)).map(|(rank, _)| rank)
     }
 
     /// Whether a rank that has left is itself the reason why others cannot go on. If not, somebody has given up before it left,

@@ -101,8 +101,8 @@ fn a_rank_that_stays_away_while_plans_are_loaded_is_named_too() {
         let done = Barrier::new(2);
         for errors in on_ranks(2, LONG, |mut comm| {
             let call = Call::of(collective.clone());
-            let stays_away = || call.make_within(&mut comm, SHORT).unwrap_err().to_string();
-            let error = (comm.rank() == 0).then(stays_away);
+            let is_there = comm.rank() == 0;
+            let error = is_there.then(|| call.make_within(&mut comm, SHORT).unwrap_err().to_string());
             done.wait();
             error
         }) {

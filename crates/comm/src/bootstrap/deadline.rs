@@ -51,6 +51,10 @@ impl Deadline {
         Deadline { limit: self.limit + by, ..self }
     }
 
+    pub(crate) fn sooner(self, by: Duration) -> Deadline {
+        Deadline { limit: self.limit.saturating_sub(by), ..self }
+    }
+
     /// This one or `limit` from now, whichever comes first.
     pub(crate) fn or_within(self, limit: Duration) -> Deadline {
         Deadline::new(self.left().unwrap_or_default().min(limit))

@@ -62,7 +62,16 @@ pub(super) fn found(
             }
             Ok(())
         };
-        children.extend(await_children(endpoint, id, &[child], &ask, deadline, there)?);
+        if let Err(error) = await_children(endpoint, id, &[child], &mut children, &ask, deadline, there) {
+            // Else those who are linked already would take this rank for dead when it goes. Those who have come, too.
+            let all = tree::children(&parents, rank);
+            let rest: Vec<u32> =
+                all.into_iter().filter(|rank| children.iter().all(|link| link.rank != *rank)).collect();
+            let now = Deadline::new(Duration::ZERO);
+            let _ = await_children(endpoint, id, &rest, &mut children, &ask, now, || Ok(()));
+            Group::new(id, rank, parent, children).fail(super::NO_MEMORY, rank, &error);
+            return Err(error);
+        }
     }
     let group = Group::new(id, rank, parent, children);
     let members = contacts.into_iter().zip(hosts).map(|(contact, host)| Member { contact, host }).collect();
@@ -220,8 +229,9 @@ fn follow(
     };
     let over = || match channel.receive_ready() {
         Ok(heard) if heard.is_empty() => Ok(()),
-        Ok(_) => Err(BootstrapError::GaveUp { rank: 0, cause: "somebody died".to_owned() }),
-        Err(_) => Err(died(0, contact)),
+        // One that says so and then goes is no casualty.
+        Err((heard, _)) if heard.is_empty() => Err(died(0, contact)),
+        Ok(_) | Err(_) => Err(BootstrapError::GaveUp { rank: 0, cause: "somebody died".to_owned() }),
     };
     let limit = Deadline::new(STEP_LIMIT).later(STEP_LIMIT);
     match found(endpoint, id, rank, contacts, limit, over) {

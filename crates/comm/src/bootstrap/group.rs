@@ -17,6 +17,7 @@ use super::channel::{Channel, Received};
 use super::deadline::Deadline;
 use super::error::{Ask, BootstrapError};
 use super::message::{Member, Message, News};
+use super::tree;
 
 /// How long news may take to leave: to a neighbour that does not read, it does not.
 const TELL_LIMIT: Duration = Duration::from_secs(1);
@@ -24,6 +25,9 @@ const TELL_LIMIT: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(100);
 /// What ranks further from the root wait longer for its verdict, per generation: it knows better who is missing.
 const VERDICT_LIMIT: Duration = Duration::from_millis(500);
+
+/// How many calls of a rank are remembered as told: more than are told at once.
+const CALLS_MAX: usize = 128;
 
 /// A connection to a neighbour.
 #[derive(Debug)]
@@ -52,6 +56,8 @@ pub(super) struct Group {
     state: Mutex<State>,
     changed: Condvar,
     alarm: Mutex<Option<Alarm>>,
+    /// Held while something is taken in and told on: what a rank says last must not overtake what it heard before.
+    telling: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -63,6 +69,10 @@ struct State {
     told: BTreeMap<(u8, u32), u32>,
     left: BTreeSet<u32>,
     dead: BTreeSet<u32>,
+    /// Calls of each rank that have been told on, the last ones.
+    calls: BTreeMap<u32, VecDeque<u32>>,
+    /// Who has said that it waits, and who its neighbours are.
+    waits: BTreeMap<u32, Vec<u32>>,
     /// What an alarm should know that is set later.
     grave: Vec<News>,
     verdict: Option<BootstrapError>,
@@ -79,6 +89,7 @@ impl Group {
             state: Mutex::default(),
             changed: Condvar::new(),
             alarm: Mutex::new(None),
+            telling: Mutex::new(()),
         })
     }
 
@@ -136,11 +147,12 @@ impl Group {
 
     /// Takes in what everybody should know and tells it on, unless that has been done.
     pub(super) fn learn(&self, news: News, from: Option<u32>) {
+        let telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
         if !state.is_new(&news) {
             return;
         }
-        if !matches!(news, News::Calls { .. }) {
+        if !matches!(news, News::Calls { .. } | News::Waits { .. }) {
             state.grave.push(news.clone());
         }
         match &news {
@@ -155,6 +167,9 @@ impl Group {
             News::Failed { error, .. } => {
                 state.verdict.get_or_insert(error.clone());
             }
+            News::Waits { rank, neighbours } => {
+                state.waits.insert(*rank, neighbours.clone());
+            }
             News::Calls { .. } => {}
         }
         drop(state);
@@ -163,6 +178,7 @@ impl Group {
         let answer = alarm.as_ref().and_then(|alarm| alarm(&news));
         drop(alarm);
         self.tell(&news, from);
+        drop(telling);
         if let Some(answer) = answer {
             self.learn(answer, None);
         }
@@ -180,6 +196,30 @@ impl Group {
     pub(super) fn fail(&self, reason: u32, culprit: u32, error: &BootstrapError) {
         if self.verdict().is_none() {
             self.learn(News::Failed { rank: self.rank, reason, culprit, error: error.clone() }, None);
+        }
+    }
+
+    /// What went wrong first, as soon as that is heard.
+    pub(super) fn await_failure(&self, patience: Deadline) -> Option<BootstrapError> {
+        let mut state = self.state();
+        while state.verdict.is_none() && patience.left().is_some() {
+            state = self.wait(state, patience);
+        }
+        state.verdict.clone()
+    }
+
+    /// Says that this rank waits, and listens until all say so or it has been patient enough. Who does not, among the
+    /// neighbours of those who do: whoever is behind one of these could not be heard.
+    pub(super) fn silent(&self, patience: Deadline) -> Vec<u32> {
+        let neighbours = self.links().map(|link| link.rank).collect();
+        self.learn(News::Waits { rank: self.rank, neighbours }, None);
+        let mut state = self.state();
+        loop {
+            let silent = state.silent(self.rank);
+            if silent.is_empty() || patience.left().is_none() {
+                return silent;
+            }
+            state = self.wait(state, patience);
         }
     }
 
@@ -368,7 +408,11 @@ impl Group {
 
     /// How many ranks are between this one and the root, at most.
     fn generation(&self) -> u32 {
-        u32::BITS - self.rank.leading_zeros()
+        let Some(members) = self.members.get() else { return u32::BITS - self.rank.leading_zeros() };
+        let hosts: Vec<u32> = members.iter().map(|member| member.host).collect();
+        let parents = tree::parents(&hosts);
+        let above = |rank: &u32| parents.get(*rank as usize).copied().flatten();
+        std::iter::successors(Some(self.rank), above).count() as u32 - 1
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -395,9 +439,39 @@ impl State {
             News::Died { rank } => (0, rank, 0),
             News::Left { rank, .. } => (1, rank, 0),
             News::Failed { rank, .. } => (2, rank, 0),
-            News::Calls { rank, number, .. } => (3, rank, number),
+            News::Calls { rank, number, .. } => return self.is_new_call(rank, number),
+            News::Waits { rank, .. } => (3, rank, 0),
         };
         self.told.insert((kind, rank), number) != Some(number)
+    }
+
+    fn is_new_call(&mut self, rank: u32, number: u32) -> bool {
+        let told = self.calls.entry(rank).or_default();
+        let is_new = !told.contains(&number);
+        if is_new {
+            told.push_back(number);
+        }
+        if told.len() > CALLS_MAX {
+            told.pop_front();
+        }
+        is_new
+    }
+
+    /// Who has said nothing, of those who are next to a rank that was heard.
+    fn silent(&self, rank: u32) -> Vec<u32> {
+        let (mut heard, mut silent) = (BTreeSet::from([rank]), BTreeSet::new());
+        let mut next = vec![rank];
+        while let Some(rank) = next.pop() {
+            for &neighbour in self.waits.get(&rank).into_iter().flatten() {
+                let is_gone = self.left.contains(&neighbour) || self.dead.contains(&neighbour);
+                match self.waits.contains_key(&neighbour) {
+                    true if heard.insert(neighbour) => next.push(neighbour),
+                    false if !is_gone => drop(silent.insert(neighbour)),
+                    _ => {}
+                }
+            }
+        }
+        silent.into_iter().collect()
     }
 
     fn has(&self, rank: u32) -> bool {

@@ -10,7 +10,7 @@
 //! somebody else's, left over or just closing. A rank that came and ended may come again until all are there.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -63,6 +63,10 @@ pub struct Network {
     /// Processes with different numbers are on different hosts, whatever the kernel says. For tests.
     #[doc(hidden)]
     pub pretended_host: Option<u64>,
+    /// The port at which others are told to look for this process, where that is not the one it listens at: something stands
+    /// between. For tests, which put something there that cuts connections and changes what they carry.
+    #[doc(hidden)]
+    pub announced_port: Option<u16>,
 }
 
 impl Default for Network {
@@ -73,6 +77,7 @@ impl Default for Network {
             shared_memory: true,
             terms: Vec::new(),
             pretended_host: None,
+            announced_port: None,
         }
     }
 }
@@ -85,8 +90,13 @@ impl Network {
             ports: knobs.ports.map(|ports| ports.first..=ports.last),
             shared_memory: knobs.shared_memory,
             terms: knobs.terms(),
-            pretended_host: None,
+            ..Network::default()
         }
+    }
+
+    /// Where others may find this process, which is reached from there and listens at that port.
+    fn addresses(&self, reached_from: IpAddr, port: u16) -> Vec<SocketAddr> {
+        addresses(reached_from, self.announced_port.unwrap_or(port), &self.interfaces)
     }
 }
 
@@ -167,11 +177,17 @@ const RANKS_MAX: usize = 4096;
 /// The pause between two tries to find the listener: short at first, since ranks are mostly started together.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// How long rank 0 may take to say why a rank found somebody gone.
+const VERDICT_LIMIT: Duration = Duration::from_millis(500);
 /// How long a place may take to say that it is the right one.
 const ANSWER_LIMIT: Duration = HELLO_LIMIT;
 
 /// A rank that has met the others.
 pub(super) type Met = (Option<Endpoint>, Arc<Group>);
+
+/// What ranks that have found each other call what they are about. Where they did is not part of it: some know that place by
+/// another name.
+pub(super) const PURPOSE: &str = "the meeting";
 
 /// Rank 0: waits for all others.
 pub(super) fn listen(meeting: &Meeting) -> Result<Met, BootstrapError> {
@@ -192,7 +208,7 @@ pub(super) fn listen(meeting: &Meeting) -> Result<Met, BootstrapError> {
         Some(ip) => {
             let own = listen_tcp(ip, meeting.network.ports.as_ref());
             let port = endpoint.listen_tcp(own.map_err(|error| unusable(&meeting.place, error))?)?;
-            addresses(ip, port, &meeting.network.interfaces)
+            meeting.network.addresses(ip, port)
         }
         None => Vec::new(),
     };
@@ -251,7 +267,7 @@ pub(super) fn join(meeting: &Meeting, rank: usize) -> Result<Met, BootstrapError
             other => return Err(other.unexpected(0)),
         }
     };
-    let group = take_seat(&endpoint, rank as u32, seat, channel, meeting, verdict)?;
+    let group = take_seat(&endpoint, rank as u32, seat, channel, verdict)?;
     Ok((Some(endpoint), group))
 }
 
@@ -261,56 +277,80 @@ fn take_seat(
     rank: u32,
     seat: Seat,
     root: Channel,
-    meeting: &Meeting,
     deadline: Deadline,
 ) -> Result<Arc<Group>, BootstrapError> {
-    let ask = Ask { rank: rank as usize, purpose: meeting.purpose(), bytes: 0 };
+    let ask = Ask { rank: rank as usize, purpose: PURPOSE.to_owned(), bytes: 0 };
     let Seat { group: id, parent, children } = seat;
     let (parent, root) = match parent {
         None => (endpoint.link(0, root), None),
         Some((rank_of_parent, contact)) => {
             let link = Introduction::Link { group: id, from: rank };
-            let dialed = endpoint.dial(&contact, &link, deadline);
-            let of = |broken: Broken| broken.of(rank_of_parent as usize, contact.pid, &ask.purpose, deadline);
-            (endpoint.link(rank_of_parent, dialed.map_err(of)?), Some(root))
+            let dialed = endpoint.dial(&contact, &link, deadline).map_err(|broken| {
+                // Rank 0 may know more, and is just saying so.
+                let news = root.receive(Deadline::new(VERDICT_LIMIT)).ok();
+                let told = news.and_then(|(message, _)| match message {
+                    Message::News(news) => Some(super::error_of(news)),
+                    _ => None,
+                });
+                let rank = rank_of_parent as usize;
+                told.unwrap_or_else(|| broken.of(rank, contact.pid, &ask.purpose, deadline))
+            });
+            (endpoint.link(rank_of_parent, dialed?), Some(root))
         }
     };
-    let over = || match root.as_ref().map(Channel::receive_ready) {
-        Some(Ok(heard)) => heard.into_iter().try_for_each(|(message, _)| match message {
+    let over = || {
+        let (heard, ended) = match root.as_ref().map(Channel::receive_ready) {
+            None => return Ok(()),
+            Some(Ok(heard)) => (heard, None),
+            Some(Err((heard, broken))) => (heard, Some(broken)),
+        };
+        // What it said before it went counts.
+        heard.into_iter().try_for_each(|(message, _)| match message {
             Message::News(news) => Err(super::error_of(news)),
             _ => Ok(()),
-        }),
-        Some(Err((_, broken))) => Err(broken.of(0, 0, &ask.purpose, deadline)),
-        None => Ok(()),
+        })?;
+        ended.map_or(Ok(()), |broken| Err(broken.of(0, 0, &ask.purpose, deadline)))
     };
-    let children = await_children(endpoint, id, &children, &ask, deadline, over)?;
-    let group = Group::new(id, rank, Some(parent), children);
+    // Who is next to one that does not come gives up first, because it knows best who that is.
+    let soon = deadline.sooner(HELLO_LIMIT / 2);
+    let mut links = Vec::new();
+    let come = await_children(endpoint, id, &children, &mut links, &ask, soon, over);
+    let group = Group::new(id, rank, Some(parent), links);
+    // Else those who are linked already would take this rank for dead when it goes.
+    come.inspect_err(|error| group.fail(super::NO_MEMORY, rank, error))?;
     endpoint.watch(&group);
     in_place(&group, None, &ask, deadline)?;
     Ok(group)
 }
 
-/// Waits for those who are to come.
+/// Waits for those who are to come, and adds them to the links: those who did come must hear it if others do not.
 pub(super) fn await_children(
     endpoint: &Endpoint,
     group: u64,
     children: &[u32],
+    links: &mut Vec<Arc<Link>>,
     ask: &Ask,
     deadline: Deadline,
     mut over: impl FnMut() -> Result<(), BootstrapError>,
-) -> Result<Vec<Arc<Link>>, BootstrapError> {
-    let mut links = Vec::new();
-    for &child in children {
-        let wanted = |introduction: &Introduction| {
-            (*introduction == Introduction::Link { group, from: child }).then_some(())
+) -> Result<(), BootstrapError> {
+    let mut missing = children.to_vec();
+    while !missing.is_empty() {
+        let wanted = |introduction: &Introduction| match introduction {
+            Introduction::Link { group: theirs, from } if *theirs == group => {
+                missing.contains(from).then_some(*from)
+            }
+            _ => None,
         };
-        let Some(((), channel)) = endpoint.expect(deadline, wanted, &mut over)? else {
+        let Some((child, channel)) = endpoint.expect(deadline, wanted, &mut over)? else {
             let (purpose, limit) = (ask.purpose.clone(), deadline.limit());
-            return Err(BootstrapError::Missing { ranks: vec![child as usize], purpose, limit });
+            let ranks = missing.into_iter().map(|child| child as usize).collect();
+            return Err(BootstrapError::Missing { ranks, purpose, limit });
         };
+        missing.retain(|other| *other != child);
         links.push(endpoint.link(child, channel));
     }
-    Ok(links)
+    links.sort_by_key(|link| link.rank);
+    Ok(())
 }
 
 /// Tells who is who down the tree, and waits until all are in place.
@@ -337,7 +377,7 @@ fn introduce(
     meeting: &Meeting,
     rank: usize,
     endpoint: &Endpoint,
-    found_at: &mut Option<Vec<std::net::SocketAddr>>,
+    found_at: &mut Option<Vec<SocketAddr>>,
     deadline: Deadline,
 ) -> Result<Result<(Channel, u32), String>, BootstrapError> {
     let refused = |reason| BootstrapError::Refused { rank, place: meeting.place.to_string(), reason };
@@ -354,7 +394,7 @@ fn introduce(
         if let (Some(ip), None) = (local.or_else(|| meeting.reached_here()), &found_at) {
             let own = listen_tcp(ip, meeting.network.ports.as_ref());
             let port = endpoint.listen_tcp(own.map_err(|error| unusable(&meeting.place, error))?)?;
-            *found_at = Some(addresses(ip, port, &meeting.network.interfaces));
+            *found_at = Some(meeting.network.addresses(ip, port));
         }
         let contact = endpoint.contact(found_at.clone().unwrap_or_default());
         let hello = Hello { rank, size: meeting.size, contact, terms: meeting.terms() };

@@ -97,6 +97,8 @@ pub(crate) enum News {
     Failed { rank: u32, reason: u32, culprit: u32, error: BootstrapError },
     /// What a rank calls, from one that has waited for long: a header as it lies in memory.
     Calls { rank: u32, number: u32, signature: u32, words: [u64; 7] },
+    /// A rank waited in a call that has failed, and still answers; and the ranks that would tell it more.
+    Waits { rank: u32, neighbours: Vec<u32> },
 }
 
 impl Message {

@@ -389,6 +389,27 @@ impl Bootstrap {
         }
     }
 
+    /// Says to all that this rank waits in a call that has failed, and gives the others a moment to say the same. Who does
+    /// not: stopped, or busy with something else than the call.
+    pub(crate) fn silent(&self, patience: Duration) -> Vec<usize> {
+        match &self.link {
+            Link::Room(_) => Vec::new(),
+            Link::Tree { group, .. } => {
+                let silent = group.silent(Deadline::new(patience));
+                silent.into_iter().map(|rank| rank as usize).collect()
+            }
+        }
+    }
+
+    /// What the rank said that gave the group up, if that is heard in time; nothing if none did.
+    pub(crate) fn cause(&self, patience: Duration) -> String {
+        let Link::Tree { group, .. } = &self.link else { return String::new() };
+        match group.await_failure(Deadline::new(patience)) {
+            Some(BootstrapError::GaveUp { cause, .. }) => cause,
+            _ => String::new(),
+        }
+    }
+
     /// Gives the group up because of something else than a call of this bootstrap, so that whoever calls it, or is waiting
     /// in it, need not wait for this rank. The culprit and the reason are for the abort word of ranks on other hosts.
     pub(crate) fn give_up(&mut self, cause: &str, culprit: u32, reason: u32) {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::channel::Channel;
 use super::deadline::Deadline;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, HELLO_LIMIT};
 use super::error::{Ask, BootstrapError, Refusal, list};
 use super::group::Group;
-use super::meeting::{Meeting, Place, await_children, in_place};
+use super::meeting::{Meeting, PURPOSE, Place, await_children, in_place};
 use super::message::{Contact, Hello, Member, Message, News, Seat};
 use super::terms;
 use super::tree;
@@ -159,7 +159,7 @@ impl Seated<'_> {
         endpoint: &Endpoint,
         deadline: Deadline,
     ) -> Result<Arc<Group>, BootstrapError> {
-        let ask = Ask { rank: 0, purpose: self.meeting.purpose(), bytes: 0 };
+        let ask = Ask { rank: 0, purpose: PURPOSE.to_owned(), bytes: 0 };
         let children = tree::children(&self.parents, 0);
         let (here, coming): (Vec<u32>, Vec<u32>) =
             children.into_iter().partition(|&rank| self.is_child_here(rank));
@@ -167,8 +167,15 @@ impl Seated<'_> {
             Some(index) => Err(self.lost(index as u32 + 1)),
             None => Ok(()),
         };
-        let links = await_children(endpoint, self.group, &coming, &ask, deadline, all_are_there);
-        let mut links = links.inspect_err(|error| tell_all(&self.channels, error))?;
+        let soon = deadline.sooner(HELLO_LIMIT / 2);
+        let mut links = Vec::new();
+        let come = await_children(endpoint, self.group, &coming, &mut links, &ask, soon, all_are_there);
+        if let Err(error) = come {
+            tell_all(&self.channels, &error);
+            // Those who are linked already listen there.
+            Group::new(self.group, 0, None, links).fail(super::NO_MEMORY, 0, &error);
+            return Err(error);
+        }
         // From the back, so that the numbers of those before stay right.
         for &rank in here.iter().rev() {
             let channel = self.channels.remove(rank as usize - 1);

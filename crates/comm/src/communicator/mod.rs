@@ -51,7 +51,7 @@ use crate::log::{self, Level, Subsystem};
 use crate::memory::SharedMemory;
 use crate::operation::{Arithmetic, Detail, Operation};
 use crate::recorder::{Counters, FlightRecorder};
-use crate::shared::{Call, Shared, WindowPlace, numbered};
+use crate::shared::{Call, HEADERS, Shared, WindowPlace, numbered};
 use crate::wait::{AbortCode, Stop};
 use crate::window::Window;
 use crate::wire::Fault;
@@ -746,13 +746,27 @@ impl Communicator {
             Stop::Mismatch { .. } => Reason::Mismatch,
             Stop::Left { .. } => Reason::Left,
             Stop::Unreadable { rank, .. } => self.bury(rank).unwrap_or(Reason::Unreadable),
-            Stop::Broken => self.broken().0.and_then(|rank| self.bury(rank)).unwrap_or(Reason::Broken),
+            // What came and is wrong is no sign of a death.
+            Stop::Broken if !self.has_only_ended() => Reason::Broken,
+            Stop::Broken => {
+                let (peer, _) = self.broken(stopped.waiting.rank());
+                peer.and_then(|rank| self.bury(rank)).unwrap_or(Reason::Broken)
+            }
             Stop::Deadline { .. } | Stop::Aborted { .. } => Reason::Deadline,
         };
-        let first = self.shared.waiter.abort(AbortCode { rank, reason: reason.code() });
+        let mine = AbortCode { rank, reason: reason.code() };
+        let first = self.shared.waiter.abort(mine);
         if Reason::is(first, Reason::Mismatch) {
             self.compare(call);
         }
+        // A rank that gave up is soon gone, and may be missed before it is heard. What it said counts, not that it left.
+        let stop = match stopped.stop {
+            Stop::Left { .. } if first != mine => Stop::Aborted { code: first, waited: Duration::ZERO },
+            Stop::Broken if first != mine && self.has_only_ended() => {
+                Stop::Aborted { code: first, waited: Duration::ZERO }
+            }
+            stop => stop,
+        };
         let step = match stopped.step {
             Some((lane, ordinal)) => format!("lane {lane}, step {ordinal}"),
             None => "no lane could go on".to_owned(),
@@ -766,20 +780,31 @@ impl Communicator {
             Waiting::Sent { to } => format!("messages to {} to be on their way", name(to)),
             Waiting::Anything => "other ranks".to_owned(),
         };
-        let error = match stopped.stop {
+        let late = match stop {
+            Stop::Deadline { waited } | Stop::Aborted { waited, .. }
+                if Reason::is(first, Reason::Deadline) =>
+            {
+                Some((waited, self.late(call, stopped.waiting, what.clone(), first)))
+            }
+            _ => None,
+        };
+        let name = |rank: u32| self.bootstrap.name(rank as usize);
+        let error = match stop {
             // Whatever this rank noticed first followed from it.
             _ if is_on_purpose(&self.shared.waiter) => self.ended(call.number),
             Stop::Unreadable { .. } | Stop::Aborted { .. } | Stop::Broken
                 if Reason::is(first, Reason::Died) =>
             {
-                let waited =
-                    if let Stop::Aborted { waited, .. } = stopped.stop { waited } else { Duration::ZERO };
+                let waited = if let Stop::Aborted { waited, .. } = stop { waited } else { Duration::ZERO };
                 self.died(call, first.rank, waited)
+            }
+            Stop::Deadline { .. } | Stop::Aborted { .. } if let Some((waited, Some(what))) = late => {
+                Error::Deadline { call: call.number, rank, what, step, waited }
             }
             Stop::Deadline { waited } => Error::Deadline { call: call.number, rank, what, step, waited },
             Stop::Left { rank: left } => Error::Left { call: call.number, rank, left },
             Stop::Broken => {
-                let (peer, what) = self.broken();
+                let (peer, what) = self.broken(stopped.waiting.rank());
                 let peer = peer.map_or("another host".to_owned(), name);
                 Error::Broken { call: call.number, rank, peer, what }
             }
@@ -787,9 +812,16 @@ impl Communicator {
                 let error = std::io::Error::from_raw_os_error(error).to_string();
                 Error::Unreadable { call: call.number, rank, peer, error }
             }
+            Stop::Aborted { .. }
+                if Reason::is(first, Reason::Left)
+                    && let Some(left) = self.shared.left(call) =>
+            {
+                Error::Left { call: call.number, rank, left }
+            }
             Stop::Mismatch { .. } | Stop::Aborted { .. } => self.mismatch(call).unwrap_or_else(|| {
                 let reason = Reason::name(first.reason);
-                Error::Aborted { call: call.number, rank, by: first.rank, reason }
+                let cause = self.bootstrap.cause(BURIAL_LIMIT);
+                Error::Aborted { call: call.number, rank, by: first.rank, reason, cause }
             }),
         };
         let why = error.to_string();
@@ -800,22 +832,44 @@ impl Communicator {
         error
     }
 
+    /// Whom a call waited for that a deadline ended, as far as anybody can tell. Ranks wait for each other in chains, and only
+    /// one that is stopped, or does something else than the call, does not say so now.
+    #[cold]
+    fn late(&mut self, call: &Call<'_>, waiting: Waiting, what: String, first: AbortCode) -> Option<String> {
+        // Ranks on other hosts must know that it is over before they can say anything.
+        let why = format!("call #{}: rank {} waited for {what}", call.number, self.rank);
+        self.bootstrap.give_up(&why, first.rank, first.reason.get());
+        let silent = self.bootstrap.silent(BURIAL_LIMIT);
+        let direct = waiting.rank();
+        if silent.is_empty() || direct.is_some_and(|rank| silent.contains(&(rank as usize))) {
+            return direct.map(|_| what);
+        }
+        let names: Vec<String> = silent.into_iter().map(|rank| self.bootstrap.name(rank)).collect();
+        Some(format!("{}, of whom nothing is heard", names.join(" and ")))
+    }
+
     /// Which connection is of no more use, and why.
-    fn broken(&self) -> (Option<u32>, String) {
+    fn broken(&self, awaited: Option<u32>) -> (Option<u32>, String) {
         let faults = (0..self.size as u32).filter_map(|rank| Some((rank, self.ports.fault(rank)?)));
-        // What came and is wrong says more than that nothing comes any more.
-        match faults.max_by_key(|(_, fault)| **fault != Fault::Ended) {
+        // What came and is wrong says more than that nothing comes any more, and others may have left in good order.
+        match faults.max_by_key(|(rank, fault)| (**fault != Fault::Ended, Some(*rank) == awaited)) {
             Some((rank, Fault::Corrupt(what))) => (Some(rank), what.clone()),
             Some((rank, Fault::Ended)) => (Some(rank), "it has ended".to_owned()),
             None => (None, "it has ended".to_owned()),
         }
     }
 
+    /// Whether connections have ended, and nothing worse.
+    fn has_only_ended(&self) -> bool {
+        (0..self.size as u32).filter_map(|rank| self.ports.fault(rank)).all(|fault| *fault == Fault::Ended)
+    }
+
     /// Ranks that differ may be on different hosts. Shows what this one calls, and gives the others a moment to do the same.
     #[cold]
     fn compare(&self, call: &Call<'_>) {
         let Some(tell) = &self.shared.crier.tell else { return };
-        tell(call.number);
+        // What is left over from an earlier call may be what was noticed.
+        (0..COMPARED_MAX).for_each(|back| tell(call.number.wrapping_sub(back)));
         let began = Instant::now();
         while began.elapsed() < BURIAL_LIMIT && self.shared.difference(self.rank, call).is_none() {
             std::thread::sleep(Duration::from_millis(1));
@@ -848,6 +902,9 @@ impl Communicator {
 const LONGEST: u32 = 3;
 /// What tells a barrier between hosts from the caller's own calls; whose tags are smaller.
 const BARRIER: u32 = 1 << 31;
+
+/// How many calls ranks on different hosts show each other when one does not fit.
+const COMPARED_MAX: u32 = HEADERS as u32 / 2;
 
 /// How long it may take to hear that a rank has died whose memory is gone.
 const BURIAL_LIMIT: Duration = Duration::from_millis(500);

@@ -136,7 +136,7 @@ fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> Alarm {
                     .follow(number, signature, &words);
                 return answer(number);
             }
-            News::Left { .. } | News::Calls { .. } => {}
+            News::Left { .. } | News::Calls { .. } | News::Waits { .. } => {}
         }
         None
     })

@@ -100,7 +100,11 @@ impl State {
                         }
                         running |= self.lanes[lane].tile < run.program.tiles;
                     }
-                    if running { progress } else { Poll::Ready }
+                    match (running, progress) {
+                        (false, _) => Poll::Ready,
+                        (true, Poll::Pending) if self.misses_one(run, ports).is_some() => Poll::Broken,
+                        (true, progress) => progress,
+                    }
                 },
                 |waited| {
                     noted.again(waited);
@@ -109,7 +113,8 @@ impl State {
             );
             noted.over(waited.is_ok());
             waited.map_err(|stop| {
-                let (step, waiting) = self.stuck(run, ports);
+                let missed = self.misses_one(run, ports);
+                let (step, waiting) = missed.unwrap_or_else(|| self.stuck(run, ports));
                 Box::new(Stopped { stop, step, waiting })
             })?;
             if let Some(stopped) = failed {
@@ -138,6 +143,28 @@ impl State {
             }
         }
         (None, Waiting::Anything)
+    }
+
+    /// A lane that waits for a rank to which a connection has ended, and what for.
+    fn misses_one(&self, run: &Run<'_>, ports: &mut Ports) -> Option<(Option<(u32, u32)>, Waiting)> {
+        if !ports.courier.as_ref().is_some_and(|courier| courier.has_faults()) {
+            return None;
+        }
+        for lane in 0..self.lanes.len() {
+            let Cursor { tile, next } = self.lanes[lane];
+            if tile >= run.program.tiles {
+                continue;
+            }
+            let Some(instruction) = run.program.tile(tile).lanes[lane].get(next) else { continue };
+            for need in &instruction.needs {
+                let waiting = self.awaited(run, ports, need).1;
+                let is_gone = waiting.elsewhere(run).is_some_and(|rank| ports.fault(rank).is_some());
+                if is_gone && self.poll_need(run, ports, tile, instruction.bytes, need) == Poll::Pending {
+                    return Some((Some((lane as u32, instruction.ordinal)), waiting));
+                }
+            }
+        }
+        None
     }
 
     /// Takes the steps of a lane that need not wait.

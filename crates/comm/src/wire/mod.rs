@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use crate::bootstrap::Connection;
 use ends::{Incoming, Outgoing};
@@ -158,10 +158,20 @@ impl Courier {
         busy.or_else(|| self.outgoing.iter().find(|end| end.next().is_some()).map(|end| end.to))
     }
 
+    /// Whether anything is wrong with any connection.
+    pub(crate) fn has_faults(&self) -> bool {
+        self.peers.iter().flatten().any(|stream| stream.fault.is_some())
+    }
+
     /// What is wrong with the connections to a rank, or to any; and which.
     pub(crate) fn fault(&self, rank: Option<u32>) -> Option<(u32, &Fault)> {
         let of = |rank: u32| {
-            let faults = self.peers[rank as usize].iter().filter_map(|stream| stream.fault.as_ref());
+            let streams = &self.peers[rank as usize];
+            let faults = streams.iter().filter_map(|stream| stream.fault.as_ref());
+            // Where some connections still work, a message may come on them that was sent before the others ended.
+            let is_ending = streams.iter().any(|stream| stream.fault.is_none())
+                && streams.iter().any(Stream::has_just_ended);
+            let faults = faults.filter(|fault| **fault != Fault::Ended || !is_ending);
             // What came and is wrong says more than that nothing comes any more.
             faults.max_by_key(|fault| **fault != Fault::Ended).map(|fault| (rank, fault))
         };
@@ -244,11 +254,18 @@ impl Drop for Courier {
     fn drop(&mut self) {
         let began = Instant::now();
         for stream in self.peers.iter().flatten().filter(|stream| stream.fault.is_none()) {
-            while unsent(stream) > 0 && began.elapsed() < PARTING_LIMIT {
+            while unsent(stream) > 0 && !has_ended(stream) && began.elapsed() < PARTING_LIMIT {
                 std::thread::sleep(Duration::from_micros(100));
             }
         }
     }
+}
+
+/// Whether the other side has gone, and will confirm nothing more.
+fn has_ended(stream: &Stream) -> bool {
+    let mut places = [PollFd::new(stream, PollFlags::empty())];
+    let polled = poll(&mut places, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    polled.is_err() || places[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 /// How many bytes the other side has not confirmed.

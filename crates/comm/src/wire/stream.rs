@@ -3,6 +3,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
@@ -18,6 +19,10 @@ const PIECE_BYTES: usize = 32 << 10;
 /// The numbers under which frames are sealed start far behind those of the handshake's messages.
 const FIRST_SEAL: u64 = 1 << 32;
 
+/// How long what one connection carried may come later than the end of another between the same ranks: something that
+/// forwards them need not keep them in step.
+const LAST_WORDS_LIMIT: Duration = Duration::from_millis(200);
+
 /// Why a connection is of no more use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -32,6 +37,8 @@ pub(super) struct Stream {
     socket: OwnedFd,
     seal: Option<Seal>,
     pub(super) fault: Option<Fault>,
+    /// When it was noticed.
+    pub(super) since: Option<Instant>,
     sending: Sending,
     receiving: Receiving,
 }
@@ -85,7 +92,7 @@ impl Stream {
             number: 0,
             seals: FIRST_SEAL,
         };
-        Stream { socket, seal, fault: None, sending, receiving }
+        Stream { socket, seal, fault: None, since: None, sending, receiving }
     }
 
     /// Makes room for sealed messages of so many bytes.
@@ -121,7 +128,7 @@ impl Stream {
                     let at = head.len();
                     head.resize(at + piece.len() + TAG_BYTES, 0);
                     if seal.seal(*seals, piece, &mut head[at..]).is_none() {
-                        self.fault = Some(Fault::Corrupt("a frame could not be sealed".to_owned()));
+                        self.fail(Fault::Corrupt("a frame could not be sealed".to_owned()));
                         return;
                     }
                     *seals += 1;
@@ -155,6 +162,15 @@ impl Stream {
         progress
     }
 
+    fn fail(&mut self, fault: Fault) {
+        (self.fault, self.since) = (Some(fault), Some(Instant::now()));
+    }
+
+    /// Whether it has ended for so short a time that what others carry may still be on its way.
+    pub(super) fn has_just_ended(&self) -> bool {
+        self.since.is_some_and(|since| since.elapsed() < LAST_WORDS_LIMIT)
+    }
+
     /// Takes in as much as has come. `find` gives the end of a FIFO that comes this way, and of one that goes. Whether
     /// anything came; the end of the connection counts, because what other connections to the same rank brought before it is
     /// there by then and may not have been looked at since.
@@ -169,7 +185,10 @@ impl Stream {
             match self.step(incoming, outgoing, &find) {
                 Ok(true) => progress = true,
                 Ok(false) => break,
-                Err(fault) => (progress, self.fault) = (true, Some(fault)),
+                Err(fault) => {
+                    progress = true;
+                    self.fail(fault);
+                }
             }
         }
         progress

@@ -1,0 +1,174 @@
+//! The processes of a draw: started, told to go on, heard, and ended whatever happens.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::rank::{Gate, ROLE, Role, SAYS, Said};
+
+/// No draw takes longer than this, or it hangs.
+pub(crate) const HANG_LIMIT: Duration = Duration::from_secs(60);
+
+/// What one rank has said and done.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Heard {
+    pub(crate) said: Vec<Said>,
+    pub(crate) errors: String,
+    /// The exit code; none if a signal ended it.
+    pub(crate) ended: Option<Option<i32>>,
+}
+
+impl Heard {
+    /// The first failure: its text, when the call began and when it failed.
+    pub(crate) fn failure(&self) -> Option<(&str, &str, f64, f64)> {
+        self.said.iter().find_map(|said| match said {
+            Said::Failed { error, variant, began, at, .. } => {
+                Some((error.as_str(), variant.as_str(), *began, *at))
+            }
+            _ => None,
+        })
+    }
+
+    pub(crate) fn wrong(&self) -> Option<&str> {
+        self.said
+            .iter()
+            .find_map(|said| if let Said::Wrong(what) = said { Some(what.as_str()) } else { None })
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.said.iter().any(|said| matches!(said, Said::Done { .. }))
+    }
+
+    pub(crate) fn is_holding(&self, gate: Gate) -> bool {
+        self.said.contains(&Said::Holding(gate))
+    }
+}
+
+type Shared = Arc<(Mutex<Vec<Heard>>, Condvar)>;
+
+/// All processes of one draw.
+pub(crate) struct Job {
+    heard: Shared,
+    pub(crate) pids: Vec<u32>,
+    inputs: Vec<Option<ChildStdin>>,
+    began: Instant,
+}
+
+impl Job {
+    /// Starts all roles. `marker` is put into their environment, to find what is left of them.
+    pub(crate) fn start(roles: &[Role], marker: &str, folder: &std::path::Path) -> Job {
+        let heard: Shared = Arc::new((Mutex::new(vec![Heard::default(); roles.len()]), Condvar::new()));
+        let (mut pids, mut inputs) = (Vec::new(), Vec::new());
+        for role in roles {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "rank_of_a_draw", "--nocapture", "--test-threads=1"])
+                .env(ROLE, serde_json::to_string(role).unwrap())
+                .env("WEFT_DRAW_MARKER", marker)
+                .env("TMPDIR", folder)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            pids.push(child.id());
+            inputs.push(child.stdin.take());
+            let (rank, heard) = (role.rank, Arc::clone(&heard));
+            std::thread::spawn(move || hear(child, rank, &heard));
+        }
+        Job { heard, pids, inputs, began: Instant::now() }
+    }
+
+    /// Lets ranks go on that are held, or will be.
+    pub(crate) fn release(&mut self, ranks: impl IntoIterator<Item = usize>) {
+        ranks.into_iter().for_each(|rank| self.tell(rank, "go"));
+    }
+
+    /// Tells rank 0 that it is enough.
+    pub(crate) fn finish(&mut self) {
+        self.tell(0, "finish");
+    }
+
+    fn tell(&mut self, rank: usize, line: &str) {
+        if let Some(input) = &mut self.inputs[rank] {
+            let _ = writeln!(input, "{line}");
+        }
+    }
+
+    pub(crate) fn signal(&self, rank: usize, signal: Signal) {
+        let is_there = self.heard.0.lock().unwrap()[rank].ended.is_none();
+        if let (true, Some(pid)) = (is_there, Pid::from_raw(self.pids[rank] as i32)) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Waits until something holds of what the ranks said. False if it does not before the limit of all draws.
+    pub(crate) fn wait(&self, mut holds: impl FnMut(&[Heard]) -> bool) -> bool {
+        self.wait_until(self.began + HANG_LIMIT, &mut holds)
+    }
+
+    /// The same, for so long from now.
+    pub(crate) fn wait_for(&self, limit: Duration, mut holds: impl FnMut(&[Heard]) -> bool) -> bool {
+        self.wait_until(Instant::now() + limit, &mut holds)
+    }
+
+    fn wait_until(&self, end: Instant, holds: &mut dyn FnMut(&[Heard]) -> bool) -> bool {
+        let (heard, changed) = &*self.heard;
+        let mut all: MutexGuard<'_, Vec<Heard>> = heard.lock().unwrap();
+        while !holds(&all) {
+            let Some(left) = end.checked_duration_since(Instant::now()) else { return false };
+            all = changed.wait_timeout(all, left).unwrap().0;
+        }
+        true
+    }
+
+    /// What all ranks have said so far.
+    pub(crate) fn heard(&self) -> Vec<Heard> {
+        self.heard.0.lock().unwrap().clone()
+    }
+
+    pub(crate) fn seconds(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+}
+
+impl Drop for Job {
+    /// Ends what has not ended by itself, and waits for that.
+    fn drop(&mut self) {
+        for rank in 0..self.pids.len() {
+            self.signal(rank, Signal::KILL);
+        }
+        self.wait_for(Duration::from_secs(10), |all| all.iter().all(|one| one.ended.is_some()));
+    }
+}
+
+/// Takes in what a process says, until it ends.
+fn hear(mut child: Child, rank: usize, heard: &Shared) {
+    let note = |change: &mut dyn FnMut(&mut Heard)| {
+        change(&mut heard.0.lock().unwrap()[rank]);
+        heard.1.notify_all();
+    };
+    std::thread::scope(|scope| {
+        if let Some(errors) = child.stderr.take() {
+            scope.spawn(|| {
+                let mut errors = errors;
+                let mut bytes = [0; 4096];
+                while let Ok(got @ 1..) = errors.read(&mut bytes) {
+                    note(&mut |heard| heard.errors += &String::from_utf8_lossy(&bytes[..got]));
+                }
+            });
+        }
+        for line in child.stdout.take().map(BufReader::new).into_iter().flat_map(BufReader::lines).flatten() {
+            let said = line.split_once(SAYS).and_then(|(_, text)| serde_json::from_str::<Said>(text).ok());
+            if let Some(said) = said {
+                note(&mut |heard| heard.said.push(said.clone()));
+            } else if line.contains("panicked") {
+                note(&mut |heard| heard.errors += &line);
+            }
+        }
+    });
+    let code = child.wait().ok().and_then(|status| status.code());
+    note(&mut |heard| heard.ended = Some(code));
+}

@@ -2,6 +2,7 @@
 //! processes of one host and of pretended ones.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(unsafe_code, reason = "it forks")]
 
 use std::net::TcpListener;
 use std::process::{Child, Command};
@@ -185,6 +186,37 @@ fn ranks_that_die_are_named_and_the_others_go_on() {
             assert_eq!(ended.success(), !dies, "rank {rank} of {size}, {per_host} to a host: {ended}");
         }
     }
+}
+
+/// A rank that forks and dies while the child lives on, with all that it had open.
+#[test]
+fn a_death_is_noticed_although_a_forked_child_lives() {
+    if let Ok(port) = std::env::var(ROLE) {
+        let port: u16 = port.parse().unwrap();
+        let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
+        let meeting = Meeting::new(place, Token::new("regroup").unwrap(), 2, AMPLE);
+        let mut comm = Communicator::new(met(&of_host(&meeting, 2), 1), options()).unwrap();
+        check(&mut comm, 3).unwrap();
+        // SAFETY: the child does nothing but sleep and end.
+        if unsafe { libc::fork() } == 0 {
+            std::thread::sleep(AMPLE / 2);
+            // SAFETY: it ends here.
+            unsafe { libc::_exit(0) };
+        }
+        std::process::abort();
+    }
+    let meeting = meeting(2);
+    let Place::Tcp { ports, .. } = &meeting.place else { unreachable!() };
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "a_death_is_noticed_although_a_forked_child_lives", "--nocapture"]);
+    let mut child = command.env(ROLE, ports.start().to_string()).spawn().unwrap();
+    let began = std::time::Instant::now();
+    let mut comm = Communicator::new(met(&of_host(&meeting, 1), 0), options()).unwrap();
+    check(&mut comm, 3).unwrap();
+    let error = check(&mut comm, 1).unwrap_err();
+    assert!(matches!(error, Error::Died { died: 1, .. }), "{error}");
+    assert!(began.elapsed() < AMPLE / 2, "it was noticed when the child ended");
+    child.wait().unwrap();
 }
 
 #[test]

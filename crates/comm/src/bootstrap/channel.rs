@@ -25,6 +25,7 @@ use rustix::net::{
 
 use super::deadline::Deadline;
 use super::error::{BootstrapError, Refusal};
+use super::fork::Kept;
 use super::message::Message;
 use super::secret::{HANDSHAKE_BYTES, SEALED_BYTES_MAX, Seal, TAG_BYTES, Token};
 
@@ -44,7 +45,7 @@ const READ_BYTES: usize = 16 << 10;
 /// One side of a connection.
 #[derive(Debug)]
 pub(super) struct Channel {
-    socket: OwnedFd,
+    socket: Kept,
     seal: Seal,
     /// How many pieces have been sealed. Locked while a frame is written, so that frames do not mix.
     sealed: Mutex<u64>,
@@ -62,7 +63,7 @@ struct Reading {
 /// A connection between two ranks that know each other.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) socket: OwnedFd,
+    pub(crate) socket: Kept,
     pub(crate) seal: Seal,
     /// What has come already: the other side may have gone on before this one took up the connection.
     pub(crate) read: Vec<u8>,
@@ -159,7 +160,7 @@ impl Channel {
 
     fn sealed_by(socket: OwnedFd, handshake: snow::HandshakeState) -> Result<Channel, snow::Error> {
         let seal = Seal::new(handshake)?;
-        Ok(Channel { socket, seal, sealed: Mutex::new(0), reading: Mutex::default() })
+        Ok(Channel { socket: Kept::new(socket), seal, sealed: Mutex::new(0), reading: Mutex::default() })
     }
 
     /// Sends a message, and with it a descriptor if both sides are on one host.
@@ -316,7 +317,7 @@ fn greet(socket: &OwnedFd, deadline: Deadline) -> Result<(), Broken> {
 }
 
 fn write(
-    socket: &OwnedFd,
+    socket: &impl AsFd,
     bytes: &[u8],
     descriptor: Option<BorrowedFd<'_>>,
     deadline: Deadline,
@@ -342,7 +343,7 @@ fn write(
     Ok(())
 }
 
-fn read(socket: &OwnedFd, bytes: &mut [u8], deadline: Deadline) -> Result<(), Broken> {
+fn read(socket: &impl AsFd, bytes: &mut [u8], deadline: Deadline) -> Result<(), Broken> {
     let mut filled = 0;
     while filled < bytes.len() {
         wait_until_readable(socket, deadline)?;
@@ -356,11 +357,11 @@ fn read(socket: &OwnedFd, bytes: &mut [u8], deadline: Deadline) -> Result<(), Br
     Ok(())
 }
 
-fn wait_until_readable(socket: &OwnedFd, deadline: Deadline) -> Result<(), Broken> {
+fn wait_until_readable(socket: &impl AsFd, deadline: Deadline) -> Result<(), Broken> {
     wait_until(socket, PollFlags::IN, deadline)
 }
 
-fn wait_until(socket: &OwnedFd, event: PollFlags, deadline: Deadline) -> Result<(), Broken> {
+fn wait_until(socket: &impl AsFd, event: PollFlags, deadline: Deadline) -> Result<(), Broken> {
     // A Duration of at most a year fits.
     let timeout = Timespec::try_from(deadline.left().ok_or(Broken::Late)?).ok();
     match poll(&mut [PollFd::new(socket, event)], timeout.as_ref()) {
@@ -370,7 +371,7 @@ fn wait_until(socket: &OwnedFd, event: PollFlags, deadline: Deadline) -> Result<
 }
 
 fn receive_into(
-    socket: &OwnedFd,
+    socket: &impl AsFd,
     bytes: &mut [u8],
     descriptors: &mut VecDeque<OwnedFd>,
 ) -> Result<usize, Errno> {

@@ -2,7 +2,7 @@
 //! along. Nothing here waits or allocates.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -10,7 +10,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 
 use super::ends::{Incoming, Outgoing, Turn};
 use super::frame::{HEADER_BYTES, Header, Kind};
-use crate::bootstrap::{Seal, TAG_BYTES};
+use crate::bootstrap::{Kept, Seal, TAG_BYTES};
 
 /// What a connection reads ahead: small frames come several at a time.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -34,7 +34,7 @@ pub(crate) enum Fault {
 
 /// A connection.
 pub(super) struct Stream {
-    socket: OwnedFd,
+    socket: Kept,
     seal: Option<Seal>,
     pub(super) fault: Option<Fault>,
     /// When it was noticed.
@@ -71,7 +71,7 @@ struct Receiving {
 
 impl Stream {
     /// A connection, on which some bytes have come already; frames are sealed if there is a seal.
-    pub(super) fn new(socket: OwnedFd, seal: Option<Seal>, read: &[u8]) -> Stream {
+    pub(super) fn new(socket: Kept, seal: Option<Seal>, read: &[u8]) -> Stream {
         let mut buffer = vec![0; BUFFER_BYTES.max(read.len())];
         buffer[..read.len()].copy_from_slice(read);
         let sending = Sending {
@@ -333,7 +333,7 @@ fn wrong(header: &Header) -> Fault {
 }
 
 /// Reads what has come; nothing if nothing has.
-fn read(socket: &OwnedFd, slices: &mut [IoSliceMut<'_>]) -> Result<Option<usize>, Fault> {
+fn read(socket: &Kept, slices: &mut [IoSliceMut<'_>]) -> Result<Option<usize>, Fault> {
     loop {
         match rustix::net::recvmsg(socket, slices, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT) {
             Ok(got) if got.bytes == 0 => return Err(Fault::Ended),

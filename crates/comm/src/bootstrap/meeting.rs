@@ -287,13 +287,8 @@ fn take_seat(
             let link = Introduction::Link { group: id, from: rank };
             let dialed = endpoint.dial(&contact, &link, deadline).map_err(|broken| {
                 // Rank 0 may know more, and is just saying so.
-                let news = root.receive(Deadline::new(VERDICT_LIMIT)).ok();
-                let told = news.and_then(|(message, _)| match message {
-                    Message::News(news) => Some(super::error_of(news)),
-                    _ => None,
-                });
                 let rank = rank_of_parent as usize;
-                told.unwrap_or_else(|| broken.of(rank, contact.pid, &ask.purpose, deadline))
+                last_word(&root).unwrap_or_else(|| broken.of(rank, contact.pid, &ask.purpose, deadline))
             });
             (endpoint.link(rank_of_parent, dialed?), Some(root))
         }
@@ -319,8 +314,17 @@ fn take_seat(
     // Else those who are linked already would take this rank for dead when it goes.
     come.inspect_err(|error| group.fail(super::NO_MEMORY, rank, error))?;
     endpoint.watch(&group);
-    in_place(&group, None, &ask, deadline)?;
+    in_place(&group, None, &ask, deadline)
+        .map_err(|error| root.as_ref().and_then(last_word).unwrap_or(error))?;
     Ok(group)
+}
+
+/// What rank 0 says when it gives up, if it just does.
+fn last_word(root: &Channel) -> Option<BootstrapError> {
+    match root.receive(Deadline::new(VERDICT_LIMIT)).ok()?.0 {
+        Message::News(news) => Some(super::error_of(news)),
+        _ => None,
+    }
 }
 
 /// Waits for those who are to come, and adds them to the links: those who did come must hear it if others do not.

@@ -83,13 +83,13 @@ impl Call {
     /// Another call than this one, in one of several ways.
     pub(crate) fn differently(self, way: u64, size: usize) -> Call {
         let uneven = matches!(self.what, What::AllGatherUneven | What::AllToAllUneven | What::Barrier);
+        // What is only moved has no type.
+        let combines = matches!(self.what, What::AllReduce | What::ReduceScatter | What::Scan | What::Reduce);
         let other = match way {
             _ if uneven => Call::new(What::AllReduce, 5),
             0 => Call { count: self.count + 1, ..self },
-            1 => Call { is_float: !self.is_float, ..self },
-            2 if matches!(self.what, What::AllReduce | What::ReduceScatter | What::Scan | What::Reduce) => {
-                Call { maximum: !self.maximum, ..self }
-            }
+            1 if combines => Call { is_float: !self.is_float, ..self },
+            2 if combines => Call { maximum: !self.maximum, ..self },
             3 if matches!(self.what, What::Broadcast | What::Reduce) => {
                 Call { root: (self.root + 1) % size, ..self }
             }

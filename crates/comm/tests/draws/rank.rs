@@ -265,8 +265,8 @@ impl Rank {
             comm = comm.shrink().map_err(|error| self.failed(error))?;
             say(&Said::Shrunk { origins: comm.origins().to_vec(), at: now() });
             match self.calls_after_shrink(&mut comm) {
-                // One more was killed.
-                Err(Outcome::Failed(Error::Died { .. })) => {}
+                // One more was killed, whatever showed it.
+                Err(Outcome::Failed(_)) => {}
                 ended => return ended,
             }
         }

@@ -316,7 +316,7 @@ fn role(draw: &Draw, rank: usize, place: &str, proxy: Option<&Proxy>) -> Role {
         token: format!("the secret of draw {}", draw.seed),
         announced_port: proxy.map(|proxy| proxy.ports[rank]),
         meeting_limit: Duration::from_secs(if meets_all { 30 } else { 3 }),
-        deadline: if is_patient { Duration::from_secs(20) } else { Duration::from_millis(1500) },
+        deadline: if is_patient { Duration::from_secs(20) } else { Duration::from_millis(2500) },
         warn_after: if is_patient { Duration::from_secs(10) } else { Duration::from_millis(500) },
         holds,
         differs: (draw.kind == Kind::Mismatch && is_victim).then_some((round, draw.way % 7)),

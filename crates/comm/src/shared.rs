@@ -263,7 +263,7 @@ pub(crate) struct Noted<'a> {
     shared: &'a Shared,
     call: u32,
     step: Option<(u32, u32)>,
-    waiting: Waiting,
+    waiting: Cell<Waiting>,
     looks: Cell<u32>,
     began_ns: Cell<u64>,
 }
@@ -271,16 +271,26 @@ pub(crate) struct Noted<'a> {
 impl<'a> Noted<'a> {
     /// A wait in a call, at a lane's step, for something.
     pub(crate) fn new(shared: &'a Shared, call: u32, step: Option<(u32, u32)>, waiting: Waiting) -> Self {
-        Self { shared, call, step, waiting, looks: Cell::new(0), began_ns: Cell::new(0) }
+        Self { shared, call, step, waiting: Cell::new(waiting), looks: Cell::new(0), began_ns: Cell::new(0) }
+    }
+
+    /// It is this that is waited for just now, of several things.
+    pub(crate) fn is_for(&self, waiting: Waiting) {
+        self.waiting.set(waiting);
+    }
+
+    /// Whether it has taken so long that it should be known what it is for.
+    pub(crate) fn is_long(&self) -> bool {
+        self.looks.get().is_multiple_of(NOTED_LOOKS / 2) && self.looks.get() > 0
     }
 
     /// To be called at every look beyond spinning.
     #[cold]
     pub(crate) fn again(&self, waited: Duration) {
-        self.shared.crier.warn(self.call, waited, &self.waiting);
+        self.shared.crier.warn(self.call, waited, &self.waiting.get());
         self.looks.set(self.looks.get().saturating_add(1));
         if self.looks.get() == NOTED_LOOKS {
-            let began = self.shared.recorder.wait_begins(self.call, self.step, self.waiting);
+            let began = self.shared.recorder.wait_begins(self.call, self.step, self.waiting.get());
             self.began_ns.set(began);
         }
     }

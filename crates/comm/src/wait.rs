@@ -40,6 +40,8 @@ use crate::sync::{self, Edge, Ordering};
 const EAGER: u32 = 32;
 const SLICE_MIN: Duration = Duration::from_micros(50);
 const SLICE_MAX: Duration = Duration::from_millis(1);
+/// For so long a wait that nobody ends early looks again after the shortest slice.
+const BRISK: Duration = Duration::from_millis(20);
 
 /// How a rank waits, and the lines it shares with the ranks it waits for.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +61,13 @@ pub enum Rest<'a> {
     Socket(std::os::fd::BorrowedFd<'a>),
     /// Nothing but time.
     Time,
+}
+
+impl Rest<'_> {
+    /// Whether whatever is waited for ends the sleep. Sockets do not tell of lines.
+    fn wakes(self) -> bool {
+        matches!(self, Rest::Line(_))
+    }
 }
 
 /// How long each phase of a wait is.
@@ -236,7 +245,9 @@ impl<'a> Waiter<'a> {
                 sync::yield_now();
             } else {
                 self.sleep(on, seen, slice.min(left));
-                slice = (2 * slice).min(SLICE_MAX);
+                if on.wakes() || waited >= BRISK {
+                    slice = (2 * slice).min(SLICE_MAX);
+                }
             }
         }
     }

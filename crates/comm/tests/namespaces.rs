@@ -222,7 +222,6 @@ fn a_cable_that_is_plugged_in_again_in_time_is_no_error() {
 }
 
 #[test]
-#[ignore = "on a busy machine the end of a connection is noticed before the death, and told instead"]
 fn a_rank_killed_on_another_host_is_named() {
     if let Some(role) = Role::of_this_process() {
         return role.call_until_stopped();
@@ -240,7 +239,6 @@ fn a_rank_killed_on_another_host_is_named() {
 }
 
 #[test]
-#[ignore = "on a busy machine the end of a connection is noticed before the death, and told instead"]
 fn a_death_in_another_pid_namespace_is_noticed() {
     if let Some(role) = Role::of_this_process() {
         return role.call_until_stopped();

@@ -47,6 +47,7 @@ use crate::failure::{Reached, Reason, Unfinished, is_on_purpose, reached, take_b
 use crate::header::{Header, What, kind};
 use crate::kernels::Finish;
 use crate::layout::Layout;
+use crate::line::Poll;
 use crate::log::{self, Level, Subsystem};
 use crate::memory::SharedMemory;
 use crate::operation::{Arithmetic, Detail, Operation};
@@ -891,6 +892,8 @@ impl Communicator {
                 Some(code) => {
                     return (code.rank == rank && Reason::is(code, Reason::Died)).then_some(Reason::Died);
                 }
+                // It has left in good order.
+                None if self.shared.departures[rank as usize].poll(1, 0, 1) == Poll::Ready => return None,
                 None => std::thread::sleep(Duration::from_millis(1)),
             }
         }
@@ -907,7 +910,7 @@ const BARRIER: u32 = 1 << 31;
 const COMPARED_MAX: u32 = HEADERS as u32 / 2;
 
 /// How long it may take to hear that a rank has died whose memory is gone.
-const BURIAL_LIMIT: Duration = Duration::from_millis(500);
+const BURIAL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Waits until all ranks have entered the call, and learns from their headers what only they know: whether all buffers
 /// are symmetric, and how long the longest block is.

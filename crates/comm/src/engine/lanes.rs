@@ -103,6 +103,10 @@ impl State {
                     match (running, progress) {
                         (false, _) => Poll::Ready,
                         (true, Poll::Pending) if self.misses_one(run, ports).is_some() => Poll::Broken,
+                        (true, Poll::Pending) if noted.is_long() => {
+                            noted.is_for(self.stuck(run, ports).1);
+                            Poll::Pending
+                        }
                         (true, progress) => progress,
                     }
                 },

@@ -1,13 +1,14 @@
 //! What goes over a wire: frames, each a header and the payload of one message, or a header alone.
 //!
 //! ```text
-//! bytes   0       1..4   4..8   8..12      12..16      16..20   20..24   24..28     28..32
-//!         kind    0      fifo   sequence   signature   length   number   checksum   mark
+//! bytes   0      1   2..4    4..8   8..12      12..16      16..20   20..24   24..28     28..32
+//!         kind   0   check   fifo   sequence   signature   length   number   checksum   mark
 //! ```
 //!
 //! All numbers are little-endian. `sequence` numbers the messages of a FIFO and `number` the frames of a connection, so that
 //! one that is missing, doubled or moved is noticed; the checksum (CRC32C, of the header without it and of the payload) tells
-//! of any that was changed on its way. TCP's own checksum is 16 bits and ends at every network card that takes it over.
+//! of any that was changed on its way; `check` is one of the header alone, so that a length that was changed is not waited for.
+//! TCP's own checksum is 16 bits and ends at every network card that takes it over.
 //!
 //! On request frames are sealed instead: header and pieces of the payload one after the other, each with a tag in place of
 //! the checksum, under the keys that came out of the handshake.
@@ -46,18 +47,21 @@ impl Header {
         for (place, word) in bytes[4..].chunks_exact_mut(4).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
+        let check = check(&bytes);
+        bytes[2..4].copy_from_slice(&check);
         bytes
     }
 
     /// A header as it came; nothing if it is none.
     pub(super) fn unpack(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
         let word = |at: usize| bytes[at..].first_chunk::<4>().map_or(0, |four| u32::from_le_bytes(*four));
-        let kind = match bytes[..4] {
-            [1, 0, 0, 0] => Kind::Message,
-            [2, 0, 0, 0] => Kind::Released,
+        let kind = match bytes[..2] {
+            [1, 0] => Kind::Message,
+            [2, 0] => Kind::Released,
             _ => return None,
         };
-        (word(28) == MARK).then(|| Header {
+        let is_whole = bytes[2..4] == check(bytes);
+        (is_whole && word(28) == MARK).then(|| Header {
             kind,
             fifo: word(4),
             sequence: word(8),
@@ -73,6 +77,12 @@ impl Header {
         let header = Header { checksum: 0, ..*self }.pack();
         crc32c::crc32c_append(crc32c::crc32c(&header), payload)
     }
+}
+
+/// Of a header, but for the two bytes that hold it.
+fn check(bytes: &[u8; HEADER_BYTES]) -> [u8; 2] {
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&bytes[..2]), &bytes[4..]);
+    [sum as u8, (sum >> 8) as u8]
 }
 
 #[cfg(test)]
@@ -112,6 +122,11 @@ mod tests {
             let mut changed = packed;
             changed[bit / 8] ^= 1 << (bit % 8);
             assert!(!is_right(&changed, &payload), "bit {bit} of the header");
+            assert_eq!(
+                Header::unpack(&changed),
+                None,
+                "bit {bit} of the header, before the payload has come"
+            );
         }
         for bit in 0..payload.len() * 8 {
             let mut changed = payload.clone();

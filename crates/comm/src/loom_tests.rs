@@ -44,6 +44,7 @@ fn until_ready(mut poll: impl FnMut() -> Poll) {
         Poll::Pending => false,
         Poll::Ready => true,
         Poll::Mismatch { found } => panic!("found {found:#x}"),
+        Poll::Broken => panic!("nothing here breaks"),
     });
 }
 
@@ -57,6 +58,7 @@ fn is_seen(mut poll: impl FnMut() -> Poll) -> bool {
         }
         Poll::Ready => true,
         Poll::Mismatch { found } => panic!("found {found:#x}"),
+        Poll::Broken => panic!("nothing here breaks"),
     })
 }
 

@@ -24,9 +24,7 @@ pub(crate) use std::{
     thread::yield_now,
 };
 
-#[cfg(not(loom))]
-pub(crate) use pause::sleep_on;
-pub(crate) use pause::{sleep, sleep_while, wake_all};
+pub(crate) use pause::{sleep, sleep_on, sleep_while, wake_all};
 
 /// One kind of hand-over from a writer to its readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +153,10 @@ mod pause {
     // Also what a sleep is that ends at once: loom has no clock, and all that matters is that others may run.
     pub(crate) fn sleep_while(_word: &AtomicU64, _seen: u32, _time: Duration) {
         yield_now();
+    }
+
+    pub(crate) fn sleep_on(_watched: std::os::fd::BorrowedFd<'_>, time: Duration) {
+        sleep(time);
     }
 
     pub(crate) fn wake_all(_word: &AtomicU64) {}

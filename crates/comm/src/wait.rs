@@ -57,7 +57,6 @@ pub enum Rest<'a> {
     /// The line whose change ends it.
     Line(&'a Line),
     /// Something that becomes readable when it may be over.
-    #[cfg(not(loom))]
     Socket(std::os::fd::BorrowedFd<'a>),
     /// Nothing but time.
     Time,
@@ -256,7 +255,6 @@ impl<'a> Waiter<'a> {
         // Relaxed: a count that is seen late is a wake that is lost, which the slice bounds.
         match on {
             Rest::Time => sync::sleep(time),
-            #[cfg(not(loom))]
             Rest::Socket(socket) => sync::sleep_on(socket, time),
             Rest::Line(line) => {
                 self.sleepers.flag().fetch_add(1, Ordering::Relaxed);

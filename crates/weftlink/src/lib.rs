@@ -18,15 +18,15 @@
 //!   `docs/async.md` tells what there is to know.
 //! - [`plan`] describes, proves and interprets what moves when; `examples/03-own-plan.rs` writes an algorithm in a few
 //!   lines, has it proved and runs it.
-//! - [`FlightRecorder`] and [`Counters`] tell what a rank did and waits for, [`why`] merges what all ranks recorded, [`knobs`]
-//!   are the settings in the environment.
+//! - [`FlightRecorder`] and [`Counters`] tell what a rank did and waits for, [`why`] merges what all ranks recorded,
+//!   [`attach`] reads it from processes that hang, [`knobs`] are the settings in the environment.
 //! - [`fabric`] describes what is wired to what, and how fast.
 
 pub use weftlink_comm::{
     Background, Buffers, Communicator, Counters, Data, DataType, Done, Ended, Error, FlightRecorder, Group,
     Handle, Operation, Options, OwnedBuffers, OwnedOperation, OwnedRequest, Part, PartMut, PlanId,
     RawBuffers, RawHandle, RawRequest, ReadOnly, Record, Reduction, Request, Scope, ScopedHandle, Window,
-    bootstrap, knobs, on_threads, recorder, why,
+    attach, bootstrap, knobs, on_threads, recorder, why,
 };
 pub use weftlink_fabric as fabric;
 pub use weftlink_plan as plan;

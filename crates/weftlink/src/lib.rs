@@ -13,7 +13,7 @@
 //! ```
 //!
 //! - [`Communicator`] runs collectives between ranks: threads ([`on_threads`]) or processes ([`bootstrap`]).
-//!   `examples/01-all-reduce.rs` and `examples/02-processes.rs` show both.
+//!   `examples/01-all-reduce.rs` and `examples/02-processes.rs` show both, `examples/05-job.rs` a rank that a launcher starts.
 //! - [`Background`] makes calls on a thread of its own while the caller computes; `examples/04-overlap.rs` shows it, and
 //!   `docs/async.md` tells what there is to know.
 //! - [`plan`] describes, proves and interprets what moves when; `examples/03-own-plan.rs` writes an algorithm in a few

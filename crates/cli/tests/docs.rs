@@ -12,7 +12,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{assert_current, root, scratch, shell};
+use common::{assert_current, example, root, scratch, shell};
 
 /// Commands that are shown but not run here, and why.
 const SKIPPED: [(&str, &str); 7] = [
@@ -24,6 +24,9 @@ const SKIPPED: [(&str, &str); 7] = [
     ("git clone", "needs the network"),
     ("nvidia-smi", "needs a GPU"),
 ];
+
+/// Where people find the examples they have built.
+const EXAMPLES: &str = "target/release/examples/";
 
 /// Systems that documents show a picture of, as docs/img/NAME.svg.
 const PICTURES: [&str; 2] = ["hgx-h100", "dgx-1-v100"];
@@ -112,6 +115,14 @@ fn transcript(folder: &Path, command: &str) -> Vec<String> {
     let command = match command.strip_prefix("cargo run --release --") {
         Some(arguments) => format!("weft{arguments}"),
         None => command.to_owned(),
+    };
+    // Examples are where this test has them.
+    let command = match command.split_once(EXAMPLES) {
+        Some((before, after)) => {
+            let (name, rest) = after.split_at(after.find([' ', '\'', ';']).unwrap_or(after.len()));
+            format!("{before}{}{rest}", example(name).display())
+        }
+        None => command,
     };
     let outcome = shell(folder, &format!("{{ {command}\n}} 2>&1"));
     let mut lines: Vec<String> =

@@ -10,6 +10,7 @@
 //!
 //! Unsafe code is denied in this crate but in the modules that say why they need it; UNSAFE.md lists them.
 
+pub mod attach;
 mod available;
 mod background;
 pub mod bootstrap;

@@ -13,20 +13,20 @@
 //! ```
 //!
 //! - [`Communicator`] runs collectives between ranks: threads ([`on_threads`]) or processes ([`bootstrap`]).
-//!   `examples/01-all-reduce.rs` and `examples/02-processes.rs` show both.
+//!   `examples/01-all-reduce.rs` and `examples/02-processes.rs` show both, `examples/05-job.rs` a rank that a launcher starts.
 //! - [`Background`] makes calls on a thread of its own while the caller computes; `examples/04-overlap.rs` shows it, and
 //!   `docs/async.md` tells what there is to know.
 //! - [`plan`] describes, proves and interprets what moves when; `examples/03-own-plan.rs` writes an algorithm in a few
 //!   lines, has it proved and runs it.
-//! - [`FlightRecorder`] and [`Counters`] tell what a rank did and waits for, [`why`] merges what all ranks recorded, [`knobs`]
-//!   are the settings in the environment.
+//! - [`FlightRecorder`] and [`Counters`] tell what a rank did and waits for, [`why`] merges what all ranks recorded,
+//!   [`attach`] reads it from processes that hang, [`knobs`] are the settings in the environment.
 //! - [`fabric`] describes what is wired to what, and how fast.
 
 pub use weftlink_comm::{
     Background, Buffers, Communicator, Counters, Data, DataType, Done, Ended, Error, FlightRecorder, Group,
     Handle, Operation, Options, OwnedBuffers, OwnedOperation, OwnedRequest, Part, PartMut, PlanId,
     RawBuffers, RawHandle, RawRequest, ReadOnly, Record, Reduction, Request, Scope, ScopedHandle, Window,
-    bootstrap, knobs, on_threads, recorder, why,
+    attach, bootstrap, knobs, on_threads, recorder, why,
 };
 pub use weftlink_fabric as fabric;
 pub use weftlink_plan as plan;

@@ -25,7 +25,7 @@ Examples:
 Ranks are told who they are as torchrun tells them (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...) and where Weft's \
 communicators meet (WEFT_RENDEZVOUS, WEFT_SECRET). Their standard input is empty.
 
-When one fails, the others get SIGTERM and after --grace SIGKILL. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; a \
+When one fails, the others have a second to notice, then they get SIGTERM and after --grace SIGKILL. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; a \
 second Ctrl-C kills.
 
 Exit code: 0 if all ranks ended with 0; that of the rank that failed first, or 128 and the number of the signal that killed it; \

@@ -23,6 +23,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_pro
 use weftlink_probe::{Closeness, Folder, Share, cores, cpu_ranges, divide};
 
 use super::args::Bind;
+use super::ends::{Awaited, Ends};
 use super::limits;
 use super::program;
 use super::pump;
@@ -153,6 +154,8 @@ impl Ranks {
         let files =
             start.files_limit.or(files).map_or(limits::UNCHANGED.to_owned(), |limit| limit.to_string());
         let weft = std::env::current_exe().context("cannot tell where this program is")?;
+        // Without it only the order of ends that follow each other closely is less certain.
+        let mut ends = Ends::new(start.ranks.len()).ok();
         for (index, one) in start.ranks.iter().enumerate() {
             let share = shares.as_ref().map(|shares| &shares[index]);
             let mut command = Command::new(&weft);
@@ -186,7 +189,8 @@ impl Ranks {
             });
             events.tell(&Event::Started { rank: one.rank, pid, binding });
             let pipes = out.zip(err).ok_or_else(|| anyhow!("rank {} was started without pipes", one.rank))?;
-            watch(index, one, pid, pipes, start.by_lines, events, sender)?;
+            let awaited = ends.as_mut().and_then(|ends| ends.of(index, pid));
+            watch(index, one, (pid, awaited), pipes, start.by_lines, events, sender)?;
         }
         Ok(())
     }
@@ -261,7 +265,7 @@ impl Drop for Ranks {
 fn watch(
     index: usize,
     one: &RankStart,
-    pid: u32,
+    (pid, awaited): (u32, Option<Awaited>),
     (out, err): (impl Read + Send + 'static, impl Read + Send + 'static),
     by_lines: bool,
     events: &Events,
@@ -285,8 +289,9 @@ fn watch(
     drop(closed);
     let sender = sender.clone();
     thread().spawn(move || {
+        let at = awaited.and_then(|awaited| awaited.wait());
         let end = await_end(pid);
-        let at = Instant::now();
+        let at = at.unwrap_or_else(Instant::now);
         // Disconnected when both streams have ended.
         let _ = ends.recv_timeout(LAST_WORDS);
         let _ = sender.send(Happening::Ended { index, end, at });

@@ -2,7 +2,7 @@
 //!
 //! First every helper says that it is ready, so that no rank runs before all hosts are reached; then all get their orders.
 //! When a rank fails, a host is lost or time is up, all are told to stop; helpers that do not manage that in time are
-//! killed. Every wait here has a bound but one: for ranks that run, unless --timeout gives one.
+//! killed. Ranks that wait for one that failed have a moment before, since they can say what they were at. Every wait here has a bound but one: for ranks that run, unless --timeout gives one.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -20,6 +20,8 @@ use super::{report, secret};
 
 /// How long a host may take to answer.
 const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How long ranks may go on when one has failed, to notice it and say so; not longer than the grace.
+const NOTICE_WITHIN: Duration = Duration::from_secs(1);
 /// How long helpers may take to stop, after the grace of their ranks.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 /// Pieces of output that wait to be printed: a few megabytes at most.
@@ -83,6 +85,7 @@ pub(super) fn attempt(
         records: (0..job.size).map(|rank| Record { host: host_of(rank), ..Record::default() }).collect(),
         cause: None,
         started: false,
+        stop_at: None,
         kill_at: None,
         printer,
     };
@@ -118,6 +121,8 @@ struct Running<'j> {
     records: Vec<Record>,
     cause: Option<Cause>,
     started: bool,
+    /// When ranks are told to stop, until they are.
+    stop_at: Option<Instant>,
     /// When helpers that have been told to stop are killed.
     kill_at: Option<Instant>,
     printer: &'j mut Printer,
@@ -144,7 +149,7 @@ impl Running<'_> {
             let ready = Some(ready_by).filter(|_| !self.started);
             let wake = match self.cause {
                 None => [ready, deadline].into_iter().flatten().min(),
-                Some(_) => self.kill_at,
+                Some(_) => self.stop_at.or(self.kill_at),
             };
             let next = match wake {
                 Some(at) => heard.recv_timeout(at.saturating_duration_since(Instant::now())),
@@ -256,7 +261,9 @@ impl Running<'_> {
 
     fn time_is_up(&mut self, ready_by: Instant, deadline: Option<Instant>) {
         let now = Instant::now();
-        if self.cause.is_some() {
+        if self.stop_at.is_some() {
+            self.stop();
+        } else if self.cause.is_some() {
             // Told to stop, and did not: what they have started ends with them, or when they notice that we are gone.
             for (host, helper) in self.helpers.iter_mut().enumerate().filter(|(_, helper)| !helper.closed) {
                 eprintln!(
@@ -282,9 +289,13 @@ impl Running<'_> {
         if self.cause.is_some() {
             return;
         }
+        let is_noticed = matches!(cause, Cause::Rank(_));
         self.cause = Some(cause);
-        self.kill_at = Some(Instant::now() + self.job.grace + STOP_WITHIN);
-        self.attending.tell(&Order::Stop);
+        if is_noticed {
+            self.stop_at = Some(Instant::now() + NOTICE_WITHIN.min(self.job.grace));
+            return;
+        }
+        self.stop();
         if !self.started {
             // There are no ranks yet, and a remote shell may be waiting for a host that does not answer.
             for (host, helper) in self.helpers.iter_mut().enumerate() {
@@ -292,6 +303,13 @@ impl Running<'_> {
                 helper.kill();
             }
         }
+    }
+
+    /// Tells all to stop.
+    fn stop(&mut self) {
+        self.stop_at = None;
+        self.kill_at = Some(Instant::now() + self.job.grace + STOP_WITHIN);
+        self.attending.tell(&Order::Stop);
     }
 
     /// Events of several ranks may arrive in another order than they happened.

@@ -10,6 +10,7 @@
 //! Deliberately absent: what a rank starts in a session of its own (a daemon) is let go.
 
 mod args;
+mod ends;
 mod environment;
 mod helpers;
 mod host;

@@ -20,6 +20,14 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
     folder
 }
 
+/// An example, which Cargo puts into the folder `examples` beside the command.
+pub(crate) fn example(name: &str) -> PathBuf {
+    let built = Path::new(env!("CARGO_BIN_EXE_weft")).with_file_name("examples").join(name);
+    let shown = built.display();
+    assert!(built.exists(), "{shown} is not there: `cargo build -p weftlink --examples` builds it");
+    built
+}
+
 /// What a command printed, and how it ended.
 pub(crate) struct Outcome {
     pub(crate) output: String,

@@ -10,7 +10,7 @@ use super::record::{Process, Record, RecordError};
 use crate::log;
 use crate::memory::SharedMemory;
 
-const PREFIX: &str = "weft-record-";
+pub(crate) const PREFIX: &str = "weft-record-";
 /// A record of the most calls there can be is a quarter of this.
 const BYTES_MAX: u64 = 64 << 20;
 /// More files than this are not looked at.
@@ -86,7 +86,8 @@ pub fn read_folder(folder: &Path) -> io::Result<Found> {
     for name in names {
         match read_file(&folder.join(&name)) {
             Ok(mut record) => {
-                record.process = process_of(&record);
+                // What was known elsewhere when it was written is all there is to know of other hosts.
+                record.process = process_of(&record).or(record.process);
                 // Memory of a process that runs is as it is now.
                 if record.process.is_some_and(|process| process != Process::Gone) && record.taken_ns.is_none()
                 {
@@ -122,7 +123,7 @@ pub(super) fn process() -> (u64, u64) {
 }
 
 /// How the process of a record is, if that can be told from here.
-fn process_of(record: &Record) -> Option<Process> {
+pub(crate) fn process_of(record: &Record) -> Option<Process> {
     let from_here = record.host == log::host()
         && record.pid_namespace != 0
         && record.process_start != 0
@@ -140,7 +141,7 @@ fn namespace() -> Option<u64> {
 }
 
 /// How a process is, and when it started.
-fn stat_of(pid: &str) -> Option<(Process, u64)> {
+pub(crate) fn stat_of(pid: &str) -> Option<(Process, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // Behind the name, which may hold anything, are the state and then numbers; the start is the 22nd field of all.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();

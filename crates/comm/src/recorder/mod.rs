@@ -8,6 +8,8 @@
 //! three stores when it ends; all else is written where a call is prepared, waits long or fails. Small calls do not read the
 //! clock at their end: when the next one began is near enough.
 //!
+//! Without files it lies in memory that others find in the process ([`crate::attach`]).
+//!
 //! Files: with `WEFT_RECORD_DIR` the memory is a file there, `weft-record-JOB-rankN.ring`, from the start. A communicator
 //! that is dropped in peace takes its file away; one that has failed leaves `weft-record-JOB-rankN.json` in its place; one
 //! whose process was killed leaves the file as it is.
@@ -41,6 +43,8 @@ use crate::log;
 use crate::sync::Ordering;
 pub(crate) use clock::now_ns;
 use clock::{Anchor, Clock};
+pub(crate) use folder::{PREFIX, process_of, stat_of};
+pub(crate) use ring::{CAPACITY_MAX, MAGIC, NAME, bytes_of};
 use ring::{CallSlot, Ring};
 
 /// The writing end, which belongs to the thread that makes the calls.
@@ -140,6 +144,11 @@ impl Recorder {
                     None
                 }
             }
+        });
+        let ring = ring.or_else(|| {
+            let told =
+                |error: &_| log::info!(Fault, who.rank, "`weft why --attach` will not find it: {error}");
+            Ring::in_memfd(capacity).inspect_err(told).ok()
         });
         let ring = Arc::new(ring.unwrap_or_else(|| Ring::on_heap(capacity)));
         let mut recorder = Self {
@@ -362,6 +371,10 @@ impl Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         let (head, failed) = (self.ring.head, self.has_failed());
+        // A process that was forked has the same memory and file, and is not this rank.
+        if head.pid.load(Ordering::Relaxed) != u64::from(std::process::id()) {
+            return;
+        }
         if !failed {
             head.state.store(ring::RANK_LEFT, crate::sync::Edge::Record.release());
         }

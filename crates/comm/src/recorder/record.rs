@@ -51,12 +51,13 @@ pub struct Record {
     /// Its last calls, the oldest first.
     pub calls: Vec<CallRecord>,
     /// How its process is, if whoever read this could tell.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
 }
 
 /// How a process is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Process {
     /// It runs, or sleeps.
     Runs,
@@ -173,10 +174,22 @@ impl Record {
         }
     }
 
+    /// Reads three copies of a recorder's memory, made one after another while its rank may have written.
+    pub(crate) fn of_copies(copies: [&[u8]; 3], taken_ns: u64) -> Result<Record, RecordError> {
+        let ring = Ring::of_copies(copies);
+        let ring = ring.ok_or_else(|| RecordError::Unreadable("it changed while it was read".to_owned()))?;
+        Record::of(&ring, Some(taken_ns)).checked()
+    }
+
     /// As JSON.
     pub fn to_json(&self) -> String {
         // Strings, numbers and lists of them cannot fail to be written.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// Writes it into a folder, as `weft-record-JOB-rankN.json`, and tells where.
+    pub fn dump(&self, folder: &std::path::Path) -> std::io::Result<std::path::PathBuf> {
+        super::folder::dump(self, folder)
     }
 
     /// The number of the last call, if there was any.

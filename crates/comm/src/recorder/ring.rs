@@ -6,22 +6,29 @@
 //! calls [n]           which call, which description, when: written by every call
 //! ```
 //!
-//! It lies on the heap or, with `WEFT_RECORD_DIR`, in a file that is mapped, which outlives the process however it ends. One
-//! thread at a time writes, the one that makes the calls; any may read, also in another process ([`super::slot`] says why
-//! that is sound). Bytes of a file are read by the same code, so nothing in here is trusted: any bits are a ring.
+//! It lies in a memfd, by whose name others find it in the process ([`crate::attach`]), or, with `WEFT_RECORD_DIR`, in a file
+//! that is mapped, which outlives the process however it ends. Where there is neither, it lies on the heap. One thread at
+//! a time writes, the one that makes the calls; any may read, also in another process ([`super::slot`] says why that is
+//! sound). Bytes of a file are read by the same code, so nothing in here is trusted: any bits are a ring.
 //!
 //! There are as many descriptions as calls, and one is written at most once a call. So a call that is still there has a
 //! description that is still there; it says of which call it was the first, and what is older is not believed.
 
 #![allow(unsafe_code)] // Parts of the memory as what they are.
 
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::process::{Resource, getrlimit};
+
 use super::slot::Slot;
 use crate::line::Line;
-use crate::memory::SharedMemory;
+use crate::memory::{MemoryError, SharedMemory};
 use crate::sync::{AtomicU64, Edge, Ordering};
 
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"weftring");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"weftring");
 pub(super) const VERSION: u64 = 1;
+/// What the memory is called among the mappings of a process.
+pub(crate) const NAME: &str = "weft: record";
 /// Plans whose names are kept.
 pub(super) const PLANS_MAX: usize = 64;
 /// Collectives, windows and plans that are loaded.
@@ -137,6 +144,7 @@ pub(super) struct Ring {
 enum Memory {
     Heap(Vec<Line>),
     File(SharedMemory),
+    Shared(SharedMemory, Option<OwnedFd>),
 }
 
 const LINE: usize = 64;
@@ -145,7 +153,7 @@ const LINE: usize = 64;
 const HEAD_BYTES: usize = size_of::<Head>().next_multiple_of(LINE);
 
 /// The bytes of a ring for so many calls.
-pub(super) fn bytes_of(capacity: usize) -> usize {
+pub(crate) fn bytes_of(capacity: usize) -> usize {
     HEAD_BYTES + capacity * (size_of::<DescriptionSlot>() + size_of::<CallSlot>())
 }
 
@@ -157,6 +165,19 @@ impl Ring {
         let base = lines.as_ptr().cast();
         // SAFETY: so many lines are as many bytes, of atomics, at a line's boundary; the vector is kept and never grows.
         unsafe { Self::at(base, capacity, Memory::Heap(lines)) }
+    }
+
+    /// Zeroed memory of this process that can be found by its name.
+    ///
+    /// The kernel lets any process of the same user read it through its descriptor, even where only a debugger's rights
+    /// give access to memory, so that is kept open as long as descriptors are not short.
+    pub(super) fn in_memfd(capacity: usize) -> Result<Self, MemoryError> {
+        let (memory, descriptor) = SharedMemory::create(NAME, bytes_of(capacity))?;
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let is_plenty = u64::try_from(descriptor.as_raw_fd()).is_ok_and(|number| number < limit / 2);
+        let base = memory.as_ptr().cast_const();
+        // SAFETY: so many bytes are mapped, at a page's boundary, and any bits are atomics; the mapping is kept.
+        Ok(unsafe { Self::at(base, capacity, Memory::Shared(memory, is_plenty.then_some(descriptor))) })
     }
 
     /// A mapping of at least so many bytes.
@@ -191,6 +212,35 @@ impl Ring {
             }
             line.flag().store(words[0], Ordering::Relaxed);
             line.write_payload(&words[1..]);
+        }
+        Some(ring)
+    }
+
+    /// A ring that was copied while it was written: what is in the middle one of three copies, made one after another,
+    /// as far as tags in the others say that it is whole. Nothing if these are not of one ring.
+    pub(super) fn of_copies(copies: [&[u8]; 3]) -> Option<Self> {
+        let [before, ring, after] = copies.map(Self::of_bytes);
+        let (before, ring, after) = (before?, ring?, after?);
+        let is_one = |other: &Self| {
+            let job = |ring: &Self| ring.head.job.load(Ordering::Relaxed);
+            other.calls.len() == ring.calls.len() && job(other) == job(&ring)
+        };
+        if !is_one(&before) || !is_one(&after) {
+            return None;
+        }
+        // An error is written before the state that says so.
+        ring.head.state.store(before.head.state.load(Ordering::Relaxed), Ordering::Relaxed);
+        let (first, head, last) = (before.head, ring.head, after.head);
+        head.first_anchor.settle(&first.first_anchor, &last.first_anchor);
+        head.last_anchor.settle(&first.last_anchor, &last.last_anchor);
+        head.waiting.settle(&first.waiting, &last.waiting);
+        for ((before, slot), after) in
+            before.descriptions.iter().zip(ring.descriptions).zip(after.descriptions)
+        {
+            slot.settle(before, after);
+        }
+        for ((before, slot), after) in before.calls.iter().zip(ring.calls).zip(after.calls) {
+            slot.settle(before, after);
         }
         Some(ring)
     }
@@ -238,6 +288,30 @@ mod tests {
         assert_eq!(ring.head.host.read(), "x".repeat(63));
         ring.head.host.write("short");
         assert_eq!(ring.head.host.read(), "short");
+    }
+
+    #[test]
+    fn copies_of_different_rings_are_none() {
+        let bytes = |job: u64, capacity: u64| {
+            let mut bytes = vec![0; bytes_of(capacity as usize)];
+            for (at, word) in [MAGIC, VERSION, capacity, 0, 2, 1, job].into_iter().enumerate() {
+                bytes[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
+            }
+            bytes
+        };
+        let (one, other, longer) = (bytes(1, 16), bytes(2, 16), bytes(1, 32));
+        assert!(Ring::of_copies([&one, &one, &one]).is_some());
+        assert!(Ring::of_copies([&one, &one, &other]).is_none());
+        assert!(Ring::of_copies([&longer, &one, &one]).is_none());
+        assert!(Ring::of_copies([&one, b"", &one]).is_none());
+    }
+
+    #[test]
+    fn memory_of_its_own_is_found_by_its_name() {
+        let ring = Ring::in_memfd(16).unwrap();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let address = format!("{:x}-", (ring.head as *const Head) as usize);
+        assert!(maps.lines().any(|line| line.starts_with(&address) && line.contains(NAME)), "{maps}");
     }
 
     #[test]

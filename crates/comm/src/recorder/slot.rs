@@ -64,6 +64,13 @@ impl<const VALUES: usize> Slot<VALUES> {
         self.values[at].store(value, Edge::Record.release());
     }
 
+    /// Makes a copy of a slot what [`Slot::read`] would have made of the slot itself: `before` and `after` are copies that
+    /// were made earlier and later, and the tag holds if it is theirs.
+    pub(crate) fn settle(&self, before: &Self, after: &Self) {
+        let [first, second] = [before, after].map(|copy| copy.tag.load(Ordering::Relaxed));
+        self.retag(if first == second { first } else { 0 });
+    }
+
     /// The tag and its values, unless there are none or they are being written.
     pub(crate) fn read(&self) -> Option<(u64, [u64; VALUES])> {
         for _ in 0..TRIES_MAX {
@@ -84,6 +91,23 @@ impl<const VALUES: usize> Slot<VALUES> {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_holds_if_the_tag_stayed() {
+        let copy = |tag: u64, value: u64| {
+            let slot = Slot::<1>::new();
+            slot.write(tag, [value]);
+            slot
+        };
+        for (before, after, wanted) in [(4, 4, Some((4, [7]))), (4, 5, None), (0, 5, None), (0, 0, None)] {
+            // Whatever tag was copied along with the values, it says nothing of when.
+            for between in [0, 4, 5] {
+                let slot = copy(between, 7);
+                slot.settle(&copy(before, 6), &copy(after, 8));
+                assert_eq!(slot.read(), wanted);
+            }
+        }
+    }
 
     #[test]
     fn what_is_read_under_a_tag_was_written_under_it() {

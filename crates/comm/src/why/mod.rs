@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 pub use late::Lateness;
+pub use sentences::named as ranks_in_words;
 
 use crate::line::distance;
 use crate::recorder::{CallRecord, CallState, Process, RankState, Record};

@@ -301,7 +301,7 @@ fn straggler(late: &[Lateness]) -> Option<String> {
 }
 
 /// `rank 3`, `ranks 0 and 1`, `ranks 0 to 5, 7 and 9`.
-pub(super) fn named(ranks: &[u32]) -> String {
+pub fn named(ranks: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for &rank in ranks {
         match runs.last_mut() {

@@ -1,7 +1,9 @@
 //! `weft why`: what everybody was waiting for, from the flight recorders of all ranks.
 
+mod live;
+
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use serde_json::json;
@@ -14,24 +16,52 @@ use crate::{Failure, counted};
 /// What everybody was waiting for: the flight recorders of all ranks, merged
 ///
 /// Ranks whose environment has WEFT_RECORD_DIR=DIR leave their records there when they fail or are killed. Copy those of
-/// other hosts into one folder.
+/// other hosts into one folder. A job that runs, or hangs, is asked with --attach, and does not notice.
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  weft why records                         what happened, from the files in a folder
+  weft why --attach mine                   a job on this host, by its name: weft run --name mine ...
+  weft why --attach 4711                   by the process of a rank, or of weft run
+  weft why --attach 3f9a1c2b77d0           by the number of a communicator, as it is shown here
+  weft why --attach mine --dump records    and write files: `weft why records` merges those of all hosts
+
+Exit code 0 is fine, 1 something is wrong with the job, 2 it could not be looked at.")]
 pub(crate) struct Args {
     /// Where the records are
-    #[arg(value_name = "DIR")]
-    folder: PathBuf,
+    #[arg(value_name = "DIR", required_unless_present = "attach", conflicts_with = "attach")]
+    folder: Option<PathBuf>,
+    /// Ask a job of this host that runs or hangs: the process of a rank or of `weft run`, a name (WEFT_JOB), or a number
+    #[arg(long, value_name = "JOB")]
+    attach: Option<String>,
+    /// Also write what was found into a folder, as files
+    #[arg(long, value_name = "DIR")]
+    dump: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let folder = args.folder.display();
-    let found = read_folder(&args.folder)
-        .map_err(|error| Failure::misuse(anyhow!(error).context(format!("cannot read {folder}"))))?;
+    match (&args.attach, &args.folder) {
+        // Clap does not ask for what another argument excludes.
+        (None, _) if args.dump.is_some() => {
+            Err(Failure::misuse(anyhow!("--dump writes what --attach finds; say which job that is")))
+        }
+        (Some(job), _) => live::run(job, args.dump.as_deref(), args.json),
+        (None, Some(folder)) => left_behind(folder, args.json),
+        (None, None) => Err(Failure::misuse(anyhow!("say where the records are, or --attach to which job"))),
+    }
+}
+
+fn left_behind(folder: &Path, json: bool) -> Result<(), Failure> {
+    let found = read_folder(folder).map_err(|error| {
+        Failure::misuse(anyhow!(error).context(format!("cannot read {}", folder.display())))
+    })?;
+    let folder = folder.display();
     let why = explain(&found.records);
     let is_wrong = why.jobs.iter().any(|job| job.is_wrong);
-    if args.json {
+    if json {
         let passed_over: Vec<_> =
             found.passed_over.iter().map(|(file, why)| json!({ "file": file, "why": why })).collect();
         crate::print_json(&json!({ "jobs": why.jobs, "passed_over": passed_over }))?;

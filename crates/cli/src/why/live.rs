@@ -1,0 +1,93 @@
+//! `weft why --attach JOB`: a job that runs or hangs.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::anyhow;
+use serde_json::json;
+use weftlink_comm::attach::{Attached, Silent, attach};
+use weftlink_comm::why::{Job, explain, ranks_in_words};
+
+use crate::{Failure, counted};
+
+pub(super) fn run(job: &str, dump: Option<&Path>, json: bool) -> Result<(), Failure> {
+    let found = attach(job).map_err(Failure::misuse)?;
+    let why = explain(&found.records);
+    let mut files = Vec::new();
+    for record in dump.map_or(&[][..], |_| &found.records) {
+        let folder = dump.unwrap_or(Path::new("."));
+        let path = record.dump(folder).map_err(|error| {
+            Failure::finding(anyhow!(error).context(format!("cannot write into {}", folder.display())))
+        })?;
+        files.push(path.display().to_string());
+    }
+    if json {
+        let elsewhere: Vec<_> = why.jobs.iter().filter_map(|job| elsewhere(job, &why.jobs, &found)).collect();
+        crate::print_json(&json!({
+            "jobs": why.jobs,
+            "silent": found.silent,
+            "refused": found.refused,
+            "elsewhere": elsewhere
+                .iter()
+                .map(|(job, ranks)| json!({ "job": job, "ranks": ranks, "command": command(job) }))
+                .collect::<Vec<_>>(),
+            "files": files,
+        }))?;
+    } else {
+        print(&mut io::stdout().lock(), &found, &why.jobs, dump, files.len())?;
+    }
+    io::stdout().flush()?;
+    let is_fine = why.jobs.iter().all(|job| !job.is_wrong)
+        && !why.jobs.is_empty()
+        && found.silent.is_empty()
+        && found.refused.is_empty();
+    if is_fine { Ok(()) } else { Err(Failure::Found) }
+}
+
+fn print(
+    out: &mut impl Write,
+    found: &Attached,
+    jobs: &[Job],
+    dump: Option<&Path>,
+    files: usize,
+) -> io::Result<()> {
+    for job in jobs {
+        super::print(out, job)?;
+    }
+    for Silent { rank, pid, is_stopped } in &found.silent {
+        let stopped = if *is_stopped { "is stopped, and " } else { "" };
+        writeln!(
+            out,
+            "Rank {rank} (pid {pid}) {stopped}has no communicator: it has not met the others, or has dropped it."
+        )?;
+    }
+    for refused in &found.refused {
+        writeln!(out, "Process {} could not be read: {}.", refused.pid, refused.why)?;
+    }
+    for (job, ranks) in jobs.iter().filter_map(|job| elsewhere(job, jobs, found)) {
+        let (ranks, command) = (ranks_in_words(&ranks), command(job));
+        writeln!(
+            out,
+            "Not found on this host: {ranks} of job {job}. If it has other hosts, `{command}` on each, here too, \
+             then `weft why DIR` on the files of all."
+        )?;
+    }
+    if let Some(folder) = dump {
+        writeln!(out, "Wrote {} into {}.", counted(files, "record"), folder.display())?;
+    }
+    Ok(())
+}
+
+/// Ranks of a communicator that were not found on this host. Launchers number ranks as the largest communicator does, so
+/// one of its ranks that is silent is not elsewhere.
+fn elsewhere<'a>(job: &'a Job, jobs: &[Job], found: &Attached) -> Option<(&'a str, Vec<u32>)> {
+    let is_largest = jobs.iter().all(|other| other.size <= job.size);
+    let is_here = |rank: u32| is_largest && found.silent.iter().any(|silent| silent.rank == rank);
+    let ranks: Vec<u32> = job.missing.iter().copied().filter(|rank| !is_here(*rank)).collect();
+    (!ranks.is_empty()).then_some((job.job.as_str(), ranks))
+}
+
+/// What collects the records of a host.
+fn command(job: &str) -> String {
+    format!("weft why --attach {job} --dump DIR")
+}

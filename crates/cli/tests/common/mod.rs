@@ -45,6 +45,9 @@ pub(crate) fn shell(folder: &Path, command: &str) -> Outcome {
         .current_dir(folder)
         .env("PATH", path.unwrap())
         .env_remove("WEFT_DEBUG")
+        // `weft run` hands on what is set for Weft, these too.
+        .env_remove("WEFT_SHARED")
+        .env_remove("WEFT_BLESS")
         .stdin(Stdio::null())
         .output()
         .unwrap();

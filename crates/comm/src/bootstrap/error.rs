@@ -111,7 +111,7 @@ pub enum BootstrapError {
         purpose: String,
     },
     /// A rank's process has ended, or its host has: look there.
-    #[error("rank {rank} ({}pid {pid}) died", if host.is_empty() { String::new() } else { format!("host {host}, ") })]
+    #[error("{} died", person(*rank, host, *pid))]
     Died {
         /// Who.
         rank: usize,
@@ -219,6 +219,15 @@ pub(crate) fn list(ranks: &[usize]) -> String {
         [rank] => format!("rank {rank}"),
         [most @ .., last] if ranks.len() <= SHOWN => format!("ranks {} and {last}", text(most)),
         _ => format!("ranks {} and {} more", text(&ranks[..SHOWN]), ranks.len() - SHOWN),
+    }
+}
+
+/// "rank 2 (host b, pid 4711)", as far as it is known.
+fn person(rank: usize, host: &str, pid: u32) -> String {
+    match (host, pid) {
+        (_, 0) => format!("rank {rank}"),
+        ("", pid) => format!("rank {rank} (pid {pid})"),
+        (host, pid) => format!("rank {rank} (host {host}, pid {pid})"),
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::channel::{Channel, Received};
+use super::channel::{Broken, Channel, Received};
 use super::deadline::Deadline;
 use super::error::{Ask, BootstrapError};
 use super::message::{Member, Message, News};
@@ -381,9 +381,12 @@ impl Group {
         let descriptor = descriptor.map(AsFd::as_fd);
         let late = deadline.later(VERDICT_LIMIT);
         link.channel.send(message, descriptor, late).map_err(|broken| {
-            // Why it is gone may be known already, or is just being read.
-            let said = self.verdict();
-            said.unwrap_or_else(|| broken.of(link.rank as usize, self.pid(link.rank), &ask.purpose, deadline))
+            // Why it is gone may be known already. One that is gone without a word is dead.
+            let has_left = self.state().left.contains(&link.rank);
+            self.verdict().unwrap_or_else(|| match broken {
+                Broken::Ended if !has_left => self.died(link.rank),
+                broken => broken.of(link.rank as usize, self.pid(link.rank), &ask.purpose, deadline),
+            })
         })
     }
 

@@ -182,6 +182,8 @@ impl Seated<'_> {
             links.push(endpoint.link(rank, channel));
         }
         let group = Group::new(self.group, 0, None, links);
+        // Before anybody can die: who that is can be told then.
+        let _ = group.members.set(self.members.clone());
         endpoint.watch(&group);
         in_place(&group, Some(self.members), &ask, deadline)
             .inspect_err(|error| tell_all(&self.channels, error))?;

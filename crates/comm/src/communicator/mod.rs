@@ -751,7 +751,9 @@ impl Communicator {
             Stop::Broken if !self.has_only_ended() => Reason::Broken,
             Stop::Broken => {
                 let (peer, _) = self.broken(stopped.waiting.rank());
-                peer.and_then(|rank| self.bury(rank)).unwrap_or(Reason::Broken)
+                let died = peer.and_then(|rank| self.bury(rank));
+                let left = || self.shared.left(call).map(|_| Reason::Left);
+                died.or_else(left).unwrap_or(Reason::Broken)
             }
             Stop::Deadline { .. } | Stop::Aborted { .. } => Reason::Deadline,
         };
@@ -762,6 +764,9 @@ impl Communicator {
         }
         // A rank that gave up is soon gone, and may be missed before it is heard. What it said counts, not that it left.
         let stop = match stopped.stop {
+            Stop::Broken if first == mine && Reason::is(mine, Reason::Left) => {
+                self.shared.left(call).map_or(Stop::Broken, |rank| Stop::Left { rank })
+            }
             Stop::Left { .. } if first != mine => Stop::Aborted { code: first, waited: Duration::ZERO },
             Stop::Broken if first != mine && self.has_only_ended() => {
                 Stop::Aborted { code: first, waited: Duration::ZERO }

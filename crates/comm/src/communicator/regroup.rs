@@ -6,6 +6,12 @@ use crate::data::Elements;
 use crate::error::Error;
 use crate::header::{Header, What};
 
+/// Whether it is worth another try without whoever is gone.
+fn is_casualty(error: &BootstrapError) -> bool {
+    use BootstrapError::{Died, GaveUp, Left};
+    matches!(error, Died { .. } | Left { .. } | GaveUp { .. })
+}
+
 /// How often a group may shrink on the way to a communicator: once for every rank that dies meanwhile.
 const TRIES_MAX: usize = 64;
 
@@ -42,10 +48,9 @@ impl Communicator {
         for _ in 0..TRIES_MAX {
             match Communicator::on(bootstrap.shrink(options.deadline)?, options) {
                 Ok(communicator) => return Ok(communicator),
-                // One more died; those who are left try again.
-                Err((failed, Error::Bootstrap(BootstrapError::Died { .. }) | Error::Died { .. })) => {
-                    bootstrap = *failed;
-                }
+                // One more died, or heard first that one has; those who are left try again.
+                Err((failed, Error::Bootstrap(error))) if is_casualty(&error) => bootstrap = *failed,
+                Err((failed, Error::Died { .. })) => bootstrap = *failed,
                 Err((_, error)) => return Err(error),
             }
         }

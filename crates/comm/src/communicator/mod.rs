@@ -40,6 +40,7 @@ use crate::bootstrap::Bootstrap;
 use crate::buffers::Buffers;
 use crate::choose::{self, Choice, Key, Memory, Table};
 use crate::compile::{Lengths, Unfit};
+use crate::counter::Counter;
 use crate::data::{Data, Elements};
 use crate::engine::{Engine, Ports, Silent, Stopped, Tracer, Waiting};
 use crate::error::Error;
@@ -826,7 +827,13 @@ impl Communicator {
             }
             Stop::Mismatch { .. } | Stop::Aborted { .. } => self.mismatch(call).unwrap_or_else(|| {
                 let reason = Reason::name(first.reason);
-                let cause = self.bootstrap.cause(BURIAL_LIMIT);
+                // A rank that has left no longer passes on what others say; that it has left can be seen.
+                let has_left = |departure: &Counter<'_>| departure.poll(1, 0, 1) == Poll::Ready;
+                let left = self.shared.departures.iter().position(has_left);
+                let cause = match left.filter(|_| Reason::is(first, Reason::Left)) {
+                    Some(left) => format!("rank {left} has left"),
+                    None => self.bootstrap.cause(BURIAL_LIMIT),
+                };
                 Error::Aborted { call: call.number, rank, by: first.rank, reason, cause }
             }),
         };

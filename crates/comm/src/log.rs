@@ -29,7 +29,6 @@ pub(crate) enum Subsystem {
     /// How ranks find each other.
     Meet,
     /// What goes between hosts.
-    #[allow(dead_code, reason = "nothing goes between hosts yet")]
     Net,
     /// Which plan is taken.
     Plan,
@@ -37,9 +36,6 @@ pub(crate) enum Subsystem {
     Call,
     /// What goes wrong.
     Fault,
-    /// What starts ranks, which has no lines here.
-    #[allow(dead_code, reason = "ranks are not started here")]
-    Run,
 }
 
 /// How much is told.
@@ -52,7 +48,7 @@ pub(crate) enum Level {
     Trace = 3,
 }
 
-const SUBSYSTEMS: [&str; 6] = ["meet", "net", "plan", "call", "fault", "run"];
+const SUBSYSTEMS: [&str; 5] = ["meet", "net", "plan", "call", "fault"];
 
 /// How much is told of what: `INFO,net=TRACE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,17 +238,17 @@ mod tests {
     #[test]
     fn filters_are_general_and_by_subsystem() {
         use Level::{Info, Trace, Warn};
-        assert_eq!(levels("info"), [Info; 6]);
-        assert_eq!(levels("net=TRACE"), [Warn, Trace, Warn, Warn, Warn, Warn]);
-        assert_eq!(levels("call=WARN, TRACE"), [Trace, Trace, Trace, Warn, Trace, Trace]);
+        assert_eq!(levels("info"), [Info; 5]);
+        assert_eq!(levels("net=TRACE"), [Warn, Trace, Warn, Warn, Warn]);
+        assert_eq!(levels("call=WARN, TRACE"), [Trace, Trace, Trace, Warn, Trace]);
         assert!("INFO,WARN".parse::<Filter>().is_err());
     }
 
     #[test]
     fn packed_levels_are_each_subsystems_own() {
-        let packed = "INFO,meet=WARN,run=TRACE".parse::<Filter>().unwrap().pack();
+        let packed = "INFO,meet=WARN,fault=TRACE".parse::<Filter>().unwrap().pack();
         let level = |subsystem: Subsystem| (packed >> (8 * subsystem as u32)) as u8;
-        assert_eq!((level(Subsystem::Meet), level(Subsystem::Plan), level(Subsystem::Run)), (1, 2, 3));
+        assert_eq!((level(Subsystem::Meet), level(Subsystem::Plan), level(Subsystem::Fault)), (1, 2, 3));
         assert_ne!(Filter::default().pack(), 0, "0 is unset");
     }
 

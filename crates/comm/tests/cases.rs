@@ -13,11 +13,10 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use support::{Outcome, Rank, check, options, oracle};
+use support::{Rank, Together, options, oracle};
 use weftlink_comm::Communicator;
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
 use weftlink_plan::Collective;
@@ -68,31 +67,13 @@ fn by_group(collective: &str) -> BTreeMap<(u32, bool), Vec<(usize, Case)>> {
 
 fn threads_pass_all_cases(collective: &str) {
     for ((ranks, _), cases) in by_group(collective) {
-        let tickets = AtomicU64::new(0);
-        // The last rank to come through with a case looks at what all of them did.
-        let outcomes: Vec<_> = cases.iter().map(|_| Mutex::new(BTreeMap::<usize, Outcome>::new())).collect();
-        let skipped = Mutex::new(BTreeMap::<&str, usize>::new());
-        let run = |comm: Communicator| {
-            let number = comm.rank();
-            let all: Vec<Case> = cases.iter().map(|(_, case)| case.clone()).collect();
-            let mut rank = Rank::new(comm, &all).unwrap();
-            for ((at, case), of_all) in cases.iter().zip(&outcomes) {
-                match rank.run(*at, case, &tickets) {
-                    Err(why) => *skipped.lock().unwrap().entry(why).or_default() += 1,
-                    Ok(outcome) => {
-                        let mut of_all = of_all.lock().unwrap();
-                        of_all.insert(number, outcome);
-                        if of_all.len() == ranks as usize {
-                            let of_all = std::mem::take(&mut *of_all);
-                            check(case, &of_all.into_values().collect::<Vec<_>>());
-                        }
-                    }
-                }
-            }
-        };
-        let ends = Communicator::threads(ranks as usize, options(cases[0].1.memory)).unwrap();
-        std::thread::scope(|scope| ends.into_iter().for_each(|comm| drop(scope.spawn(|| run(comm)))));
-        for (why, count) in skipped.into_inner().unwrap() {
+        let memory = cases[0].1.memory;
+        let together = Together::new(cases);
+        let ends = Communicator::threads(ranks as usize, options(memory)).unwrap();
+        std::thread::scope(|scope| {
+            ends.into_iter().for_each(|comm| drop(scope.spawn(|| together.run(comm))));
+        });
+        for (why, count) in together.skipped() {
             println!("{collective}, {ranks} ranks: {} cases skipped, because {why}", count / ranks as usize);
         }
     }

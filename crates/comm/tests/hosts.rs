@@ -6,13 +6,11 @@
 
 mod support;
 
-use std::collections::BTreeMap;
 use std::net::TcpListener;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use support::{Outcome, Rank, check, options};
+use support::{Together, options};
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink_comm::{Communicator, Options};
 use weftlink_plan::Collective;
@@ -32,31 +30,13 @@ fn cases_pass_on_several_hosts() {
             .filter(|(number, case)| case.ranks == ranks && number.is_multiple_of(EVERY))
             .filter(|(_, case)| case.memory != Memory::Readable && case.collective != Collective::Barrier)
             .collect();
-        let tickets = AtomicU64::new(0);
-        let outcomes: Vec<_> = cases.iter().map(|_| Mutex::new(BTreeMap::<usize, Outcome>::new())).collect();
-        let skipped = Mutex::new(BTreeMap::<&str, usize>::new());
-        on_hosts(ranks as usize, per_host, options, |comm| {
-            let number = comm.rank();
-            let all: Vec<Case> = cases.iter().map(|(_, case)| case.clone()).collect();
-            let mut rank = Rank::new(comm, &all).unwrap();
-            for ((at, case), of_all) in cases.iter().zip(&outcomes) {
-                match rank.run(*at, case, &tickets) {
-                    Err(why) => *skipped.lock().unwrap().entry(why).or_default() += 1,
-                    Ok(outcome) => {
-                        let mut of_all = of_all.lock().unwrap();
-                        of_all.insert(number, outcome);
-                        if of_all.len() == ranks as usize {
-                            let of_all = std::mem::take(&mut *of_all);
-                            check(case, &of_all.into_values().collect::<Vec<_>>());
-                        }
-                    }
-                }
-            }
-        });
-        let skipped = skipped.into_inner().unwrap();
+        let count = cases.len();
+        let together = Together::new(cases);
+        on_hosts(ranks as usize, per_host, options, |comm| together.run(comm));
+        let skipped = together.skipped();
         let total: usize = skipped.values().sum::<usize>() / ranks as usize;
-        assert!(total < cases.len() * 3 / 4, "{total} of {} cases skipped: {skipped:?}", cases.len());
-        println!("{ranks} ranks, {per_host} a host: {} cases, {total} of them skipped", cases.len());
+        assert!(total < count * 3 / 4, "{total} of {} cases skipped: {skipped:?}", count);
+        println!("{ranks} ranks, {per_host} a host: {} cases, {total} of them skipped", count);
     }
 }
 

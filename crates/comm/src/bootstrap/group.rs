@@ -275,7 +275,7 @@ impl Group {
             if silent.is_empty() {
                 break;
             }
-            state.check(self, Some(&silent), ask)?;
+            state.check(self, &silent, ask)?;
             let missing = state.missing(number, &silent);
             if deadline.left().is_none() {
                 drop(state);
@@ -329,7 +329,7 @@ impl Group {
                     other => Err(other.unexpected(parent.rank as usize)),
                 };
             }
-            state.check(self, Some(&[parent.rank]), ask)?;
+            state.check(self, &[parent.rank], ask)?;
             if late.left().is_none() {
                 let (rank, limit) = (parent.rank as usize, deadline.limit());
                 let (pid, purpose) = (self.pid(parent.rank), ask.purpose.clone());
@@ -350,7 +350,7 @@ impl Group {
                     other => Err(other.unexpected(parent.rank as usize)),
                 };
             }
-            state.check(self, Some(&[parent.rank]), ask)?;
+            state.check(self, &[parent.rank], ask)?;
             if deadline.left().is_none() {
                 drop(state);
                 return Err(self.missing(&[parent.rank], ask, deadline));
@@ -494,11 +494,11 @@ impl State {
     }
 
     /// Whether there is any point in waiting for these.
-    fn check(&self, group: &Group, awaited: Option<&[u32]>, ask: &Ask) -> Result<(), BootstrapError> {
+    fn check(&self, group: &Group, awaited: &[u32], ask: &Ask) -> Result<(), BootstrapError> {
         if let Some(verdict) = &self.verdict {
             return Err(verdict.clone());
         }
-        match awaited.into_iter().flatten().find(|rank| self.left.contains(rank)) {
+        match awaited.iter().find(|rank| self.left.contains(rank)) {
             Some(&rank) => {
                 let (pid, purpose) = (group.pid(rank), ask.purpose.clone());
                 Err(BootstrapError::Left { rank: rank as usize, pid, purpose })

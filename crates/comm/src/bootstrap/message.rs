@@ -74,7 +74,7 @@ pub(super) struct Seat {
     pub(super) group: u64,
     /// Whom to go to; nothing if that is rank 0 and this very channel will do.
     pub(super) parent: Option<(u32, Contact)>,
-    /// Rank 0 as its number and process, for messages.
+    /// Who will come.
     pub(super) children: Vec<u32>,
 }
 

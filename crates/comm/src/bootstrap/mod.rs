@@ -41,6 +41,7 @@ pub use environment::{
     Environment, EnvironmentError, Launcher, Rendezvous, SECRET_BYTES_MAX, Secret, Surroundings,
     expand_nodelist,
 };
+pub(crate) use error::list;
 pub use error::{Ask, BootstrapError, Refusal};
 pub use host::Host;
 pub use meeting::{Meeting, Network, Place};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::channel::{Channel, Connection};
+use super::channel::{Broken, Channel, Connection};
 use super::deadline::Deadline;
 use super::endpoint::Endpoint;
 use super::error::BootstrapError;
@@ -43,10 +43,20 @@ fn go(
     let members = group.members.get().map_or(&[][..], Vec::as_slice);
     let contact = &members[peer as usize].contact;
     let wire = Introduction::Wire { group: group.id, from: group.rank, stream };
-    endpoint.dial(contact, &wire, deadline).map_err(|broken| {
-        let verdict = group.verdict();
-        verdict.unwrap_or_else(|| broken.of(peer as usize, contact.pid, PURPOSE, deadline))
-    })
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match endpoint.dial(contact, &wire, deadline) {
+            Ok(channel) => return Ok(channel),
+            // What was damaged on its way comes through another time; who is gone does not come back.
+            Err(Broken::Stranger(_) | Broken::Strange(_))
+                if tries < TRIES_MAX && group.verdict().is_none() => {}
+            Err(broken) => {
+                let of = || broken.of(peer as usize, contact.pid, PURPOSE, deadline);
+                return Err(group.verdict().unwrap_or_else(of));
+            }
+        }
+    }
 }
 
 fn wait(
@@ -70,3 +80,4 @@ fn wait(
 }
 
 const PURPOSE: &str = "a connection between hosts";
+const TRIES_MAX: u32 = 3;

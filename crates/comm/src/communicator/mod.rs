@@ -7,7 +7,9 @@ mod check;
 mod collectives;
 mod current;
 mod ended;
+mod fail;
 mod group;
+mod load;
 mod multiplied;
 mod open;
 mod regroup;
@@ -20,7 +22,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::param::page_size;
 use weftlink_plan::collective::Promise;
@@ -38,25 +40,21 @@ pub use trace::{Taken, TimedStep};
 
 use crate::bootstrap::Bootstrap;
 use crate::buffers::Buffers;
-use crate::choose::{self, Choice, Key, Memory, Table};
+use crate::choose::{self, Choice, Key, Table};
 use crate::compile::{Lengths, Unfit};
-use crate::counter::Counter;
 use crate::data::{Data, Elements};
 use crate::engine::{Engine, Ports, Silent, Stopped, Tracer, Waiting};
 use crate::error::Error;
-use crate::failure::{Reached, Reason, Unfinished, is_on_purpose, reached, take_back};
+use crate::failure::{Reached, Reason, Unfinished, is_on_purpose, reached};
 use crate::header::{Header, What, kind};
 use crate::kernels::Finish;
-use crate::layout::Layout;
-use crate::line::Poll;
 use crate::log::{self, Level, Subsystem};
 use crate::memory::SharedMemory;
 use crate::operation::{Arithmetic, Detail, Operation};
 use crate::recorder::{Counters, FlightRecorder};
-use crate::shared::{Call, HEADERS, Shared, WindowPlace, numbered};
+use crate::shared::{Call, Shared, WindowPlace, numbered};
 use crate::wait::{AbortCode, Stop};
 use crate::window::Window;
-use crate::wire::Fault;
 
 /// One rank's end of a group. All ranks make the same calls in the same order; a call that differs is an error on
 /// every rank it concerns.
@@ -301,123 +299,6 @@ impl Communicator {
             input: fitted.input_location,
             output: fitted.output_location,
         }
-    }
-
-    /// The engine for a call in ordinary memory and the one for a call in symmetric memory, which may be the same.
-    #[inline]
-    fn choose(
-        &mut self,
-        request: &Request<'_>,
-        fitted: &Fitted,
-        header: &Header,
-    ) -> Result<(usize, usize), Error> {
-        // Of blocks of different lengths no rank knows the longest before the call.
-        let bytes = match fitted.shape.uneven {
-            // Not even no element fits into a message that is shorter than one.
-            None => fitted.shape.count.max(1) * fitted.shape.element_bytes,
-            Some(_) => usize::MAX,
-        };
-        if self.spans_hosts {
-            // Memory of ranks elsewhere is out of reach, whichever kind it is.
-            let choice = choose::across(kind(request.collective), bytes);
-            let engine = self.engine_for(request, fitted, header, (Memory::Ordinary, choice))?;
-            return Ok((engine, engine));
-        }
-        let ordinary = if self.readable { Memory::Readable } else { Memory::Ordinary };
-        let [private, symmetric] = [ordinary, Memory::Symmetric].map(|memory| {
-            let choice = self.table.choice(kind(request.collective), memory, bytes);
-            (memory, choice)
-        });
-        let first = self.engine_for(request, fitted, header, private)?;
-        let same = private.1 == symmetric.1;
-        let second = if same { first } else { self.engine_for(request, fitted, header, symmetric)? };
-        Ok((first, second))
-    }
-
-    #[inline]
-    fn engine_for(
-        &mut self,
-        request: &Request<'_>,
-        fitted: &Fitted,
-        header: &Header,
-        (memory, choice): (Memory, Choice),
-    ) -> Result<usize, Error> {
-        let uneven = fitted.shape.uneven.is_some();
-        let order = self.order(request);
-        // Only a root has two buffers, and the others do not know how it passes them.
-        let aliasing = request.collective.root().is_none().then_some(request.buffers.aliasing);
-        let is_it = |key: &Key| {
-            (key.memory, key.choice, key.aliasing) == (memory, choice, aliasing)
-                && (key.uneven, key.order) == (uneven, order)
-                && key.collective == *request.collective
-        };
-        if let Some((_, engine)) = self.chosen.iter().find(|(key, _)| is_it(key)) {
-            return Ok(*engine);
-        }
-        let collective = request.collective.clone();
-        self.load_for(Key { collective, memory, aliasing, uneven, order, choice }, header)
-    }
-
-    /// The order in which a call's plan must combine ranks.
-    #[inline]
-    fn order(&self, request: &Request<'_>) -> Order {
-        let data_type = request.buffers.elements.data_type;
-        let of = |operation: Operation<'_>| operation.reduction.order(data_type, self.options.deterministic);
-        request.operation.map_or(Order::Any, of)
-    }
-
-    /// Loads what a call needs, under the call's own header, so that ranks that make another one see it.
-    #[cold]
-    fn load_for(&mut self, key: Key, header: &Header) -> Result<usize, Error> {
-        let plan = choose::plan_for(&key, &self.hosts)?;
-        let (call, memory, name) = (&key.collective, key.memory.name(), &plan.name);
-        log::info!(Plan, self.rank, "{call} in {memory} memory takes {name} (the table says {})", key.choice);
-        let index = self.load_under(*header, plan)?;
-        self.chosen.push((key, index));
-        Ok(index)
-    }
-
-    /// Loads a plan, unless it is there: two engines of one plan would have counters of their own, and ranks that use
-    /// different ones would never meet. All ranks load the same plans in the same order, so all find it.
-    fn load_under(&mut self, header: Header, plan: Arc<Verified>) -> Result<usize, Error> {
-        if let Some(index) = self.engines.iter().position(|engine| engine.plan == plan) {
-            return Ok(index);
-        }
-        let rank = self.rank as u32;
-        let layout = self.ports.place(&plan, &self.hosts, self.hosts[self.rank]);
-        let memory = self.share(header, layout.bytes)?;
-        self.connect(&header, &layout)?;
-        self.shared.recorder.name_plan(self.engines.len(), &plan.name);
-        self.engines.push(Engine::new(plan, rank, layout.clone(), &memory));
-        self.ports.open(&layout, rank, memory);
-        Ok(self.engines.len() - 1)
-    }
-
-    /// Connects to ranks elsewhere to which a plan's messages go. All ranks do it after the same call.
-    fn connect(&mut self, header: &Header, layout: &Layout) -> Result<(), Error> {
-        let peers = self.ports.unconnected(layout, self.rank as u32);
-        if peers.is_empty() {
-            return Ok(());
-        }
-        let Options { streams, encrypt, deadline, .. } = self.options;
-        let connected = self.bootstrap.connect(&peers, streams, deadline);
-        let taken = connected.map_err(Error::from).and_then(|connections| {
-            let Some(courier) = self.ports.courier() else { unreachable!("ranks are on several hosts") };
-            peers.iter().zip(connections).try_for_each(|(&peer, connections)| {
-                let connected = courier.connect(peer, connections, encrypt);
-                connected.map_err(|error| Error::Misuse(format!("cannot watch a connection: {error}")))
-            })
-        });
-        taken.map_err(|error| {
-            let call = Call::without_buffers(header, self.calls, &Collective::Barrier);
-            let (rank, reason) = (self.rank as u32, Reason::Memory.code());
-            let first = self.shared.waiter.abort(AbortCode { rank, reason });
-            let died = Reason::is(first, Reason::Died);
-            let error = if died { self.died(&call, first.rank, Duration::ZERO) } else { error };
-            self.bootstrap.give_up(&error.to_string(), first.rank, first.reason.get());
-            self.failed = Some(error.to_string());
-            error
-        })
     }
 
     #[inline]
@@ -731,198 +612,12 @@ impl Communicator {
         }
         self.failed = Some(why);
     }
-
-    /// The error that shows a call in which another rank differs, if there is one.
-    fn mismatch(&self, call: &Call<'_>) -> Option<Error> {
-        let (number, mine, other, theirs) = self.shared.difference(self.rank, call)?;
-        let rank = self.rank as u32;
-        let (mine, theirs) = (mine.to_string(), theirs.to_string());
-        Some(Error::Mismatch { call: number, rank, mine, other, theirs })
-    }
-
-    /// Gives up for all ranks, and tells why.
-    #[cold]
-    fn fail(&mut self, call: &Call<'_>, stopped: &Stopped, reached: Reached) -> Error {
-        let rank = self.rank as u32;
-        let reason = match stopped.stop {
-            Stop::Mismatch { .. } => Reason::Mismatch,
-            Stop::Left { .. } => Reason::Left,
-            Stop::Unreadable { rank, .. } => self.bury(rank).unwrap_or(Reason::Unreadable),
-            // What came and is wrong is no sign of a death.
-            Stop::Broken if !self.has_only_ended() => Reason::Broken,
-            Stop::Broken => {
-                let (peer, _) = self.broken(stopped.waiting.rank());
-                let died = peer.and_then(|rank| self.bury(rank));
-                let left = || self.shared.left(call).map(|_| Reason::Left);
-                died.or_else(left).unwrap_or(Reason::Broken)
-            }
-            Stop::Deadline { .. } | Stop::Aborted { .. } => Reason::Deadline,
-        };
-        let mine = AbortCode { rank, reason: reason.code() };
-        let first = self.shared.waiter.abort(mine);
-        if Reason::is(first, Reason::Mismatch) {
-            self.compare(call);
-        }
-        // A rank that gave up is soon gone, and may be missed before it is heard. What it said counts, not that it left.
-        let stop = match stopped.stop {
-            Stop::Broken if first == mine && Reason::is(mine, Reason::Left) => {
-                self.shared.left(call).map_or(Stop::Broken, |rank| Stop::Left { rank })
-            }
-            Stop::Left { .. } if first != mine => Stop::Aborted { code: first, waited: Duration::ZERO },
-            Stop::Broken if first != mine && self.has_only_ended() => {
-                Stop::Aborted { code: first, waited: Duration::ZERO }
-            }
-            stop => stop,
-        };
-        let step = match stopped.step {
-            Some((lane, ordinal)) => format!("lane {lane}, step {ordinal}"),
-            None => "no lane could go on".to_owned(),
-        };
-        let name = |rank: u32| self.bootstrap.name(rank as usize);
-        let what = match stopped.waiting {
-            Waiting::Entered { rank } => format!("{} to make the call", name(rank)),
-            Waiting::Reached { rank, counter } => format!("{} to signal counter {counter}", name(rank)),
-            Waiting::Message { from } => format!("a message from {}", name(from)),
-            Waiting::Slot { to } => format!("{} to receive", name(to)),
-            Waiting::Sent { to } => format!("messages to {} to be on their way", name(to)),
-            Waiting::Anything => "other ranks".to_owned(),
-        };
-        let late = match stop {
-            Stop::Deadline { waited } | Stop::Aborted { waited, .. }
-                if Reason::is(first, Reason::Deadline) =>
-            {
-                Some((waited, self.late(call, stopped.waiting, what.clone(), first)))
-            }
-            _ => None,
-        };
-        let name = |rank: u32| self.bootstrap.name(rank as usize);
-        let error = match stop {
-            // Whatever this rank noticed first followed from it.
-            _ if is_on_purpose(&self.shared.waiter) => self.ended(call.number),
-            Stop::Unreadable { .. } | Stop::Aborted { .. } | Stop::Broken
-                if Reason::is(first, Reason::Died) =>
-            {
-                let waited = if let Stop::Aborted { waited, .. } = stop { waited } else { Duration::ZERO };
-                self.died(call, first.rank, waited)
-            }
-            Stop::Deadline { .. } | Stop::Aborted { .. } if let Some((waited, Some(what))) = late => {
-                Error::Deadline { call: call.number, rank, what, step, waited }
-            }
-            Stop::Deadline { waited } => Error::Deadline { call: call.number, rank, what, step, waited },
-            Stop::Left { rank: left } => Error::Left { call: call.number, rank, left },
-            Stop::Broken => {
-                let (peer, what) = self.broken(stopped.waiting.rank());
-                let peer = peer.map_or("another host".to_owned(), name);
-                Error::Broken { call: call.number, rank, peer, what }
-            }
-            Stop::Unreadable { rank: peer, error } => {
-                let error = std::io::Error::from_raw_os_error(error).to_string();
-                Error::Unreadable { call: call.number, rank, peer, error }
-            }
-            Stop::Aborted { .. }
-                if Reason::is(first, Reason::Left)
-                    && let Some(left) = self.shared.left(call) =>
-            {
-                Error::Left { call: call.number, rank, left }
-            }
-            Stop::Mismatch { .. } | Stop::Aborted { .. } => self.mismatch(call).unwrap_or_else(|| {
-                let reason = Reason::name(first.reason);
-                // A rank that has left no longer passes on what others say; that it has left can be seen.
-                let has_left = |departure: &Counter<'_>| departure.poll(1, 0, 1) == Poll::Ready;
-                let left = self.shared.departures.iter().position(has_left);
-                let cause = match left.filter(|_| Reason::is(first, Reason::Left)) {
-                    Some(left) => format!("rank {left} has left"),
-                    None => self.bootstrap.cause(BURIAL_LIMIT),
-                };
-                Error::Aborted { call: call.number, rank, by: first.rank, reason, cause }
-            }),
-        };
-        let why = error.to_string();
-        take_back(&self.shared, &self.windows, reached, self.rank);
-        // Ranks that are not in a call but allocate something hear of it there.
-        self.bootstrap.give_up(&why, first.rank, first.reason.get());
-        self.note_failure(why);
-        error
-    }
-
-    /// Whom a call waited for that a deadline ended, as far as anybody can tell. Ranks wait for each other in chains, and only
-    /// one that is stopped, or does something else than the call, does not say so now.
-    #[cold]
-    fn late(&mut self, call: &Call<'_>, waiting: Waiting, what: String, first: AbortCode) -> Option<String> {
-        // Ranks on other hosts must know that it is over before they can say anything.
-        let why = format!("call #{}: rank {} waited for {what}", call.number, self.rank);
-        self.bootstrap.give_up(&why, first.rank, first.reason.get());
-        let silent = self.bootstrap.silent(BURIAL_LIMIT);
-        let direct = waiting.rank();
-        if silent.is_empty() || direct.is_some_and(|rank| silent.contains(&(rank as usize))) {
-            return direct.map(|_| what);
-        }
-        let names: Vec<String> = silent.into_iter().map(|rank| self.bootstrap.name(rank)).collect();
-        Some(format!("{}, of whom nothing is heard", names.join(" and ")))
-    }
-
-    /// Which connection is of no more use, and why.
-    fn broken(&self, awaited: Option<u32>) -> (Option<u32>, String) {
-        let faults = (0..self.size as u32).filter_map(|rank| Some((rank, self.ports.fault(rank)?)));
-        // What came and is wrong says more than that nothing comes any more, and others may have left in good order.
-        match faults.max_by_key(|(rank, fault)| (**fault != Fault::Ended, Some(*rank) == awaited)) {
-            Some((rank, Fault::Corrupt(what))) => (Some(rank), what.clone()),
-            Some((rank, Fault::Ended)) => (Some(rank), "it has ended".to_owned()),
-            None => (None, "it has ended".to_owned()),
-        }
-    }
-
-    /// Whether connections have ended, and nothing worse.
-    fn has_only_ended(&self) -> bool {
-        (0..self.size as u32).filter_map(|rank| self.ports.fault(rank)).all(|fault| *fault == Fault::Ended)
-    }
-
-    /// Ranks that differ may be on different hosts. Shows what this one calls, and gives the others a moment to do the same.
-    #[cold]
-    fn compare(&self, call: &Call<'_>) {
-        let Some(tell) = &self.shared.crier.tell else { return };
-        // What is left over from an earlier call may be what was noticed.
-        (0..COMPARED_MAX).for_each(|back| tell(call.number.wrapping_sub(back)));
-        let began = Instant::now();
-        while began.elapsed() < BURIAL_LIMIT && self.shared.difference(self.rank, call).is_none() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn died(&self, call: &Call<'_>, died: u32, waited: Duration) -> Error {
-        let name = self.bootstrap.name(died as usize);
-        let what = call.header.to_string();
-        Error::Died { call: call.number, what, rank: self.rank as u32, died, name, waited }
-    }
-
-    /// A rank whose memory is gone is most likely dead. Whoever watches it says so in a moment.
-    #[cold]
-    fn bury(&self, rank: u32) -> Option<Reason> {
-        let began = Instant::now();
-        while began.elapsed() < BURIAL_LIMIT {
-            match self.shared.waiter.aborted() {
-                Some(code) => {
-                    return (code.rank == rank && Reason::is(code, Reason::Died)).then_some(Reason::Died);
-                }
-                // It has left in good order.
-                None if self.shared.departures[rank as usize].poll(1, 0, 1) == Poll::Ready => return None,
-                None => std::thread::sleep(Duration::from_millis(1)),
-            }
-        }
-        None
-    }
 }
 
 /// What tells a call that compares lengths from the caller's own.
 const LONGEST: u32 = 3;
 /// What tells a barrier between hosts from the caller's own calls; whose tags are smaller.
 const BARRIER: u32 = 1 << 31;
-
-/// How many calls ranks on different hosts show each other when one does not fit.
-const COMPARED_MAX: u32 = HEADERS as u32 / 2;
-
-/// How long it may take to hear that a rank has died whose memory is gone.
-const BURIAL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Waits until all ranks have entered the call, and learns from their headers what only they know: whether all buffers
 /// are symmetric, and how long the longest block is.

@@ -106,7 +106,7 @@ pub const KNOBS: [Knob; 19] = [
     ),
     knob(
         "WEFT_DEBUG",
-        "WARN, INFO or TRACE, and by subsystem: INFO,net=TRACE (meet, net, plan, call, fault, run)",
+        "WARN, INFO or TRACE, and by subsystem: INFO,net=TRACE (meet, net, plan, call, fault)",
         "WARN",
         "what is told while it runs",
     ),

@@ -41,6 +41,46 @@ pub(crate) struct Outcome {
     taken: Vec<Taken>,
 }
 
+/// Cases that ranks which are threads run together, each with a number, and what came of them.
+pub(crate) struct Together {
+    cases: Vec<(usize, Case)>,
+    tickets: AtomicU64,
+    outcomes: Vec<Mutex<BTreeMap<usize, Outcome>>>,
+    skipped: Mutex<BTreeMap<&'static str, usize>>,
+}
+
+impl Together {
+    pub(crate) fn new(cases: Vec<(usize, Case)>) -> Self {
+        let outcomes = cases.iter().map(|_| Mutex::default()).collect();
+        Self { cases, tickets: AtomicU64::new(0), outcomes, skipped: Mutex::default() }
+    }
+
+    /// One rank's part. The last rank to come through with a case looks at what all of them did.
+    pub(crate) fn run(&self, comm: Communicator) {
+        let (number, size) = (comm.rank(), comm.size());
+        let all: Vec<Case> = self.cases.iter().map(|(_, case)| case.clone()).collect();
+        let mut rank = Rank::new(comm, &all).unwrap();
+        for ((at, case), of_all) in self.cases.iter().zip(&self.outcomes) {
+            match rank.run(*at, case, &self.tickets) {
+                Err(why) => *self.skipped.lock().unwrap().entry(why).or_default() += 1,
+                Ok(outcome) => {
+                    let mut of_all = of_all.lock().unwrap();
+                    of_all.insert(number, outcome);
+                    if of_all.len() == size {
+                        let of_all = std::mem::take(&mut *of_all);
+                        check(case, &of_all.into_values().collect::<Vec<_>>());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Why cases were skipped, and how often by any rank.
+    pub(crate) fn skipped(self) -> BTreeMap<&'static str, usize> {
+        self.skipped.into_inner().unwrap()
+    }
+}
+
 /// One rank, with windows long enough for all its cases.
 pub(crate) struct Rank {
     pub(crate) comm: Communicator,

@@ -1,0 +1,145 @@
+//! From a call to the engine that runs it: which plan, and everything it needs the first time: memory, connections, a name in
+//! the record. All ranks load the same plans in the same order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weftlink_plan::{Collective, Order, Verified};
+
+use super::check::Fitted;
+use super::{Communicator, Options, Request};
+use crate::bootstrap::list;
+use crate::choose::{self, Choice, Key, Memory};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::failure::Reason;
+use crate::header::{Header, kind};
+use crate::layout::Layout;
+use crate::log;
+use crate::operation::Operation;
+use crate::shared::Call;
+use crate::wait::AbortCode;
+
+impl Communicator {
+    /// The engine for a call in ordinary memory and the one for a call in symmetric memory, which may be the same.
+    #[inline]
+    pub(super) fn choose(
+        &mut self,
+        request: &Request<'_>,
+        fitted: &Fitted,
+        header: &Header,
+    ) -> Result<(usize, usize), Error> {
+        // Of blocks of different lengths no rank knows the longest before the call.
+        let bytes = match fitted.shape.uneven {
+            // Not even no element fits into a message that is shorter than one.
+            None => fitted.shape.count.max(1) * fitted.shape.element_bytes,
+            Some(_) => usize::MAX,
+        };
+        if self.spans_hosts {
+            // Memory of ranks elsewhere is out of reach, whichever kind it is.
+            let choice = choose::across(kind(request.collective), bytes);
+            let engine = self.engine_for(request, fitted, header, (Memory::Ordinary, choice))?;
+            return Ok((engine, engine));
+        }
+        let ordinary = if self.readable { Memory::Readable } else { Memory::Ordinary };
+        let [private, symmetric] = [ordinary, Memory::Symmetric].map(|memory| {
+            let choice = self.table.choice(kind(request.collective), memory, bytes);
+            (memory, choice)
+        });
+        let first = self.engine_for(request, fitted, header, private)?;
+        let same = private.1 == symmetric.1;
+        let second = if same { first } else { self.engine_for(request, fitted, header, symmetric)? };
+        Ok((first, second))
+    }
+
+    #[inline]
+    fn engine_for(
+        &mut self,
+        request: &Request<'_>,
+        fitted: &Fitted,
+        header: &Header,
+        (memory, choice): (Memory, Choice),
+    ) -> Result<usize, Error> {
+        let uneven = fitted.shape.uneven.is_some();
+        let order = self.order(request);
+        // Only a root has two buffers, and the others do not know how it passes them.
+        let aliasing = request.collective.root().is_none().then_some(request.buffers.aliasing);
+        let is_it = |key: &Key| {
+            (key.memory, key.choice, key.aliasing) == (memory, choice, aliasing)
+                && (key.uneven, key.order) == (uneven, order)
+                && key.collective == *request.collective
+        };
+        if let Some((_, engine)) = self.chosen.iter().find(|(key, _)| is_it(key)) {
+            return Ok(*engine);
+        }
+        let collective = request.collective.clone();
+        self.load_for(Key { collective, memory, aliasing, uneven, order, choice }, header)
+    }
+
+    /// The order in which a call's plan must combine ranks.
+    #[inline]
+    pub(super) fn order(&self, request: &Request<'_>) -> Order {
+        let data_type = request.buffers.elements.data_type;
+        let of = |operation: Operation<'_>| operation.reduction.order(data_type, self.options.deterministic);
+        request.operation.map_or(Order::Any, of)
+    }
+
+    /// Loads what a call needs, under the call's own header, so that ranks that make another one see it.
+    #[cold]
+    fn load_for(&mut self, key: Key, header: &Header) -> Result<usize, Error> {
+        let plan = choose::plan_for(&key, &self.hosts)?;
+        let (call, memory, name) = (&key.collective, key.memory.name(), &plan.name);
+        log::info!(Plan, self.rank, "{call} in {memory} memory takes {name} (the table says {})", key.choice);
+        let index = self.load_under(*header, plan)?;
+        self.chosen.push((key, index));
+        Ok(index)
+    }
+
+    /// Loads a plan, unless it is there: two engines of one plan would have counters of their own, and ranks that use
+    /// different ones would never meet. All ranks load the same plans in the same order, so all find it.
+    pub(super) fn load_under(&mut self, header: Header, plan: Arc<Verified>) -> Result<usize, Error> {
+        if let Some(index) = self.engines.iter().position(|engine| engine.plan == plan) {
+            return Ok(index);
+        }
+        let rank = self.rank as u32;
+        let layout = self.ports.place(&plan, &self.hosts, self.hosts[self.rank]);
+        let memory = self.share(header, layout.bytes)?;
+        self.connect(&header, &layout)?;
+        self.shared.recorder.name_plan(self.engines.len(), &plan.name);
+        self.engines.push(Engine::new(plan, rank, layout.clone(), &memory));
+        self.ports.open(&layout, rank, memory);
+        Ok(self.engines.len() - 1)
+    }
+
+    /// Connects to ranks elsewhere to which a plan's messages go. All ranks do it after the same call.
+    fn connect(&mut self, header: &Header, layout: &Layout) -> Result<(), Error> {
+        let peers = self.ports.unconnected(layout, self.rank as u32);
+        if peers.is_empty() {
+            return Ok(());
+        }
+        let Options { streams, encrypt, deadline, .. } = self.options;
+        let connected = self.bootstrap.connect(&peers, streams, deadline);
+        let taken = connected.map_err(Error::from).and_then(|connections| {
+            let Some(courier) = self.ports.courier() else { unreachable!("ranks are on several hosts") };
+            peers.iter().zip(connections).try_for_each(|(&peer, connections)| {
+                let connected = courier.connect(peer, connections, encrypt);
+                connected.map_err(|error| Error::Misuse(format!("cannot watch a connection: {error}")))
+            })
+        });
+        if taken.is_ok() {
+            let peers: Vec<usize> = peers.iter().map(|&rank| rank as usize).collect();
+            let (ranks, way) = (list(&peers), if encrypt { "sealed" } else { "checked" });
+            log::info!(Net, self.rank, "connected to {ranks}, {streams} streams each, frames are {way}");
+        }
+        taken.map_err(|error| {
+            let call = Call::without_buffers(header, self.calls, &Collective::Barrier);
+            let (rank, reason) = (self.rank as u32, Reason::Memory.code());
+            let first = self.shared.waiter.abort(AbortCode { rank, reason });
+            let died = Reason::is(first, Reason::Died);
+            let error = if died { self.died(&call, first.rank, Duration::ZERO) } else { error };
+            self.bootstrap.give_up(&error.to_string(), first.rank, first.reason.get());
+            self.failed = Some(error.to_string());
+            error
+        })
+    }
+}

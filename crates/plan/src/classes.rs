@@ -103,7 +103,7 @@ impl Classes {
         Ok(classes)
     }
 
-    fn of(ranks: u32, symmetry: &Symmetry) -> Self {
+    pub(crate) fn of(ranks: u32, symmetry: &Symmetry) -> Self {
         let mut places = vec![1; symmetry.ranks.len()];
         for digit in (1..places.len()).rev() {
             places[digit - 1] = places[digit] * symmetry.ranks[digit].size;
@@ -392,6 +392,46 @@ fn gcd(a: i64, b: i64) -> i64 {
 }
 
 impl Symmetry {
+    /// The turns of this symmetry by multiples of some number of ranks, if there are any: lower digits stay, and one that the number
+    /// divides is split in two, of which the upper turns.
+    pub(crate) fn coarser(&self, multiple: u32) -> Option<Self> {
+        let mut ranks = Vec::new();
+        // For each digit that was: the number of the one that turns in its place, and how much of it stays.
+        let mut turned = Vec::new();
+        let mut place: u32 = self.ranks.iter().map(|digit| digit.size).product();
+        for digit in &self.ranks {
+            place /= digit.size;
+            // How many values of this digit make a multiple.
+            let stays = match (place.is_multiple_of(multiple), multiple.is_multiple_of(place)) {
+                (true, _) => 1,
+                (false, true) => multiple / place,
+                (false, false) => digit.size,
+            };
+            let splits = digit.turns && stays < digit.size && digit.size.is_multiple_of(stays);
+            turned.push(splits.then_some((ranks.len() as u32, stays)));
+            match splits {
+                true => {
+                    ranks.push(RankDigit { size: digit.size / stays, turns: true });
+                    ranks.extend((stays > 1).then_some(RankDigit { size: stays, turns: false }));
+                }
+                false => ranks.push(RankDigit { size: digit.size, turns: false }),
+            }
+        }
+        let chunks = |digits: &[Digit]| {
+            let split = |digit: &Digit| match digit.with.and_then(|with| turned[with as usize]) {
+                Some((with, stays)) => {
+                    let upper = Digit { size: digit.size / stays, with: Some(with) };
+                    let lower = (stays > 1).then_some(Digit { size: stays, with: None });
+                    std::iter::once(upper).chain(lower).collect::<Vec<_>>()
+                }
+                None => vec![Digit { size: digit.size, with: None }],
+            };
+            digits.iter().flat_map(split).collect()
+        };
+        let [input, output, scratch] = [&self.input, &self.output, &self.scratch].map(|digits| chunks(digits));
+        ranks.iter().any(|digit| digit.turns).then_some(Self { ranks, input, output, scratch })
+    }
+
     fn of(&self, buffer: Buffer) -> &[Digit] {
         match buffer {
             Buffer::Input => &self.input,

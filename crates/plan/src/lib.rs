@@ -45,7 +45,7 @@ pub use msccl::MscclError;
 pub use order::Order;
 pub use plan::{Aliasing, Plan};
 pub use ratio::Ratio;
-pub use recipe::Recipe;
+pub use recipe::{Partial, Recipe};
 pub use reduction::{DataType, Element, Reducer, Reduction};
 pub use refusal::{Cell, Fault, Refusal, Spot, Toucher};
 pub use traffic::Traffic;

@@ -4,8 +4,10 @@
 //! all programs have in common and writes any one of them. The whole plan is the recipe written out, for the verifier
 //! and for files.
 
+use crate::classes::Classes;
 use crate::collective::Collective;
 use crate::plan::{Agreement, Aliasing, Chunks, Format, Plan, Program, Protocol};
+use crate::well_formed::WellFormed;
 
 /// An outline, and how to write each rank's program.
 pub struct Recipe<'a> {
@@ -42,10 +44,42 @@ impl<'a> Recipe<'a> {
         (self.program)(rank)
     }
 
+    /// As much of the plan as is needed to run it by classes whose turns keep a rank's number within each `multiple` of them (1: all
+    /// turns there are): what a simulator of many ranks runs. Recipes are written by this crate's algorithms, each of which is held
+    /// against the verifier at sizes that can be proved, so neither the programs nor their symmetry are checked here.
+    pub fn partial(&self, multiple: u32) -> Partial {
+        let ranks = self.outline.ranks;
+        let symmetry = self.outline.symmetry.as_ref().and_then(|symmetry| symmetry.coarser(multiple));
+        let classes = symmetry.map_or_else(|| Classes::trivial(ranks), |symmetry| Classes::of(ranks, &symmetry));
+        let mut programs = vec![Program { lanes: Vec::new() }; ranks as usize];
+        for &rank in classes.representatives() {
+            programs[rank as usize] = self.program(rank);
+        }
+        Partial { plan: Plan { programs, ..self.outline.clone() }, classes }
+    }
+
     /// The whole plan.
     pub fn plan(&self) -> Plan {
         let programs = (0..self.outline.ranks).map(|rank| self.program(rank)).collect();
         Plan { programs, ..self.outline.clone() }
+    }
+}
+
+/// A plan of which only some programs are written: those of the ranks that stand for the others.
+pub struct Partial {
+    plan: Plan,
+    classes: Classes,
+}
+
+impl Partial {
+    /// The plan, for the interpreter, which runs it by its [classes](Partial::classes).
+    pub fn well_formed(&self) -> WellFormed<'_> {
+        WellFormed::trusted(&self.plan)
+    }
+
+    /// Which ranks stand for which.
+    pub fn classes(&self) -> &Classes {
+        &self.classes
     }
 }
 

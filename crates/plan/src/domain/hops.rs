@@ -52,6 +52,7 @@ struct Stamp {
 impl Domain for Counting<'_> {
     type Value = ();
     type Stamp = Stamp;
+    const REMEMBERS: bool = false;
 
     fn fresh(&mut self, _call: u32, _cell: Cell) {}
     fn reduce(&mut self, _spot: &Spot, _inputs: &[()]) {}

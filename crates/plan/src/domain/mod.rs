@@ -15,6 +15,8 @@ pub trait Domain {
     type Value: Clone;
     /// What a message, a free slot or a counter carries of its writer's past.
     type Stamp: Clone;
+    /// Whether chunks are remembered. If not, each holds what a [fresh](Domain::fresh) one does, and nobody looks at results.
+    const REMEMBERS: bool = true;
 
     /// What the user of `cell.rank` has put into a chunk of its input before a call.
     fn fresh(&mut self, call: u32, cell: Cell) -> Self::Value;

@@ -44,8 +44,9 @@ impl<D: Domain> Machine<'_, D> {
         let RankState { rank, lanes, call, .. } = &self.ranks[position];
         let (rank, lanes, call) = (*rank, lanes.clone(), *call);
         let given = self.plan.collective.gives(rank, self.plan.ranks) * self.per_block;
+        let chunks = if D::REMEMBERS { self.user_chunks() } else { Vec::new() };
         // Outputs first: where both are one buffer, the input is what the user writes there.
-        for (buffer, chunk, tile) in self.user_chunks() {
+        for (buffer, chunk, tile) in chunks {
             let cell = self.cell(rank, buffer, tile, chunk);
             self.domain.touch(lanes.start, None, cell, Access::Write);
             let home = Cell { rank, buffer, tile, chunk };
@@ -80,7 +81,8 @@ impl<D: Domain> Machine<'_, D> {
         let chunks = |blocks: u32| blocks * self.per_block;
         let given = chunks(plan.collective.gives(rank, plan.ranks));
         let got = chunks(plan.collective.gets(rank, plan.ranks));
-        for (buffer, chunk, tile) in self.user_chunks() {
+        let user_chunks = if D::REMEMBERS { self.user_chunks() } else { Vec::new() };
+        for (buffer, chunk, tile) in user_chunks {
             let cell = self.cell(rank, buffer, tile, chunk);
             self.domain.touch(lanes.start, None, cell, Access::Read);
             let looks = match buffer {

@@ -71,6 +71,17 @@ pub enum Blocked {
     },
 }
 
+/// How a lane learns of another's past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lesson {
+    /// It waited for a counter, or for a rank to enter.
+    Waited,
+    /// A message came.
+    Received,
+    /// A slot was given back.
+    Freed,
+}
+
 /// A step reads a chunk that was never written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unset {
@@ -160,7 +171,8 @@ impl<'p, D: Domain> Machine<'p, D> {
         }
         let chunks = plan.chunks;
         let per_rank = shape.tiles as usize * (chunks.input as usize + chunks.output as usize);
-        let cells = vec![None; ranks.len() * (per_rank + chunks.scratch as usize)];
+        let count = if D::REMEMBERS { ranks.len() * (per_rank + chunks.scratch as usize) } else { 0 };
+        let cells = vec![None; count];
         let mut machine = Self {
             plan,
             shape,
@@ -318,6 +330,52 @@ impl<'p, D: Domain> Machine<'p, D> {
         Ok((event, result))
     }
 
+    /// The next step of a lane; nothing once the lane is through.
+    pub fn step(&self, lane: usize) -> Option<&Step<u32>> {
+        self.lanes[lane].next.as_ref().map(|(_, step)| step)
+    }
+
+    /// The rank of a lane and the channel of its messages.
+    pub fn rank_and_channel(&self, lane: usize) -> (u32, u32) {
+        (self.lanes[lane].rank, self.lanes[lane].lane.channel)
+    }
+
+    /// The classes that the ranks are run by.
+    pub fn classes(&self) -> &Classes {
+        &self.classes
+    }
+
+    /// What a lane that is [ready](Machine::ready) will learn when it takes its next step, and from whom; free slots are told by the
+    /// rank they lead to.
+    pub fn learns(&self, lane: usize, mut tell: impl FnMut(Lesson, u32, &D::Stamp)) {
+        let state = &self.lanes[lane];
+        let Some((_, step)) = &state.next else { return };
+        for wait in &step.waits {
+            let (Wait::Entered { rank } | Wait::Reached { rank, .. }) = *wait;
+            self.awaited(state, wait).into_iter().for_each(|stamp| tell(Lesson::Waited, rank, stamp));
+        }
+        for input in &step.inputs {
+            if let Input::Received { from } = *input {
+                let fifo = self.fifos.get(&self.key(from, state.rank, state.lane.channel));
+                let message = fifo.and_then(|fifo| fifo.messages.front());
+                message.into_iter().for_each(|(_, stamp)| tell(Lesson::Received, from, stamp));
+            }
+        }
+        for output in &step.outputs {
+            if let Output::Sent { to } = *output {
+                let fifo = self.fifos.get(&(state.rank, to, state.lane.channel));
+                let used = fifo.filter(|fifo| fifo.given_back.len() == fifo.free as usize);
+                let slot = used.and_then(|fifo| fifo.given_back.front());
+                slot.into_iter().for_each(|stamp| tell(Lesson::Freed, to, stamp));
+            }
+        }
+    }
+
+    /// The domain, as far as the run has come.
+    pub fn domain(&mut self) -> &mut D {
+        &mut self.domain
+    }
+
     /// The lanes that cannot go on although their calls are not done, and why. Empty after a complete run.
     pub fn blocked(&self) -> Vec<(Spot, Blocked)> {
         let stuck = |lane: usize| Some((self.lanes[lane].next.as_ref()?.0.clone(), self.ready(lane).err()?));
@@ -345,6 +403,9 @@ impl<'p, D: Domain> Machine<'p, D> {
         chunk: u32,
     ) -> Result<D::Value, Unset> {
         let cell = self.cell(owner, buffer, tile, chunk);
+        if !D::REMEMBERS {
+            return Ok(self.domain.fresh(0, cell));
+        }
         self.domain.touch(lane, Some(spot), cell, Access::Read);
         match &self.cells[self.position(cell)] {
             Some(value) => {
@@ -365,6 +426,9 @@ impl<'p, D: Domain> Machine<'p, D> {
         chunk: u32,
         result: Option<&D::Value>,
     ) {
+        if !D::REMEMBERS {
+            return;
+        }
         let cell = self.cell(owner, buffer, self.lanes[lane].tile, chunk);
         self.domain.touch(lane, Some(spot), cell, Access::Write);
         if let Some(value) = result {

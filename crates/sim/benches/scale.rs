@@ -1,0 +1,86 @@
+//! How the simulator scales: collectives on hosts of eight GPUs with a NIC each, doubling the hosts.
+//!
+//! Prints the time and memory of each size, the fabric, its paths, the plan and the run counted apart, and what each doubling costs.
+//! `--most RANKS` stops there.
+
+use std::time::{Duration, Instant};
+
+use weftlink_fabric::{LinkKind, Paths, resolve};
+use weftlink_plan::cost::{Ground, Picoseconds};
+use weftlink_plan::plan::Protocol;
+use weftlink_plan::{Algorithm, Collective};
+use weftlink_sim::engine::wires::Wire;
+use weftlink_sim::engine::{Charges, Load, run};
+use weftlink_testkit::peak;
+
+/// A microsecond a hop; links as fast as the fabric says.
+struct Plain;
+
+impl Charges for Plain {
+    fn launch(&self) -> Picoseconds {
+        Picoseconds(5_000_000)
+    }
+    fn hop(&self, _wire: &Wire, _protocol: Option<Protocol>) -> Picoseconds {
+        Picoseconds(1_000_000)
+    }
+    fn message(&self, _wire: &Wire, _protocol: Protocol) -> Picoseconds {
+        Picoseconds(0)
+    }
+    fn lane(&self, _wire: &Wire, _protocol: Option<Protocol>) -> f64 {
+        f64::INFINITY
+    }
+    fn inflation(&self, _wire: &Wire, _protocol: Option<Protocol>) -> f64 {
+        1.0
+    }
+    fn capacity(&self, _kind: LinkKind, bytes_per_second: f64) -> f64 {
+        bytes_per_second
+    }
+    fn multicast(&self, _kind: LinkKind) -> f64 {
+        1.0
+    }
+    fn copy(&self) -> f64 {
+        1e12
+    }
+}
+
+fn main() {
+    let most = std::env::args().skip_while(|word| word != "--most").nth(1);
+    let most: u32 = most.map_or(100_000, |most| most.parse().expect("--most RANKS"));
+    println!("collective  algorithm      ranks  fabric ms  plan ms  run ms  growth     steps  peak MiB  predicted");
+    let cases = [
+        ("all-reduce", Collective::AllReduce, Algorithm::Ring),
+        ("all-reduce", Collective::AllReduce, Algorithm::Tree),
+        ("all-reduce", Collective::AllReduce, Algorithm::Hierarchical),
+        ("all-to-all", Collective::AllToAll, Algorithm::Pairwise),
+    ];
+    for (name, collective, algorithm) in cases {
+        let mut before: Option<Duration> = None;
+        let largest = if name == "all-to-all" { 4096 } else { most };
+        for hosts in (2..).map(|power| 1_u32 << power).take_while(|hosts| hosts * 8 <= largest).chain((largest == 100_000).then_some(12_500)) {
+            peak::reset();
+            let start = Instant::now();
+            let fabric = resolve(&format!("{hosts}x hgx-h100 + 8x ndr")).expect("a spec");
+            let ground = Ground::of(&fabric);
+            let built = start.elapsed();
+            let start = Instant::now();
+            let recipe = algorithm.recipe(&collective, ground.layout()).expect("possible there");
+            let plan = recipe.partial(8);
+            let planned = start.elapsed();
+            let start = Instant::now();
+            let paths = Paths::of(&fabric);
+            let load = Load { bytes: 1 << 30, tiles: if algorithm == Algorithm::Tree { 16 } else { 1 } };
+            let outcome = run(&plan, &paths, load, &Plain).expect("built-in plans run");
+            let ran = start.elapsed();
+            let growth = before.map_or(String::new(), |before| format!("{:.2}x", ran.as_secs_f64() / before.as_secs_f64()));
+            println!(
+                "{name:<11} {algorithm:<13} {:>6}  {:>9.1}  {:>7.1}  {:>6.1}  {growth:>6}  {:>8}  {:>8.0}  {}",
+                hosts * 8, ms(built), ms(planned), ms(ran), outcome.steps, peak::mib(), outcome.time
+            );
+            before = Some(ran);
+        }
+    }
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

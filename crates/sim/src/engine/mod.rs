@@ -6,6 +6,7 @@
 //!
 //! Run by [classes](weftlink_plan::classes), the ranks that stand for others are the only ones there are; see [`wires`].
 
+mod routes;
 pub mod share;
 pub mod wires;
 

@@ -13,10 +13,8 @@ use weftlink_plan::classes::Classes;
 use weftlink_plan::plan::{Group, Switch};
 
 use super::Charges;
+use super::routes::Routes;
 use super::share::{ResourceId, Shares};
-
-/// Transfers of a class that are looked at to see how often they pass what they do not all pass alike.
-const INSTANCES_MAX: usize = 64;
 
 /// The way from one rank to another.
 #[derive(Debug)]
@@ -57,10 +55,11 @@ type Station = u64;
 /// The routes and resources of a run.
 pub(super) struct Wires<'f, 'c> {
     paths: &'f Paths<'f>,
+    routes: Routes<'f>,
     charges: &'c dyn Charges,
     classes: &'c Classes,
-    /// How many ranks each of those that stand for others stands for.
-    turns: u32,
+    /// The ranks of each class.
+    members: Vec<Vec<u32>>,
     stations: Stations,
     links: FxHashMap<(Station, Station, LinkKind), Alike>,
     pub(super) resources: Vec<Resource>,
@@ -119,13 +118,16 @@ impl<'f, 'c> Wires<'f, 'c> {
             alike.count += 1;
             alike.slowest = alike.slowest.min(rate);
         }
-        let ranks = fabric.gpus().len() as u32;
-        let turns = ranks / (classes.representatives().len() as u32).max(1);
+        let mut members = vec![Vec::new(); classes.representatives().len()];
+        for rank in 0..fabric.gpus().len() as u32 {
+            members[classes.position(rank)].push(rank);
+        }
         Self {
             paths,
+            routes: Routes::new(paths),
             charges,
             classes,
-            turns,
+            members,
             stations,
             links,
             resources: Vec::new(),
@@ -150,28 +152,30 @@ impl<'f, 'c> Wires<'f, 'c> {
         let gpu = |rank: u32| fabric.gpus()[rank as usize];
         let back = self.classes.back(self.classes.turn_of(from));
         let (first, target) = (self.classes.rank(from, back), self.classes.rank(to, back));
+        // Those that stay under their switches and those that do not are of two kinds; all of a kind pass the same.
+        let mut kinds = [(0.0, None), (0.0, None)];
+        for &instance in &self.members[self.classes.position(first)] {
+            let ends = (gpu(instance), gpu(self.classes.rank(target, self.classes.turn_of(instance))));
+            let kind = &mut kinds[usize::from(self.routes.same_unit(ends.0, ends.1))];
+            *kind = (kind.0 + 1.0, kind.1.or(Some(ends)));
+        }
         let mut uses: Vec<(ResourceId, f64)> = Vec::new();
         let mut wire = None;
-        let alike = self.alike(first);
-        let share = f64::from(self.turns) / alike.len() as f64;
-        for instance in alike {
-            let other = self.classes.rank(target, self.classes.turn_of(instance));
-            let route = self.paths.route(gpu(instance), gpu(other));
-            if route.path.kind == PathType::Dis {
-                return None;
-            }
+        for (count, ends) in kinds {
+            let Some((from, to)) = ends else { continue };
+            let way = self.routes.way(from, to)?;
             let mut kind: Option<LinkKind> = None;
             let mut switches = 0;
-            for pair in route.stations.windows(2) {
+            for pair in way.stations.windows(2) {
                 let (id, of) = self.resource(&pair[0], &pair[1], shares)?;
-                add(&mut uses, id, share);
+                add(&mut uses, id, count);
                 let is_network = |kind: LinkKind| matches!(kind, LinkKind::Network { .. });
                 if kind.is_none_or(|before| !is_network(before)) {
                     kind = Some(of);
                 }
                 switches += u32::from(matches!(fabric.device(pair[1][0]).kind, DeviceKind::NetSwitch(_)));
             }
-            wire.get_or_insert((route.path.kind, kind?, switches));
+            wire.get_or_insert((way.path, kind?, switches));
         }
         let (path, kind, switches) = wire?;
         Some(Wire { uses, path, kind, switches })
@@ -205,23 +209,21 @@ impl<'f, 'c> Wires<'f, 'c> {
             // Everybody sends and one gets the sum, or one sends and everybody gets it.
             let directions = [(true, is_sum || member == rank), (false, !is_sum || member == rank)];
             for (up, _) in directions.into_iter().filter(|(_, takes_part)| *takes_part) {
-                let route = match up {
-                    true => self.paths.route(gpu(member), gpu(other)),
-                    false => self.paths.route(gpu(other), gpu(member)),
-                };
+                let (from, to) = if up { (member, other) } else { (other, member) };
+                let way = self.routes.way(gpu(from), gpu(to))?;
                 let is_switch = |station: &Vec<DeviceId>| match group.switch {
                     Switch::Nvswitch => matches!(fabric.device(station[0]).kind, DeviceKind::NvSwitch { .. }),
                     Switch::Network => matches!(fabric.device(station[0]).kind, DeviceKind::NetSwitch(_)),
                 };
                 let at = match up {
-                    true => route.stations.iter().position(is_switch),
-                    false => route.stations.iter().rposition(is_switch),
+                    true => way.stations.iter().position(is_switch),
+                    false => way.stations.iter().rposition(is_switch),
                 }?;
-                let stations = if up { &route.stations[..=at] } else { &route.stations[at..] };
+                let stations = if up { &way.stations[..=at] } else { &way.stations[at..] };
                 for pair in stations.windows(2) {
                     let (id, of) = self.resource(&pair[0], &pair[1], shares)?;
                     let by_switch = if group.switch == Switch::Nvswitch { self.charges.multicast(of) } else { 1.0 };
-                    add(&mut uses, id, f64::from(self.turns) / by_switch);
+                    add(&mut uses, id, self.members[self.classes.position(rank)].len() as f64 / by_switch);
                     kind = Some(of);
                     switches = 1;
                 }
@@ -229,18 +231,6 @@ impl<'f, 'c> Wires<'f, 'c> {
         }
         let path = if group.switch == Switch::Nvswitch { PathType::Nvl } else { PathType::Net };
         Some(Wire { uses, path, kind: kind?, switches })
-    }
-
-    /// Some ranks of a class, evenly spread, the one that stands for it first.
-    fn alike(&self, first: u32) -> Vec<u32> {
-        if self.turns <= 1 {
-            return vec![first];
-        }
-        let position = self.classes.position(first);
-        let ranks = self.paths.fabric().gpus().len() as u32;
-        let all: Vec<u32> = (0..ranks).filter(|rank| self.classes.position(*rank) == position).collect();
-        let every = all.len().div_ceil(INSTANCES_MAX);
-        all.into_iter().step_by(every).collect()
     }
 
     /// The links from some devices to others side by side, as one resource, and their kind.

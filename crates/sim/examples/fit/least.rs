@@ -79,6 +79,28 @@ pub(crate) fn fit(weights: &[f64], residuals: impl Fn(&Constants) -> Vec<f64>) -
             break;
         }
     }
+    // Where the library changes its mind the sum has edges that slopes do not show: look along each constant too.
+    let mut reach = 0.4;
+    for _ in 0..ITERATIONS_MAX {
+        let before = least;
+        for index in 0..free.len() {
+            for by in [reach, -reach] {
+                let mut next = moves.clone();
+                next[index] = (next[index] + by).clamp(-SPREADS_MAX, SPREADS_MAX);
+                let sum = loss(&residuals(&at(&next)), &next);
+                if sum < least {
+                    (moves, least) = (next, sum);
+                    break;
+                }
+            }
+        }
+        if before - least < 1e-4 * before {
+            reach /= 2.0;
+            if reach < 0.04 {
+                break;
+            }
+        }
+    }
     at(&moves)
 }
 

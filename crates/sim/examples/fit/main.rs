@@ -82,7 +82,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         "rows" => {
             let start = arguments.get(1).map_or("", String::as_str);
-            report::rows(&Constants::shipped(), rows.iter().filter(|row| row.id.starts_with(start)));
+            report::rows(&fit(&rows, None), rows.iter().filter(|row| row.id.starts_with(start)));
         }
         _ => return Err(format!("{command:?}: known are accuracy, fit, leave-one-out and rows").into()),
     }

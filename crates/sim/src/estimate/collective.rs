@@ -2,9 +2,12 @@
 
 use weftlink_plan::plan::Protocol;
 
-use super::{Case, Estimate};
+use super::{Case, Estimate, LL_LANE_BYTES};
 use crate::constants::Name;
 use crate::setup::{Generation, Operation};
+
+/// Levels of a tree that stay in a group of a dragonfly: 16 nodes.
+const TREE_LEVELS_NEAR: f64 = 4.0;
 
 impl Case<'_> {
     /// Around rings, one for each lane: `2(n-1)` steps to sum and to spread, half of them for either, and as long a way for
@@ -18,7 +21,7 @@ impl Case<'_> {
         let inside = rounds * (ranks - 1.0) - across;
         let lanes = machine.lanes;
         let (message, moved) = if rooted {
-            (self.bytes / lanes, self.bytes)
+            (self.bytes, self.bytes)
         } else {
             (self.bytes / ranks, rounds * self.bytes * (ranks - 1.0) / ranks)
         };
@@ -31,18 +34,19 @@ impl Case<'_> {
         }
         let mut estimate = self.launched();
         estimate.hops_us = inside * hop_inside + across * self.hop_across(message);
+        let moved = moved * self.beyond(self.lanes_ll() * LL_LANE_BYTES * if rooted { 1.0 } else { ranks });
         let mut port = self.port();
         if rooted {
             port *= machine.port_one_way / machine.port.max(f64::MIN_POSITIVE);
         }
         if machine.islands == 1 {
             estimate.wire_us = Self::over(moved, port);
-            return estimate.filled(self.constant(Name::FillInside));
+            return estimate.filled(self.constant(Name::FillInside), self.bytes);
         }
         port *= machine.port_across / machine.port;
         let nics = self.nics(lanes);
         estimate.wire_us = Self::over(moved, if port.is_nan() { nics } else { port.min(nics) });
-        estimate.filled(self.constant(Name::FillNetwork))
+        estimate.filled(self.fill_network(), self.bytes)
     }
 
     /// Up and down two trees over the nodes, chains inside. A GPU in a chain passes everything on twice. Between two
@@ -50,21 +54,25 @@ impl Case<'_> {
     /// twice.
     pub(super) fn tree(&self) -> Estimate {
         let machine = self.machine;
-        let message = self.bytes / machine.lanes;
+        let message = self.bytes;
         let mut estimate = self.launched();
         let inside = 2.0 * (machine.island - 1.0);
         let across = 2.0 * machine.levels;
         estimate.hops_us = inside * self.hop_inside(message) + across * self.hop_across(message);
+        let bytes = self.bytes * self.beyond(self.lanes_ll() * LL_LANE_BYTES);
         let chain = self.port() * self.constant(Name::TreeInside) / 2.0;
         if machine.islands == 1 {
-            estimate.wire_us = Self::over(self.bytes, chain);
-            return estimate.filled(self.constant(Name::FillInside));
+            estimate.wire_us = Self::over(bytes, chain);
+            return estimate.filled(self.constant(Name::FillInside), self.bytes);
         }
         let twice = if machine.islands == 2 && !machine.sockets { 1.0 } else { 2.0 };
         let lane = self.tree_lane() * machine.lanes / 2.0;
-        let nics = self.nics(machine.lanes) / twice;
-        estimate.wire_us = Self::over(self.bytes, chain.min(lane).min(nics));
-        estimate.filled(self.constant(Name::FillNetwork))
+        let mut nics = self.nics(machine.lanes) / twice;
+        if machine.slingshot && machine.levels > TREE_LEVELS_NEAR {
+            nics *= self.constant(Name::TreeSlingshotFar).powf(machine.levels - TREE_LEVELS_NEAR);
+        }
+        estimate.wire_us = Self::over(bytes, chain.min(lane).min(nics));
+        estimate.filled(self.fill_network(), self.bytes)
     }
 
     /// What a lane of a tree carries, in and out together.
@@ -83,7 +91,7 @@ impl Case<'_> {
         let mut estimate = self.launched();
         estimate.hops_us = self.nvls_hops();
         estimate.wire_us = Self::over(self.bytes * (1.0 + 1.0 / self.machine.island), self.machine.nvls);
-        estimate.filled(self.constant(Name::FillNvls))
+        estimate.filled(self.constant(Name::FillNvls), self.bytes)
     }
 
     /// The same for parts: at a ring's bandwidth.
@@ -114,7 +122,7 @@ impl Case<'_> {
         }
         let lanes = lane * machine.lanes * machine.ranks / (2.0 * (machine.ranks - 1.0));
         estimate.wire_us = Self::over(self.bytes, inside.min(machine.nics / twice).min(lanes));
-        estimate.filled(self.constant(Name::FillNvls))
+        estimate.filled(self.constant(Name::FillNvls), self.bytes)
     }
 
     /// Switches of the network sum.
@@ -126,6 +134,6 @@ impl Case<'_> {
             self.bytes,
             self.machine.nics / self.constant(Name::NetworkRdma) * self.constant(part),
         );
-        estimate.filled(self.constant(Name::FillNetwork))
+        estimate.filled(self.fill_network(), self.bytes)
     }
 }

@@ -21,8 +21,10 @@ pub struct Machine {
     pub generation: Generation,
     /// Whether switches inside an island sum.
     pub switch_sums: bool,
-    /// Whether links inside keep 128 bytes together, so that LL128 may be used.
+    /// Whether links keep 128 bytes together, inside and across, so that LL128 may be used.
     pub keeps_lines: bool,
+    /// Whether GPUs of an island reach each other through slots only.
+    pub pcie: bool,
     /// What a GPU's port carries each way, both ways busy.
     pub port: f64,
     /// The same with one way busy.
@@ -37,14 +39,14 @@ pub struct Machine {
     pub lanes: f64,
     /// A hop across with LL.
     pub hop_across_us: f64,
+    /// A hop across with Simple.
+    pub hop_across_simple_us: f64,
     /// Whether the network asks before it takes longer messages.
     pub slingshot: bool,
     /// Whether CPUs carry what crosses: trees between two nodes do not get both directions for one.
     pub sockets: bool,
     /// Whether the library is RCCL.
     pub rccl: bool,
-    /// Whether trees may be taken.
-    pub trees: bool,
     /// GPUs that one thread launches, none where each has its process.
     pub launched_by_thread: u32,
     /// Messages that one thread enqueues for an alltoall.
@@ -84,7 +86,12 @@ impl Machine {
                 && setup.library == Library::Nccl,
             keeps_lines: !matches!(setup.intra, Intra::PciePeers | Intra::PcieHost)
                 && generation >= Generation::Volta
-                && !(setup.intra == Intra::None && setup.gpu.is_card()),
+                && !(setup.intra == Intra::None && setup.gpu.is_card())
+                && matches!(
+                    setup.network,
+                    Network::None | Network::InfiniBand | Network::Roce | Network::Efa
+                ),
+            pcie: matches!(setup.intra, Intra::PciePeers | Intra::PcieHost),
             port,
             port_one_way,
             port_across: if setup.intra == Intra::Xgmi { link(constants, setup) * lanes } else { port },
@@ -92,11 +99,14 @@ impl Machine {
             nics: nics(constants, setup) * nodes_of_island,
             lanes,
             hop_across_us: hop_across(constants, setup),
+            hop_across_simple_us: match setup.network {
+                Network::Slingshot => constants[Name::HopSlingshotSimpleUs],
+                Network::Tcp => constants[Name::HopTcpSimpleUs],
+                _ => constants[Name::HopNetworkSimple] * hop_across(constants, setup),
+            },
             slingshot: setup.network == Network::Slingshot,
             sockets: matches!(setup.network, Network::Tcp | Network::Tcpx | Network::Tcpxo),
             rccl: setup.library == Library::Rccl,
-            // The first EFA was run with trees off, as its maker's instructions said.
-            trees: !(setup.network == Network::Efa && generation < Generation::Ampere),
             launched_by_thread,
             messages_by_thread: f64::from(ranks) * f64::from(launched_by_thread.max(1)),
             copies: copies(constants, setup),
@@ -133,8 +143,11 @@ fn ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
         constants[if setup.gpu.is_consumer() { Name::PciePeersConsumer } else { Name::PciePeers }] * slot;
     let peers_both = (peers * constants[Name::PciePeersBothWays], peers);
     match setup.intra {
-        Intra::NvSwitch | Intra::NvLinkMesh | Intra::CubeMesh | Intra::Nvl72 => {
+        Intra::NvSwitch | Intra::CubeMesh | Intra::Nvl72 => {
             alike(part * setup.gpu.port_line_gbytes_per_second())
+        }
+        Intra::NvLinkMesh => {
+            alike(part * constants[Name::NvlinkMesh] * setup.gpu.port_line_gbytes_per_second())
         }
         // More than a pair, and rings cross PCIe.
         Intra::NvLinkBridge if setup.gpus_per_node > 2 => peers_both,

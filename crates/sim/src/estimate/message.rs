@@ -23,17 +23,21 @@ impl Case<'_> {
         let message = self.bytes / ranks;
         let port = machine.port * self.constant(Name::AllToAllInside);
         estimate.wire_us = Self::over(self.bytes * (island - 1.0) / ranks, port);
-        estimate.hops_us = self.hop_inside(message);
-        if machine.islands > 1 {
+        // Half a hop for each peer: messages to several are on their way at a time.
+        estimate.hops_us = self.hop_inside(message) * (island - 1.0).max(1.0) / 2.0;
+        if machine.launched_by_thread == 0 {
             estimate.launch_us += enqueued;
+        }
+        if machine.islands > 1 {
             let remote = ranks - island;
-            estimate.hops_us = self.message_across(message) + remote * self.constant(Name::AllToAllPeerUs);
+            estimate.hops_us = self.message_across(message)
+                + remote * machine.hop_across_us * self.constant(Name::AllToAllPeer);
             let part = if machine.slingshot { Name::AllToAllSlingshot } else { Name::AllToAllNetwork };
             let nics = machine.nics * self.constant(part) / island;
             estimate.wire_us = estimate.wire_us.max(Self::over(self.bytes * remote / ranks, nics));
-            return estimate.filled(self.constant(Name::FillNetwork));
+            return estimate.filled(self.fill_network(), self.bytes);
         }
-        estimate.filled(self.constant(Name::FillInside))
+        estimate.filled(self.constant(Name::FillInside), self.bytes)
     }
 
     /// To the next in a ring of ranks: only nodes' ends use the network, and one message has few lanes.
@@ -53,7 +57,7 @@ impl Case<'_> {
         let inside = port.min(lanes * lane);
         if machine.islands == 1 {
             estimate.wire_us = Self::over(self.bytes, inside);
-            return estimate.filled(self.constant(Name::FillInside));
+            return estimate.filled(self.constant(Name::FillInside), self.bytes);
         }
         let lanes = if machine.ranks >= RANKS_ONE_LANE { 1.0 } else { 2.0 };
         let lane = self.constant(Name::MessageLaneNetworkGBps)
@@ -61,7 +65,7 @@ impl Case<'_> {
         let nic = machine.nics / machine.lanes.min(machine.island);
         estimate.hops_us = self.message_across(self.bytes);
         estimate.wire_us = Self::over(self.bytes, nic.min(lanes * lane).min(inside));
-        estimate.filled(self.constant(Name::FillNetwork))
+        estimate.filled(self.fill_network(), self.bytes)
     }
 
     /// A message across that nobody waits for yet.

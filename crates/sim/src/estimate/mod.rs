@@ -16,6 +16,14 @@ pub use machine::Machine;
 use crate::constants::{Constants, Name};
 use crate::setup::{LibraryAlgorithm, Operation};
 
+/// Bytes from which on steps are as long as buffers.
+const FILL_BYTES_MAX: f64 = 256.0 * 1024.0 * 1024.0;
+/// Bytes of a message that a hop with LL takes along: what the threads of a lane hold.
+const LL_LANE_BYTES: f64 = 4096.0;
+/// Lanes inside an island, at most: with links of their own, and through slots.
+const LANES_INSIDE: f64 = 24.0;
+const LANES_PCIE: f64 = 2.0;
+
 /// Whose view of a network is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
@@ -41,13 +49,22 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// All of it.
-    pub fn total_us(&self) -> f64 {
-        (self.launch_us + self.hops_us + self.wire_us + self.fill_us).max(self.host_us)
+    /// From the first kernel's start to the last one's end.
+    pub fn device_us(&self) -> f64 {
+        self.launch_us + self.hops_us + self.wire_us + self.fill_us
     }
 
-    fn filled(mut self, part: f64) -> Self {
-        self.fill_us = part * (self.hops_us * self.wire_us).sqrt();
+    /// All of it. What the longer of device and host takes, and more where they take turns in being late: the root of the
+    /// sum of squares.
+    pub fn total_us(&self) -> f64 {
+        self.device_us().hypot(self.host_us)
+    }
+
+    /// With steps of the best length, filling the pipeline takes as long as the root of hops times transfer, some of it
+    /// hidden. Steps are no longer than buffers are: from some size on it takes no longer.
+    fn filled(mut self, part: f64, bytes: f64) -> Self {
+        let growing = (FILL_BYTES_MAX / bytes).min(1.0);
+        self.fill_us = part * (self.hops_us * self.wire_us * growing).sqrt();
         self
     }
 }
@@ -118,10 +135,24 @@ impl Case<'_> {
         Estimate { launch_us, host_us, ..Estimate::default() }
     }
 
-    /// How far a message is on the way from 8 bytes to 16 KiB, in powers of two: with LL, more threads take part and wait
-    /// for each other.
+    /// How far a message is on the way from 8 bytes to a full lane, in powers of two: with LL, more threads take part and
+    /// wait for each other. After that, more lanes do.
     fn threads_part(message: f64) -> f64 {
-        ((message / 8.0).max(1.0).log2() / 11.0).min(1.0)
+        ((message / 8.0).max(1.0).log2() / 9.0).min(1.0)
+    }
+
+    /// Lanes that LL spreads bytes over.
+    fn lanes_ll(&self) -> f64 {
+        match (self.machine.islands, self.machine.pcie) {
+            (1, false) => LANES_INSIDE,
+            (1, true) => LANES_PCIE,
+            _ => 2.0 * self.machine.lanes,
+        }
+    }
+
+    /// What of the bytes takes time on the wire, where hops take along `free` of them.
+    fn beyond(&self, free: f64) -> f64 {
+        if self.protocol == Protocol::Ll { (1.0 - free / self.bytes).max(0.0) } else { 1.0 }
     }
 
     /// A hop inside with a message of so many bytes.
@@ -139,19 +170,29 @@ impl Case<'_> {
     /// A hop across with a message of so many bytes.
     fn hop_across(&self, message: f64) -> f64 {
         let hop = self.machine.hop_across_us;
-        let simple = self.constant(Name::HopNetworkSimple);
-        let charged = match self.protocol {
-            Protocol::Ll => hop * (1.0 + self.constant(Name::HopNetworkGrowth) * Self::threads_part(message)),
-            Protocol::Ll128 => hop * simple.sqrt(),
-            Protocol::Simple => hop * simple,
+        let simple = match self.view {
+            View::Chooser => self.constant(Name::HopNetworkSimple) * hop,
+            View::Real => self.machine.hop_across_simple_us,
         };
-        charged + self.rendezvous(message)
+        match self.protocol {
+            Protocol::Ll => {
+                let growth = 1.0 + self.constant(Name::HopNetworkGrowth) * Self::threads_part(message);
+                hop * growth + self.rendezvous(message)
+            }
+            Protocol::Ll128 => (hop * simple).sqrt(),
+            Protocol::Simple => simple,
+        }
     }
 
     /// What a message takes more that the receiver must be asked for.
     fn rendezvous(&self, message: f64) -> f64 {
         let asks = self.machine.slingshot && self.view == View::Real && message > 2048.0;
         if asks { self.constant(Name::RendezvousUs) } else { 0.0 }
+    }
+
+    /// How well the filling of pipelines across is hidden.
+    fn fill_network(&self) -> f64 {
+        self.constant(if self.machine.slingshot { Name::FillSlingshot } else { Name::FillNetwork })
     }
 
     /// What a GPU's port carries with this protocol.
@@ -166,9 +207,9 @@ impl Case<'_> {
 
     /// What a node's NICs carry with this protocol, over so many lanes.
     fn nics(&self, lanes: f64) -> f64 {
-        let slow = self.machine.slingshot && self.view == View::Real;
+        let slow = (self.machine.slingshot || self.machine.sockets) && self.view == View::Real;
         let lanes_carry = match self.protocol {
-            Protocol::Ll if slow => lanes * self.constant(Name::LlSlingshotGBps),
+            Protocol::Ll if slow => lanes * self.constant(Name::LlLaneSlowGBps),
             Protocol::Ll => lanes * self.constant(Name::LlLaneGBps),
             Protocol::Ll128 => lanes * self.constant(Name::Ll128LaneGBps),
             Protocol::Simple => f64::INFINITY,

@@ -47,7 +47,7 @@ pub fn predict_on(
                 continue;
             }
             if let Some(cost) = charge(View::Chooser, algorithm, protocol) {
-                let cost = cost.launch_us + cost.hops_us + cost.wire_us + cost.fill_us;
+                let cost = cost.device_us();
                 if best.is_none_or(|(least, ..)| cost < least) {
                     best = Some((cost, algorithm, protocol));
                 }

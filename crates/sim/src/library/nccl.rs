@@ -36,7 +36,7 @@ pub(super) fn allows(
     }
     match algorithm {
         A::Ring => true,
-        A::Tree => machine.trees && operation == Operation::AllReduce,
+        A::Tree => operation == Operation::AllReduce,
         A::Nvls | A::NvlsTree => {
             let since = Version { major: 2, minor: if algorithm == A::Nvls { 17 } else { 18 } };
             operation == Operation::AllReduce

@@ -46,7 +46,7 @@ impl Case<'_> {
         port *= machine.port_across / machine.port;
         let nics = self.nics(lanes);
         estimate.wire_us = Self::over(moved, if port.is_nan() { nics } else { port.min(nics) });
-        estimate.filled(self.fill_network(), self.bytes)
+        estimate.filled(self.constant(Name::FillRing), self.bytes)
     }
 
     /// Up and down two trees over the nodes, chains inside. A GPU in a chain passes everything on twice. Between two

@@ -2,7 +2,7 @@
 
 use weftlink_plan::plan::Protocol;
 
-use super::{Case, Estimate};
+use super::{Case, Estimate, LL_MESSAGE_BYTES};
 use crate::constants::Name;
 use crate::setup::{Generation, Operation};
 
@@ -17,25 +17,26 @@ impl Case<'_> {
     pub(super) fn all_to_all(&self) -> Estimate {
         let machine = self.machine;
         let (ranks, island) = (machine.ranks, machine.island);
-        let mut estimate = self.launched();
+        let case = self.as_messages(self.bytes / ranks);
+        let mut estimate = case.launched();
         let enqueued = machine.messages_by_thread * self.constant(Name::MessageCallUs);
         estimate.host_us += enqueued;
         let message = self.bytes / ranks;
         let port = machine.port * self.constant(Name::AllToAllInside);
         estimate.wire_us = Self::over(self.bytes * (island - 1.0) / ranks, port);
         // Half a hop for each peer: messages to several are on their way at a time.
-        estimate.hops_us = self.hop_inside(message) * (island - 1.0).max(1.0) / 2.0;
+        estimate.hops_us = case.hop_inside(message) * (island - 1.0).max(1.0) / 2.0;
         if machine.launched_by_thread == 0 {
             estimate.launch_us += enqueued;
         }
         if machine.islands > 1 {
             let remote = ranks - island;
-            estimate.hops_us = self.message_across(message)
+            estimate.hops_us = case.message_across(message)
                 + remote * machine.hop_across_us * self.constant(Name::AllToAllPeer);
             let part = if machine.slingshot { Name::AllToAllSlingshot } else { Name::AllToAllNetwork };
             let nics = machine.nics * self.constant(part) / island;
             estimate.wire_us = estimate.wire_us.max(Self::over(self.bytes * remote / ranks, nics));
-            return estimate.filled(self.fill_network(), self.bytes);
+            return estimate.filled(self.constant(Name::FillRing), self.bytes);
         }
         estimate.filled(self.constant(Name::FillInside), self.bytes)
     }
@@ -43,36 +44,40 @@ impl Case<'_> {
     /// To the next in a ring of ranks: only nodes' ends use the network, and one message has few lanes.
     pub(super) fn send_receive(&self) -> Estimate {
         let machine = self.machine;
-        let mut estimate = self.launched();
-        estimate.hops_us = self.hop_inside(self.bytes);
+        let case = self.as_messages(self.bytes);
+        let mut estimate = case.launched();
+        estimate.hops_us = case.hop_inside(self.bytes);
         let lanes = (self.bytes / LANE_BYTES).clamp(LANES_INSIDE.0, LANES_INSIDE.1);
         let port = machine.port * self.constant(Name::AllToAllInside);
-        let lane = self.constant(Name::MessageLaneGBps)
-            * match machine.generation {
-                Generation::Pascal | Generation::Volta => 0.5,
-                Generation::Ampere => 0.7,
-                Generation::Hopper | Generation::Instinct => 1.0,
-                Generation::Blackwell => 1.5,
-            };
+        let lane = self.constant(match machine.generation {
+            Generation::Pascal | Generation::Volta | Generation::Ampere => Name::MessageLaneAmpereGBps,
+            Generation::Hopper | Generation::Blackwell | Generation::Instinct => Name::MessageLaneGBps,
+        });
         let inside = port.min(lanes * lane);
         if machine.islands == 1 {
             estimate.wire_us = Self::over(self.bytes, inside);
             return estimate.filled(self.constant(Name::FillInside), self.bytes);
         }
-        let lanes = if machine.ranks >= RANKS_ONE_LANE { 1.0 } else { 2.0 };
-        let lane = self.constant(Name::MessageLaneNetworkGBps)
-            * if machine.generation == Generation::Blackwell { 1.4 } else { 1.0 };
+        let lanes = self.constant(match machine.generation {
+            _ if machine.ranks >= RANKS_ONE_LANE => Name::MessageNetworkGBps,
+            Generation::Blackwell => Name::MessageNetworkFewBlackwellGBps,
+            _ => Name::MessageNetworkFewGBps,
+        });
         let nic = machine.nics / machine.lanes.min(machine.island);
-        estimate.hops_us = self.message_across(self.bytes);
-        estimate.wire_us = Self::over(self.bytes, nic.min(lanes * lane).min(inside));
-        estimate.filled(self.fill_network(), self.bytes)
+        estimate.hops_us = case.message_across(self.bytes);
+        estimate.wire_us = Self::over(self.bytes, nic.min(lanes).min(inside));
+        estimate.filled(self.constant(Name::FillRing), self.bytes)
+    }
+
+    /// This call with the protocol that messages between pairs go with.
+    fn as_messages(&self, message: f64) -> Self {
+        let protocol = if message <= LL_MESSAGE_BYTES { Protocol::Ll } else { Protocol::Simple };
+        Self { protocol, ..*self }
     }
 
     /// A message across that nobody waits for yet.
     fn message_across(&self, message: f64) -> f64 {
-        let hop =
-            if self.protocol == Protocol::Ll { self.hop_across(message) } else { self.machine.hop_across_us };
-        self.constant(Name::MessageHops) * hop
+        self.constant(Name::MessageHops) * self.hop_across(message)
     }
 
     /// A copy by copy engines; both ways, the bandwidth counts both.

@@ -17,12 +17,16 @@ use crate::constants::{Constants, Name};
 use crate::setup::{LibraryAlgorithm, Operation};
 
 /// Bytes from which on steps are as long as buffers.
-const FILL_BYTES_MAX: f64 = 256.0 * 1024.0 * 1024.0;
+const FILL_BYTES_MAX: f64 = 64.0 * 1024.0 * 1024.0;
 /// Bytes of a message that a hop with LL takes along: what the threads of a lane hold.
 const LL_LANE_BYTES: f64 = 4096.0;
 /// Lanes inside an island, at most: with links of their own, and through slots.
 const LANES_INSIDE: f64 = 24.0;
 const LANES_PCIE: f64 = 2.0;
+/// Lanes of an all-gather or a reduce-scatter with LL.
+const LANES_PARTS: f64 = 2.0;
+/// The longest message between a pair that goes with LL: NCCL's threshold.
+const LL_MESSAGE_BYTES: f64 = 16384.0;
 
 /// Whose view of a network is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +103,7 @@ pub fn estimate(
 }
 
 /// A call that is being estimated.
+#[derive(Clone, Copy)]
 struct Case<'a> {
     constants: &'a Constants,
     machine: &'a Machine,
@@ -126,9 +131,9 @@ impl Case<'_> {
             launch_us += self.constant(Name::LaunchNetworkUs);
             if simple {
                 launch_us += self.constant(Name::LaunchNetworkSimpleUs);
-                if self.machine.rccl {
-                    launch_us += self.constant(Name::LaunchRcclUs);
-                }
+            }
+            if self.machine.rccl {
+                launch_us += self.constant(Name::LaunchRcclUs);
             }
         }
         let host_us = self.machine.launched_by_thread as f64 * self.constant(Name::LaunchOneThreadUs);
@@ -141,13 +146,21 @@ impl Case<'_> {
         ((message / 8.0).max(1.0).log2() / 9.0).min(1.0)
     }
 
-    /// Lanes that LL spreads bytes over.
+    /// Lanes that LL spreads bytes over. Parts that are gathered or scattered get few.
     fn lanes_ll(&self) -> f64 {
+        if self.parts() {
+            return LANES_PARTS;
+        }
         match (self.machine.islands, self.machine.pcie) {
             (1, false) => LANES_INSIDE,
             (1, true) => LANES_PCIE,
             _ => 2.0 * self.machine.lanes,
         }
+    }
+
+    /// Whether ranks have a part each.
+    fn parts(&self) -> bool {
+        matches!(self.operation, Operation::AllGather | Operation::ReduceScatter)
     }
 
     /// What of the bytes takes time on the wire, where hops take along `free` of them.
@@ -199,6 +212,9 @@ impl Case<'_> {
     fn port(&self) -> f64 {
         self.machine.port
             * match self.protocol {
+                Protocol::Ll if self.parts() && !self.machine.pcie => {
+                    self.constant(Name::LlPart) * self.constant(Name::LlFewLanes)
+                }
                 Protocol::Ll => self.constant(Name::LlPart),
                 Protocol::Ll128 => self.constant(Name::Ll128Part),
                 Protocol::Simple => 1.0,

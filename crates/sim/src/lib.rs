@@ -1,7 +1,19 @@
-//! How long a plan takes on a fabric: its one interpreter, in virtual time.
+//! How long it would take: plans in virtual time, and what libraries would do.
 //!
 //! The [engine] runs a plan step by step. A step begins when what it needs is there, its data flows over the links of the fabric,
 //! which it shares fairly with everything else under way, and what it sends is seen a hop later. Time is whole picoseconds and
 //! nothing depends on a clock, a thread or the order of a hash table: the same question has the same answer to the last digit.
+//!
+//! What is charged comes from [constants], each with its origin; which plan is run, from what a [library] would choose.
 
+pub mod accuracy;
+pub mod constants;
 pub mod engine;
+pub mod estimate;
+pub mod library;
+pub mod published;
+pub mod setup;
+
+pub use constants::Constants;
+pub use estimate::Estimate;
+pub use setup::Setup;

@@ -1,0 +1,162 @@
+//! How right predictions are: errors by table and size, then over tables, so that a table with many rows counts once.
+
+use std::collections::BTreeMap;
+
+use crate::published::Row;
+use crate::setup::{Intra, Network, Setup};
+
+/// Sizes that are judged together.
+pub const BANDS: [(&str, u64); 4] =
+    [("to 64 KiB", 64 << 10), ("to 1 MiB", 1 << 20), ("to 64 MiB", 64 << 20), ("above", u64::MAX)];
+
+/// Which of [`BANDS`] a size is in.
+pub fn band(bytes: u64) -> usize {
+    BANDS.iter().position(|&(_, most)| bytes <= most).unwrap_or(BANDS.len() - 1)
+}
+
+/// Kinds of machine that are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// One domain of NVLink or xGMI.
+    NvlinkNode,
+    /// One node of PCIe.
+    PcieNode,
+    /// InfiniBand, RoCE, EFA.
+    Rdma,
+    /// Slingshot.
+    Slingshot,
+    /// Sockets, TCPX, TCPXO.
+    Tcp,
+}
+
+impl Class {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::NvlinkNode, Self::PcieNode, Self::Rdma, Self::Slingshot, Self::Tcp];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::NvlinkNode => "NVLink node",
+            Class::PcieNode => "PCIe node",
+            Class::Rdma => "RDMA networks",
+            Class::Slingshot => "Slingshot",
+            Class::Tcp => "TCP",
+        }
+    }
+
+    /// That of a setup.
+    pub fn of(setup: &Setup) -> Self {
+        match (setup.network, setup.intra) {
+            (Network::InfiniBand | Network::Roce | Network::Efa, _) => Class::Rdma,
+            (Network::Slingshot, _) => Class::Slingshot,
+            (Network::Tcp | Network::Tcpx | Network::Tcpxo, _) => Class::Tcp,
+            (Network::None, Intra::PciePeers | Intra::PcieHost | Intra::None) => Class::PcieNode,
+            (Network::None, _) => Class::NvlinkNode,
+        }
+    }
+}
+
+/// The error of a prediction: how far it is from what was measured, as a part of that.
+pub fn error(predicted_us: f64, measured_us: f64) -> f64 {
+    (predicted_us / measured_us - 1.0).abs()
+}
+
+/// A table's error in a band.
+#[derive(Clone, Debug)]
+pub struct TableError {
+    /// The table.
+    pub id: String,
+    /// Its machine.
+    pub system: String,
+    /// What kind that is.
+    pub class: Class,
+    /// Its rows' band.
+    pub band: usize,
+    /// The median of its rows' errors.
+    pub error: f64,
+    /// The median of how far predictions are off, as natural logarithms: with its sign.
+    pub log_ratio: f64,
+}
+
+/// The errors of tables, worst first. Rows and predictions go together.
+pub fn by_table(rows: &[Row], predicted_us: &[f64]) -> Vec<TableError> {
+    let mut tables: BTreeMap<(&str, usize), Vec<usize>> = BTreeMap::new();
+    for (index, row) in rows.iter().enumerate() {
+        tables.entry((&row.id, band(row.bytes))).or_default().push(index);
+    }
+    let mut errors: Vec<TableError> = tables
+        .into_iter()
+        .map(|((id, band), indices)| {
+            let first = &rows[indices[0]];
+            let each = |of: &dyn Fn(f64, f64) -> f64| {
+                indices
+                    .iter()
+                    .map(|&index| of(predicted_us[index], rows[index].measured_us))
+                    .collect::<Vec<_>>()
+            };
+            TableError {
+                id: id.to_owned(),
+                system: first.system.clone(),
+                class: Class::of(&first.setup),
+                band,
+                error: quantile(each(&error), 0.5),
+                log_ratio: quantile(each(&|predicted, measured| (predicted / measured).ln()), 0.5),
+            }
+        })
+        .collect();
+    errors.sort_by(|one, other| other.error.total_cmp(&one.error));
+    errors
+}
+
+/// Median and 90th percentile over tables, with how many there are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    /// How many.
+    pub tables: usize,
+    /// The median.
+    pub median: f64,
+    /// The 90th percentile.
+    pub ninetieth: f64,
+}
+
+/// Of the tables of a band, and of a class if one is given.
+pub fn summary(errors: &[TableError], band: usize, class: Option<Class>) -> Summary {
+    let of: Vec<f64> = errors
+        .iter()
+        .filter(|table| table.band == band && class.is_none_or(|class| class == table.class))
+        .map(|table| table.error)
+        .collect();
+    Summary { tables: of.len(), median: quantile(of.clone(), 0.5), ninetieth: quantile(of, 0.9) }
+}
+
+/// A quantile, between neighbours where it falls between them; not a number where there is nothing.
+pub fn quantile(mut values: Vec<f64>, part: f64) -> f64 {
+    if values.is_empty() {
+        return f64::NAN;
+    }
+    values.sort_by(f64::total_cmp);
+    let place = part * (values.len() - 1) as f64;
+    let (low, high) = (place.floor() as usize, place.ceil() as usize);
+    values[low] + (values[high] - values[low]) * (place - place.floor())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_lie_between_neighbours() {
+        assert_eq!(quantile(vec![3.0, 1.0, 2.0], 0.5), 2.0);
+        assert_eq!(quantile(vec![1.0, 2.0], 0.5), 1.5);
+        assert!((quantile((0..11).map(f64::from).collect(), 0.9) - 9.0).abs() < 1e-12);
+        assert!(quantile(vec![], 0.5).is_nan());
+    }
+
+    #[test]
+    fn bands_end_with_their_bounds() {
+        assert_eq!(
+            [8, 64 << 10, (64 << 10) + 1, 1 << 20, 64 << 20, (64 << 20) + 1].map(band),
+            [0, 0, 1, 1, 2, 3]
+        );
+    }
+}

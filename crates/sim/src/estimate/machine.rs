@@ -1,0 +1,239 @@
+//! A setup as the closed form sees it: islands, ports, NICs, with what of their line rates is left.
+
+use crate::constants::{Constants, Name};
+use crate::setup::{Generation, Intra, Launch, Library, Network, Setup};
+
+/// GPUs of a rack that is one domain.
+const RACK_GPUS: u32 = 72;
+
+/// Islands of GPUs with what connects them. Bandwidths are GB/s.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// All GPUs.
+    pub ranks: f64,
+    /// GPUs of an island: a node, or a rack that is one domain.
+    pub island: f64,
+    /// Islands.
+    pub islands: u32,
+    /// Levels of a tree over the islands.
+    pub levels: f64,
+    /// The GPUs' generation.
+    pub generation: Generation,
+    /// Whether switches inside an island sum.
+    pub switch_sums: bool,
+    /// Whether links keep 128 bytes together, inside and across, so that LL128 may be used.
+    pub keeps_lines: bool,
+    /// Whether GPUs of an island reach each other through slots only.
+    pub pcie: bool,
+    /// What a GPU's port carries each way, both ways busy.
+    pub port: f64,
+    /// The same with one way busy.
+    pub port_one_way: f64,
+    /// What a GPU's port carries when the whole island's NICs are fed by rings.
+    pub port_across: f64,
+    /// What sums by switches get.
+    pub nvls: f64,
+    /// What all NICs of an island carry each way.
+    pub nics: f64,
+    /// Lanes across.
+    pub lanes: f64,
+    /// A hop across with LL.
+    pub hop_across_us: f64,
+    /// A hop across with Simple.
+    pub hop_across_simple_us: f64,
+    /// Whether the network asks before it takes longer messages.
+    pub slingshot: bool,
+    /// Whether CPUs carry what crosses: trees between two nodes do not get both directions for one.
+    pub sockets: bool,
+    /// Whether the library is RCCL.
+    pub rccl: bool,
+    /// GPUs that one thread launches, none where each has its process.
+    pub launched_by_thread: u32,
+    /// Messages that one thread enqueues for an alltoall.
+    pub messages_by_thread: f64,
+    /// What copies get: one way, and each way with both busy.
+    pub copies: (f64, f64),
+}
+
+impl Machine {
+    /// As a setup says.
+    pub fn new(constants: &Constants, setup: &Setup) -> Self {
+        let ranks = setup.ranks();
+        let island = if setup.intra == Intra::Nvl72 { ranks.min(RACK_GPUS) } else { setup.gpus_per_node };
+        let islands = ranks.div_ceil(island);
+        let nodes_of_island = f64::from(island) / f64::from(setup.gpus_per_node);
+        let generation = setup.gpu.generation();
+        let (port, port_one_way) = ports(constants, setup);
+        let nic_count = f64::from(setup.nics_per_node) * nodes_of_island;
+        let lanes = nic_count.clamp(2.0, f64::from(island).max(2.0));
+        let line = setup.gpu.port_line_gbytes_per_second();
+        let nvls = line
+            * match (setup.intra, generation) {
+                (Intra::Nvl72, _) if island > 8 => constants[Name::NvlsRack],
+                (_, Generation::Blackwell) => constants[Name::NvlsBlackwell],
+                _ => constants[Name::NvlsHopper],
+            };
+        let one_thread = setup.launch() == Launch::OneThread;
+        let launched_by_thread = if one_thread { setup.gpus_per_node } else { 0 };
+        Self {
+            ranks: f64::from(ranks),
+            island: f64::from(island),
+            islands,
+            levels: f64::from(islands).log2().ceil(),
+            generation,
+            switch_sums: matches!(setup.intra, Intra::NvSwitch | Intra::Nvl72)
+                && generation >= Generation::Hopper
+                && setup.library == Library::Nccl,
+            keeps_lines: !matches!(setup.intra, Intra::PciePeers | Intra::PcieHost)
+                && generation >= Generation::Volta
+                && !(setup.intra == Intra::None && setup.gpu.is_card())
+                && matches!(
+                    setup.network,
+                    Network::None | Network::InfiniBand | Network::Roce | Network::Efa
+                ),
+            pcie: matches!(setup.intra, Intra::PciePeers | Intra::PcieHost),
+            port,
+            port_one_way,
+            port_across: if setup.intra == Intra::Xgmi { link(constants, setup) * lanes } else { port },
+            nvls,
+            nics: nics(constants, setup) * nodes_of_island,
+            lanes,
+            hop_across_us: hop_across(constants, setup),
+            hop_across_simple_us: match setup.network {
+                Network::Slingshot => constants[Name::HopSlingshotSimpleUs],
+                Network::Tcp => constants[Name::HopTcpSimpleUs],
+                _ => constants[Name::HopNetworkSimple] * hop_across(constants, setup),
+            },
+            slingshot: setup.network == Network::Slingshot,
+            sockets: matches!(setup.network, Network::Tcp | Network::Tcpx | Network::Tcpxo),
+            rccl: setup.library == Library::Rccl,
+            launched_by_thread,
+            messages_by_thread: f64::from(ranks) * f64::from(launched_by_thread.max(1)),
+            copies: copies(constants, setup),
+        }
+    }
+}
+
+/// One xGMI link of a full mesh.
+fn link(constants: &Constants, setup: &Setup) -> f64 {
+    constants[Name::Xgmi] * setup.gpu.port_line_gbytes_per_second() / 7.0
+}
+
+/// What a slot carries each way on paper: x16.
+fn slot_line(setup: &Setup) -> f64 {
+    match setup.pcie_generation {
+        0..=3 => 15.75,
+        4 => 31.5,
+        5 => 63.0,
+        _ => 121.0,
+    }
+}
+
+/// A GPU's port, both ways busy and one way.
+fn ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
+    let slot = slot_line(setup);
+    let alike = |rate: f64| (rate, rate);
+    let part = match setup.gpu.generation() {
+        Generation::Pascal | Generation::Volta => constants[Name::NvlinkVolta],
+        Generation::Ampere => constants[Name::NvlinkAmpere],
+        Generation::Hopper => constants[Name::NvlinkHopper],
+        Generation::Blackwell | Generation::Instinct => constants[Name::NvlinkBlackwell],
+    };
+    let peers =
+        constants[if setup.gpu.is_consumer() { Name::PciePeersConsumer } else { Name::PciePeers }] * slot;
+    let peers_both = (peers * constants[Name::PciePeersBothWays], peers);
+    match setup.intra {
+        Intra::NvSwitch | Intra::CubeMesh | Intra::Nvl72 => {
+            alike(part * setup.gpu.port_line_gbytes_per_second())
+        }
+        Intra::NvLinkMesh => {
+            alike(part * constants[Name::NvlinkMesh] * setup.gpu.port_line_gbytes_per_second())
+        }
+        // More than a pair, and rings cross PCIe.
+        Intra::NvLinkBridge if setup.gpus_per_node > 2 => peers_both,
+        Intra::NvLinkBridge => alike(part * setup.gpu.port_line_gbytes_per_second()),
+        Intra::Xgmi => {
+            alike(link(constants, setup) * f64::from(setup.gpus_per_node.saturating_sub(1).clamp(1, 7)))
+        }
+        Intra::PciePeers => peers_both,
+        Intra::PcieHost => {
+            let both = if setup.gpus_per_node > 2 { Name::PcieHostBothWays } else { Name::PcieHostPair };
+            (constants[both] * slot, constants[Name::PcieHost] * slot)
+        }
+        Intra::None => alike(f64::INFINITY),
+    }
+}
+
+/// All NICs of a node.
+fn nics(constants: &Constants, setup: &Setup) -> f64 {
+    let line = setup.nic_gbits_per_second / 8.0;
+    let nic = match setup.network {
+        Network::None => return f64::INFINITY,
+        Network::InfiniBand | Network::Roce | Network::Efa => line * constants[Name::NetworkRdma],
+        Network::Slingshot => line * constants[Name::NetworkSlingshot],
+        Network::Tcpx => line * constants[Name::NetworkTcpx],
+        Network::Tcpxo => line * constants[Name::NetworkTcpxo],
+        Network::Tcp => (line * constants[Name::NetworkTcp]).min(constants[Name::TcpGBps]),
+    };
+    let mut all = nic * f64::from(setup.nics_per_node);
+    if setup.gpus_per_node > setup.nics_per_node && setup.network != Network::Tcp {
+        all *= constants[Name::NicShared];
+    }
+    if setup.network == Network::Roce && setup.gpus_per_node == 1 {
+        all *= constants[Name::RoceAlone];
+    }
+    if setup.gpu.is_card() && setup.network != Network::Tcp {
+        all = all.min(slot_line(setup) * constants[Name::StagedCard] * f64::from(setup.gpus_per_node));
+    }
+    all
+}
+
+/// A hop across with LL.
+fn hop_across(constants: &Constants, setup: &Setup) -> f64 {
+    match setup.network {
+        Network::None => 0.0,
+        Network::InfiniBand => constants[Name::HopInfiniBandUs],
+        Network::Roce => constants[Name::HopRoceUs],
+        Network::Efa if setup.gpu.generation() >= Generation::Hopper => constants[Name::HopEfaUs],
+        Network::Efa => constants[Name::HopEfaFirstUs],
+        Network::Slingshot => constants[Name::HopSlingshotUs],
+        Network::Tcp => constants[Name::HopTcpUs],
+        Network::Tcpx => constants[Name::HopTcpxUs],
+        Network::Tcpxo => constants[Name::HopTcpxoUs],
+    }
+}
+
+/// Copies between a pair: one way, and each way.
+fn copies(constants: &Constants, setup: &Setup) -> (f64, f64) {
+    let slot = slot_line(setup);
+    let port = setup.gpu.port_line_gbytes_per_second();
+    let alike = |rate: f64| (rate, rate);
+    match setup.intra {
+        Intra::NvSwitch | Intra::NvLinkBridge | Intra::Nvl72 => alike(constants[Name::CopyNvlink] * port),
+        Intra::NvLinkMesh => alike(
+            constants[Name::CopyNvlink] * port / f64::from(setup.gpus_per_node.saturating_sub(1).max(1)),
+        ),
+        // The pairs that have the most links have two of six.
+        Intra::CubeMesh => alike(constants[Name::CopyNvlink] * port / 3.0),
+        Intra::Xgmi => alike(constants[Name::CopyNvlink] * port / 7.0),
+        Intra::PciePeers | Intra::None => alike(constants[Name::CopyPcie] * slot),
+        Intra::PcieHost => (constants[Name::CopyHost] * slot, constants[Name::CopyHostBothWays] * slot),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::Gpu;
+
+    #[test]
+    fn every_gpu_and_link_has_a_port() {
+        let constants = Constants::shipped();
+        for gpu in Gpu::ALL {
+            for intra in Intra::ALL {
+                let (both, one_way) = ports(&constants, &Setup::pair(*gpu, *intra));
+                assert!(both >= 0.0 && one_way >= both, "{gpu:?} {intra:?}: {both} {one_way}");
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Messages between pairs, and copies.
+
+use weftlink_plan::plan::Protocol;
+
+use super::{Case, Estimate, LL_MESSAGE_BYTES};
+use crate::constants::Name;
+use crate::setup::{Generation, Operation};
+
+/// Bytes of a message for each lane it gets, and lanes it gets at least and at most (NCCL: channels per peer).
+const LANE_BYTES: f64 = 16.0 * 1024.0 * 1024.0;
+const LANES_INSIDE: (f64, f64) = (4.0, 32.0);
+/// Ranks from which on a message across has one lane instead of two.
+const RANKS_ONE_LANE: f64 = 64.0;
+
+impl Case<'_> {
+    /// Everybody to everybody: what stays inside goes through ports, the rest through the node's NICs.
+    pub(super) fn all_to_all(&self) -> Estimate {
+        let machine = self.machine;
+        let (ranks, island) = (machine.ranks, machine.island);
+        let case = self.as_messages(self.bytes / ranks);
+        let mut estimate = case.launched();
+        let enqueued = machine.messages_by_thread * self.constant(Name::MessageCallUs);
+        estimate.host_us += enqueued;
+        let message = self.bytes / ranks;
+        let port = machine.port * self.constant(Name::AllToAllInside);
+        estimate.wire_us = Self::over(self.bytes * (island - 1.0) / ranks, port);
+        // Half a hop for each peer: messages to several are on their way at a time.
+        estimate.hops_us = case.hop_inside(message) * (island - 1.0).max(1.0) / 2.0;
+        if machine.launched_by_thread == 0 {
+            estimate.launch_us += enqueued;
+        }
+        if machine.islands > 1 {
+            let remote = ranks - island;
+            estimate.hops_us = case.message_across(message)
+                + remote * machine.hop_across_us * self.constant(Name::AllToAllPeer);
+            let part = if machine.slingshot { Name::AllToAllSlingshot } else { Name::AllToAllNetwork };
+            let nics = machine.nics * self.constant(part) / island;
+            estimate.wire_us = estimate.wire_us.max(Self::over(self.bytes * remote / ranks, nics));
+            return estimate.filled(self.constant(Name::FillRing), self.bytes);
+        }
+        estimate.filled(self.constant(Name::FillInside), self.bytes)
+    }
+
+    /// To the next in a ring of ranks: only nodes' ends use the network, and one message has few lanes.
+    pub(super) fn send_receive(&self) -> Estimate {
+        let machine = self.machine;
+        let case = self.as_messages(self.bytes);
+        let mut estimate = case.launched();
+        estimate.hops_us = case.hop_inside(self.bytes);
+        let lanes = (self.bytes / LANE_BYTES).clamp(LANES_INSIDE.0, LANES_INSIDE.1);
+        let port = machine.port * self.constant(Name::AllToAllInside);
+        let lane = self.constant(match machine.generation {
+            Generation::Pascal | Generation::Volta | Generation::Ampere => Name::MessageLaneAmpereGBps,
+            Generation::Hopper | Generation::Blackwell | Generation::Instinct => Name::MessageLaneGBps,
+        });
+        let inside = port.min(lanes * lane);
+        if machine.islands == 1 {
+            estimate.wire_us = Self::over(self.bytes, inside);
+            return estimate.filled(self.constant(Name::FillInside), self.bytes);
+        }
+        let lanes = self.constant(match machine.generation {
+            _ if machine.ranks >= RANKS_ONE_LANE => Name::MessageNetworkGBps,
+            Generation::Blackwell => Name::MessageNetworkFewBlackwellGBps,
+            _ => Name::MessageNetworkFewGBps,
+        });
+        let nic = machine.nics / machine.lanes.min(machine.island);
+        estimate.hops_us = case.message_across(self.bytes);
+        estimate.wire_us = Self::over(self.bytes, nic.min(lanes).min(inside));
+        estimate.filled(self.constant(Name::FillRing), self.bytes)
+    }
+
+    /// This call with the protocol that messages between pairs go with.
+    fn as_messages(&self, message: f64) -> Self {
+        let protocol = if message <= LL_MESSAGE_BYTES { Protocol::Ll } else { Protocol::Simple };
+        Self { protocol, ..*self }
+    }
+
+    /// A message across that nobody waits for yet.
+    fn message_across(&self, message: f64) -> f64 {
+        self.constant(Name::MessageHops) * self.hop_across(message)
+    }
+
+    /// A copy by copy engines; both ways, the bandwidth counts both.
+    pub(super) fn copy(&self) -> Estimate {
+        let (one_way, each_way) = self.machine.copies;
+        let rate = if self.operation == Operation::CopyBothWays { 2.0 * each_way } else { one_way };
+        Estimate {
+            launch_us: self.constant(Name::LaunchUs),
+            wire_us: Self::over(self.bytes, rate),
+            ..Estimate::default()
+        }
+    }
+}

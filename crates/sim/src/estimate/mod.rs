@@ -1,0 +1,235 @@
+//! A closed form for what a library's algorithm costs on a machine: what libraries choose with, and a quick stand-in for
+//! plans that are executed.
+//!
+//! It is made of what an executed plan has, and of nothing else: a launch; hops on the longest way, each with the latency
+//! of its link and protocol; bytes through the narrowest resource (a GPU's port, a slot, a node's NICs, lanes); and the
+//! filling of the pipeline, which with steps of the best length is a multiple of the root of latency times transfer.
+
+mod collective;
+mod machine;
+mod message;
+
+use weftlink_plan::plan::Protocol;
+
+pub use machine::Machine;
+
+use crate::constants::{Constants, Name};
+use crate::setup::{LibraryAlgorithm, Operation};
+
+/// Bytes from which on steps are as long as buffers.
+const FILL_BYTES_MAX: f64 = 64.0 * 1024.0 * 1024.0;
+/// Bytes of a message that a hop with LL takes along: what the threads of a lane hold.
+const LL_LANE_BYTES: f64 = 4096.0;
+/// Lanes inside an island, at most: with links of their own, and through slots.
+const LANES_INSIDE: f64 = 24.0;
+const LANES_PCIE: f64 = 2.0;
+/// Lanes of an all-gather or a reduce-scatter with LL.
+const LANES_PARTS: f64 = 2.0;
+/// The longest message between a pair that goes with LL: NCCL's threshold.
+const LL_MESSAGE_BYTES: f64 = 16384.0;
+
+/// Whose view of a network is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// The library's, which takes all networks to be alike in how protocols do on them.
+    Chooser,
+    /// What happens.
+    Real,
+}
+
+/// What a call costs, by what it is spent on.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// To start and to end.
+    pub launch_us: f64,
+    /// Hops on the longest way.
+    pub hops_us: f64,
+    /// Bytes through the narrowest resource.
+    pub wire_us: f64,
+    /// Until the pipeline is full.
+    pub fill_us: f64,
+    /// What the host takes to start the call; calls cannot follow each other faster.
+    pub host_us: f64,
+}
+
+impl Estimate {
+    /// From the first kernel's start to the last one's end.
+    pub fn device_us(&self) -> f64 {
+        self.launch_us + self.hops_us + self.wire_us + self.fill_us
+    }
+
+    /// All of it. What the longer of device and host takes, and more where they take turns in being late: the root of the
+    /// sum of squares.
+    pub fn total_us(&self) -> f64 {
+        self.device_us().hypot(self.host_us)
+    }
+
+    /// With steps of the best length, filling the pipeline takes as long as the root of hops times transfer, some of it
+    /// hidden. Steps are no longer than buffers are: from some size on it takes no longer.
+    fn filled(mut self, part: f64, bytes: f64) -> Self {
+        let growing = (FILL_BYTES_MAX / bytes).min(1.0);
+        self.fill_us = part * (self.hops_us * self.wire_us * growing).sqrt();
+        self
+    }
+}
+
+/// What a call costs with an algorithm and a protocol; nothing where they do not go together.
+pub fn estimate(
+    constants: &Constants,
+    machine: &Machine,
+    view: View,
+    operation: Operation,
+    bytes: f64,
+    algorithm: LibraryAlgorithm,
+    protocol: Protocol,
+) -> Option<Estimate> {
+    let case = Case { constants, machine, view, operation, bytes, protocol };
+    use LibraryAlgorithm as A;
+    use Operation as O;
+    match (operation, algorithm) {
+        (O::CopyOneWay | O::CopyBothWays, _) => Some(case.copy()),
+        (O::AllToAll, A::Direct) => Some(case.all_to_all()),
+        (O::SendReceive, A::Direct) => Some(case.send_receive()),
+        (O::AllToAll | O::SendReceive, _) => None,
+        (_, A::Ring) => Some(case.ring()),
+        (O::AllReduce, A::Tree) => Some(case.tree()),
+        (O::AllReduce, A::Nvls) if machine.islands == 1 => Some(case.nvls()),
+        (O::AllReduce, A::NvlsTree | A::Nvls) => Some(case.nvls_tree()),
+        (O::AllGather | O::ReduceScatter, A::Nvls) => Some(case.nvls_parts()),
+        (O::AllReduce, A::CollnetDirect) => Some(case.collnet(Name::CollnetDirect)),
+        (O::AllReduce, A::CollnetChain) => Some(case.collnet(Name::CollnetChain)),
+        _ => None,
+    }
+}
+
+/// A call that is being estimated.
+#[derive(Clone, Copy)]
+struct Case<'a> {
+    constants: &'a Constants,
+    machine: &'a Machine,
+    view: View,
+    operation: Operation,
+    bytes: f64,
+    protocol: Protocol,
+}
+
+impl Case<'_> {
+    fn constant(&self, name: Name) -> f64 {
+        self.constants[name]
+    }
+
+    /// Microseconds for bytes at GB/s.
+    fn over(bytes: f64, gbytes_per_second: f64) -> f64 {
+        bytes / gbytes_per_second / 1e3
+    }
+
+    /// To start and to end, with what the host takes for it.
+    fn launched(&self) -> Estimate {
+        let simple = self.protocol == Protocol::Simple;
+        let mut launch_us = self.constant(Name::LaunchUs);
+        if self.machine.islands > 1 {
+            launch_us += self.constant(Name::LaunchNetworkUs);
+            if simple {
+                launch_us += self.constant(Name::LaunchNetworkSimpleUs);
+            }
+            if self.machine.rccl {
+                launch_us += self.constant(Name::LaunchRcclUs);
+            }
+        }
+        let host_us = self.machine.launched_by_thread as f64 * self.constant(Name::LaunchOneThreadUs);
+        Estimate { launch_us, host_us, ..Estimate::default() }
+    }
+
+    /// How far a message is on the way from 8 bytes to a full lane, in powers of two: with LL, more threads take part and
+    /// wait for each other. After that, more lanes do.
+    fn threads_part(message: f64) -> f64 {
+        ((message / 8.0).max(1.0).log2() / 9.0).min(1.0)
+    }
+
+    /// Lanes that LL spreads bytes over. Parts that are gathered or scattered get few.
+    fn lanes_ll(&self) -> f64 {
+        if self.parts() {
+            return LANES_PARTS;
+        }
+        match (self.machine.islands, self.machine.pcie) {
+            (1, false) => LANES_INSIDE,
+            (1, true) => LANES_PCIE,
+            _ => 2.0 * self.machine.lanes,
+        }
+    }
+
+    /// Whether ranks have a part each.
+    fn parts(&self) -> bool {
+        matches!(self.operation, Operation::AllGather | Operation::ReduceScatter)
+    }
+
+    /// What of the bytes takes time on the wire, where hops take along `free` of them.
+    fn beyond(&self, free: f64) -> f64 {
+        if self.protocol == Protocol::Ll { (1.0 - free / self.bytes).max(0.0) } else { 1.0 }
+    }
+
+    /// A hop inside with a message of so many bytes.
+    fn hop_inside(&self, message: f64) -> f64 {
+        match self.protocol {
+            Protocol::Ll => {
+                self.constant(Name::HopLlUs)
+                    * (1.0 + self.constant(Name::HopLlGrowth) * Self::threads_part(message))
+            }
+            Protocol::Ll128 => self.constant(Name::HopLl128Us),
+            Protocol::Simple => self.constant(Name::HopSimpleUs),
+        }
+    }
+
+    /// A hop across with a message of so many bytes.
+    fn hop_across(&self, message: f64) -> f64 {
+        let hop = self.machine.hop_across_us;
+        let simple = match self.view {
+            View::Chooser => self.constant(Name::HopNetworkSimple) * hop,
+            View::Real => self.machine.hop_across_simple_us,
+        };
+        match self.protocol {
+            Protocol::Ll => {
+                let growth = 1.0 + self.constant(Name::HopNetworkGrowth) * Self::threads_part(message);
+                hop * growth + self.rendezvous(message)
+            }
+            Protocol::Ll128 => (hop * simple).sqrt(),
+            Protocol::Simple => simple,
+        }
+    }
+
+    /// What a message takes more that the receiver must be asked for.
+    fn rendezvous(&self, message: f64) -> f64 {
+        let asks = self.machine.slingshot && self.view == View::Real && message > 2048.0;
+        if asks { self.constant(Name::RendezvousUs) } else { 0.0 }
+    }
+
+    /// How well the filling of pipelines across is hidden.
+    fn fill_network(&self) -> f64 {
+        self.constant(if self.machine.slingshot { Name::FillSlingshot } else { Name::FillNetwork })
+    }
+
+    /// What a GPU's port carries with this protocol.
+    fn port(&self) -> f64 {
+        self.machine.port
+            * match self.protocol {
+                Protocol::Ll if self.parts() && !self.machine.pcie => {
+                    self.constant(Name::LlPart) * self.constant(Name::LlFewLanes)
+                }
+                Protocol::Ll => self.constant(Name::LlPart),
+                Protocol::Ll128 => self.constant(Name::Ll128Part),
+                Protocol::Simple => 1.0,
+            }
+    }
+
+    /// What a node's NICs carry with this protocol, over so many lanes.
+    fn nics(&self, lanes: f64) -> f64 {
+        let slow = (self.machine.slingshot || self.machine.sockets) && self.view == View::Real;
+        let lanes_carry = match self.protocol {
+            Protocol::Ll if slow => lanes * self.constant(Name::LlLaneSlowGBps),
+            Protocol::Ll => lanes * self.constant(Name::LlLaneGBps),
+            Protocol::Ll128 => lanes * self.constant(Name::Ll128LaneGBps),
+            Protocol::Simple => f64::INFINITY,
+        };
+        self.machine.nics.min(lanes_carry)
+    }
+}

@@ -1,0 +1,60 @@
+//! What libraries choose: algorithm and protocol, by version, generation, wiring and size.
+
+mod nccl;
+mod rccl;
+
+use weftlink_plan::plan::Protocol;
+
+use crate::constants::Constants;
+use crate::estimate::{Estimate, Machine, View, estimate};
+use crate::setup::{Library, LibraryAlgorithm, Operation, Setup};
+
+/// A call as a library would make it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prediction {
+    /// The algorithm.
+    pub algorithm: LibraryAlgorithm,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// What it costs.
+    pub estimate: Estimate,
+}
+
+/// What the library would choose, and what that costs; nothing where it was told to take what does not exist for the operation.
+pub fn predict(constants: &Constants, setup: &Setup, operation: Operation, bytes: u64) -> Option<Prediction> {
+    predict_on(constants, &Machine::new(constants, setup), setup, operation, bytes)
+}
+
+/// The same on a machine that is known already.
+pub fn predict_on(
+    constants: &Constants,
+    machine: &Machine,
+    setup: &Setup,
+    operation: Operation,
+    bytes: u64,
+) -> Option<Prediction> {
+    let bytes = bytes as f64;
+    let charge =
+        |view, algorithm, protocol| estimate(constants, machine, view, operation, bytes, algorithm, protocol);
+    let mut best: Option<(f64, LibraryAlgorithm, Protocol)> = None;
+    for &algorithm in LibraryAlgorithm::ALL {
+        for protocol in [Protocol::Ll, Protocol::Ll128, Protocol::Simple] {
+            let allowed = match setup.library {
+                Library::Nccl => nccl::allows(setup, machine, operation, algorithm, protocol),
+                Library::Rccl => rccl::allows(setup, machine, operation, algorithm, protocol),
+            };
+            if !allowed {
+                continue;
+            }
+            if let Some(cost) = charge(View::Chooser, algorithm, protocol) {
+                let cost = cost.device_us();
+                if best.is_none_or(|(least, ..)| cost < least) {
+                    best = Some((cost, algorithm, protocol));
+                }
+            }
+        }
+    }
+    let (_, algorithm, protocol) = best?;
+    let estimate = charge(View::Real, algorithm, protocol)?;
+    Some(Prediction { algorithm, protocol, estimate })
+}

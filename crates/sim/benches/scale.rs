@@ -10,7 +10,7 @@ use weftlink_plan::cost::{Ground, Picoseconds};
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Algorithm, Collective};
 use weftlink_sim::engine::wires::Wire;
-use weftlink_sim::engine::{Charges, Load, run};
+use weftlink_sim::engine::{Charges, Load, Sent, run};
 use weftlink_testkit::peak;
 
 /// A microsecond a hop; links as fast as the fabric says.
@@ -20,7 +20,7 @@ impl Charges for Plain {
     fn launch(&self) -> Picoseconds {
         Picoseconds(5_000_000)
     }
-    fn hop(&self, _wire: &Wire, _protocol: Option<Protocol>) -> Picoseconds {
+    fn hop(&self, _wire: &Wire, _protocol: Option<Protocol>, _sent: Sent) -> Picoseconds {
         Picoseconds(1_000_000)
     }
     fn message(&self, _wire: &Wire, _protocol: Protocol) -> Picoseconds {
@@ -29,8 +29,8 @@ impl Charges for Plain {
     fn lane(&self, _wire: &Wire, _protocol: Option<Protocol>) -> f64 {
         f64::INFINITY
     }
-    fn inflation(&self, _wire: &Wire, _protocol: Option<Protocol>) -> f64 {
-        1.0
+    fn on_the_wire(&self, _wire: &Wire, _protocol: Option<Protocol>, bytes: f64) -> f64 {
+        bytes
     }
     fn capacity(&self, _kind: LinkKind, bytes_per_second: f64) -> f64 {
         bytes_per_second
@@ -46,7 +46,9 @@ impl Charges for Plain {
 fn main() {
     let most = std::env::args().skip_while(|word| word != "--most").nth(1);
     let most: u32 = most.map_or(100_000, |most| most.parse().expect("--most RANKS"));
-    println!("collective  algorithm      ranks  fabric ms  plan ms  run ms  growth     steps  peak MiB  predicted");
+    println!(
+        "collective  algorithm      ranks  fabric ms  plan ms  run ms  growth     steps  peak MiB  predicted"
+    );
     let cases = [
         ("all-reduce", Collective::AllReduce, Algorithm::Ring),
         ("all-reduce", Collective::AllReduce, Algorithm::Tree),
@@ -56,7 +58,11 @@ fn main() {
     for (name, collective, algorithm) in cases {
         let mut before: Option<Duration> = None;
         let largest = if name == "all-to-all" { 4096 } else { most };
-        for hosts in (2..).map(|power| 1_u32 << power).take_while(|hosts| hosts * 8 <= largest).chain((largest == 100_000).then_some(12_500)) {
+        for hosts in (2..)
+            .map(|power| 1_u32 << power)
+            .take_while(|hosts| hosts * 8 <= largest)
+            .chain((largest == 100_000).then_some(12_500))
+        {
             peak::reset();
             let start = Instant::now();
             let fabric = resolve(&format!("{hosts}x hgx-h100 + 8x ndr")).expect("a spec");
@@ -71,10 +77,17 @@ fn main() {
             let load = Load { bytes: 1 << 30, tiles: if algorithm == Algorithm::Tree { 16 } else { 1 } };
             let outcome = run(&plan, &paths, load, &Plain).expect("built-in plans run");
             let ran = start.elapsed();
-            let growth = before.map_or(String::new(), |before| format!("{:.2}x", ran.as_secs_f64() / before.as_secs_f64()));
+            let growth = before
+                .map_or(String::new(), |before| format!("{:.2}x", ran.as_secs_f64() / before.as_secs_f64()));
             println!(
                 "{name:<11} {algorithm:<13} {:>6}  {:>9.1}  {:>7.1}  {:>6.1}  {growth:>6}  {:>8}  {:>8.0}  {}",
-                hosts * 8, ms(built), ms(planned), ms(ran), outcome.steps, peak::mib(), outcome.time
+                hosts * 8,
+                ms(built),
+                ms(planned),
+                ms(ran),
+                outcome.steps,
+                peak::mib(),
+                outcome.time
             );
             before = Some(ran);
         }

@@ -13,6 +13,7 @@ pub mod estimate;
 pub mod library;
 pub mod published;
 pub mod setup;
+mod wiring;
 
 pub use constants::Constants;
 pub use estimate::Estimate;

@@ -15,11 +15,11 @@ use std::collections::BinaryHeap;
 
 use rustc_hash::FxHashMap;
 use weftlink_fabric::{LinkKind, Paths};
-use weftlink_plan::{Cell, Partial, Spot};
 use weftlink_plan::classes::Classes;
 use weftlink_plan::cost::Picoseconds;
 use weftlink_plan::interpret::{Access, Blocked, Domain, Lesson, Machine, Shape};
 use weftlink_plan::plan::{Aliasing, Input, Output, Protocol, Step, Wait};
+use weftlink_plan::{Cell, Partial, Spot};
 
 #[cfg(test)]
 mod tests;
@@ -32,19 +32,28 @@ pub trait Charges {
     /// Until the first step of a call can begin, on every rank.
     fn launch(&self) -> Picoseconds;
     /// From the end of a transfer until the other side sees it. Without a protocol: a counter that is waited for.
-    fn hop(&self, wire: &Wire, protocol: Option<Protocol>) -> Picoseconds;
+    fn hop(&self, wire: &Wire, protocol: Option<Protocol>, sent: Sent) -> Picoseconds;
     /// What a lane takes for a message beyond its transfer, before it can turn to the next.
     fn message(&self, wire: &Wire, protocol: Protocol) -> Picoseconds;
     /// Bytes per second that a lane's transfers are limited to, whatever the links.
     fn lane(&self, wire: &Wire, protocol: Option<Protocol>) -> f64;
-    /// Bytes on the wire for a byte of data.
-    fn inflation(&self, wire: &Wire, protocol: Option<Protocol>) -> f64;
+    /// Bytes on the wire for so many of data.
+    fn on_the_wire(&self, wire: &Wire, protocol: Option<Protocol>, bytes: f64) -> f64;
     /// Bytes per second that transfers get of a link of so many.
     fn capacity(&self, kind: LinkKind, bytes_per_second: f64) -> f64;
     /// Which part of a link's capacity sums and multicasts of switches get.
     fn multicast(&self, kind: LinkKind) -> f64;
     /// Bytes per second of a copy within a rank's memory.
     fn copy(&self) -> f64;
+}
+
+/// What a hop brings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sent {
+    /// Bytes of data.
+    pub bytes: f64,
+    /// What its transfer took.
+    pub time: Picoseconds,
 }
 
 /// How much is moved, in how many parts.
@@ -82,7 +91,12 @@ pub enum SimError {
 }
 
 /// Runs a plan whose ranks are the fabric's GPUs in order.
-pub fn run(plan: &Partial, paths: &Paths<'_>, load: Load, charges: &dyn Charges) -> Result<Outcome, SimError> {
+pub fn run(
+    plan: &Partial,
+    paths: &Paths<'_>,
+    load: Load,
+    charges: &dyn Charges,
+) -> Result<Outcome, SimError> {
     Engine::new(plan, paths, load, charges).run()
 }
 
@@ -104,7 +118,8 @@ struct Engine<'r> {
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     /// Events so far: what happens at the same time happens in the order it was found out.
     count: u64,
-    /// When each step was over.
+    /// When each step began, and when it was over.
+    began: Vec<Time>,
     ended: Vec<Time>,
     /// Lanes that wait for the end of a step.
     waiting: FxHashMap<StepId, Vec<u32>>,
@@ -174,6 +189,7 @@ impl<'r> Engine<'r> {
             now: launch,
             events: BinaryHeap::new(),
             count: 0,
+            began: vec![launch],
             ended: vec![launch],
             waiting: FxHashMap::default(),
             blocked: vec![Vec::new(); classes.representatives().len()],
@@ -267,7 +283,9 @@ impl<'r> Engine<'r> {
         let (rank, channel) = self.machine.rank_and_channel(lane as usize);
         let mut lessons: Vec<(Lesson, u32, StepId)> = Vec::new();
         self.machine.learns(lane as usize, |lesson, of, step| lessons.push((lesson, of, *step)));
-        if let Some((_, _, step)) = lessons.iter().find(|(_, _, step)| self.ended[*step as usize] == UNDER_WAY) {
+        if let Some((_, _, step)) =
+            lessons.iter().find(|(_, _, step)| self.ended[*step as usize] == UNDER_WAY)
+        {
             self.waiting.entry(*step).or_default().push(lane);
             return;
         }
@@ -290,7 +308,8 @@ impl<'r> Engine<'r> {
             _ => None,
         };
         let Ok(wire) = self.wires.wire(of, rank, &mut self.shares) else { return 0 };
-        self.charges.hop(&wire, protocol).0
+        let time = Picoseconds(self.ended[step as usize] - self.began[step as usize]);
+        self.charges.hop(&wire, protocol, Sent { bytes: self.chunk_bytes, time }).0
     }
 
     /// A lane takes its next step.
@@ -299,6 +318,7 @@ impl<'r> Engine<'r> {
         self.machine.domain().lanes[lane as usize] = id;
         let step = self.machine.step(lane as usize).cloned();
         let (rank, channel) = self.machine.rank_and_channel(lane as usize);
+        self.began.push(self.now);
         self.ended.push(UNDER_WAY);
         if self.machine.fire(lane as usize).is_err() {
             return Err(SimError::Stuck { steps: u64::from(id) });
@@ -377,9 +397,8 @@ impl<'r> Engine<'r> {
     }
 
     fn transfer(&mut self, lane: u32, wire: &Wire, protocol: Option<Protocol>) {
-        let inflation = self.charges.inflation(wire, protocol);
-        let bytes = self.chunk_bytes * inflation;
-        let cap = self.charges.lane(wire, protocol) * inflation;
+        let bytes = self.charges.on_the_wire(wire, protocol, self.chunk_bytes);
+        let cap = self.charges.lane(wire, protocol);
         if bytes <= 0.0 {
             return;
         }

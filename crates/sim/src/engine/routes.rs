@@ -68,7 +68,9 @@ impl<'f> Routes<'f> {
     /// The way from one device to another; nothing if there is none.
     pub(super) fn way(&mut self, from: DeviceId, to: DeviceId) -> Option<Way> {
         let islands = self.paths.islands();
-        let (Some(a), Some(b)) = (islands.place(from), islands.place(to)) else { return self.searched(from, to) };
+        let (Some(a), Some(b)) = (islands.place(from), islands.place(to)) else {
+            return self.searched(from, to);
+        };
         let shape = |place: Place| (islands.all()[place.island as usize].shape, place.local);
         let same_unit = self.units[a.island as usize] == self.units[b.island as usize];
         let question = Question { from: shape(a), to: shape(b), same: a.island == b.island, same_unit };
@@ -141,7 +143,12 @@ mod tests {
 
     #[test]
     fn moved_routes_are_those_that_a_search_finds() {
-        for spec in ["40x hgx-h100 + 8x ndr", "70x hgx-a100 + 4x hdr, leaf-spine, oversubscribed 2:1", "3x p5", "2x gb200-nvl72 + 4x ndr"] {
+        for spec in [
+            "40x hgx-h100 + 8x ndr",
+            "70x hgx-a100 + 4x hdr, leaf-spine, oversubscribed 2:1",
+            "3x p5",
+            "2x gb200-nvl72 + 4x ndr",
+        ] {
             let fabric = resolve(spec).unwrap();
             let paths = Paths::of(&fabric);
             let mut routes = Routes::new(&paths);

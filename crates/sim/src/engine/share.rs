@@ -239,13 +239,18 @@ mod tests {
                     let mut resources: Vec<u32> = (0..1 + draw(3)).map(|_| draw(8) as u32).collect();
                     resources.sort_unstable();
                     resources.dedup();
-                    let uses: Vec<_> = resources.into_iter().map(|resource| (resource, 1.0 + draw(2) as f64)).collect();
+                    let uses: Vec<_> =
+                        resources.into_iter().map(|resource| (resource, 1.0 + draw(2) as f64)).collect();
                     let cap = if draw(2) == 0 { f64::INFINITY } else { 1.0 + draw(10) as f64 };
                     there.push((shares.begin(&uses, cap), uses, cap));
                 }
                 shares.settle(|_, _| {});
                 for ((flow, ..), fair) in there.iter().zip(filled(&capacities, &there)) {
-                    assert!((shares.rate(*flow) - fair).abs() < 1e-6 * fair, "{} for {fair}", shares.rate(*flow));
+                    assert!(
+                        (shares.rate(*flow) - fair).abs() < 1e-6 * fair,
+                        "{} for {fair}",
+                        shares.rate(*flow)
+                    );
                 }
             }
         }

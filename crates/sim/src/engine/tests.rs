@@ -7,7 +7,7 @@ use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Collective, Recipe};
 
 use super::wires::Wire;
-use super::{Charges, Load, Outcome, run};
+use super::{Charges, Load, Outcome, Sent, run};
 
 /// One nanosecond a hop, links as fast as the fabric says.
 struct Plain;
@@ -16,7 +16,7 @@ impl Charges for Plain {
     fn launch(&self) -> Picoseconds {
         Picoseconds(5_000_000)
     }
-    fn hop(&self, _wire: &Wire, _protocol: Option<Protocol>) -> Picoseconds {
+    fn hop(&self, _wire: &Wire, _protocol: Option<Protocol>, _sent: Sent) -> Picoseconds {
         Picoseconds(1_000_000)
     }
     fn message(&self, _wire: &Wire, _protocol: Protocol) -> Picoseconds {
@@ -25,8 +25,8 @@ impl Charges for Plain {
     fn lane(&self, _wire: &Wire, _protocol: Option<Protocol>) -> f64 {
         f64::INFINITY
     }
-    fn inflation(&self, _wire: &Wire, _protocol: Option<Protocol>) -> f64 {
-        1.0
+    fn on_the_wire(&self, _wire: &Wire, _protocol: Option<Protocol>, bytes: f64) -> f64 {
+        bytes
     }
     fn capacity(&self, _kind: LinkKind, bytes_per_second: f64) -> f64 {
         bytes_per_second

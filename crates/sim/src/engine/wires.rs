@@ -114,7 +114,8 @@ impl<'f, 'c> Wires<'f, 'c> {
         for link in fabric.links() {
             let (from, to) = stations.link(link);
             let rate = rate(fabric, link, charges);
-            let alike = links.entry((from, to, fabric.spec(link).kind)).or_insert(Alike { count: 0, slowest: rate });
+            let alike =
+                links.entry((from, to, fabric.spec(link).kind)).or_insert(Alike { count: 0, slowest: rate });
             alike.count += 1;
             alike.slowest = alike.slowest.min(rate);
         }
@@ -222,7 +223,8 @@ impl<'f, 'c> Wires<'f, 'c> {
                 let stations = if up { &way.stations[..=at] } else { &way.stations[at..] };
                 for pair in stations.windows(2) {
                     let (id, of) = self.resource(&pair[0], &pair[1], shares)?;
-                    let by_switch = if group.switch == Switch::Nvswitch { self.charges.multicast(of) } else { 1.0 };
+                    let by_switch =
+                        if group.switch == Switch::Nvswitch { self.charges.multicast(of) } else { 1.0 };
                     add(&mut uses, id, self.members[self.classes.position(rank)].len() as f64 / by_switch);
                     kind = Some(of);
                     switches = 1;

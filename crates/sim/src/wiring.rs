@@ -1,0 +1,201 @@
+//! A setup as a fabric: hosts, GPUs, their links, slots, NICs and the network.
+//!
+//! A setup says less than a fabric holds. What it leaves open is taken as it usually is: a NUMA node in a host, a PCIe switch for
+//! each GPU with the NICs that are nearest to it below the same, and one network switch that never blocks.
+
+use weftlink_fabric::catalog::{gpus, links};
+use weftlink_fabric::device::{Gpu as GpuDevice, Numa, Port, Tier};
+
+use weftlink_fabric::link::{Network as NetworkKind, SpecId};
+use weftlink_fabric::rate::Rate;
+use weftlink_fabric::{DeviceId, DeviceKind, Fabric, FabricBuilder, FabricError, HostId, LinkKind, LinkSpec};
+
+use crate::setup::{Generation, Gpu, Intra, Network, Setup};
+
+/// GPUs of a rack that is one domain.
+const RACK_GPUS: usize = 72;
+/// NVLinks of a DGX-1 with V100: how many between which.
+const CUBE_MESH: [(usize, usize, u32); 16] = [
+    (0, 1, 1),
+    (0, 2, 1),
+    (0, 3, 2),
+    (0, 4, 2),
+    (1, 2, 2),
+    (1, 3, 1),
+    (1, 5, 2),
+    (2, 3, 2),
+    (2, 6, 1),
+    (3, 7, 1),
+    (4, 5, 1),
+    (4, 6, 1),
+    (4, 7, 2),
+    (5, 6, 2),
+    (5, 7, 1),
+    (6, 7, 2),
+];
+
+impl Setup {
+    /// The fabric that it describes; its GPUs are the ranks in order.
+    pub fn fabric(&self) -> Result<Fabric, FabricError> {
+        let mut wiring = Wiring { builder: FabricBuilder::new(self.name()), setup: self, gpus: Vec::new() };
+        let leaf = (self.network != Network::None)
+            .then(|| wiring.builder.add(None, DeviceKind::NetSwitch(Tier::Leaf)));
+        for node in 0..self.nodes {
+            wiring.node(node, leaf);
+        }
+        wiring.join();
+        wiring.builder.finish()
+    }
+
+    /// What it is called: `2 nodes of 8 x h100 (nvswitch), 8 x ib 400 Gb/s`.
+    pub fn name(&self) -> String {
+        let node = format!("{} x {} ({})", self.gpus_per_node, self.gpu.name(), self.intra.name());
+        let nodes = if self.nodes == 1 { node } else { format!("{} nodes of {node}", self.nodes) };
+        match self.network {
+            Network::None => nodes,
+            network => {
+                format!(
+                    "{nodes}, {} x {} {} Gb/s",
+                    self.nics_per_node,
+                    network.name(),
+                    self.nic_gbits_per_second
+                )
+            }
+        }
+    }
+
+    fn network_kind(&self) -> NetworkKind {
+        match self.network {
+            Network::InfiniBand => NetworkKind::InfiniBand,
+            Network::Roce => NetworkKind::Roce,
+            Network::Efa if self.gpu.generation() >= Generation::Blackwell => NetworkKind::EfaV4,
+            Network::Efa if self.gpu.generation() >= Generation::Hopper => NetworkKind::EfaV2,
+            Network::Efa => NetworkKind::EfaV1,
+            Network::Slingshot => NetworkKind::Slingshot,
+            Network::Tcpx => NetworkKind::TcpX,
+            Network::Tcpxo => NetworkKind::TcpXo,
+            Network::Tcp | Network::None => NetworkKind::Ethernet,
+        }
+    }
+}
+
+struct Wiring<'s> {
+    builder: FabricBuilder,
+    setup: &'s Setup,
+    gpus: Vec<DeviceId>,
+}
+
+impl Wiring<'_> {
+    fn node(&mut self, number: u32, leaf: Option<DeviceId>) {
+        let setup = self.setup;
+        let host = self.builder.host(format!("host{number}"), None);
+        let numa = self.builder.add(Some(host), DeviceKind::Numa(Numa::default()));
+        let slot = self.builder.spec(links::pcie(setup.pcie_generation.clamp(1, 6) as u8, 16));
+        let mut switches = Vec::new();
+        for _ in 0..setup.gpus_per_node {
+            let switch = self.below(numa, host, DeviceKind::PcieSwitch, slot);
+            let model = gpus::by_id(setup.gpu.name());
+            let sm =
+                model.filter(|model| model.vendor == gpus::Vendor::Nvidia).map(|model| model.architecture);
+            let gpu = DeviceKind::Gpu(GpuDevice { model, sm, ranks: Vec::new() });
+            let gpu = self.below(switch, host, gpu, slot);
+            self.gpus.push(gpu);
+            switches.push(switch);
+        }
+        let Some(leaf) = leaf else { return };
+        let (network, gbit) = (setup.network_kind(), setup.nic_gbits_per_second.round() as u32);
+        let cable = self.builder.spec(links::network(network, gbit));
+        // A slot that is as fast as the NIC: what limits a NIC is its line, or what is charged for it.
+        let nic_slot = self.builder.spec(links::pcie(if gbit > 200 { 6 } else { 5 }, 16));
+        for nic in 0..setup.nics_per_node {
+            let rate = Rate::from_gbit(gbit.into());
+            let port = Port { name: None, network: Some(network), rate, extra: Vec::new() };
+            let at = nic as usize * switches.len() / setup.nics_per_node.max(1) as usize;
+            let nic = self.below(switches[at], host, DeviceKind::Nic(vec![port]), nic_slot);
+            self.builder.connect(nic, leaf, 1, cable);
+        }
+    }
+
+    fn below(&mut self, parent: DeviceId, host: HostId, kind: DeviceKind, slot: SpecId) -> DeviceId {
+        let device = self.builder.add(Some(host), kind);
+        self.builder.connect(parent, device, 1, slot);
+        device
+    }
+
+    /// Adds the links between GPUs.
+    fn join(&mut self) {
+        let per_node = self.setup.gpus_per_node as usize;
+        let all = self.gpus.clone();
+        let (link, count) = gpu_links(self.setup.gpu);
+        let spec = self.builder.spec(link);
+        let domain = if self.setup.intra == Intra::Nvl72 { RACK_GPUS } else { per_node };
+        for (number, gpus) in all.chunks(domain).enumerate() {
+            match self.setup.intra {
+                Intra::NvSwitch | Intra::Nvl72 => {
+                    let host = (self.setup.intra == Intra::NvSwitch).then_some(HostId(number as u32));
+                    let switch = self.builder.add(host, DeviceKind::NvSwitch { generation: None });
+                    gpus.iter().for_each(|gpu| self.builder.connect(*gpu, switch, count, spec));
+                }
+                Intra::NvLinkMesh | Intra::Xgmi => {
+                    // xGMI has a link for each of seven others, there or not; NVLinks are dealt out to those that are.
+                    let others =
+                        if self.setup.intra == Intra::Xgmi { 7 } else { gpus.len().max(2) as u32 - 1 };
+                    for (at, a) in gpus.iter().enumerate() {
+                        for b in &gpus[at + 1..] {
+                            self.builder.connect(*a, *b, (count / others).max(1), spec);
+                        }
+                    }
+                }
+                Intra::CubeMesh => {
+                    for (a, b, links) in CUBE_MESH.into_iter().filter(|(_, b, _)| *b < gpus.len()) {
+                        self.builder.connect(gpus[a], gpus[b], links, spec);
+                    }
+                }
+                Intra::NvLinkBridge => {
+                    for pair in gpus.chunks_exact(2) {
+                        self.builder.connect(pair[0], pair[1], count, spec);
+                    }
+                }
+                Intra::PciePeers | Intra::PcieHost | Intra::None => {}
+            }
+        }
+    }
+}
+
+/// A GPU's links to others, and how many.
+fn gpu_links(gpu: Gpu) -> (LinkSpec, u32) {
+    let known = gpus::by_id(gpu.name()).and_then(|model| model.gpu_links());
+    let (link, count) = known
+        .map_or((links::spec_of(LinkKind::NvLink { generation: None }), 1), |(link, count)| {
+            (link.clone(), count)
+        });
+    (link, count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weftlink_fabric::{PathType, Paths};
+
+    #[test]
+    fn every_wiring_joins_its_gpus() {
+        for intra in Intra::ALL {
+            let gpu = if *intra == Intra::Xgmi { Gpu::Mi300x } else { Gpu::H100 };
+            let setup = Setup {
+                gpus_per_node: if *intra == Intra::None { 1 } else { 8 },
+                nodes: 3,
+                network: Network::InfiniBand,
+                nics_per_node: if *intra == Intra::None { 1 } else { 4 },
+                nic_gbits_per_second: 400.0,
+                ..Setup::pair(gpu, *intra)
+            };
+            let fabric = setup.fabric().unwrap();
+            let paths = Paths::of(&fabric);
+            let gpus = fabric.gpus();
+            assert_eq!(gpus.len() as u32, setup.ranks());
+            for to in &gpus[1..] {
+                assert_ne!(paths.path(gpus[0], *to).kind, PathType::Dis, "{}", setup.name());
+            }
+        }
+    }
+}

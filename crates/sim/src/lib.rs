@@ -10,6 +10,7 @@ pub mod accuracy;
 pub mod constants;
 pub mod engine;
 pub mod estimate;
+pub mod execute;
 pub mod library;
 pub mod published;
 pub mod setup;

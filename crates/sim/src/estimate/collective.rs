@@ -76,7 +76,7 @@ impl Case<'_> {
     }
 
     /// What a lane of a tree carries, in and out together.
-    fn tree_lane(&self) -> f64 {
+    pub(super) fn tree_lane(&self) -> f64 {
         let lane = self.constant(match self.machine.generation {
             Generation::Pascal | Generation::Volta => Name::TreeLaneVoltaGBps,
             Generation::Ampere => Name::TreeLaneAmpereGBps,
@@ -101,7 +101,7 @@ impl Case<'_> {
         estimate
     }
 
-    fn nvls_hops(&self) -> f64 {
+    pub(crate) fn nvls_hops(&self) -> f64 {
         self.constant(Name::NvlsUs) + self.constant(Name::NvlsPerGpuUs) * self.machine.island
     }
 
@@ -113,6 +113,14 @@ impl Case<'_> {
         estimate.hops_us = self.nvls_hops() + 2.0 * machine.levels * hop;
         let inside = machine.nvls / (1.0 + 1.0 / machine.island);
         let twice = if machine.islands == 2 && !machine.sockets { 1.0 } else { 2.0 };
+        estimate.wire_us =
+            Self::over(self.bytes, inside.min(machine.nics / twice).min(self.nvls_tree_lanes()));
+        estimate.filled(self.constant(Name::FillNvls), self.bytes)
+    }
+
+    /// What the lanes of an NVLSTree carry together.
+    pub(super) fn nvls_tree_lanes(&self) -> f64 {
+        let machine = self.machine;
         let mut lane = self.constant(match machine.generation {
             Generation::Blackwell => Name::NvlsTreeLaneBlackwellGBps,
             _ => Name::NvlsTreeLaneHopperGBps,
@@ -120,9 +128,7 @@ impl Case<'_> {
         if machine.islands > 2 {
             lane *= self.constant(Name::NvlsTreeLaneMany);
         }
-        let lanes = lane * machine.lanes * machine.ranks / (2.0 * (machine.ranks - 1.0));
-        estimate.wire_us = Self::over(self.bytes, inside.min(machine.nics / twice).min(lanes));
-        estimate.filled(self.constant(Name::FillNvls), self.bytes)
+        lane * machine.lanes * machine.ranks / (2.0 * (machine.ranks - 1.0))
     }
 
     /// Switches of the network sum.

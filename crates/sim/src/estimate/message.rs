@@ -47,26 +47,34 @@ impl Case<'_> {
         let case = self.as_messages(self.bytes);
         let mut estimate = case.launched();
         estimate.hops_us = case.hop_inside(self.bytes);
+        if machine.islands == 1 {
+            let carried = self.message_carries(false).min(machine.port * self.constant(Name::AllToAllInside));
+            estimate.wire_us = Self::over(self.bytes, carried);
+            return estimate.filled(self.constant(Name::FillInside), self.bytes);
+        }
+        let nic = machine.nics / machine.lanes.min(machine.island);
+        let inside = self.message_carries(false).min(machine.port * self.constant(Name::AllToAllInside));
+        estimate.hops_us = case.message_across(self.bytes);
+        estimate.wire_us = Self::over(self.bytes, nic.min(self.message_carries(true)).min(inside));
+        estimate.filled(self.constant(Name::FillRing), self.bytes)
+    }
+
+    /// GB/s that the lanes of one message carry.
+    pub(super) fn message_carries(&self, across: bool) -> f64 {
+        let generation = self.machine.generation;
+        if across {
+            return self.constant(match generation {
+                _ if self.machine.ranks >= RANKS_ONE_LANE => Name::MessageNetworkGBps,
+                Generation::Blackwell => Name::MessageNetworkFewBlackwellGBps,
+                _ => Name::MessageNetworkFewGBps,
+            });
+        }
         let lanes = (self.bytes / LANE_BYTES).clamp(LANES_INSIDE.0, LANES_INSIDE.1);
-        let port = machine.port * self.constant(Name::AllToAllInside);
-        let lane = self.constant(match machine.generation {
+        let lane = self.constant(match generation {
             Generation::Pascal | Generation::Volta | Generation::Ampere => Name::MessageLaneAmpereGBps,
             Generation::Hopper | Generation::Blackwell | Generation::Instinct => Name::MessageLaneGBps,
         });
-        let inside = port.min(lanes * lane);
-        if machine.islands == 1 {
-            estimate.wire_us = Self::over(self.bytes, inside);
-            return estimate.filled(self.constant(Name::FillInside), self.bytes);
-        }
-        let lanes = self.constant(match machine.generation {
-            _ if machine.ranks >= RANKS_ONE_LANE => Name::MessageNetworkGBps,
-            Generation::Blackwell => Name::MessageNetworkFewBlackwellGBps,
-            _ => Name::MessageNetworkFewGBps,
-        });
-        let nic = machine.nics / machine.lanes.min(machine.island);
-        estimate.hops_us = case.message_across(self.bytes);
-        estimate.wire_us = Self::over(self.bytes, nic.min(lanes).min(inside));
-        estimate.filled(self.constant(Name::FillRing), self.bytes)
+        lanes * lane
     }
 
     /// This call with the protocol that messages between pairs go with.

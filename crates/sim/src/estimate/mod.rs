@@ -8,6 +8,7 @@
 mod collective;
 mod machine;
 mod message;
+mod parts;
 
 use weftlink_plan::plan::Protocol;
 
@@ -104,13 +105,13 @@ pub fn estimate(
 
 /// A call that is being estimated.
 #[derive(Clone, Copy)]
-struct Case<'a> {
-    constants: &'a Constants,
-    machine: &'a Machine,
-    view: View,
-    operation: Operation,
-    bytes: f64,
-    protocol: Protocol,
+pub(crate) struct Case<'a> {
+    pub(crate) constants: &'a Constants,
+    pub(crate) machine: &'a Machine,
+    pub(crate) view: View,
+    pub(crate) operation: Operation,
+    pub(crate) bytes: f64,
+    pub(crate) protocol: Protocol,
 }
 
 impl Case<'_> {
@@ -181,7 +182,7 @@ impl Case<'_> {
     }
 
     /// A hop across with a message of so many bytes.
-    fn hop_across(&self, message: f64) -> f64 {
+    pub(crate) fn hop_across(&self, message: f64) -> f64 {
         let hop = self.machine.hop_across_us;
         let simple = match self.view {
             View::Chooser => self.constant(Name::HopNetworkSimple) * hop,
@@ -223,13 +224,21 @@ impl Case<'_> {
 
     /// What a node's NICs carry with this protocol, over so many lanes.
     fn nics(&self, lanes: f64) -> f64 {
+        self.machine.nics.min(self.lanes_carry(lanes))
+    }
+
+    /// What all lanes across carry with this protocol.
+    fn lanes_across(&self) -> f64 {
+        self.lanes_carry(self.machine.lanes)
+    }
+
+    fn lanes_carry(&self, lanes: f64) -> f64 {
         let slow = (self.machine.slingshot || self.machine.sockets) && self.view == View::Real;
-        let lanes_carry = match self.protocol {
+        match self.protocol {
             Protocol::Ll if slow => lanes * self.constant(Name::LlLaneSlowGBps),
             Protocol::Ll => lanes * self.constant(Name::LlLaneGBps),
             Protocol::Ll128 => lanes * self.constant(Name::Ll128LaneGBps),
             Protocol::Simple => f64::INFINITY,
-        };
-        self.machine.nics.min(lanes_carry)
+        }
     }
 }

@@ -1,0 +1,168 @@
+//! What a library would do, executed: its choice as a plan, run by the [engine](crate::engine) on the setup's fabric.
+//!
+//! The closed form chooses, as libraries' own tuners do; what is charged for hops, links and lanes is the same. What the closed form
+//! adds up, the engine finds by running: which links the data of all ranks passes, who shares them and who waits for whom.
+
+mod charged;
+mod messages;
+
+use weftlink_fabric::{Fabric, FabricError, Paths};
+use weftlink_plan::algorithms::{Algorithm, Impossible};
+use weftlink_plan::cost::{Ground, Picoseconds};
+use weftlink_plan::{Collective, Layout, Recipe};
+
+use crate::constants::Constants;
+use crate::engine::{self, Load, Outcome, SimError};
+use crate::estimate::{Estimate, Machine};
+use crate::library::{Prediction, predict_on};
+use crate::setup::{LibraryAlgorithm, Operation, Setup};
+use charged::Charged;
+
+/// A library's call cannot be executed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExecuteError {
+    /// There is no such fabric.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The library knows no way.
+    #[error("{0} has no way to do this {1} there")]
+    NoWay(&'static str, &'static str),
+    /// The plan is not possible on the fabric.
+    #[error("{0}")]
+    Impossible(String),
+    /// It does not run there.
+    #[error(transparent)]
+    Sim(#[from] SimError),
+}
+
+impl From<Impossible> for ExecuteError {
+    fn from(why: Impossible) -> Self {
+        Self::Impossible(why.0)
+    }
+}
+
+/// A call as it ran.
+#[derive(Clone, Debug)]
+pub struct Execution {
+    /// What the library chose.
+    pub chosen: Prediction,
+    /// From the call until it is done, as a benchmark that makes many of them sees it.
+    pub time: Picoseconds,
+    /// What was passed on the way; nothing for copies.
+    pub outcome: Option<Outcome>,
+}
+
+/// A setup, ready to execute calls.
+pub struct Site<'s> {
+    constants: &'s Constants,
+    setup: &'s Setup,
+    machine: Machine,
+    fabric: Fabric,
+}
+
+impl<'s> Site<'s> {
+    /// Builds the setup's fabric.
+    pub fn new(constants: &'s Constants, setup: &'s Setup) -> Result<Self, ExecuteError> {
+        let machine = Machine::new(constants, setup);
+        Ok(Self { constants, setup, machine, fabric: setup.fabric()? })
+    }
+
+    /// Its fabric.
+    pub fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
+    /// Executes calls of so many bytes, one after the other.
+    pub fn execute(&self, calls: &[(Operation, u64)]) -> Result<Vec<Execution>, ExecuteError> {
+        let ground = Ground::of(&self.fabric);
+        let paths = Paths::of(&self.fabric);
+        calls.iter().map(|(operation, bytes)| self.call(&ground, &paths, *operation, *bytes)).collect()
+    }
+
+    fn call(
+        &self,
+        ground: &Ground<'_>,
+        paths: &Paths<'_>,
+        operation: Operation,
+        bytes: u64,
+    ) -> Result<Execution, ExecuteError> {
+        let chosen = predict_on(self.constants, &self.machine, self.setup, operation, bytes)
+            .ok_or(ExecuteError::NoWay(self.setup.library.name(), operation.name()))?;
+        if operation.is_copy() {
+            return Ok(Execution { chosen, time: picoseconds(chosen.estimate.total_us()), outcome: None });
+        }
+        let layout = layout(ground.layout(), chosen.algorithm);
+        let recipe = recipe(chosen.algorithm, operation, &layout)?.with_protocol(chosen.protocol);
+        let per_island = layout.per_island().unwrap_or(layout.ranks());
+        let plan = recipe.partial(per_island);
+        let charged =
+            Charged::new(self.constants, &self.machine, self.setup, &chosen, operation, bytes as f64, &plan);
+        let load = Load { bytes, tiles: tiles(&chosen.estimate, &self.machine, chosen.algorithm, operation) };
+        let outcome = engine::run(&plan, paths, load, &charged)?;
+        let host = picoseconds(chosen.estimate.host_us);
+        let time = hypotenuse(outcome.time, host);
+        Ok(Execution { chosen, time, outcome: Some(outcome) })
+    }
+}
+
+/// The layout as a library sees it: chains inside nodes for trees.
+fn layout(found: &Layout, algorithm: LibraryAlgorithm) -> Layout {
+    let mut layout = found.clone();
+    if algorithm == LibraryAlgorithm::Tree {
+        layout.switched = false;
+        layout.trees.clear();
+    }
+    layout
+}
+
+fn recipe(algorithm: LibraryAlgorithm, operation: Operation, layout: &Layout) -> Result<Recipe<'_>, Impossible> {
+    let collective = match operation {
+        Operation::AllReduce => Collective::AllReduce,
+        Operation::AllGather => Collective::AllGather,
+        Operation::ReduceScatter => Collective::ReduceScatter,
+        Operation::Broadcast => Collective::Broadcast { root: 0 },
+        Operation::Reduce => Collective::Reduce { root: 0 },
+        Operation::AllToAll => return Ok(messages::all_to_all(layout)),
+        Operation::SendReceive | Operation::CopyOneWay | Operation::CopyBothWays => {
+            return Ok(messages::around(layout));
+        }
+    };
+    let rooted = matches!(operation, Operation::Broadcast | Operation::Reduce);
+    let parts = matches!(operation, Operation::AllGather | Operation::ReduceScatter);
+    let algorithm = match algorithm {
+        LibraryAlgorithm::Ring | LibraryAlgorithm::Direct if rooted => Algorithm::Chain,
+        LibraryAlgorithm::Ring | LibraryAlgorithm::Direct => Algorithm::Ring,
+        // Parts go at a ring's bandwidth.
+        LibraryAlgorithm::Nvls if parts => Algorithm::Ring,
+        LibraryAlgorithm::Tree => Algorithm::Tree,
+        LibraryAlgorithm::Nvls => Algorithm::Nvls,
+        LibraryAlgorithm::NvlsTree => Algorithm::NvlsTree,
+        LibraryAlgorithm::CollnetDirect => Algorithm::CollnetDirect,
+        LibraryAlgorithm::CollnetChain => Algorithm::CollnetChain,
+    };
+    algorithm.recipe(&collective, layout)
+}
+
+/// Tiles, so that filling the pipeline takes what it does with steps of the library's length.
+fn tiles(estimate: &Estimate, machine: &Machine, algorithm: LibraryAlgorithm, operation: Operation) -> u32 {
+    let rooted = matches!(operation, Operation::Broadcast | Operation::Reduce);
+    let depth = match algorithm {
+        LibraryAlgorithm::Ring if rooted => machine.ranks - 2.0,
+        LibraryAlgorithm::Tree => 2.0 * (machine.island - 1.0 + machine.levels) - 1.0,
+        LibraryAlgorithm::NvlsTree => 2.0 * machine.levels + 1.0,
+        LibraryAlgorithm::CollnetChain => 2.0 * machine.island,
+        LibraryAlgorithm::CollnetDirect => 3.0,
+        _ => return 1,
+    };
+    (depth * estimate.wire_us / estimate.fill_us.max(1e-3)).round().clamp(1.0, 4096.0) as u32
+}
+
+fn picoseconds(us: f64) -> Picoseconds {
+    Picoseconds((us * 1e6).round() as u64)
+}
+
+/// What the longer of two takes, and more where they take turns in being late.
+fn hypotenuse(a: Picoseconds, b: Picoseconds) -> Picoseconds {
+    Picoseconds((a.0 as f64).hypot(b.0 as f64).round() as u64)
+}

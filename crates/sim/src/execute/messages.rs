@@ -1,0 +1,82 @@
+//! Messages between pairs as libraries pass them: all at once, each on a lane of its own.
+
+use weftlink_plan::plan::{
+    Aliasing, Channel, Digit, Input, Lane, Output, Place, Plan, Program, Protocol, RankDigit, Step, Symmetry,
+};
+use weftlink_plan::{Collective, Layout, Recipe};
+
+/// Messages of a pair that may be under way.
+const DEPTH: u32 = 2;
+
+/// Everybody's blocks to everybody.
+pub(super) fn all_to_all(layout: &Layout) -> Recipe<'static> {
+    let ranks = layout.ranks();
+    let blocks = vec![Digit { size: ranks, with: Some(0) }];
+    let symmetry = Symmetry {
+        ranks: vec![RankDigit { size: ranks, turns: true }],
+        input: blocks.clone(),
+        output: blocks,
+        scratch: vec![],
+    };
+    let outline = Plan {
+        aliasing: vec![Aliasing::OutOfPlace],
+        channels: vec![Channel { protocol: Protocol::Simple, depth: DEPTH }],
+        symmetry: Some(symmetry),
+        ..Plan::outline("messages to all", Collective::AllToAll, ranks, 1)
+    };
+    Recipe::new(outline, move |rank| {
+        let own = Step::copy(Input::Local(Place::input(rank))).to(Output::Local(Place::output(rank)));
+        let to = |further: u32| {
+            let (ahead, behind) = ((rank + further) % ranks, (rank + ranks - further) % ranks);
+            vec![
+                Step::copy(Input::Local(Place::input(ahead))).to(Output::sent(ahead)).into(),
+                Step::copy(Input::received(behind)).to(Output::Local(Place::output(behind))).into(),
+            ]
+        };
+        let lanes = std::iter::once(vec![own.into()]).chain((1..ranks).map(to));
+        Program { lanes: lanes.map(|nodes| Lane { channel: 0, nodes }).collect() }
+    })
+}
+
+/// Everybody's buffer to the next.
+pub(super) fn around(layout: &Layout) -> Recipe<'static> {
+    let ranks = layout.ranks();
+    let collective = Collective::Neighbours { torus: [1, 1, ranks] };
+    let _ = collective;
+    let block = vec![Digit { size: 1, with: None }];
+    let symmetry = Symmetry {
+        ranks: vec![RankDigit { size: ranks, turns: true }],
+        input: block.clone(),
+        output: block,
+        scratch: vec![],
+    };
+    let messages = (0..ranks).map(|rank| (rank, (rank + 1) % ranks)).collect();
+    let mut outline = Plan {
+        aliasing: vec![Aliasing::OutOfPlace],
+        channels: vec![Channel { protocol: Protocol::Simple, depth: DEPTH }],
+        ..Plan::outline("messages around", Collective::SendReceive { messages }, ranks, 1)
+    };
+    outline.symmetry = (outline.chunks.input == 1 && outline.chunks.output == 1).then_some(symmetry);
+    Recipe::new(outline, move |rank| {
+        let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+        let nodes = vec![
+            Step::copy(Input::Local(Place::input(0))).to(Output::sent(next)).into(),
+            Step::copy(Input::received(previous)).to(Output::Local(Place::output(0))).into(),
+        ];
+        Program { lanes: vec![Lane { channel: 0, nodes }] }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weftlink_plan::verify;
+
+    #[test]
+    fn messages_are_plans_that_can_be_proved() {
+        for ranks in [2, 3, 8] {
+            verify(all_to_all(&Layout::flat(ranks, 1)).plan()).unwrap();
+            verify(around(&Layout::flat(ranks, 1)).plan()).unwrap();
+        }
+    }
+}

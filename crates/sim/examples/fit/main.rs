@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         "leave-one-out" => {
             let predicted = leave_one_out(&rows);
-            report::errors(&accuracy::by_table(&rows, &predicted), 40);
+            report::errors(&accuracy::by_table(&rows, &predicted), 100);
         }
         "rows" => {
             let start = arguments.get(1).map_or("", String::as_str);

@@ -18,6 +18,9 @@ use crate::library::{Prediction, predict_on};
 use crate::setup::{LibraryAlgorithm, Operation, Setup};
 use charged::Charged;
 
+/// Messages that may be under way between two ranks: NCCL's `NCCL_STEPS`.
+const SLOTS: u32 = 8;
+
 /// A library's call cannot be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -93,15 +96,19 @@ impl<'s> Site<'s> {
             return Ok(Execution { chosen, time: picoseconds(chosen.estimate.total_us()), outcome: None });
         }
         let layout = layout(ground.layout(), chosen.algorithm);
-        let recipe = recipe(chosen.algorithm, operation, &layout)?.with_protocol(chosen.protocol);
+        let recipe =
+            recipe(chosen.algorithm, operation, &layout)?.with_protocol(chosen.protocol).with_depth_of(SLOTS);
         let per_island = layout.per_island().unwrap_or(layout.ranks());
         let plan = recipe.partial(per_island);
         let charged =
             Charged::new(self.constants, &self.machine, self.setup, &chosen, operation, bytes as f64, &plan);
-        let load = Load { bytes, tiles: tiles(&chosen.estimate, &self.machine, chosen.algorithm, operation) };
+        let share = bytes as f64 / charged::alike(&self.machine, chosen.algorithm);
+        let load = Load {
+            bytes: (share.round() as u64).max(1),
+            tiles: tiles(&chosen.estimate, &self.machine, chosen.algorithm, operation),
+        };
         let outcome = engine::run(&plan, paths, load, &charged)?;
-        let host = picoseconds(chosen.estimate.host_us);
-        let time = hypotenuse(outcome.time, host);
+        let time = picoseconds(chosen.estimate.with_device(outcome.time.0 as f64 / 1e6));
         Ok(Execution { chosen, time, outcome: Some(outcome) })
     }
 }
@@ -116,7 +123,11 @@ fn layout(found: &Layout, algorithm: LibraryAlgorithm) -> Layout {
     layout
 }
 
-fn recipe(algorithm: LibraryAlgorithm, operation: Operation, layout: &Layout) -> Result<Recipe<'_>, Impossible> {
+fn recipe(
+    algorithm: LibraryAlgorithm,
+    operation: Operation,
+    layout: &Layout,
+) -> Result<Recipe<'_>, Impossible> {
     let collective = match operation {
         Operation::AllReduce => Collective::AllReduce,
         Operation::AllGather => Collective::AllGather,
@@ -162,7 +173,42 @@ fn picoseconds(us: f64) -> Picoseconds {
     Picoseconds((us * 1e6).round() as u64)
 }
 
-/// What the longer of two takes, and more where they take turns in being late.
-fn hypotenuse(a: Picoseconds, b: Picoseconds) -> Picoseconds {
-    Picoseconds((a.0 as f64).hypot(b.0 as f64).round() as u64)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::{Gpu, Intra, Network};
+
+    /// What is executed and what is added up are the same charges: they may differ by what only a run finds out.
+    #[test]
+    fn runs_agree_with_the_closed_form() {
+        let constants = Constants::shipped();
+        let node = Setup { gpus_per_node: 8, ..Setup::pair(Gpu::H100, Intra::NvSwitch) };
+        let cluster = Setup {
+            nodes: 4,
+            network: Network::InfiniBand,
+            nics_per_node: 8,
+            nic_gbits_per_second: 400.0,
+            ..node.clone()
+        };
+        let told = |algorithm| Some(algorithm);
+        for (setup, algorithm, operation, within) in [
+            (&node, LibraryAlgorithm::Ring, Operation::AllReduce, 0.1),
+            (&node, LibraryAlgorithm::Ring, Operation::AllGather, 0.1),
+            (&node, LibraryAlgorithm::Nvls, Operation::AllReduce, 0.1),
+            (&cluster, LibraryAlgorithm::Ring, Operation::AllReduce, 0.2),
+            (&cluster, LibraryAlgorithm::Tree, Operation::AllReduce, 0.35),
+        ] {
+            let setup = Setup { algorithm: told(algorithm), ..setup.clone() };
+            let site = Site::new(&constants, &setup).unwrap();
+            for bytes in [1 << 10, 1 << 20, 1 << 28] {
+                let done = &site.execute(&[(operation, bytes)]).unwrap()[0];
+                let (ran, added) = (done.time.0 as f64 / 1e6, done.chosen.estimate.total_us());
+                let what = format!(
+                    "{} {algorithm:?} {operation:?} {bytes}: {ran:.1} us, {added:.1} us",
+                    setup.name()
+                );
+                assert!((ran / added - 1.0).abs() <= within, "{what}");
+            }
+        }
+    }
 }

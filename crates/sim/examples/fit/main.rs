@@ -14,6 +14,7 @@ mod report;
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -57,15 +58,27 @@ fn machine_name(system: &str) -> &str {
     SAME.iter().find(|(start, _)| system.starts_with(start)).map_or(system, |(_, name)| name)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("fit: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let command = arguments.first().map_or("accuracy", String::as_str);
     let file = arguments.get(if command == "rows" { 2 } else { 1 }).map_or(FILE, String::as_str);
-    let rows: Vec<Row> = published::read(&std::fs::read_to_string(file)?)?
-        .into_iter()
-        .filter(|(_, purpose)| *purpose == Use::Score)
-        .map(|(row, _)| row)
-        .collect();
+    let rows: Vec<Row> =
+        published::read(&std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?)
+            .map_err(|error| format!("{file}: {error}"))?
+            .into_iter()
+            .filter(|(_, purpose)| *purpose == Use::Score)
+            .map(|(row, _)| row)
+            .collect();
     match command {
         "accuracy" => {
             let predicted = predict_all(&Constants::shipped(), &rows);
@@ -78,7 +91,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         "leave-one-out" => {
             let predicted = leave_one_out(&rows);
-            report::errors(&accuracy::by_table(&rows, &predicted), 40);
+            report::errors(&accuracy::by_table(&rows, &predicted), 100);
         }
         "rows" => {
             let start = arguments.get(1).map_or("", String::as_str);

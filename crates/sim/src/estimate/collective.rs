@@ -34,7 +34,9 @@ impl Case<'_> {
         }
         let mut estimate = self.launched();
         estimate.hops_us = inside * hop_inside + across * self.hop_across(message);
-        let moved = moved * self.beyond(self.lanes_ll() * LL_LANE_BYTES * if rooted { 1.0 } else { ranks });
+        // Sums across take LL's lanes one step after the other.
+        let along = !rooted && (machine.islands == 1 || self.operation != Operation::AllReduce);
+        let moved = moved * self.beyond(self.lanes_ll() * LL_LANE_BYTES * if along { ranks } else { 1.0 });
         let mut port = self.port();
         if rooted {
             port *= machine.port_one_way / machine.port.max(f64::MIN_POSITIVE);

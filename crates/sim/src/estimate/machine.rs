@@ -1,5 +1,6 @@
 //! A setup as the closed form sees it: islands, ports, NICs, with what of their line rates is left.
 
+use super::LANES_INSIDE;
 use crate::constants::{Constants, Name};
 use crate::setup::{Generation, Intra, Launch, Library, Network, Setup};
 
@@ -43,6 +44,8 @@ pub struct Machine {
     pub hop_across_simple_us: f64,
     /// Whether the network asks before it takes longer messages.
     pub slingshot: bool,
+    /// Whether LL is slow across: every message is copied, or asked for.
+    pub slow_ll: bool,
     /// Whether CPUs carry what crosses: trees between two nodes do not get both directions for one.
     pub sockets: bool,
     /// Whether the library is RCCL.
@@ -105,6 +108,10 @@ impl Machine {
                 _ => constants[Name::HopNetworkSimple] * hop_across(constants, setup),
             },
             slingshot: setup.network == Network::Slingshot,
+            slow_ll: matches!(
+                setup.network,
+                Network::Slingshot | Network::Tcp | Network::Tcpx | Network::Tcpxo
+            ),
             sockets: matches!(setup.network, Network::Tcp | Network::Tcpx | Network::Tcpxo),
             rccl: setup.library == Library::Rccl,
             launched_by_thread,
@@ -143,6 +150,11 @@ fn ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
         constants[if setup.gpu.is_consumer() { Name::PciePeersConsumer } else { Name::PciePeers }] * slot;
     let peers_both = (peers * constants[Name::PciePeersBothWays], peers);
     match setup.intra {
+        // A pair has the lanes of one neighbour, and they do not fill the fastest ports.
+        Intra::NvSwitch | Intra::Nvl72 if setup.ranks() == 2 => {
+            let lanes = LANES_INSIDE * constants[Name::MessageLaneGBps];
+            alike(lanes.min(part * setup.gpu.port_line_gbytes_per_second()))
+        }
         Intra::NvSwitch | Intra::CubeMesh | Intra::Nvl72 => {
             alike(part * setup.gpu.port_line_gbytes_per_second())
         }
@@ -169,10 +181,11 @@ fn nics(constants: &Constants, setup: &Setup) -> f64 {
     let line = setup.nic_gbits_per_second / 8.0;
     let nic = match setup.network {
         Network::None => return f64::INFINITY,
-        Network::InfiniBand | Network::Roce | Network::Efa => line * constants[Name::NetworkRdma],
+        Network::InfiniBand | Network::Roce | Network::Efa | Network::Tcpxo => {
+            line * constants[Name::NetworkRdma]
+        }
         Network::Slingshot => line * constants[Name::NetworkSlingshot],
         Network::Tcpx => line * constants[Name::NetworkTcpx],
-        Network::Tcpxo => line * constants[Name::NetworkTcpxo],
         Network::Tcp => (line * constants[Name::NetworkTcp]).min(constants[Name::TcpGBps]),
     };
     let mut all = nic * f64::from(setup.nics_per_node);
@@ -209,14 +222,14 @@ fn copies(constants: &Constants, setup: &Setup) -> (f64, f64) {
     let port = setup.gpu.port_line_gbytes_per_second();
     let alike = |rate: f64| (rate, rate);
     match setup.intra {
-        Intra::NvSwitch | Intra::NvLinkBridge | Intra::Nvl72 => alike(constants[Name::CopyNvlink] * port),
-        Intra::NvLinkMesh => alike(
-            constants[Name::CopyNvlink] * port / f64::from(setup.gpus_per_node.saturating_sub(1).max(1)),
-        ),
+        Intra::NvSwitch | Intra::NvLinkBridge | Intra::Nvl72 => alike(constants[Name::Copy] * port),
+        Intra::NvLinkMesh => {
+            alike(constants[Name::Copy] * port / f64::from(setup.gpus_per_node.saturating_sub(1).max(1)))
+        }
         // The pairs that have the most links have two of six.
-        Intra::CubeMesh => alike(constants[Name::CopyNvlink] * port / 3.0),
-        Intra::Xgmi => alike(constants[Name::CopyNvlink] * port / 7.0),
-        Intra::PciePeers | Intra::None => alike(constants[Name::CopyPcie] * slot),
+        Intra::CubeMesh => alike(constants[Name::Copy] * port / 3.0),
+        Intra::Xgmi => alike(constants[Name::Copy] * port / 7.0),
+        Intra::PciePeers | Intra::None => alike(constants[Name::Copy] * slot),
         Intra::PcieHost => (constants[Name::CopyHost] * slot, constants[Name::CopyHostBothWays] * slot),
     }
 }

@@ -8,7 +8,7 @@ use crate::setup::{Generation, Operation};
 
 /// Bytes of a message for each lane it gets, and lanes it gets at least and at most (NCCL: channels per peer).
 const LANE_BYTES: f64 = 16.0 * 1024.0 * 1024.0;
-const LANES_INSIDE: (f64, f64) = (4.0, 32.0);
+const LANES_OF_MESSAGE: (f64, f64) = (4.0, 32.0);
 /// Ranks from which on a message across has one lane instead of two.
 const RANKS_ONE_LANE: f64 = 64.0;
 
@@ -47,13 +47,14 @@ impl Case<'_> {
         let case = self.as_messages(self.bytes);
         let mut estimate = case.launched();
         estimate.hops_us = case.hop_inside(self.bytes);
+        // Nothing is added up on the way: both ways of a slot keep up.
+        let port = machine.port_one_way.min(2.0 * machine.port) * self.constant(Name::AllToAllInside);
+        let inside = self.message_carries(false).min(port);
         if machine.islands == 1 {
-            let carried = self.message_carries(false).min(machine.port * self.constant(Name::AllToAllInside));
-            estimate.wire_us = Self::over(self.bytes, carried);
+            estimate.wire_us = Self::over(self.bytes, inside);
             return estimate.filled(self.constant(Name::FillInside), self.bytes);
         }
         let nic = machine.nics / machine.lanes.min(machine.island);
-        let inside = self.message_carries(false).min(machine.port * self.constant(Name::AllToAllInside));
         estimate.hops_us = case.message_across(self.bytes);
         estimate.wire_us = Self::over(self.bytes, nic.min(self.message_carries(true)).min(inside));
         estimate.filled(self.constant(Name::FillRing), self.bytes)
@@ -69,7 +70,7 @@ impl Case<'_> {
                 _ => Name::MessageNetworkFewGBps,
             });
         }
-        let lanes = (self.bytes / LANE_BYTES).clamp(LANES_INSIDE.0, LANES_INSIDE.1);
+        let lanes = (self.bytes / LANE_BYTES).clamp(LANES_OF_MESSAGE.0, LANES_OF_MESSAGE.1);
         let lane = self.constant(match generation {
             Generation::Pascal | Generation::Volta | Generation::Ampere => Name::MessageLaneAmpereGBps,
             Generation::Hopper | Generation::Blackwell | Generation::Instinct => Name::MessageLaneGBps,

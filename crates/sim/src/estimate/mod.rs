@@ -21,8 +21,10 @@ use crate::setup::{LibraryAlgorithm, Operation};
 const FILL_BYTES_MAX: f64 = 64.0 * 1024.0 * 1024.0;
 /// Bytes of a message that a hop with LL takes along: what the threads of a lane hold.
 const LL_LANE_BYTES: f64 = 4096.0;
+/// How host and device add up: 1 is one after the other, and the more the more they overlap.
+const HOST_NORM: f64 = 1.5;
 /// Lanes inside an island, at most: with links of their own, and through slots.
-const LANES_INSIDE: f64 = 24.0;
+pub(crate) const LANES_INSIDE: f64 = 24.0;
 const LANES_PCIE: f64 = 2.0;
 /// Lanes of an all-gather or a reduce-scatter with LL.
 const LANES_PARTS: f64 = 2.0;
@@ -62,7 +64,12 @@ impl Estimate {
     /// All of it. What the longer of device and host takes, and more where they take turns in being late: the root of the
     /// sum of squares.
     pub fn total_us(&self) -> f64 {
-        self.device_us().hypot(self.host_us)
+        self.with_device(self.device_us())
+    }
+
+    /// The same for a device that takes so long.
+    pub fn with_device(&self, device_us: f64) -> f64 {
+        (device_us.powf(HOST_NORM) + self.host_us.powf(HOST_NORM)).powf(1.0 / HOST_NORM)
     }
 
     /// With steps of the best length, filling the pipeline takes as long as the root of hops times transfer, some of it
@@ -149,7 +156,7 @@ impl Case<'_> {
 
     /// Lanes that LL spreads bytes over. Parts that are gathered or scattered get few.
     fn lanes_ll(&self) -> f64 {
-        if self.parts() {
+        if self.parts() && !self.machine.slow_ll {
             return LANES_PARTS;
         }
         match (self.machine.islands, self.machine.pcie) {
@@ -190,7 +197,8 @@ impl Case<'_> {
         };
         match self.protocol {
             Protocol::Ll => {
-                let growth = 1.0 + self.constant(Name::HopNetworkGrowth) * Self::threads_part(message);
+                let part = ((message / 8.0).max(1.0).log2() / 13.0).min(1.0);
+                let growth = 1.0 + self.constant(Name::HopNetworkGrowth) * part * part;
                 hop * growth + self.rendezvous(message)
             }
             Protocol::Ll128 => (hop * simple).sqrt(),
@@ -224,7 +232,9 @@ impl Case<'_> {
 
     /// What a node's NICs carry with this protocol, over so many lanes.
     fn nics(&self, lanes: f64) -> f64 {
-        self.machine.nics.min(self.lanes_carry(lanes))
+        // Half of what LL sends is flags.
+        let payload = if self.protocol == Protocol::Ll { 0.5 } else { 1.0 };
+        (self.machine.nics * payload).min(self.lanes_carry(lanes))
     }
 
     /// What all lanes across carry with this protocol.
@@ -233,9 +243,12 @@ impl Case<'_> {
     }
 
     fn lanes_carry(&self, lanes: f64) -> f64 {
-        let slow = (self.machine.slingshot || self.machine.sockets) && self.view == View::Real;
         match self.protocol {
-            Protocol::Ll if slow => lanes * self.constant(Name::LlLaneSlowGBps),
+            Protocol::Ll if self.machine.slow_ll && self.view == View::Chooser => {
+                let half = if self.machine.islands == 2 { 1.0 } else { 0.5 };
+                lanes * self.constant(Name::LlLaneChosenGBps) * half
+            }
+            Protocol::Ll if self.machine.slow_ll => lanes * self.constant(Name::LlLaneSlowGBps),
             Protocol::Ll => lanes * self.constant(Name::LlLaneGBps),
             Protocol::Ll128 => lanes * self.constant(Name::Ll128LaneGBps),
             Protocol::Simple => f64::INFINITY,

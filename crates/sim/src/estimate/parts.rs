@@ -53,11 +53,21 @@ impl Case<'_> {
                 _ => f64::INFINITY,
             };
         }
+        // A lane is a thread block that has its share of the links: what others leave it cannot use.
+        if algorithm == LibraryAlgorithm::Ring {
+            let rooted = matches!(self.operation, Operation::Broadcast | Operation::Reduce);
+            let port = if rooted { self.machine.port_one_way } else { self.machine.port };
+            let port = port * self.port() / self.machine.port;
+            return match (across, self.machine.island > 1.0) {
+                (false, _) => port,
+                (true, true) => port.min(self.nics(self.machine.lanes)),
+                (true, false) => self.nics(self.machine.lanes),
+            };
+        }
         if !across {
             return f64::INFINITY;
         }
         match algorithm {
-            LibraryAlgorithm::Ring => self.lanes_across(),
             // Both trees together; a lane has what goes up and what comes down.
             LibraryAlgorithm::Tree => self.lanes_across().min(self.tree_lane() * self.machine.lanes / 2.0),
             LibraryAlgorithm::NvlsTree => self.nvls_tree_lanes(),
@@ -79,7 +89,8 @@ impl Case<'_> {
             }
             LinkKind::Pcie { .. } if machine.pcie => port * 1e9,
             LinkKind::Network { .. } => {
-                let nics = f64::from(setup.nics_per_node.max(1)) * machine.island / f64::from(setup.gpus_per_node);
+                let nics =
+                    f64::from(setup.nics_per_node.max(1)) * machine.island / f64::from(setup.gpus_per_node);
                 machine.nics * 1e9 / nics
             }
             _ => f64::MAX / 1e6,

@@ -19,6 +19,8 @@ pub(super) struct Charged<'a> {
     setup: &'a Setup,
     /// Lanes of a rank that do the same side by side.
     lanes: f64,
+    /// How many such plans share the links, of which one is run: trees have a pair for each NIC.
+    alike: f64,
 }
 
 impl<'a> Charged<'a> {
@@ -32,11 +34,12 @@ impl<'a> Charged<'a> {
         plan: &Partial,
     ) -> Self {
         let case = Case { constants, machine, view: View::Real, operation, bytes, protocol: chosen.protocol };
+        let alike = alike(machine, chosen.algorithm);
         let lanes = match chosen.algorithm {
             LibraryAlgorithm::Direct => 1.0,
-            _ => f64::from(plan.well_formed().channels.len().max(1) as u32),
+            _ => alike * f64::from(plan.well_formed().channels.len().max(1) as u32),
         };
-        Self { case, chosen, setup, lanes }
+        Self { case, chosen, setup, lanes, alike }
     }
 
     fn is_direct(&self) -> bool {
@@ -55,10 +58,16 @@ impl<'a> Charged<'a> {
     }
 }
 
+/// How many plans like the one that is run share the links.
+pub(super) fn alike(machine: &Machine, algorithm: LibraryAlgorithm) -> f64 {
+    if algorithm == LibraryAlgorithm::Tree { machine.lanes } else { 1.0 }
+}
+
 impl Charges for Charged<'_> {
     fn launch(&self) -> Picoseconds {
         // Messages are posted one after the other by one thread, which takes longer than any of them is on its way.
-        let posted = if self.is_direct() { self.chosen.estimate.hops_us + self.chosen.estimate.fill_us } else { 0.0 };
+        let posted =
+            if self.is_direct() { self.chosen.estimate.hops_us + self.chosen.estimate.fill_us } else { 0.0 };
         picoseconds(self.chosen.estimate.launch_us + posted)
     }
 
@@ -71,7 +80,9 @@ impl Charges for Charged<'_> {
             _ if self.chosen.algorithm == LibraryAlgorithm::Nvls => self.case.nvls_hops(),
             (None, false) => self.case.nvls_hops() / 2.0,
             (None, true) => self.case.hop_switched(),
-            (Some(_), true) if self.chosen.algorithm == LibraryAlgorithm::NvlsTree => self.case.hop_switched(),
+            (Some(_), true) if self.chosen.algorithm == LibraryAlgorithm::NvlsTree => {
+                self.case.hop_switched()
+            }
             (Some(_), true) => self.case.hop_across(self.message(sent.bytes)),
             (Some(_), false) => self.case.step_inside(self.message(sent.bytes), self.chosen.algorithm),
         };
@@ -96,7 +107,11 @@ impl Charges for Charged<'_> {
     }
 
     fn capacity(&self, kind: LinkKind, bytes_per_second: f64) -> f64 {
-        self.case.link_carries(self.setup, kind, bytes_per_second)
+        let carries = self.case.link_carries(self.setup, kind, bytes_per_second);
+        match kind {
+            LinkKind::Network { .. } if self.alike > 1.0 => self.case.machine.nics * 1e9 / self.alike,
+            _ => carries / self.alike,
+        }
     }
 
     fn multicast(&self, _kind: LinkKind) -> f64 {

@@ -41,22 +41,12 @@ pub(super) fn all_to_all(layout: &Layout) -> Recipe<'static> {
 /// Everybody's buffer to the next.
 pub(super) fn around(layout: &Layout) -> Recipe<'static> {
     let ranks = layout.ranks();
-    let collective = Collective::Neighbours { torus: [1, 1, ranks] };
-    let _ = collective;
-    let block = vec![Digit { size: 1, with: None }];
-    let symmetry = Symmetry {
-        ranks: vec![RankDigit { size: ranks, turns: true }],
-        input: block.clone(),
-        output: block,
-        scratch: vec![],
-    };
     let messages = (0..ranks).map(|rank| (rank, (rank + 1) % ranks)).collect();
-    let mut outline = Plan {
+    let outline = Plan {
         aliasing: vec![Aliasing::OutOfPlace],
         channels: vec![Channel { protocol: Protocol::Simple, depth: DEPTH }],
         ..Plan::outline("messages around", Collective::SendReceive { messages }, ranks, 1)
     };
-    outline.symmetry = (outline.chunks.input == 1 && outline.chunks.output == 1).then_some(symmetry);
     Recipe::new(outline, move |rank| {
         let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
         let nodes = vec![

@@ -216,7 +216,7 @@ impl Record<'_> {
         let nodes = self.count("nodes", 1 << 20)?;
         let wired = network != Network::None;
         let library = self.named("library", Library::from_name, &Library::names())?;
-        let mut setup = Setup {
+        let setup = Setup {
             gpu: self.named("gpu_id", Gpu::from_name, &Gpu::names())?,
             intra: self.named("intra", Intra::from_name, &Intra::names())?,
             pcie_generation: self.count("pcie_gen", 7)?,
@@ -235,7 +235,6 @@ impl Record<'_> {
             launch: None,
         };
         setup.check().map_err(|wanted| self.wrong("net", wanted))?;
-        setup.launch = None;
         Ok(Row {
             line: self.line,
             id: self.text("id").into(),

@@ -232,7 +232,7 @@ impl Scene {
             Kind::Stop => self.job.signal(victim, Signal::STOP),
             Kind::Cut => {
                 let host = |rank| self.draw.host(rank);
-                let is_one_link = way % 3 == 0 && host(victim) != host(partner);
+                let is_one_link = self.draw.cuts_one_link();
                 let pairs = (0..size).flat_map(|one| (one + 1..size).map(move |other| (one, other)));
                 let is_harmed = |&(one, other): &Ends| match is_one_link {
                     true => (one, other) == (victim.min(partner), victim.max(partner)),

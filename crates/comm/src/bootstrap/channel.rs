@@ -83,21 +83,43 @@ pub(super) enum Broken {
     Refused,
     /// The other side is not one to talk to.
     Stranger(Refusal),
+    /// What came was not written by whoever knows the secret, or was changed since.
+    Forged(String),
     /// Something else.
     Strange(String),
 }
 
 impl Broken {
     /// The same as an error about the rank at the other end.
-    pub(super) fn of(self, rank: usize, pid: u32, purpose: &str, deadline: Deadline) -> BootstrapError {
+    pub(super) fn of(
+        self,
+        (rank, pid): (usize, u32),
+        by: usize,
+        purpose: &str,
+        deadline: Deadline,
+    ) -> BootstrapError {
         let purpose = purpose.to_owned();
         match self {
             Broken::Ended | Broken::Refused => BootstrapError::Left { rank, pid, purpose },
             Broken::Late => BootstrapError::NoAnswer { rank, pid, purpose, limit: deadline.limit() },
-            Broken::Stranger(refusal) => BootstrapError::Protocol { rank, what: refusal.to_string() },
-            Broken::Strange(what) => BootstrapError::Protocol { rank, what },
+            // Anybody on the way may have changed it, so it says nothing about either end.
+            Broken::Stranger(refusal) => changed(rank, pid, by, &refusal.to_string()),
+            Broken::Forged(what) => changed(rank, pid, by, &what),
+            Broken::Strange(what) => {
+                let what = format!("cannot be used: {what}");
+                BootstrapError::Lost { rank, host: String::new(), pid, by, what }
+            }
         }
     }
+}
+
+fn changed(rank: usize, pid: u32, by: usize, what: &str) -> BootstrapError {
+    BootstrapError::Lost { rank, host: String::new(), pid, by, what: does_not_check(what) }
+}
+
+/// What is said of a connection that brought something that was changed.
+pub(super) fn does_not_check(what: &str) -> String {
+    format!("gave bytes that do not check: {what}")
 }
 
 impl From<Errno> for Broken {
@@ -264,7 +286,7 @@ impl Channel {
         let head = u32::from_le_bytes(*head);
         let length = (head & !HAS_DESCRIPTOR) as usize;
         if length > FRAME_BYTES_MAX {
-            return Err(Broken::Strange(format!("a frame of {length} bytes, more than {FRAME_BYTES_MAX}")));
+            return Err(Broken::Forged(format!("a frame of {length} bytes, more than {FRAME_BYTES_MAX}")));
         }
         let sealed_bytes = length + length.div_ceil(SEALED_BYTES_MAX) * TAG_BYTES;
         let Some(sealed) = reading.bytes.get(4..4 + sealed_bytes) else { return Ok(None) };
@@ -273,16 +295,16 @@ impl Channel {
         for piece in sealed.chunks(SEALED_BYTES_MAX + TAG_BYTES) {
             let at = plain.len();
             plain.resize(at + piece.len() - TAG_BYTES, 0);
-            let forged = || Broken::Strange("a frame that the job's secret does not open".to_owned());
+            let forged = || Broken::Forged("a frame that the job's secret does not open".to_owned());
             self.seal.open(opened, piece, &mut plain[at..]).ok_or_else(forged)?;
             opened += 1;
         }
         reading.opened = opened;
         reading.bytes.drain(..4 + sealed_bytes);
         let message = postcard::from_bytes(&plain)
-            .map_err(|error| Broken::Strange(format!("an unreadable frame: {error}")))?;
+            .map_err(|error| Broken::Forged(format!("an unreadable frame: {error}")))?;
         let descriptor = if head & HAS_DESCRIPTOR != 0 {
-            let lost = || Broken::Strange("a descriptor got lost".to_owned());
+            let lost = || Broken::Forged("a descriptor got lost".to_owned());
             Some(reading.descriptors.pop_front().ok_or_else(lost)?)
         } else {
             None

@@ -9,6 +9,7 @@
 use std::time::{Duration, Instant};
 
 use super::Communicator;
+use crate::bootstrap::ROOTS_LIMIT;
 use crate::counter::Counter;
 use crate::engine::{Stopped, Waiting};
 use crate::error::Error;
@@ -93,6 +94,13 @@ impl Communicator {
             // Whatever this rank noticed first followed from it.
             _ if is_on_purpose(&self.shared.waiter) => self.ended(call.number),
             Stop::Unreadable { .. } | Stop::Aborted { .. } | Stop::Broken
+                if Reason::is(first, Reason::Lost)
+                    && self.has_only_ended()
+                    && let Some((by, to, what)) = self.bootstrap.lost(BURIAL_LIMIT) =>
+            {
+                Error::Broken { call: call.number, rank: by, peer: name(to), what: format!("it {what}") }
+            }
+            Stop::Unreadable { .. } | Stop::Aborted { .. } | Stop::Broken
                 if Reason::is(first, Reason::Died) =>
             {
                 let waited = if let Stop::Aborted { waited, .. } = stop { waited } else { Duration::ZERO };
@@ -145,13 +153,13 @@ impl Communicator {
         // Ranks on other hosts must know that it is over before they can say anything.
         let why = format!("call #{}: rank {} waited for {what}", call.number, self.rank);
         self.bootstrap.give_up(&why, first.rank, first.reason.get());
-        let silent = self.bootstrap.silent(BURIAL_LIMIT);
         let direct = waiting.rank();
-        if silent.is_empty() || direct.is_some_and(|rank| silent.contains(&(rank as usize))) {
+        let roots = self.bootstrap.roots(direct, first.rank, ROOTS_LIMIT);
+        if roots.is_empty() || direct.is_some_and(|rank| roots.contains(&(rank as usize))) {
             return direct.map(|_| what);
         }
-        let names: Vec<String> = silent.into_iter().map(|rank| self.bootstrap.name(rank)).collect();
-        Some(format!("{}, of whom nothing is heard", names.join(" and ")))
+        let roots: Vec<u32> = roots.into_iter().map(|rank| rank as u32).collect();
+        Some(self.shared.crier.whom(direct, &roots))
     }
 
     /// Which connection is of no more use, and why.
@@ -195,7 +203,8 @@ impl Communicator {
         while began.elapsed() < BURIAL_LIMIT {
             match self.shared.waiter.aborted() {
                 Some(code) => {
-                    return (code.rank == rank && Reason::is(code, Reason::Died)).then_some(Reason::Died);
+                    let is_it = |reason: &Reason| code.rank == rank && Reason::is(code, *reason);
+                    return [Reason::Died, Reason::Lost].into_iter().find(is_it);
                 }
                 // It has left in good order.
                 None if self.shared.departures[rank as usize].poll(1, 0, 1) == Poll::Ready => return None,

@@ -134,7 +134,11 @@ impl Communicator {
         taken.map_err(|error| {
             let call = Call::without_buffers(header, self.calls, &Collective::Barrier);
             let (rank, reason) = (self.rank as u32, Reason::Memory.code());
-            let first = self.shared.waiter.abort(AbortCode { rank, reason });
+            let code = match &error {
+                Error::Bootstrap(error) => Reason::of(error, rank),
+                _ => AbortCode { rank, reason },
+            };
+            let first = self.shared.waiter.abort(code);
             let died = Reason::is(first, Reason::Died);
             let error = if died { self.died(&call, first.rank, Duration::ZERO) } else { error };
             self.bootstrap.give_up(&error.to_string(), first.rank, first.reason.get());

@@ -585,8 +585,7 @@ impl Communicator {
         let shared = self.bootstrap.share_unless_ended(&purpose, bytes, self.options.deadline, ended);
         self.shared.recorder.wait_ends(began_ns, 1, shared.is_ok());
         let shared = shared.map_err(|error| {
-            let (rank, reason) = (self.rank as u32, Reason::Memory.code());
-            let first = self.shared.waiter.abort(AbortCode { rank, reason });
+            let first = self.shared.waiter.abort(Reason::of(&error, self.rank as u32));
             let error = match (self.mismatch(&call), Reason::is(first, Reason::Died)) {
                 _ if is_on_purpose(&self.shared.waiter) => self.ended(number),
                 (Some(mismatch), _) => mismatch,

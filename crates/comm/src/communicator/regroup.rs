@@ -8,8 +8,8 @@ use crate::header::{Header, What};
 
 /// Whether it is worth another try without whoever is gone.
 fn is_casualty(error: &BootstrapError) -> bool {
-    use BootstrapError::{Died, GaveUp, Left};
-    matches!(error, Died { .. } | Left { .. } | GaveUp { .. })
+    use BootstrapError::{Died, GaveUp, Left, Lost};
+    matches!(error, Died { .. } | Left { .. } | GaveUp { .. } | Lost { .. })
 }
 
 /// How often a group may shrink on the way to a communicator: once for every rank that dies meanwhile.

@@ -75,6 +75,11 @@ fn go(
                     let died = || found::died(peer, contact);
                     return Err(group.await_failure(Deadline::new(NEWS_LIMIT)).unwrap_or_else(died));
                 }
+                // The other side hangs up on what was damaged on its way.
+                if tries < TRIES_MAX {
+                    tries += 1;
+                    continue;
+                }
                 let (rank, host, pid) = (peer as usize, contact.host.to_string(), contact.pid);
                 let (by, what) = (group.rank as usize, WAS_LOST.to_owned());
                 return Err(BootstrapError::Lost { rank, host, pid, by, what });

@@ -322,17 +322,21 @@ fn places_are_known(collective: &Collective) -> bool {
 /// proved again.
 const PROVED_MAX: usize = 1 << 10;
 
+/// How many messages are in flight between ranks of different hosts, where plans do not ask for more: a word that one was read
+/// takes longer than from core to core, and meanwhile half a MiB is on its way.
+const DEPTH_BETWEEN_HOSTS: u32 = 8;
+
 /// A plan of a built-in algorithm, proved once in a process however many of its threads are ranks.
 pub(crate) fn proved(choice: Choice, collective: &Collective, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
     let ranks = hosts.len() as u32;
     type Proved = Vec<((Choice, Collective, Vec<u32>), Result<Arc<Verified>, Error>)>;
     static PROVED: Mutex<Proved> = Mutex::new(Vec::new());
-    // Only one algorithm cares who is on which host.
-    let layout = match choice.algorithm {
-        Hierarchical => by_host(hosts),
-        _ => Layout::flat(ranks, 1),
+    let spans_hosts = hosts.iter().any(|host| *host != hosts[0]);
+    // Only one algorithm cares who is on which host; the others, whether there are several.
+    let (layout, known) = match choice.algorithm {
+        Hierarchical => (by_host(hosts), hosts.to_vec()),
+        _ => (Layout::flat(ranks, 1), vec![u32::from(spans_hosts); hosts.len()]),
     };
-    let known = if choice.algorithm == Hierarchical { hosts.to_vec() } else { vec![0; hosts.len()] };
     let key = (choice, collective.clone(), known);
     let mut plans = PROVED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, plan)) = plans.iter().find(|(proved, _)| *proved == key) {
@@ -340,7 +344,10 @@ pub(crate) fn proved(choice: Choice, collective: &Collective, hosts: &[u32]) -> 
     }
     let written = match choice.packets {
         true => choice.algorithm.flat_with(collective, ranks, 1, Protocol::Ll),
-        false => choice.algorithm.recipe(collective, &layout).map(|recipe| recipe.plan()),
+        false => choice.algorithm.recipe(collective, &layout).map(|recipe| match spans_hosts {
+            true => recipe.with_depth_of(DEPTH_BETWEEN_HOSTS).plan(),
+            false => recipe.plan(),
+        }),
     };
     let written = written.map_err(|why| Error::Misuse(why.to_string()));
     let plan = written.and_then(|plan| Ok(Arc::new(verify(plan.without_switches())?)));

@@ -8,12 +8,14 @@ pub(crate) mod tuning;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 use weftlink_plan::Algorithm::{
     Chain, Exchange, ExchangeLl, Hierarchical, Linear, OneShot, Pairwise, RecursiveDoubling, Ring, Staged,
     Tree, TwoShot,
 };
 use weftlink_plan::plan::{Input, Output, Protocol, Wait};
-use weftlink_plan::{Algorithm, Aliasing, Collective, Layout, Order, Verified, verify};
+use weftlink_plan::{Algorithm, Aliasing, Collective, Layout, Order, Plan, Proof, Verified, verify};
 
 use crate::Error;
 use crate::layout::PACKET_BYTES;
@@ -217,7 +219,7 @@ fn measured(ranks: usize, memory: Memory) -> [Vec<(usize, Choice)>; Collective::
 
 /// The plan for a call: the one that was chosen, or if that cannot do it, the first that can, with packets if it has to be
 /// short. In symmetric memory those come first that work where the data is.
-pub(crate) fn plan_for(key: &Key, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
+pub(crate) fn plan_for(key: &Key, hosts: &[u32]) -> Result<(Choice, Arc<Verified>), Error> {
     let ranks = hosts.len();
     let packets = Algorithm::ALL.into_iter().filter(|_| key.choice.packets).map(Choice::packets);
     let direct = [TwoShot, OneShot].into_iter().filter(|_| key.memory == Memory::Symmetric);
@@ -229,12 +231,45 @@ pub(crate) fn plan_for(key: &Key, hosts: &[u32]) -> Result<Arc<Verified>, Error>
             Ok(plan)
                 if choice.packets
                     && !plan.channels.iter().any(|channel| channel.protocol == Protocol::Ll) => {}
-            Ok(plan) => return Ok(plan),
+            Ok(plan) => return Ok((choice, plan)),
             Err(why) => reasons.push(why.to_string()),
         }
     }
     let reason = reasons.first().map_or("", String::as_str);
     Err(Error::Misuse(format!("no plan for this {} of {ranks} ranks: {reason}", key.collective)))
+}
+
+/// What rank 0 has chosen and proved, as it tells the others: an algorithm by its place among all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Told {
+    algorithm: usize,
+    packets: bool,
+    proof: Proof,
+}
+
+impl Told {
+    /// Nothing for an algorithm that is not among all, which there is none.
+    pub(crate) fn of(choice: Choice, plan: &Verified) -> Option<Told> {
+        let algorithm = Algorithm::ALL.into_iter().position(|it| it == choice.algorithm)?;
+        Some(Told { algorithm, packets: choice.packets, proof: plan.proof() })
+    }
+}
+
+/// The same plan where another rank has chosen and proved it: written here, and compared with what was proved there.
+pub(crate) fn plan_told(told: Told, key: &Key, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
+    let Told { algorithm, packets, proof } = told;
+    let differs = || {
+        let call = &key.collective;
+        Error::Misuse(format!(
+            "the plan that rank 0 has proved for this {call} is not the one this rank would run: they are different builds of \
+             Weft; build all ranks from the same source"
+        ))
+    };
+    let algorithm = *Algorithm::ALL.get(algorithm).ok_or_else(differs)?;
+    let choice = Choice { algorithm, packets };
+    let plan = known(choice, &key.collective, hosts, |plan| proof.of(plan).ok_or_else(differs))?;
+    // One that was proved here before may be another than rank 0's.
+    if plan.proof() == proof { fits(key, plan, hosts) } else { Err(differs()) }
 }
 
 /// The plan, if it is right for a call.
@@ -328,8 +363,18 @@ const DEPTH_BETWEEN_HOSTS: u32 = 8;
 
 /// A plan of a built-in algorithm, proved once in a process however many of its threads are ranks.
 pub(crate) fn proved(choice: Choice, collective: &Collective, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
+    known(choice, collective, hosts, |plan| Ok(verify(plan)?))
+}
+
+/// The same, by a proof of the caller's.
+fn known(
+    choice: Choice,
+    collective: &Collective,
+    hosts: &[u32],
+    prove: impl FnOnce(Plan) -> Result<Verified, Error>,
+) -> Result<Arc<Verified>, Error> {
     let ranks = hosts.len() as u32;
-    type Proved = Vec<((Choice, Collective, Vec<u32>), Result<Arc<Verified>, Error>)>;
+    type Proved = Vec<((Choice, Collective, Vec<u32>), Arc<Verified>)>;
     static PROVED: Mutex<Proved> = Mutex::new(Vec::new());
     let spans_hosts = hosts.iter().any(|host| *host != hosts[0]);
     // Only one algorithm cares who is on which host; the others, whether there are several.
@@ -340,7 +385,7 @@ pub(crate) fn proved(choice: Choice, collective: &Collective, hosts: &[u32]) -> 
     let key = (choice, collective.clone(), known);
     let mut plans = PROVED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, plan)) = plans.iter().find(|(proved, _)| *proved == key) {
-        return plan.clone();
+        return Ok(Arc::clone(plan));
     }
     let written = match choice.packets {
         true => choice.algorithm.flat_with(collective, ranks, 1, Protocol::Ll),
@@ -350,12 +395,13 @@ pub(crate) fn proved(choice: Choice, collective: &Collective, hosts: &[u32]) -> 
         }),
     };
     let written = written.map_err(|why| Error::Misuse(why.to_string()));
-    let plan = written.and_then(|plan| Ok(Arc::new(verify(plan.without_switches())?)));
+    // What is not proved is not remembered: another proof may show it.
+    let plan = Arc::new(written.and_then(|plan| prove(plan.without_switches()))?);
     if plans.len() == PROVED_MAX {
         drop(plans.remove(0));
     }
-    plans.push((key, plan.clone()));
-    plan
+    plans.push((key, Arc::clone(&plan)));
+    Ok(plan)
 }
 
 /// Hosts as islands, whose ranks reach each other directly.
@@ -386,6 +432,7 @@ mod tests {
             &vec![0; ranks as usize],
         )
         .unwrap()
+        .1
     }
 
     #[test]
@@ -423,5 +470,26 @@ mod tests {
         assert_eq!(named(all_reduce, ordinary, Choice::packets(RecursiveDoubling), true), "exchange-ll");
         assert_eq!(named(reduce.clone(), ordinary, Choice::packets(Chain), true), "linear");
         assert_eq!(named(reduce, ordinary, Choice::of(Tree), false), "staged");
+    }
+
+    #[test]
+    fn what_rank_0_has_proved_is_taken_if_it_is_the_same_plan() {
+        let hosts = [0; 5];
+        let key = |order| {
+            let (collective, aliasing) = (Collective::AllReduce, Some(Aliasing::InPlace));
+            let choice = Choice::of(Ring);
+            Key { collective, memory: Memory::Ordinary, aliasing, uneven: false, order, choice }
+        };
+        let (choice, plan) = plan_for(&key(Order::Any), &hosts).unwrap();
+        let told = Told::of(choice, &plan).unwrap();
+        assert_eq!(plan_told(told, &key(Order::Any), &hosts).unwrap(), plan);
+        // Another plan than that, and one that is none.
+        let other = Told { algorithm: Algorithm::ALL.iter().position(|it| *it == Tree).unwrap(), ..told };
+        for told in [other, Told { algorithm: usize::MAX, ..told }] {
+            let why = plan_told(told, &key(Order::Any), &hosts).unwrap_err().to_string();
+            assert!(why.contains("rank 0") && why.contains("different builds"), "{why}");
+        }
+        // Rank 0's word does not make it right for another call.
+        assert!(plan_told(told, &key(Order::Canonical), &hosts).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Where a rank can be found as long as it is in some group, and the thread that keeps watch: the *steward*.
 //!
-//! The steward waits for whatever happens first. Somebody comes: a helper thread hears what it wants, so that one that says
-//! nothing holds up nobody; there are few helpers, and each has little time. A neighbour says something: its group takes it
+//! The steward waits for whatever happens first. Somebody comes and, once it has [said enough](super::lobby), a helper thread hears what it
+//! wants; there are few helpers, and each has little time. A neighbour says something: its group takes it
 //! in. A neighbour's process or connection ends: its group is told. The process is watched where the kernel lets us (a pidfd),
 //! because a child that it forked may keep the connection open.
 //!
@@ -29,9 +29,11 @@ use super::error::BootstrapError;
 use super::fork::Noted;
 use super::group::{Group, Link};
 use super::host::Host;
+use super::lobby::Lobby;
 use super::message::{Contact, Introduction, Message};
 use super::orphans::{Departed, Fate};
 use super::secret::{Token, random_number};
+use crate::log;
 
 /// How long one that came may take to say who it is.
 pub(super) const HELLO_LIMIT: Duration = Duration::from_secs(5);
@@ -274,15 +276,13 @@ impl Inner {
     }
 
     fn keep_watch(self: &Arc<Self>) {
+        let mut lobby = Lobby::default();
         while !self.quit.load(Ordering::Acquire) {
-            let (listeners, links) = {
+            let (listeners, links, has_helpers) = {
                 let state = self.state();
-                // Those who come when all helpers are busy wait in the kernel's queue.
-                let listeners: Vec<Arc<Listener>> = match state.has_helpers() {
-                    true => state.listeners.iter().map(|(_, listener)| Arc::clone(listener)).collect(),
-                    false => Vec::new(),
-                };
-                (listeners, state.links.clone())
+                let listeners: Vec<Arc<Listener>> =
+                    state.listeners.iter().map(|(_, listener)| Arc::clone(listener)).collect();
+                (listeners, state.links.clone(), state.has_helpers())
             };
             let mut watched = vec![PollFd::new(&self.wake, PollFlags::IN)];
             watched.extend(listeners.iter().map(|listener| PollFd::new(&**listener, PollFlags::IN)));
@@ -292,8 +292,13 @@ impl Inner {
                 let process = link.process.as_ref().map_or(link.channel.as_fd(), AsFd::as_fd);
                 watched.push(PollFd::from_borrowed_fd(process, PollFlags::IN));
             }
+            // A helper that is done wakes us; until then nobody else can be heard.
+            let silent = lobby.silent().filter(|_| has_helpers);
+            watched.extend(silent.map(|guest| PollFd::from_borrowed_fd(guest, PollFlags::IN)));
             let time = self.state().departures.iter().map(|(when, ..)| *when).min();
             let time = time.map(|when| when.saturating_duration_since(Instant::now()));
+            let tick = if has_helpers { lobby.tick(HELLO_LIMIT) } else { None };
+            let time = time.into_iter().chain(tick).min();
             let time = time.and_then(|time| Timespec::try_from(time).ok());
             if poll(&mut watched, time.as_ref()).is_err() {
                 continue;
@@ -304,7 +309,14 @@ impl Inner {
                 let _ = rustix::io::read(&self.wake, &mut [0; 8]);
             }
             for (listener, _) in listeners.iter().zip(&happened[1..]).filter(|(_, happened)| **happened) {
-                self.admit(listener);
+                while let Ok(socket) = listener.accept() {
+                    lobby.enter(socket);
+                }
+            }
+            while self.state().has_helpers()
+                && let Some(socket) = lobby.next(HELLO_LIMIT)
+            {
+                self.help(socket);
             }
             for (places, (link, group)) in happened[1 + listeners.len()..].chunks_exact(2).zip(&links) {
                 if places.contains(&true) {
@@ -356,18 +368,14 @@ impl Inner {
         }
     }
 
-    /// Lets everybody in who has come, as far as there are helpers.
-    fn admit(self: &Arc<Self>, listener: &Listener) {
-        while self.state().has_helpers()
-            && let Ok(socket) = listener.accept()
-        {
-            self.state().helpers += 1;
-            let inner = Arc::clone(self);
-            let helper = std::thread::Builder::new().name("weft-helper".to_owned());
-            // A thread that cannot be started is one that has come to its end.
-            if helper.spawn(move || inner.hear_out(socket)).is_err() {
-                self.state().helpers -= 1;
-            }
+    /// Has a helper hear somebody who has come.
+    fn help(self: &Arc<Self>, socket: OwnedFd) {
+        self.state().helpers += 1;
+        let inner = Arc::clone(self);
+        let helper = std::thread::Builder::new().name("weft-helper".to_owned());
+        // A thread that cannot be started is one that has come to its end.
+        if helper.spawn(move || inner.hear_out(socket)).is_err() {
+            self.state().helpers -= 1;
         }
     }
 
@@ -409,6 +417,7 @@ impl State {
     }
 
     fn note(&mut self, what: String) {
+        log::trace!(Meet, None, "somebody was turned away: {what}");
         if self.notes.len() < NOTES_MAX && !self.notes.contains(&what) {
             self.notes.push(what);
         }

@@ -28,6 +28,7 @@ mod fork;
 mod found;
 mod group;
 mod host;
+mod lobby;
 mod meeting;
 mod message;
 mod orphans;
@@ -257,8 +258,19 @@ impl Bootstrap {
         mine: Vec<u8>,
         deadline: Duration,
     ) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        self.exchange_unless_ended(purpose, mine, deadline, None)
+    }
+
+    /// The same, given up as [`Bootstrap::share_unless_ended`] is.
+    pub(crate) fn exchange_unless_ended(
+        &mut self,
+        purpose: &str,
+        mine: Vec<u8>,
+        deadline: Duration,
+        ended: Option<Waiter<'static>>,
+    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
         let ask = self.ask(purpose, 0)?;
-        let deadline = Deadline::new(deadline);
+        let deadline = Deadline::new(deadline).unless_ended(ended);
         let number = self.next_sweeps(1);
         let heard = match &self.link {
             Link::Room(room) => room.exchange(&ask, mine, deadline),

@@ -38,7 +38,7 @@ pub use start::{Options, on_threads};
 use trace::{Recorder, Stopwatch};
 pub use trace::{Taken, TimedStep};
 
-use crate::bootstrap::Bootstrap;
+use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::buffers::Buffers;
 use crate::choose::{self, Choice, Key, Table};
 use crate::compile::{Lengths, Unfit};
@@ -53,7 +53,7 @@ use crate::memory::SharedMemory;
 use crate::operation::{Arithmetic, Detail, Operation};
 use crate::recorder::{Counters, FlightRecorder};
 use crate::shared::{Call, Shared, WindowPlace, numbered};
-use crate::wait::{AbortCode, Stop};
+use crate::wait::{AbortCode, Stop, Waiter};
 use crate::window::Window;
 
 /// One rank's end of a group. All ranks make the same calls in the same order; a call that differs is an error on
@@ -565,6 +565,25 @@ impl Communicator {
     /// Allocates memory with all ranks, as a call of its own. Ranks that make another call are told of each other, wherever
     /// they wait.
     fn share(&mut self, header: Header, bytes: usize) -> Result<SharedMemory, Error> {
+        self.together(header, bytes, |bootstrap, purpose, deadline, ended| {
+            bootstrap.share_unless_ended(purpose, bytes, deadline, ended)
+        })
+    }
+
+    /// All ranks say something and hear what all say, in the same way.
+    fn hear_all(&mut self, header: Header, mine: Vec<u8>) -> Result<Vec<Vec<u8>>, Error> {
+        self.together(header, 0, |bootstrap, purpose, deadline, ended| {
+            bootstrap.exchange_unless_ended(purpose, mine, deadline, ended)
+        })
+    }
+
+    /// Does something with all ranks, as a call of its own.
+    fn together<T>(
+        &mut self,
+        header: Header,
+        bytes: usize,
+        work: impl FnOnce(&mut Bootstrap, &str, Duration, Option<Waiter<'static>>) -> Result<T, BootstrapError>,
+    ) -> Result<T, Error> {
         self.calls = self.calls.wrapping_add(1);
         let number = self.calls;
         let call = Call::without_buffers(&header, number, &Collective::Barrier);
@@ -582,7 +601,7 @@ impl Communicator {
         let purpose = format!("weft: call #{number}, {}", Header { count, ..header });
         let ended = Some(self.shared.waiter);
         let began_ns = self.shared.recorder.wait_for_memory_begins(number);
-        let shared = self.bootstrap.share_unless_ended(&purpose, bytes, self.options.deadline, ended);
+        let shared = work(&mut self.bootstrap, &purpose, self.options.deadline, ended);
         self.shared.recorder.wait_ends(began_ns, 1, shared.is_ok());
         let shared = shared.map_err(|error| {
             let first = self.shared.waiter.abort(Reason::of(&error, self.rank as u32));

@@ -105,11 +105,14 @@ impl Table {
     pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
         let line = |name: &str, memory: &str, row: &[(usize, Choice)]| {
             let choice = |&(up_to, choice): &(usize, Choice)| match up_to {
-                ANY => format!("{choice} beyond"),
+                ANY => choice.to_string(),
                 _ => format!("{choice} up to {up_to} bytes"),
             };
-            let choices: Vec<_> = row.iter().map(choice).collect();
-            format!("{name} in {memory} memory: {}", choices.join(", "))
+            // What is chosen twice in a row is one choice.
+            let next = row.iter().skip(1).map(|(_, choice)| Some(choice)).chain([None]);
+            let ends = row.iter().zip(next).filter(|((_, choice), next)| Some(choice) != *next);
+            let choices: Vec<_> = ends.map(|(row, _)| choice(row)).collect();
+            format!("{name} in {memory} memory: {}", choices.join(", then "))
         };
         Collective::NAMES.into_iter().zip(&self.rows).flat_map(move |(name, rows)| {
             let memories = Memory::ALL.into_iter().zip(rows);

@@ -633,9 +633,9 @@ impl Communicator {
 }
 
 /// What tells a call that compares lengths from the caller's own.
-const LONGEST: u32 = 3;
+pub(crate) const LONGEST: u32 = 3;
 /// What tells a barrier between hosts from the caller's own calls; whose tags are smaller.
-const BARRIER: u32 = 1 << 31;
+pub(crate) const BARRIER: u32 = 1 << 31;
 
 /// Waits until all ranks have entered the call, and learns from their headers what only they know: whether all buffers
 /// are symmetric, and how long the longest block is.

@@ -23,6 +23,7 @@ use super::orphans::Fate;
 use super::secret::random_number;
 use super::tree;
 use super::waits::Watch;
+use crate::log;
 
 /// How often the rank that gathers the others looks whether those who have not come are still there.
 const PROBE_PAUSE: Duration = Duration::from_millis(250);
@@ -147,11 +148,11 @@ pub(super) fn shrink(
     let members = old.members.get().map_or(&[][..], Vec::as_slice);
     let deadline = Deadline::new(limit);
     let shrinking = Shrinking { old, members, endpoint, lineage, deadline };
-    let mut out: BTreeSet<u32> = BTreeSet::new();
+    let mut out = Out::default();
     let mut pause = PAUSE_MIN;
     loop {
-        out.extend(old.dead());
-        let leader = (0..members.len() as u32).find(|rank| !out.contains(rank)).unwrap_or(old.rank);
+        shrinking.note(&mut out);
+        let leader = (0..members.len() as u32).find(|rank| !out.ranks.contains(rank)).unwrap_or(old.rank);
         let gathered = match leader == old.rank {
             true => shrinking.gather(&mut out)?,
             false => shrinking.follow(leader, &mut out)?,
@@ -164,7 +165,7 @@ pub(super) fn shrink(
         std::thread::sleep(pause.min(left));
         pause = (2 * pause).min(PAUSE_MAX);
     }
-    let ranks = (0..members.len()).filter(|rank| !out.contains(&(*rank as u32))).collect();
+    let ranks = (0..members.len()).filter(|rank| !out.ranks.contains(&(*rank as u32))).collect();
     Err(BootstrapError::Missing { ranks, purpose: SHRINKING.to_owned(), limit })
 }
 
@@ -172,6 +173,16 @@ const SHRINKING: &str = "what is left of a group";
 
 /// A group and its ranks' old numbers, or nothing if it is worth another try.
 type Gathered = Option<(Arc<Group>, Vec<u32>)>;
+
+/// Who is out, as far as one rank knows.
+#[derive(Default)]
+struct Out {
+    ranks: BTreeSet<u32>,
+    /// Those whose connection has ended and who are there all the same: they gave a group up that did not come about.
+    there: BTreeSet<u32>,
+    /// Pairs that did not reach each other once, which may have been such a group. Of one that does not do so again the later is out.
+    apart: BTreeSet<(Option<u32>, Option<u32>)>,
+}
 
 struct Shrinking<'a> {
     old: &'a Arc<Group>,
@@ -182,17 +193,31 @@ struct Shrinking<'a> {
 }
 
 impl Shrinking<'_> {
+    /// Takes in what the old group knows of its ranks.
+    fn note(&self, out: &mut Out) {
+        out.ranks.extend(self.old.dead());
+        for rank in self.old.cut_off() {
+            if !out.ranks.contains(&rank) && !out.there.contains(&rank) {
+                let deadline = Deadline::new(PROBE_PAUSE);
+                let contact = &self.members[rank as usize].contact;
+                let is_there = self.endpoint.dial(contact, &Introduction::Probe, deadline).is_ok();
+                let among = if is_there { &mut out.there } else { &mut out.ranks };
+                among.insert(rank);
+            }
+        }
+    }
+
     /// The rank that all come to.
-    fn gather(&self, out: &mut BTreeSet<u32>) -> Result<Gathered, BootstrapError> {
+    fn gather(&self, out: &mut Out) -> Result<Gathered, BootstrapError> {
         let Shrinking { old, members, endpoint, lineage, deadline } = *self;
         let mut come: Vec<(u32, Channel)> = Vec::new();
         let mut watch = Watch::new(old, SHRINKING);
         loop {
             come.retain(|(_, channel)| !channel.has_ended());
-            out.extend(old.dead());
+            self.note(out);
             // Whoever has come is there, whatever was said of it.
             let awaited = |rank: &u32| {
-                *rank != old.rank && !out.contains(rank) && come.iter().all(|(other, _)| other != rank)
+                *rank != old.rank && !out.ranks.contains(rank) && come.iter().all(|(other, _)| other != rank)
             };
             let missing: Vec<u32> = (0..members.len() as u32).filter(awaited).collect();
             // Those who have not come in time are out.
@@ -210,11 +235,18 @@ impl Shrinking<'_> {
             let arrived = endpoint.expect(deadline.or_within(PROBE_PAUSE), survivor, || Ok(()))?;
             match arrived {
                 Some(((from, known), channel)) => {
-                    out.extend(known.into_iter().filter_map(|number| lineage.rank(number)));
+                    let known: Vec<u32> =
+                        known.into_iter().filter_map(|number| lineage.rank(number)).collect();
+                    log::info!(
+                        Meet,
+                        old.rank as usize,
+                        "rank {from} shrinks too, and knows of the end of ranks {known:?}"
+                    );
+                    out.ranks.extend(known);
                     come.retain(|(other, _)| *other != from);
                     come.push((from, channel));
                 }
-                None => out.extend(
+                None => out.ranks.extend(
                     missing.into_iter().filter(|rank| is_gone(endpoint, &members[*rank as usize].contact)),
                 ),
             }
@@ -256,16 +288,23 @@ impl Shrinking<'_> {
         match found(endpoint, id, 0, contacts.clone(), (old, &ranks), limit, all_are_there) {
             Ok(group) => Ok(Some((group, ranks))),
             Err(error) => {
+                log::info!(
+                    Meet,
+                    old.rank as usize,
+                    "ranks {ranks:?} do not come together, and try again: {error}"
+                );
                 come.iter().for_each(|(_, channel)| tell(channel, 0, &error));
                 // Only what this rank finds decides who is in.
-                out.extend(casualties(&error).into_iter().filter_map(|place| ranks.get(place).copied()));
+                let at = |place: usize| ranks.get(place).copied();
+                let places = casualties(&error, |(one, other)| !out.apart.insert((at(one), at(other))));
+                out.ranks.extend(places.into_iter().filter_map(at));
                 Ok(None)
             }
         }
     }
 
     /// Any other.
-    fn follow(&self, leader: u32, out: &mut BTreeSet<u32>) -> Result<Gathered, BootstrapError> {
+    fn follow(&self, leader: u32, out: &mut Out) -> Result<Gathered, BootstrapError> {
         let Shrinking { old, members, endpoint, lineage, deadline } = *self;
         let number = |rank: u32| lineage.numbers[rank as usize];
         let survivor = Introduction::Survivor {
@@ -280,8 +319,13 @@ impl Shrinking<'_> {
             Ok(channel) => channel,
             // One that is stopped is not passed over: the others may be waiting there already.
             Err(Broken::Late) if deadline.left().is_some() => return Ok(None),
-            Err(_) => {
-                out.insert(leader);
+            Err(broken) => {
+                log::info!(
+                    Meet,
+                    old.rank as usize,
+                    "rank {leader} cannot be reached ({broken:?}): others go on without it"
+                );
+                out.ranks.insert(leader);
                 return Ok(None);
             }
         };
@@ -305,7 +349,8 @@ impl Shrinking<'_> {
             Err(_) => {
                 // It may have begun again.
                 if endpoint.inquire(contact) == Fate::Dead {
-                    out.insert(leader);
+                    log::info!(Meet, old.rank as usize, "rank {leader} died while it gathered the others");
+                    out.ranks.insert(leader);
                 }
                 return Ok(None);
             }
@@ -328,9 +373,14 @@ impl Shrinking<'_> {
         match found(endpoint, id, rank, contacts, (old, &ranks), limit, over) {
             Ok(group) => Ok(Some((group, ranks))),
             Err(error) => {
+                log::info!(
+                    Meet,
+                    old.rank as usize,
+                    "ranks {ranks:?} do not come together, and try again: {error}"
+                );
                 tell(&channel, rank, &error);
                 if let BootstrapError::Died { rank: place, .. } = &error {
-                    out.extend(ranks.get(*place));
+                    out.ranks.extend(ranks.get(*place));
                 }
                 Ok(None)
             }
@@ -349,11 +399,14 @@ fn gave_up(rank: u32) -> BootstrapError {
 }
 
 /// Who is out, if that is what went wrong, by its place in the new group: the dead, those who did not come in time, and of two
-/// who cannot reach each other the later one.
-fn casualties(error: &BootstrapError) -> Vec<usize> {
+/// who cannot reach each other, again, the later one.
+fn casualties(error: &BootstrapError, mut again: impl FnMut((usize, usize)) -> bool) -> Vec<usize> {
     match error {
         BootstrapError::Died { rank, .. } => vec![*rank],
-        BootstrapError::Lost { rank, by, .. } => vec![*rank.max(by)],
+        &BootstrapError::Lost { rank, by, .. } => {
+            let (one, other) = (rank.min(by), rank.max(by));
+            if again((one, other)) { vec![other] } else { Vec::new() }
+        }
         BootstrapError::Missing { ranks, .. } | BootstrapError::Late { ranks, .. } => {
             ranks.iter().copied().filter(|place| *place > 0).collect()
         }

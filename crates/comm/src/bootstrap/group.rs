@@ -23,6 +23,8 @@ use crate::failure::Reason;
 
 /// How long news may take to leave: to a neighbour that does not read, it does not.
 const TELL_LIMIT: Duration = Duration::from_secs(1);
+/// How long it takes at most to find out what became of a rank whose connection has ended.
+const FINDING_LIMIT: Duration = Duration::from_secs(2);
 /// How often a rank that waits looks whether it has something to say about that, and after how long first.
 const TICK: Duration = Duration::from_millis(100);
 /// What ranks further from the root wait longer for its verdict, per generation: it knows better who is missing.
@@ -131,16 +133,19 @@ impl Group {
         *place = alarm;
     }
 
-    /// Who is known to be dead, or out of reach of this host, which is as good.
+    /// Who is known to be dead.
     pub(super) fn dead(&self) -> BTreeSet<u32> {
+        self.state().dead.iter().copied().filter(|rank| *rank != self.rank).collect()
+    }
+
+    /// Whose connection has ended though it may live: this rank's own, and those of other hosts to ranks of this one.
+    pub(super) fn cut_off(&self) -> BTreeSet<u32> {
         let host = |rank: u32| self.members.get().and_then(|all| Some(all.get(rank as usize)?.host));
         let is_cut_off = |&&(rank, by): &&(u32, u32)| {
             let here = host(self.rank);
-            by == self.rank || host(by) == here && host(rank) != here
+            rank != self.rank && (by == self.rank || host(by) == here && host(rank) != here)
         };
-        let state = self.state();
-        let lost = state.lost.iter().filter(is_cut_off).map(|(rank, _)| *rank);
-        state.dead.iter().copied().chain(lost).filter(|rank| *rank != self.rank).collect()
+        self.state().lost.iter().filter(is_cut_off).map(|(rank, _)| *rank).collect()
     }
 
     /// After how long people are told of a wait.
@@ -439,9 +444,10 @@ impl Group {
         let descriptor = descriptor.map(AsFd::as_fd);
         let late = deadline.later(VERDICT_LIMIT);
         link.channel.send(message, descriptor, late).map_err(|broken| {
-            // Why it is gone may be known already. One that is gone without a word is dead.
+            // Why it is gone is found out soon, if it is not known already.
             let has_left = self.state().left.contains(&link.rank);
-            self.verdict().unwrap_or_else(|| match broken {
+            let patience = if has_left { Duration::ZERO } else { FINDING_LIMIT };
+            self.await_failure(Deadline::new(patience)).unwrap_or_else(|| match broken {
                 Broken::Ended if !has_left => self.died(link.rank),
                 broken => {
                     let (peer, by) = ((link.rank as usize, self.pid(link.rank)), self.rank as usize);

@@ -24,6 +24,8 @@ const COMPARED_MAX: u32 = HEADERS as u32 / 2;
 
 /// How long it may take to hear that a rank has died whose memory is gone.
 const BURIAL_LIMIT: Duration = Duration::from_secs(2);
+/// How long for the words of a rank that gave up, where something can be said without them.
+const WORD_LIMIT: Duration = Duration::from_millis(300);
 
 impl Communicator {
     /// The error that shows a call in which another rank differs, if there is one.
@@ -128,12 +130,14 @@ impl Communicator {
             }
             Stop::Mismatch { .. } | Stop::Aborted { .. } => self.mismatch(call).unwrap_or_else(|| {
                 let reason = Reason::name(first.reason);
-                // A rank that has left no longer passes on what others say; that it has left can be seen.
+                // A rank that has left may not have passed on what others said; that it has left can be seen.
                 let has_left = |departure: &Counter<'_>| departure.poll(1, 0, 1) == Poll::Ready;
                 let left = self.shared.departures.iter().position(has_left);
-                let cause = match left.filter(|_| Reason::is(first, Reason::Left)) {
-                    Some(left) => format!("rank {left} has left"),
-                    None => self.bootstrap.cause(BURIAL_LIMIT),
+                let left = left.filter(|_| Reason::is(first, Reason::Left));
+                let patience = if left.is_some() { WORD_LIMIT } else { BURIAL_LIMIT };
+                let cause = match (self.bootstrap.cause(patience), left) {
+                    (cause, Some(left)) if cause.is_empty() => format!("rank {left} has left"),
+                    (cause, _) => cause,
                 };
                 Error::Aborted { call: call.number, rank, by: first.rank, reason, cause }
             }),

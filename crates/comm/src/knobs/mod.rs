@@ -294,7 +294,7 @@ pub fn unknown(names: impl IntoIterator<Item = OsString>) -> Vec<(String, Option
     };
     let nearest = |name: &str| {
         let near = KNOBS.iter().map(|knob| (parse::distance(name, knob.name), knob.name)).min();
-        near.filter(|(distance, _)| *distance <= 4).map(|(_, name)| name)
+        near.filter(|(distance, _)| *distance <= 2).map(|(_, name)| name)
     };
     let mut found: Vec<_> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
     found.retain(is_unknown);

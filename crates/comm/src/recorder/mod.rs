@@ -382,8 +382,9 @@ fn point_out_strangers(rank: usize) {
     if rank == 0 && std::env::var_os("WEFT_JOB").is_none() {
         ONCE.call_once(|| {
             for (name, near) in knobs::unknown(std::env::vars_os().map(|(name, _)| name)) {
-                let near = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
-                log::warn!(Fault, rank, "there is no setting {name}, and it changes nothing{near}");
+                if let Some(near) = near {
+                    log::warn!(Fault, rank, "there is no setting {name}; did you mean {near}?");
+                }
             }
         });
     }

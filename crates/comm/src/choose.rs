@@ -328,10 +328,11 @@ pub(crate) fn carries(plan: &Verified, hosts: &[u32]) -> bool {
     })
 }
 
-/// What is tried first for ranks of several hosts, for a block of so many bytes. Not measured: few rounds for little, little
-/// across for much.
+/// What is tried first for ranks of several hosts, for a block of so many bytes: few rounds for little, little across for
+/// much. Where all-reduces change over was measured (`bench/runs/2026-11-15-tcp-16-core-vm`); hierarchical was not held against
+/// a plain ring there, nor were the others measured.
 pub(crate) fn across(collective: u8, bytes: usize) -> Choice {
-    let small = bytes <= 16 << 10;
+    let small = bytes <= 64 << 10;
     Choice::of(match Collective::NAMES[usize::from(collective)] {
         "all-reduce" if small => RecursiveDoubling,
         "all-reduce" | "all-gather" | "reduce-scatter" if !small => Hierarchical,

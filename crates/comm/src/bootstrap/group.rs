@@ -445,16 +445,27 @@ impl Group {
         let late = deadline.later(VERDICT_LIMIT);
         link.channel.send(message, descriptor, late).map_err(|broken| {
             // Why it is gone is found out soon, if it is not known already.
-            let has_left = self.state().left.contains(&link.rank);
-            let patience = if has_left { Duration::ZERO } else { FINDING_LIMIT };
-            self.await_failure(Deadline::new(patience)).unwrap_or_else(|| match broken {
-                Broken::Ended if !has_left => self.died(link.rank),
+            self.found_out(link.rank, ask).unwrap_or_else(|| match broken {
+                Broken::Ended => self.died(link.rank),
                 broken => {
                     let (peer, by) = ((link.rank as usize, self.pid(link.rank)), self.rank as usize);
                     broken.of(peer, by, &ask.purpose, deadline)
                 }
             })
         })
+    }
+
+    /// What became of a rank that cannot be told anything, as the steward finds out.
+    fn found_out(&self, rank: u32, ask: &Ask) -> Option<BootstrapError> {
+        let patience = Deadline::new(FINDING_LIMIT);
+        let mut state = self.state();
+        loop {
+            if let Err(error) = state.check(self, &[rank], ask) {
+                return Some(error);
+            }
+            patience.left()?;
+            state = self.wait(state, patience);
+        }
     }
 
     fn missing(&self, ranks: &[u32], ask: &Ask, deadline: Deadline) -> BootstrapError {

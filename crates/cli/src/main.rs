@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::error::{ContextKind, ContextValue};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Multi-GPU communication, planned from the wiring.
 #[derive(Parser)]
@@ -84,7 +84,8 @@ impl From<io::Error> for Failure {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::try_parse().map(|cli| cli.command) {
+    let words = run::spelled(std::env::args_os().collect(), &Cli::command());
+    let outcome = match Cli::try_parse_from(words).map(|cli| cli.command) {
         Ok(Command::Topo(args)) => topo::run(&args),
         Ok(Command::Plan(args)) => plan::run(&args),
         Ok(Command::Bench(args)) => bench::run(&args),
@@ -96,7 +97,7 @@ fn main() -> ExitCode {
         Ok(Command::RunRank(args)) => return run::rank_main(&args),
         Err(misuse) if misuse.use_stderr() => {
             // Where standard error is gone there is nobody left to tell.
-            let _ = without_tip_to_escape(misuse).print();
+            let _ = without_hidden(without_tip_to_escape(misuse)).print();
             return ExitCode::from(2);
         }
         Err(help) => help.print().map_err(Failure::Output),
@@ -135,6 +136,17 @@ fn without_tip_to_escape(mut error: clap::Error) -> clap::Error {
         tips.retain(|tip| !tip.to_string().contains("as a value"));
         if !tips.is_empty() {
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        }
+    }
+    error
+}
+
+/// Leaves out commands that are not for people, where one was mistyped.
+fn without_hidden(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::Strings(mut names)) = error.remove(ContextKind::SuggestedSubcommand) {
+        names.retain(|name| ![bench::RANK_COMMAND, run::RANK_COMMAND].contains(&name.as_str()));
+        if !names.is_empty() {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
         }
     }
     error

@@ -205,9 +205,11 @@ fn what_is_no_job_says_so() {
     let done = shell(&folder, "sleep 60 & weft why --attach $!; code=$?; kill $!; exit $code");
     assert_eq!(done.code, Some(2));
     assert!(done.errors.contains(" is no rank of a job: "), "{}", done.errors);
-    for (misuse, told) in
-        [("--dump a b", "--dump writes what --attach finds"), ("", "<DIR>"), ("a --attach b", "--attach")]
-    {
+    for (misuse, told) in [
+        ("--dump a b", "--dump writes what --attach finds"),
+        ("", "weft why DIR), or which job to ask (weft why --attach JOB)"),
+        ("a --attach b", "--attach"),
+    ] {
         let done = shell(&folder, &format!("weft why {misuse}"));
         assert_eq!(done.code, Some(2), "{misuse}");
         assert!(done.errors.contains(told), "{}", done.errors);

@@ -80,6 +80,31 @@ fn killed(name: &str, settings: &[(&str, &str)]) -> Output {
     job.wait_with_output().unwrap()
 }
 
+#[test]
+fn a_rank_that_panics_is_the_one_that_is_named() {
+    let mut command = weft_run("4", "panics");
+    let done = command.arg(example("06-shrink")).arg("stay").env("RUST_BACKTRACE", "0").output().unwrap();
+    let told = text(done.stderr);
+    assert_eq!(done.status.code(), Some(101), "{told}");
+    let last = told.lines().find(|line| line.starts_with("weft run: ")).unwrap();
+    assert!(
+        last.starts_with("weft run: rank 3 (pid ") && last.contains(" ended with exit code 101, "),
+        "{told}"
+    );
+}
+
+#[test]
+fn those_who_are_left_shrink_and_go_on() {
+    let mut command = Command::new(WEFT);
+    let command =
+        command.args(["run", "-n", "4", "--bind", "none", "--keep-going", "--"]).stdin(Stdio::null());
+    let done = command.arg(example("06-shrink")).env("RUST_BACKTRACE", "0").output().unwrap();
+    let (printed, told) = (text(done.stdout), text(done.stderr));
+    assert_eq!(printed, "[0] 3 ranks are left, and agree on 3\n", "{told}");
+    assert_eq!(done.status.code(), Some(101), "{told}");
+    assert!(told.contains("; 3 of 4 ranks ended well\n"), "{told}");
+}
+
 /// What people are shown, without what differs from time to time.
 fn without_numbers(line: &str) -> String {
     let mut plain = String::new();

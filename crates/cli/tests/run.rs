@@ -162,6 +162,38 @@ fn who_failed_first_and_why() {
 }
 
 #[test]
+fn the_others_go_on_if_they_may() {
+    let done = run(
+        "keep-going",
+        "-n 3 --bind none --keep-going -- sh -c 'test $RANK = 1 && { touch gone; exit 7; }; while [ ! -e gone ]; do sleep 0.01; done; \
+         sleep 1.2; echo $RANK went on'",
+    );
+    assert_eq!(done.code, Some(7), "{}", done.errors);
+    assert_eq!(lines(&done.output), ["[0] 0 went on", "[2] 2 went on"]);
+    assert!(done.errors.contains("; 2 of 3 ranks ended well\n"), "{}", done.errors);
+}
+
+#[test]
+fn options_that_there_are_not_are_no_programs() {
+    let done = run("typo", "-n 2 --max-restart 3 -- true");
+    assert_eq!(done.code, Some(2));
+    assert!(done.errors.contains("a similar argument exists: '--max-restarts'"), "{}", done.errors);
+    for (name, arguments) in [("np", "-np 2"), ("per-node", "--nproc_per_node 2")] {
+        let done = run(name, &format!("{arguments} --bind none -- echo --max-restart"));
+        assert_eq!(lines(&done.output), ["[0] --max-restart", "[1] --max-restart"], "{}", done.errors);
+    }
+    let done = run("tags", "-n 2 --tag-output --no-tag -- true");
+    assert_eq!(done.code, Some(2), "{}", done.errors);
+    let done = shell(&scratch("run-setting"), "WEFT_DEADLIN=4s weft run -n 2 --bind none -- true");
+    assert_eq!(done.code, Some(0));
+    let told =
+        "weft run: there is no setting WEFT_DEADLIN, and it changes nothing; did you mean WEFT_DEADLINE?\n";
+    assert_eq!(done.errors, told);
+    let done = shell(&scratch("run-mistyped"), "weft runn");
+    assert!(!done.errors.contains("run-rank"), "{}", done.errors);
+}
+
+#[test]
 fn a_rank_that_ignores_sigterm_is_killed_and_so_is_what_it_started() {
     let folder = scratch("run-stubborn");
     let done = shell(
@@ -461,6 +493,22 @@ fn a_second_ctrl_c_kills() {
     job.signal("INT");
     let (code, errors) = job.end();
     assert_eq!(code, Some(137), "{errors}");
+    assert!(errors.starts_with("weft run: ended by SIGINT, sent again, after "), "{errors}");
+    assert!(errors.ends_with("; ranks 0 and 1 did not heed it and had to be killed\n"), "{errors}");
+}
+
+#[test]
+fn a_second_sigterm_kills_too() {
+    let script = format!("trap 'touch heard-$RANK' TERM; {BUSY} while :; do wait; sleep 0.01; done");
+    let job = Background::start("twice-term", "", &script);
+    job.signal("TERM");
+    for rank in 0..2 {
+        until("the first is heard", || job.folder.join(format!("heard-{rank}")).exists());
+    }
+    job.signal("TERM");
+    let (code, errors) = job.end();
+    assert_eq!(code, Some(137), "{errors}");
+    assert!(errors.starts_with("weft run: ended by SIGTERM, sent again, after "), "{errors}");
 }
 
 #[test]

@@ -44,13 +44,16 @@ fn folders_without_records_say_so() {
     let folder = scratch("why-nothing");
     fs::write(folder.join("weft-record-0-rank0.json"), "{\"version\": 1, \"job\": \"a\"").unwrap();
     let done = shell(&folder, "weft why .");
-    assert_eq!(done.code, Some(1));
+    assert_eq!(done.code, Some(2));
     assert!(
         done.output.contains("Passed over weft-record-0-rank0.json: it is no record: EOF"),
         "{}",
         done.output
     );
     assert!(done.errors.contains("there is no record in ."), "{}", done.errors);
+    let done = shell(&folder, "weft why");
+    assert_eq!(done.code, Some(2));
+    assert!(done.errors.contains("weft why --attach JOB"), "{}", done.errors);
     let done = shell(&folder, "weft why nowhere");
     assert_eq!(
         (done.code, done.errors.as_str()),

@@ -1,6 +1,7 @@
 //! How long it takes until ranks that are processes can work together: from the moment the first is started until the last of
 //! them runs (*started*), has met the others (*met*), has a communicator (*ready*) and has made a first all-reduce of eight
-//! bytes (*called*), for which its plan is proved and compiled.
+//! bytes (*called*), for which its plan is proved and compiled. What cannot be avoided stands beside it: how long it takes to start so
+//! many processes that do nothing, and to see them end (*floor*).
 //!
 //! `cargo bench -p weftlink-comm --bench startup -- --ranks 256` measures 2, 4, ..., 256 ranks on this machine, which meet at an
 //! abstract socket and over TCP; `--repetitions` says how often, and the median counts.
@@ -9,6 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::time::{ClockId, clock_gettime};
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
 use weftlink_comm::{Communicator, Error, Options, Reduction};
@@ -16,13 +18,16 @@ use weftlink_comm::{Communicator, Error, Options, Reduction};
 /// What tells a process that it is a rank: its number, how many there are, and where they meet.
 const ROLE: &str = "WEFT_STARTUP_ROLE";
 const TOKEN: &str = "WEFT_STARTUP_TOKEN";
-const STAGES: [&str; 4] = ["started", "met", "ready", "called"];
+const STAGES: [&str; 5] = ["floor", "started", "met", "ready", "called"];
+/// The role of a process that does nothing.
+const IDLE: &str = "idle";
 const DEADLINE: Duration = Duration::from_secs(120);
 const RANKS: usize = 16;
 const REPETITIONS: usize = 5;
 
 fn main() -> ExitCode {
     let done = match std::env::var(ROLE) {
+        Ok(role) if role == IDLE => Ok(()),
         Ok(role) => rank(&role).map_err(|error| format!("{role}: {error}")),
         Err(_) => options().and_then(|(ranks, repetitions)| measure(ranks, repetitions)),
     };
@@ -55,16 +60,18 @@ fn measure(most: usize, repetitions: usize) -> Result<(), String> {
     println!("{:>5}  {:<8}{}", "ranks", "place", STAGES.map(|stage| format!("{stage:>10}")).concat());
     for ranks in std::iter::successors(Some(2), |ranks| Some(2 * ranks)).take_while(|ranks| *ranks <= most) {
         for place in ["abstract", "tcp"] {
-            let mut samples: Vec<[f64; 4]> = Vec::new();
+            let mut samples: Vec<[f64; 5]> = Vec::new();
             for repetition in 0..repetitions {
-                samples.push(once(ranks, place, repetition)?);
+                let floor = floor(ranks)?;
+                let [started, met, ready, called] = once(ranks, place, repetition)?;
+                samples.push([floor, started, met, ready, called]);
             }
             let median = |stage: usize| {
                 let mut times: Vec<f64> = samples.iter().map(|sample| sample[stage]).collect();
                 times.sort_by(f64::total_cmp);
                 format!("{:>10.2}", times[times.len() / 2])
             };
-            println!("{ranks:>5}  {place:<8}{}", [0, 1, 2, 3].map(median).concat());
+            println!("{ranks:>5}  {place:<8}{}", [0, 1, 2, 3, 4].map(median).concat());
         }
     }
     Ok(())
@@ -79,6 +86,20 @@ impl Drop for Ranks {
         self.0.iter_mut().for_each(|rank| drop(rank.kill()));
         self.0.iter_mut().for_each(|rank| drop(rank.wait()));
     }
+}
+
+/// The milliseconds that it takes to start so many processes of this program that end at once, and to see them end.
+fn floor(processes: usize) -> Result<f64, String> {
+    let failed = |error: std::io::Error| format!("{processes} processes that do nothing: {error}");
+    let program = std::env::current_exe().map_err(failed)?;
+    let began = now();
+    let mut started = Ranks(Vec::new());
+    for _ in 0..processes {
+        let child = Command::new(&program).env(ROLE, IDLE).stdout(Stdio::piped()).spawn();
+        started.0.push(child.map_err(failed)?);
+    }
+    started.0.iter_mut().try_for_each(|child| child.wait().map(drop)).map_err(failed)?;
+    Ok(now() - began)
 }
 
 /// Starts so many ranks once: the milliseconds until the last has reached each stage.
@@ -116,6 +137,8 @@ fn once(ranks: usize, place: &str, repetition: usize) -> Result<[f64; 4], String
 
 fn rank(role: &str) -> Result<(), String> {
     let mut times = vec![now()];
+    // Nobody is left if the benchmark is interrupted.
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
     let bad = |what: &str| format!("{what} is missing");
     let words: Vec<&str> = role.split_whitespace().collect();
     let number = |at: usize| words.get(at).and_then(|word| word.parse::<usize>().ok());

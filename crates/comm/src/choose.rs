@@ -8,12 +8,14 @@ pub(crate) mod tuning;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 use weftlink_plan::Algorithm::{
     Chain, Exchange, ExchangeLl, Hierarchical, Linear, OneShot, Pairwise, RecursiveDoubling, Ring, Staged,
     Tree, TwoShot,
 };
 use weftlink_plan::plan::{Input, Output, Protocol, Wait};
-use weftlink_plan::{Algorithm, Aliasing, Collective, Layout, Order, Verified, verify};
+use weftlink_plan::{Algorithm, Aliasing, Collective, Layout, Order, Plan, Proof, Verified, verify};
 
 use crate::Error;
 use crate::layout::PACKET_BYTES;
@@ -103,11 +105,14 @@ impl Table {
     pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
         let line = |name: &str, memory: &str, row: &[(usize, Choice)]| {
             let choice = |&(up_to, choice): &(usize, Choice)| match up_to {
-                ANY => format!("{choice} beyond"),
+                ANY => choice.to_string(),
                 _ => format!("{choice} up to {up_to} bytes"),
             };
-            let choices: Vec<_> = row.iter().map(choice).collect();
-            format!("{name} in {memory} memory: {}", choices.join(", "))
+            // What is chosen twice in a row is one choice.
+            let next = row.iter().skip(1).map(|(_, choice)| Some(choice)).chain([None]);
+            let ends = row.iter().zip(next).filter(|((_, choice), next)| Some(choice) != *next);
+            let choices: Vec<_> = ends.map(|(row, _)| choice(row)).collect();
+            format!("{name} in {memory} memory: {}", choices.join(", then "))
         };
         Collective::NAMES.into_iter().zip(&self.rows).flat_map(move |(name, rows)| {
             let memories = Memory::ALL.into_iter().zip(rows);
@@ -217,7 +222,7 @@ fn measured(ranks: usize, memory: Memory) -> [Vec<(usize, Choice)>; Collective::
 
 /// The plan for a call: the one that was chosen, or if that cannot do it, the first that can, with packets if it has to be
 /// short. In symmetric memory those come first that work where the data is.
-pub(crate) fn plan_for(key: &Key, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
+pub(crate) fn plan_for(key: &Key, hosts: &[u32]) -> Result<(Choice, Arc<Verified>), Error> {
     let ranks = hosts.len();
     let packets = Algorithm::ALL.into_iter().filter(|_| key.choice.packets).map(Choice::packets);
     let direct = [TwoShot, OneShot].into_iter().filter(|_| key.memory == Memory::Symmetric);
@@ -229,12 +234,45 @@ pub(crate) fn plan_for(key: &Key, hosts: &[u32]) -> Result<Arc<Verified>, Error>
             Ok(plan)
                 if choice.packets
                     && !plan.channels.iter().any(|channel| channel.protocol == Protocol::Ll) => {}
-            Ok(plan) => return Ok(plan),
+            Ok(plan) => return Ok((choice, plan)),
             Err(why) => reasons.push(why.to_string()),
         }
     }
     let reason = reasons.first().map_or("", String::as_str);
     Err(Error::Misuse(format!("no plan for this {} of {ranks} ranks: {reason}", key.collective)))
+}
+
+/// What rank 0 has chosen and proved, as it tells the others: an algorithm by its place among all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Told {
+    algorithm: usize,
+    packets: bool,
+    proof: Proof,
+}
+
+impl Told {
+    /// Nothing for an algorithm that is not among all, which there is none.
+    pub(crate) fn of(choice: Choice, plan: &Verified) -> Option<Told> {
+        let algorithm = Algorithm::ALL.into_iter().position(|it| it == choice.algorithm)?;
+        Some(Told { algorithm, packets: choice.packets, proof: plan.proof() })
+    }
+}
+
+/// The same plan where another rank has chosen and proved it: written here, and compared with what was proved there.
+pub(crate) fn plan_told(told: Told, key: &Key, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
+    let Told { algorithm, packets, proof } = told;
+    let differs = || {
+        let call = &key.collective;
+        Error::Misuse(format!(
+            "the plan that rank 0 has proved for this {call} is not the one this rank would run: they are different builds of \
+             Weft; build all ranks from the same source"
+        ))
+    };
+    let algorithm = *Algorithm::ALL.get(algorithm).ok_or_else(differs)?;
+    let choice = Choice { algorithm, packets };
+    let plan = known(choice, &key.collective, hosts, |plan| proof.of(plan).ok_or_else(differs))?;
+    // One that was proved here before may be another than rank 0's.
+    if plan.proof() == proof { fits(key, plan, hosts) } else { Err(differs()) }
 }
 
 /// The plan, if it is right for a call.
@@ -290,10 +328,11 @@ pub(crate) fn carries(plan: &Verified, hosts: &[u32]) -> bool {
     })
 }
 
-/// What is tried first for ranks of several hosts, for a block of so many bytes. Not measured: few rounds for little, little
-/// across for much.
+/// What is tried first for ranks of several hosts, for a block of so many bytes: few rounds for little, little across for
+/// much. Where all-reduces change over was measured (`bench/runs/2026-11-15-tcp-16-core-vm`); hierarchical was not held against
+/// a plain ring there, nor were the others measured.
 pub(crate) fn across(collective: u8, bytes: usize) -> Choice {
-    let small = bytes <= 16 << 10;
+    let small = bytes <= 64 << 10;
     Choice::of(match Collective::NAMES[usize::from(collective)] {
         "all-reduce" if small => RecursiveDoubling,
         "all-reduce" | "all-gather" | "reduce-scatter" if !small => Hierarchical,
@@ -322,33 +361,51 @@ fn places_are_known(collective: &Collective) -> bool {
 /// proved again.
 const PROVED_MAX: usize = 1 << 10;
 
+/// How many messages are in flight between ranks of different hosts, where plans do not ask for more: a word that one was read
+/// takes longer than from core to core, and meanwhile half a MiB is on its way.
+const DEPTH_BETWEEN_HOSTS: u32 = 8;
+
 /// A plan of a built-in algorithm, proved once in a process however many of its threads are ranks.
 pub(crate) fn proved(choice: Choice, collective: &Collective, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
+    known(choice, collective, hosts, |plan| Ok(verify(plan)?))
+}
+
+/// The same, by a proof of the caller's.
+fn known(
+    choice: Choice,
+    collective: &Collective,
+    hosts: &[u32],
+    prove: impl FnOnce(Plan) -> Result<Verified, Error>,
+) -> Result<Arc<Verified>, Error> {
     let ranks = hosts.len() as u32;
-    type Proved = Vec<((Choice, Collective, Vec<u32>), Result<Arc<Verified>, Error>)>;
+    type Proved = Vec<((Choice, Collective, Vec<u32>), Arc<Verified>)>;
     static PROVED: Mutex<Proved> = Mutex::new(Vec::new());
-    // Only one algorithm cares who is on which host.
-    let layout = match choice.algorithm {
-        Hierarchical => by_host(hosts),
-        _ => Layout::flat(ranks, 1),
+    let spans_hosts = hosts.iter().any(|host| *host != hosts[0]);
+    // Only one algorithm cares who is on which host; the others, whether there are several.
+    let (layout, known) = match choice.algorithm {
+        Hierarchical => (by_host(hosts), hosts.to_vec()),
+        _ => (Layout::flat(ranks, 1), vec![u32::from(spans_hosts); hosts.len()]),
     };
-    let known = if choice.algorithm == Hierarchical { hosts.to_vec() } else { vec![0; hosts.len()] };
     let key = (choice, collective.clone(), known);
     let mut plans = PROVED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, plan)) = plans.iter().find(|(proved, _)| *proved == key) {
-        return plan.clone();
+        return Ok(Arc::clone(plan));
     }
     let written = match choice.packets {
         true => choice.algorithm.flat_with(collective, ranks, 1, Protocol::Ll),
-        false => choice.algorithm.recipe(collective, &layout).map(|recipe| recipe.plan()),
+        false => choice.algorithm.recipe(collective, &layout).map(|recipe| match spans_hosts {
+            true => recipe.with_depth_of(DEPTH_BETWEEN_HOSTS).plan(),
+            false => recipe.plan(),
+        }),
     };
     let written = written.map_err(|why| Error::Misuse(why.to_string()));
-    let plan = written.and_then(|plan| Ok(Arc::new(verify(plan.without_switches())?)));
+    // What is not proved is not remembered: another proof may show it.
+    let plan = Arc::new(written.and_then(|plan| prove(plan.without_switches()))?);
     if plans.len() == PROVED_MAX {
         drop(plans.remove(0));
     }
-    plans.push((key, plan.clone()));
-    plan
+    plans.push((key, Arc::clone(&plan)));
+    Ok(plan)
 }
 
 /// Hosts as islands, whose ranks reach each other directly.
@@ -379,6 +436,7 @@ mod tests {
             &vec![0; ranks as usize],
         )
         .unwrap()
+        .1
     }
 
     #[test]
@@ -416,5 +474,26 @@ mod tests {
         assert_eq!(named(all_reduce, ordinary, Choice::packets(RecursiveDoubling), true), "exchange-ll");
         assert_eq!(named(reduce.clone(), ordinary, Choice::packets(Chain), true), "linear");
         assert_eq!(named(reduce, ordinary, Choice::of(Tree), false), "staged");
+    }
+
+    #[test]
+    fn what_rank_0_has_proved_is_taken_if_it_is_the_same_plan() {
+        let hosts = [0; 5];
+        let key = |order| {
+            let (collective, aliasing) = (Collective::AllReduce, Some(Aliasing::InPlace));
+            let choice = Choice::of(Ring);
+            Key { collective, memory: Memory::Ordinary, aliasing, uneven: false, order, choice }
+        };
+        let (choice, plan) = plan_for(&key(Order::Any), &hosts).unwrap();
+        let told = Told::of(choice, &plan).unwrap();
+        assert_eq!(plan_told(told, &key(Order::Any), &hosts).unwrap(), plan);
+        // Another plan than that, and one that is none.
+        let other = Told { algorithm: Algorithm::ALL.iter().position(|it| *it == Tree).unwrap(), ..told };
+        for told in [other, Told { algorithm: usize::MAX, ..told }] {
+            let why = plan_told(told, &key(Order::Any), &hosts).unwrap_err().to_string();
+            assert!(why.contains("rank 0") && why.contains("different builds"), "{why}");
+        }
+        // Rank 0's word does not make it right for another call.
+        assert!(plan_told(told, &key(Order::Canonical), &hosts).is_err());
     }
 }

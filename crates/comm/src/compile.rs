@@ -142,6 +142,12 @@ pub(crate) struct Instruction {
 }
 
 impl Instruction {
+    /// Whether it receives from other hosts or sends there.
+    #[inline]
+    pub(crate) fn is_on_wires(&self) -> bool {
+        !self.wires_out.is_empty() || !self.wires_in.is_empty()
+    }
+
     /// How many of its targets are in users' buffers.
     fn user_targets(&self) -> usize {
         self.targets.iter().filter(|target| target.is_user()).count()

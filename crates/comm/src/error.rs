@@ -92,7 +92,7 @@ pub enum Error {
     Broken {
         /// The number of the call.
         call: u32,
-        /// This rank.
+        /// The rank at one end: this one, or the one that noticed and told.
         rank: u32,
         /// The rank at the other end, with its host and process.
         peer: String,

@@ -10,7 +10,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use crate::bootstrap::Bootstrap;
+use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::engine::Engine;
 use crate::header::{Header, Location};
 use crate::memory::SharedMemory;
@@ -30,6 +30,8 @@ pub(crate) enum Reason {
     LeftOpen = 8,
     Died = 9,
     Broken = 10,
+    /// The connection between two ranks is of no more use; both may live.
+    Lost = 13,
     /// On purpose: a call was cancelled.
     Cancelled = 11,
     /// On purpose: the program said so.
@@ -37,6 +39,17 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
+    /// Why a rank gives up that could not go on outside of a call, and who is to blame.
+    pub(crate) fn of(error: &BootstrapError, rank: u32) -> AbortCode {
+        use BootstrapError::{Late, Lost, Missing, NoAnswer};
+        let (rank, reason) = match error {
+            Missing { .. } | NoAnswer { .. } | Late { .. } => (rank, Reason::Deadline),
+            Lost { rank, .. } => (*rank as u32, Reason::Lost),
+            _ => (rank, Reason::Memory),
+        };
+        AbortCode { rank, reason: reason.code() }
+    }
+
     pub(crate) fn code(self) -> NonZeroU32 {
         NonZeroU32::MIN.saturating_add(self as u32 - 1)
     }
@@ -59,6 +72,7 @@ impl Reason {
             code if code == Reason::Unfit as u32 => "its plan does not fit the call",
             code if code == Reason::Died as u32 => "a rank has died",
             code if code == Reason::Broken as u32 => "a connection is broken",
+            code if code == Reason::Lost as u32 => "a connection was lost",
             _ => "a deadline passed",
         }
     }

@@ -9,7 +9,7 @@ use std::fmt;
 
 use weftlink_plan::{Aliasing, Collective, DataType, Reduction};
 
-use crate::communicator::GROUP;
+use crate::communicator::{BARRIER, GROUP, LONGEST};
 use crate::data::Elements;
 use crate::line::PAYLOAD_WORDS;
 
@@ -258,6 +258,14 @@ impl fmt::Display for Header {
                 }
                 if code == 3 && !self.uneven && self.detail == GROUP {
                     return write!(f, "group of messages");
+                }
+                // What ranks on several hosts do in place of calls that need shared counters.
+                if code == 0 && self.count == 1 && self.reduction == Some(Reduction::Maximum) {
+                    match self.detail {
+                        BARRIER => return write!(f, "barrier"),
+                        LONGEST => return write!(f, "call with blocks of different lengths"),
+                        _ => {}
+                    }
                 }
                 let name = Collective::NAMES.get(usize::from(code)).copied().unwrap_or("unknown call");
                 write!(f, "{name}")?;

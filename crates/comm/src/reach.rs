@@ -18,10 +18,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crate::bootstrap::{Bootstrap, BootstrapError};
-use crate::layout::LINE;
-use crate::line::Line;
 use crate::memory::SharedMemory;
-use crate::shared::lines_at;
 
 /// Reads bytes at an address of a process.
 ///
@@ -61,48 +58,59 @@ pub(crate) fn probe(
     deadline: Duration,
 ) -> Result<bool, BootstrapError> {
     let (rank, size) = (bootstrap.rank(), bootstrap.size());
-    let memory = bootstrap.share("weft: reach", size * 2 * LINE + SAMPLE_BYTES, deadline)?;
-    // Each rank's line: the address of its secret, its secret, and its word on all the others.
-    let line = |rank: usize| -> &Line { &lines_at(&memory, rank * 2 * LINE, 1)[0] };
     let sample = vec![rank as u8 + 1; SAMPLE_BYTES];
     let secret = Box::new(secret(rank));
-    line(rank).write_payload(&[(&raw const *secret) as u64, *secret, sample.as_ptr() as u64, YES]);
-    // Sharing is a barrier: whatever ranks wrote before is there after it.
-    bootstrap.share("weft: reach, secrets are placed", 0, deadline)?;
+    let mine =
+        Placed { secret_at: (&raw const *secret) as u64, secret: *secret, sample_at: sample.as_ptr() as u64 };
+    let told = bootstrap.exchange("weft: reach, where secrets are", mine.to_bytes(), deadline)?;
+    let placed: Vec<Option<Placed>> = told.iter().map(|told| Placed::from_bytes(told)).collect();
     let can_read = |peer: usize| {
-        let mut words = [0; 2];
-        line(peer).read_payload(&mut words);
+        let Some(Placed { secret_at, secret, .. }) = placed[peer] else { return false };
         let mut found = 0_u64;
         // SAFETY: the target is a number of ours.
         let read =
-            unsafe { read(bootstrap.pids()[peer], words[0], (&raw mut found).cast(), size_of::<u64>()) };
-        read.is_ok() && found == words[1]
+            unsafe { read(bootstrap.pids()[peer], secret_at, (&raw mut found).cast(), size_of::<u64>()) };
+        read.is_ok() && found == secret
     };
     let allowed = wanted != Some(false) && (0..size).all(can_read);
-    let worth =
-        || wanted == Some(true) || rank != 0 || size < 2 || is_faster(bootstrap.pids()[1], line(1), &memory);
-    if !(allowed && worth()) {
-        line(rank).write_payload(&[0, 0, 0, NO]);
-    }
-    bootstrap.share("weft: reach, all have tried", 0, deadline)?;
-    drop((secret, sample));
-    let agrees = |peer: usize| {
-        let mut words = [0; 4];
-        line(peer).read_payload(&mut words);
-        words[3] == YES
+    let is_faster = || match placed.get(1).copied().flatten() {
+        Some(peer) => is_faster(bootstrap.pids()[1], peer.sample_at),
+        None => true,
     };
-    Ok(size > 1 && (0..size).all(agrees))
+    let worth = wanted == Some(true) || rank != 0 || allowed && is_faster();
+    let verdict = vec![u8::from(allowed && worth)];
+    let verdicts = bootstrap.exchange("weft: reach, all have tried", verdict, deadline)?;
+    // Until here others may have been reading them.
+    drop((secret, sample));
+    Ok(size > 1 && verdicts.iter().all(|verdict| verdict[..] == [1]))
 }
 
-const YES: u64 = 1;
-const NO: u64 = 2;
+/// Where a rank has put what others try to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Placed {
+    secret_at: u64,
+    secret: u64,
+    sample_at: u64,
+}
+
+impl Placed {
+    fn to_bytes(self) -> Vec<u8> {
+        [self.secret_at, self.secret, self.sample_at].into_iter().flat_map(u64::to_le_bytes).collect()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Placed> {
+        let mut words = bytes.chunks(8).map(|word| word.try_into().map(u64::from_le_bytes).ok());
+        let mut next = || words.next().flatten();
+        Some(Placed { secret_at: next()?, secret: next()?, sample_at: next()? })
+    }
+}
 
 /// Whether one read by the kernel takes less time than two copies, one of them into shared memory.
-fn is_faster(pid: u32, peer: &Line, memory: &SharedMemory) -> bool {
-    let mut words = [0; 3];
-    peer.read_payload(&mut words);
+fn is_faster(pid: u32, sample_at: u64) -> bool {
+    // A shortage is told by whoever needs memory next.
+    let Ok((memory, _descriptor)) = SharedMemory::create("weft: reach", SAMPLE_BYTES) else { return false };
     let mut target = vec![0_u8; SAMPLE_BYTES];
-    let staging = memory.as_ptr().wrapping_add(memory.len() - SAMPLE_BYTES);
+    let staging = memory.as_ptr();
     let least = |work: &mut dyn FnMut()| {
         let time = |_| {
             let began = Instant::now();
@@ -114,10 +122,10 @@ fn is_faster(pid: u32, peer: &Line, memory: &SharedMemory) -> bool {
     let mut failed = false;
     let by_kernel = least(&mut || {
         // SAFETY: the target has room for a sample.
-        failed |= unsafe { read(pid, words[2], target.as_mut_ptr(), SAMPLE_BYTES) }.is_err();
+        failed |= unsafe { read(pid, sample_at, target.as_mut_ptr(), SAMPLE_BYTES) }.is_err();
     });
     let by_staging = least(&mut || {
-        // SAFETY: both are a sample long, and no other rank uses the end of this memory.
+        // SAFETY: both are a sample long, and nobody else knows of this memory.
         unsafe {
             std::ptr::copy_nonoverlapping(target.as_ptr(), staging, SAMPLE_BYTES);
             std::ptr::copy_nonoverlapping(staging, target.as_mut_ptr(), SAMPLE_BYTES);

@@ -8,10 +8,11 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weftlink_plan::Collective;
 
+use crate::bootstrap::{Chain, NOTE_AFTER};
 use crate::counter::Counter;
 use crate::engine::Waiting;
 use crate::failure::Reason;
@@ -60,6 +61,10 @@ pub(crate) struct Crier {
     /// The call whose header other hosts know, and how long this rank had waited when it last told people.
     cried: Cell<u32>,
     warned: Cell<(u32, Duration)>,
+    /// Who waits for whom: what this rank has noted there, and when it last asked.
+    chain: Chain,
+    noted: Cell<Option<u32>>,
+    asked: Cell<Option<Instant>>,
     /// Tells other hosts what this rank calls.
     pub(crate) tell: Option<Box<dyn Fn(u32) + Send>>,
 }
@@ -227,9 +232,10 @@ impl Shared {
 const CRY_AFTER: Duration = Duration::from_millis(100);
 
 impl Crier {
-    pub(crate) fn new(rank: u32, warn_after: Duration, names: Vec<String>) -> Self {
+    pub(crate) fn new(rank: u32, warn_after: Duration, names: Vec<String>, chain: Chain) -> Self {
         let warned = Cell::new((0, Duration::ZERO));
-        Self { rank, warn_after, names, cried: Cell::new(0), warned, tell: None }
+        let (cried, noted, asked) = (Cell::new(0), Cell::new(None), Cell::new(None));
+        Self { rank, warn_after, names, cried, warned, chain, noted, asked, tell: None }
     }
 
     /// Tells other hosts of a call, once.
@@ -246,12 +252,44 @@ impl Crier {
     fn warn(&self, number: u32, waited: Duration, waiting: &Waiting) {
         let (last, when) = self.warned.get();
         let next = if last == number && waited >= when { when + self.warn_after } else { self.warn_after };
-        if waited >= next {
+        if waited >= NOTE_AFTER.min(self.warn_after / 4)
+            && self.noted.replace(waiting.rank()) != waiting.rank()
+        {
+            self.chain.note(waiting.rank());
+        }
+        if waited >= Chain::asks_at(next) && self.asked.get().is_none() {
+            self.asked.set(Some(Instant::now()));
+            self.chain.ask();
+        }
+        if let Some(asked) = self.asked.get().filter(|_| waited >= next) {
+            self.asked.set(None);
             self.warned.set((number, waited));
-            let whom = waiting.rank().map(|rank| self.names[rank as usize].as_str());
-            let (whom, seconds) = (whom.unwrap_or("other ranks"), waited.as_secs_f64());
+            let roots = self.chain.roots(asked);
+            let (whom, seconds) = (self.whom(waiting.rank(), &roots), waited.as_secs_f64());
             log::warn!(Fault, self.rank as usize, "call #{number} has waited {seconds:.1} s for {whom}");
         }
+    }
+
+    /// Whom a call waits for, that waits for a rank itself and for these in the end.
+    pub(crate) fn whom(&self, direct: Option<u32>, roots: &[u32]) -> String {
+        let name = |rank: &u32| self.names[*rank as usize].as_str();
+        match (direct, roots) {
+            (None, []) => "other ranks".to_owned(),
+            (Some(direct), roots) if roots.is_empty() || roots.contains(&direct) => name(&direct).to_owned(),
+            (direct, roots) => {
+                let names = roots.iter().map(name).collect::<Vec<_>>().join(" and ");
+                let between = direct.map_or(String::new(), |rank| format!(", for whom rank {rank} waits"));
+                format!("{names}{between}")
+            }
+        }
+    }
+
+    /// A wait is over that may have been noted, and what was awaited came.
+    fn over(&self) {
+        if self.noted.take().is_some() {
+            self.chain.note(None);
+        }
+        self.asked.set(None);
     }
 }
 
@@ -299,6 +337,9 @@ impl<'a> Noted<'a> {
     #[inline]
     pub(crate) fn over(&self, came: bool) {
         if self.looks.get() >= NOTED_LOOKS {
+            if came {
+                self.shared.crier.over();
+            }
             self.shared.recorder.wait_ends(self.began_ns.get(), self.looks.get(), came);
         }
     }

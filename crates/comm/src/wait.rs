@@ -5,6 +5,10 @@
 //! the futex in the low half of the line's flag, in slices that grow from 50 us to 1 ms. From the second phase on every
 //! round reads the abort word and the clock, and the deadline counts from the end of the spinning.
 //!
+//! A wait for sockets alone is short of patience: each of its looks is a system call, what it waits for has a network to
+//! cross, and the kernel ends its sleep as soon as something comes. One that may also be ended by a line, which no socket tells
+//! of, looks as long as others do, and then again after every slice.
+//!
 //! Shared lines:
 //! - `abort`: word 0 is 0, or an [`AbortCode`]. Whoever comes first sets it, by compare and exchange; it never changes
 //!   again, so all ranks report the same culprit. It is stored with release and loaded with acquire (`Edge::Abort`):
@@ -40,6 +44,9 @@ use crate::sync::{self, Edge, Ordering};
 const EAGER: u32 = 32;
 const SLICE_MIN: Duration = Duration::from_micros(50);
 const SLICE_MAX: Duration = Duration::from_millis(1);
+/// Looks and yields at most where each look asks the kernel: about as long as it takes to be woken.
+const SOCKET_LOOKS: u32 = 200;
+const SOCKET_YIELDS: u32 = 10;
 /// For so long a wait that nobody ends early looks again after the shortest slice.
 const BRISK: Duration = Duration::from_millis(20);
 
@@ -58,14 +65,16 @@ pub enum Rest<'a> {
     Line(&'a Line),
     /// Something that becomes readable when it may be over.
     Socket(std::os::fd::BorrowedFd<'a>),
+    /// The same, but it may be over without that: a line that changes is not told there.
+    SocketOrLine(std::os::fd::BorrowedFd<'a>),
     /// Nothing but time.
     Time,
 }
 
 impl Rest<'_> {
-    /// Whether whatever is waited for ends the sleep. Sockets do not tell of lines.
+    /// Whether whatever is waited for ends the sleep.
     fn wakes(self) -> bool {
-        matches!(self, Rest::Line(_))
+        matches!(self, Rest::Line(_) | Rest::Socket(_))
     }
 }
 
@@ -171,7 +180,8 @@ impl<'a> Waiter<'a> {
         mut attempt: impl FnMut() -> Poll,
         mut doubt: impl FnMut(Duration) -> Option<Stop>,
     ) -> Result<(), Stop> {
-        for looks in 0..=self.patience.spins {
+        let Patience { spins, .. } = self.patience.on(on);
+        for looks in 0..=spins {
             match attempt() {
                 Poll::Ready => return Ok(()),
                 Poll::Pending if looks < EAGER => {}
@@ -217,6 +227,7 @@ impl<'a> Waiter<'a> {
         doubt: &mut dyn FnMut(Duration) -> Option<Stop>,
     ) -> Result<(), Stop> {
         let began = Instant::now();
+        let yields_max = self.patience.on(on).yields;
         let mut yields = 0;
         let mut slice = SLICE_MIN;
         loop {
@@ -239,7 +250,7 @@ impl<'a> Waiter<'a> {
                 // A rank that was itself stopped for long finds that the time is up before it finds what has come since.
                 return if attempt() == Poll::Ready { Ok(()) } else { Err(Stop::Deadline { waited }) };
             }
-            if yields < self.patience.yields {
+            if yields < yields_max {
                 yields += 1;
                 sync::yield_now();
             } else {
@@ -255,7 +266,7 @@ impl<'a> Waiter<'a> {
         // Relaxed: a count that is seen late is a wake that is lost, which the slice bounds.
         match on {
             Rest::Time => sync::sleep(time),
-            Rest::Socket(socket) => sync::sleep_on(socket, time),
+            Rest::Socket(socket) | Rest::SocketOrLine(socket) => sync::sleep_on(socket, time),
             Rest::Line(line) => {
                 self.sleepers.flag().fetch_add(1, Ordering::Relaxed);
                 sync::sleep_while(line.flag(), seen, time);
@@ -277,6 +288,20 @@ impl Patience {
     /// For more ranks than cores: whoever waits makes way at once, because what it waits for may need its core.
     pub fn crowded(timeout: Duration) -> Patience {
         Patience { spins: 0, yields: 20, timeout }
+    }
+}
+
+impl Patience {
+    /// As long as it makes sense for what is waited on.
+    #[inline]
+    fn on(self, on: Rest<'_>) -> Patience {
+        let Patience { spins, yields, timeout } = self;
+        match on {
+            Rest::Socket(_) => {
+                Patience { spins: spins.min(SOCKET_LOOKS), yields: yields.min(SOCKET_YIELDS), timeout }
+            }
+            Rest::Line(_) | Rest::SocketOrLine(_) | Rest::Time => self,
+        }
     }
 }
 

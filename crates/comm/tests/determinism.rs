@@ -1,5 +1,5 @@
 //! The same bits: on a deterministic communicator every plan that it takes, in every kind of memory, on threads, processes and
-//! both, gives what one oracle says, which knows no plan: the ranks from the first to the last, one after the other.
+//! both, on one host and over TCP between several, as a world and as a part of one, gives what one oracle says, which knows no plan: the ranks from the first to the last, one after the other.
 //!
 //! The cross product of collectives, eligible plans, types, reductions and kinds of memory is run whole for few ranks, and every
 //! so many of its members for each other number of ranks; how long blocks are, whether they differ, how many lanes there are and
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use support::{Rank, options, proved};
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink_comm::{Communicator, Error, Options, Request};
 use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Order, Reducer, Reduction, Verified, verify};
 use weftlink_testkit::cases::values::{Value, factor, telling_input};
@@ -269,47 +269,95 @@ threads_agree! {
     nine_threads: 9, every 23;
 }
 
-/// Which ranks of five are threads of which process.
-const PROCESSES: [&[&[usize]]; 2] = [&[&[0], &[1], &[2], &[3], &[4]], &[&[0, 3], &[1], &[2, 4]]];
-const PROCESSES_EVERY: usize = 31;
+/// How five ranks are spread: over processes, whose threads they are, and over hosts, which are pretended.
+struct Spread {
+    processes: &'static [&'static [usize]],
+    /// The host of each rank, and of one more; nothing where all share memory.
+    hosts: Option<[u64; 6]>,
+}
+
+const TOGETHER: &[&[usize]] = &[&[0, 1, 2, 3, 4, 5]];
+const APART: &[&[usize]] = &[&[0], &[1], &[2], &[3], &[4], &[5]];
+const MIXED: &[&[usize]] = &[&[0, 3], &[1, 5], &[2, 4]];
+/// TCP only, and TCP between hosts that share memory inside, whose ranks do not follow each other.
+const LONELY: Option<[u64; 6]> = Some([1, 2, 3, 4, 5, 6]);
+const PAIRS: Option<[u64; 6]> = Some([1, 2, 2, 1, 2, 2]);
+
+const SPREADS: [Spread; 9] = [
+    Spread { processes: TOGETHER, hosts: None },
+    Spread { processes: APART, hosts: None },
+    Spread { processes: MIXED, hosts: None },
+    Spread { processes: TOGETHER, hosts: LONELY },
+    Spread { processes: TOGETHER, hosts: PAIRS },
+    Spread { processes: APART, hosts: LONELY },
+    Spread { processes: APART, hosts: PAIRS },
+    Spread { processes: MIXED, hosts: LONELY },
+    Spread { processes: MIXED, hosts: PAIRS },
+];
+/// Prime to what goes around, so that the cases that are taken are of all kinds.
+const SPREAD_EVERY: usize = 61;
+/// The rank that is in the world and not in the part of it that does the same as a world of five.
+const LEFT_OUT: usize = 2;
+
+/// One rank of a spread: the cases on a world of five, or on the five of six that a split gives, in the order of their ranks.
+fn spread_rank(number: usize, rank: usize, is_split: bool, cases: &[Vec<(usize, Case)>; 2], parent: &str) {
+    let Spread { hosts, .. } = SPREADS[number];
+    let oracle = Oracle::default();
+    for (is_readable, cases) in [false, true].into_iter().zip(cases) {
+        if is_readable && hosts.is_some() {
+            continue;
+        }
+        let name = format!("weft-determinism-{parent}-{number}-{is_split}-{is_readable}");
+        let token = Token::new("determinism").unwrap();
+        let size = if is_split { 6 } else { 5 };
+        let network = Network { pretended_host: hosts.map(|hosts| hosts[rank]), ..Network::default() };
+        let meeting = Meeting::new(Place::Abstract(name), token, size, Duration::from_secs(60));
+        let meeting = Meeting { network, ..meeting };
+        let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
+        let mut world = Communicator::new(met.unwrap(), deterministic(is_readable)).unwrap();
+        if is_split {
+            let part = (rank != LEFT_OUT).then_some(7);
+            if let Some(five) = world.split(part, 0).unwrap() {
+                assert!(hold(five, cases, &oracle) > 0, "all cases were skipped");
+            }
+            world.barrier().unwrap();
+        } else {
+            assert!(hold(world, cases, &oracle) > 0, "all cases were skipped");
+        }
+    }
+}
 
 #[test]
-fn processes_and_mixtures_agree() {
+fn processes_mixtures_hosts_and_parts_agree() {
     const PROCESS: &str = "WEFT_TEST_PROCESS";
     let parent = std::env::var("WEFT_TEST_PARENT").unwrap_or_else(|_| std::process::id().to_string());
-    let meeting = |mixture: usize, is_readable: bool| {
-        let place = Place::Abstract(format!("weft-determinism-{parent}-{mixture}-{is_readable}"));
-        Meeting::new(place, Token::new("determinism").unwrap(), 5, Duration::from_secs(60))
-    };
-    let work = |mixture: usize, rank: usize, groups: &[Vec<(usize, Case)>; 2], oracle: &Oracle| {
-        for (is_readable, cases) in [false, true].into_iter().zip(groups) {
-            let meeting = meeting(mixture, is_readable);
-            let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
-            hold(Communicator::new(met.unwrap(), deterministic(is_readable)).unwrap(), cases, oracle);
-        }
-    };
+    let ways = || (0..SPREADS.len()).flat_map(|number| [(number, false), (number, true)]);
     if let Ok(process) = std::env::var(PROCESS) {
-        let (mixture, process) = process.split_once('/').unwrap();
-        let (mixture, process): (usize, usize) = (mixture.parse().unwrap(), process.parse().unwrap());
-        let (groups, oracle) = (of_one(cases(5, PROCESSES_EVERY, is_eligible)), Oracle::default());
-        let (groups, oracle) = (&groups, &oracle);
+        let words: Vec<usize> = process.split('/').map(|word| word.parse().unwrap()).collect();
+        let [number, is_split, process] = words[..] else { panic!("{process}") };
+        let cases = of_one(cases(5, SPREAD_EVERY, is_eligible));
+        let world = if is_split == 1 { 6 } else { 5 };
+        let (cases, parent) = (&cases, &parent);
         std::thread::scope(|scope| {
-            for &rank in PROCESSES[mixture][process] {
-                scope.spawn(move || work(mixture, rank, groups, oracle));
+            for &rank in SPREADS[number].processes[process].iter().filter(|rank| **rank < world) {
+                scope.spawn(move || spread_rank(number, rank, is_split == 1, cases, parent));
             }
         });
         return;
     }
-    for (mixture, processes) in PROCESSES.iter().enumerate() {
+    for (number, is_split) in ways() {
+        let world = if is_split { 6 } else { 5 };
+        let processes = SPREADS[number].processes;
+        let has_ranks = |process: &usize| processes[*process].iter().any(|rank| *rank < world);
         let start = |process: usize| {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["--exact", "processes_and_mixtures_agree", "--nocapture"]);
-            command.env(PROCESS, format!("{mixture}/{process}")).env("WEFT_TEST_PARENT", &parent);
-            command.spawn().unwrap()
+            command.args(["--exact", "processes_mixtures_hosts_and_parts_agree", "--nocapture"]);
+            let role = format!("{number}/{}/{process}", u8::from(is_split));
+            command.env(PROCESS, role).env("WEFT_TEST_PARENT", &parent).spawn().unwrap()
         };
-        let children: Vec<_> = (0..processes.len()).map(start).collect();
+        let children: Vec<_> = (0..processes.len()).filter(has_ranks).map(start).collect();
         for mut child in children {
-            assert!(child.wait().unwrap().success(), "ranks {processes:?}");
+            assert!(child.wait().unwrap().success(), "spread {number}, split: {is_split}");
         }
     }
 }

@@ -4,11 +4,14 @@
 #![allow(unsafe_code)] // An allocator of one's own is unsafe to write.
 #![allow(clippy::unwrap_used)] // All of this is test.
 
+mod support;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use weftlink_comm::{Communicator, Options, Reduction, Request};
+use weftlink_comm::{Communicator, Error, Options, Reduction, Request};
 use weftlink_plan::{Algorithm, Collective, verify};
+use weftlink_testkit::cases::Memory;
 
 thread_local!(static COUNTED: Cell<u64> = const { Cell::new(0) });
 
@@ -75,6 +78,56 @@ fn calls_neither_allocate_nor_free() {
             });
             assert_eq!(counted, vec![0; size], "{size} ranks, spinning: {spin}");
         }
+    }
+}
+
+/// Between hosts, where frames are made, sealed or not, and sockets are written to and read. A rank that waits for long tells
+/// the other hosts what it calls, for which it allocates; so every call is made until it has once been made without.
+#[test]
+fn calls_between_hosts_neither_allocate_nor_free() {
+    const ROUNDS_MAX: usize = 200;
+    const COUNTS: [usize; 2] = [1, 70_000];
+    for (size, per_host, encrypt) in [(2, 1, false), (2, 1, true), (4, 2, false)] {
+        let options = Options { encrypt, ..support::options(Memory::Ordinary) };
+        support::on_hosts(size, per_host, options, |mut comm| {
+            let collective = Collective::AllReduce;
+            let mut plans = vec![None];
+            for algorithm in Algorithm::doing(&collective) {
+                match comm.built_in(algorithm, &collective) {
+                    Ok(plan) => plans.push(Some(plan)),
+                    Err(Error::Misuse(_)) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert!(plans.len() > 3, "plans that cross hosts");
+            let mut values = vec![1.0_f32; 70_000];
+            let mut allocating = vec![true; COUNTS.len() * (plans.len() + 1)];
+            for round in 0..ROUNDS_MAX {
+                let mut places = allocating.iter_mut();
+                for count in COUNTS {
+                    let values = &mut values[..count];
+                    let mut counted = |comm: &mut Communicator, call: &mut dyn FnMut(&mut Communicator)| {
+                        let before = COUNTED.get();
+                        call(comm);
+                        // The first time plans are loaded and compiled.
+                        *places.next().unwrap() &= round == 0 || COUNTED.get() != before;
+                    };
+                    for &plan in &plans {
+                        counted(&mut comm, &mut |comm| {
+                            let request = Request::new(&collective, &mut values[..]).with(Reduction::Maximum);
+                            comm.run(Request { plan, ..request }).unwrap();
+                        });
+                    }
+                    counted(&mut comm, &mut |comm| comm.broadcast(&mut values[..], 1).unwrap());
+                }
+                let mut left = [u8::from(allocating.contains(&true))];
+                comm.all_reduce(&mut left[..], Reduction::Maximum).unwrap();
+                if left == [0] {
+                    return;
+                }
+            }
+            panic!("{size} ranks, {per_host} a host, sealed: {encrypt}: {allocating:?}");
+        });
     }
 }
 

@@ -6,13 +6,10 @@
 
 mod support;
 
-use std::net::TcpListener;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use support::{Together, options};
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
-use weftlink_comm::{Communicator, Options};
+use support::{Together, on_hosts, options};
+use weftlink_comm::Options;
 use weftlink_plan::Collective;
 use weftlink_testkit::cases::{Case, Memory, cases_of};
 
@@ -49,26 +46,6 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
             comm.barrier().unwrap();
             assert!(come.load(Ordering::SeqCst) >= 5 * round);
             comm.barrier().unwrap();
-        }
-    });
-}
-
-/// Does the work on so many ranks, each a thread, on hosts that are pretended.
-fn on_hosts(size: usize, per_host: usize, options: Options, work: impl Fn(Communicator) + Sync) {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
-    let meeting = Meeting::new(place, Token::random().unwrap(), size, Duration::from_secs(60));
-    std::thread::scope(|scope| {
-        for rank in 0..size {
-            let network =
-                Network { pretended_host: Some(1 + (rank / per_host) as u64), ..Network::default() };
-            let meeting = Meeting { network, ..meeting.clone() };
-            let work = &work;
-            scope.spawn(move || {
-                let met =
-                    if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
-                work(Communicator::new(met.unwrap(), options).unwrap());
-            });
         }
     });
 }

@@ -259,8 +259,38 @@ fn ranks_that_end_in_peace_leave_counters_and_nothing_else() {
     for rank in 0..RANKS {
         let text = std::fs::read_to_string(folder.join(format!("metrics.{rank}.prom"))).unwrap();
         let series = exposition(&text);
-        let calls = format!("weft_calls_total{{collective=\"all-reduce\",rank=\"{rank}\"}}");
+        let calls =
+            format!("weft_calls_total{{collective=\"all-reduce\",communicator=\"world\",rank=\"{rank}\"}}");
         assert_eq!(series.get(&calls), Some(&12.0), "{text}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn parts_are_counted_beside_the_whole() {
+    if let Some((rank, mut comm)) = role(LONG) {
+        comm.barrier().unwrap();
+        // Ranks 0 and 2 are 1 and 0 of their part.
+        let part = comm.split(Some(rank as u32 % 2), -(rank as i64)).unwrap();
+        part.unwrap().all_reduce(&mut [1.0_f32; 4], Reduction::Sum).unwrap();
+        return;
+    }
+    let folder = folder("parts");
+    for output in job("parts_are_counted_beside_the_whole", &folder) {
+        assert!(output.contains("1 passed"), "{output}");
+    }
+    for rank in 0..RANKS {
+        let text = std::fs::read_to_string(folder.join(format!("metrics.{rank}.prom"))).unwrap();
+        let series = exposition(&text);
+        let of = |collective: &str| -> Vec<&String> {
+            let calls = format!("weft_calls_total{{collective=\"{collective}\",");
+            series.keys().filter(|name| name.starts_with(&calls)).collect()
+        };
+        let (whole, part) = (of("barrier"), of("all-reduce"));
+        assert!(whole.len() == 1 && whole[0].contains("communicator=\"world\""), "{text}");
+        assert!(part.len() == 1 && !part[0].contains("communicator=\"world\""), "{text}");
+        let own = format!("rank=\"{rank}\"");
+        assert!(series.keys().all(|name| name.contains(&own)), "the rank is the job's: {text}");
     }
     std::fs::remove_dir_all(folder).unwrap();
 }
@@ -273,8 +303,11 @@ fn counters_are_in_the_form_that_prometheus_reads() {
     });
     let mut all = [zero.counters(), one.counters()];
     let series = exposition(&Counters::prometheus(&all));
-    assert_eq!(series["weft_bytes_total{collective=\"all-reduce\",rank=\"1\"}"], 400.0);
-    assert_eq!(series["weft_calls_total{collective=\"barrier\",rank=\"0\"}"], 1.0);
+    assert_eq!(
+        series["weft_bytes_total{collective=\"all-reduce\",communicator=\"world\",rank=\"1\"}"],
+        400.0
+    );
+    assert_eq!(series["weft_calls_total{collective=\"barrier\",communicator=\"world\",rank=\"0\"}"], 1.0);
     assert!(!series.keys().any(|name| name.contains("\"scan\"")), "what was never called has no line");
     let (first, second) = all.split_at_mut(1);
     first[0].add(&second[0]);
@@ -294,7 +327,8 @@ fn exposition(text: &str) -> BTreeMap<String, f64> {
     let mut series = BTreeMap::new();
     let mut seen = BTreeSet::new();
     let (mut helped, mut typed) = (String::new(), String::new());
-    for line in text.lines() {
+    // Other comments are for people.
+    for line in text.lines().filter(|line| !line.starts_with("# Weft, ")) {
         if let Some(help) = line.strip_prefix("# HELP ") {
             let (name, help) = help.split_once(' ').unwrap();
             assert!(is_name(name) && !help.is_empty() && seen.insert(name.to_owned()), "{line}");
@@ -346,6 +380,10 @@ fn job(test: &str, folder: &Path) -> Vec<String> {
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .env(ROLE, rank.to_string())
             .env(PLACE, format!("weft-recorder-{test}-{}", std::process::id()))
+            .env("WEFT_JOB", "recorder")
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", RANKS.to_string())
+            .env("WEFT_LAST_WORDS", folder.join("words"))
             .env("WEFT_RECORD_DIR", folder)
             .env("WEFT_METRICS", format!("file:{}/metrics.%r.prom", folder.display()))
             .stdout(Stdio::piped())

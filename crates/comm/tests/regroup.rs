@@ -188,6 +188,54 @@ fn ranks_that_die_are_named_and_the_others_go_on() {
     }
 }
 
+/// A rank of four whose tree is 0 over 1 and 2, and 2 over 3: rank 2 leaves while rank 0 waits for rank 3, which then dies.
+fn rank_below_one_that_leaves(role: &str) {
+    let mut words = role.split(' ');
+    let mut number = || words.next().unwrap().parse::<usize>().unwrap();
+    let (rank, port, dies_after_ms) = (number(), number() as u16, number() as u64);
+    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
+    let meeting = Meeting::new(place, Token::new("regroup").unwrap(), 4, AMPLE);
+    let mut comm = Communicator::new(met(&of_host(&meeting, 1), rank), options()).unwrap();
+    let message = |comm: &mut Communicator| {
+        let (mine, mut theirs) = (vec![3_u64; rank / 3], vec![0; usize::from(rank == 0)]);
+        comm.send_receive((&mine, &mut theirs), &[(3, 0)], 1)
+    };
+    message(&mut comm).unwrap();
+    match rank {
+        0 => {
+            let error = message(&mut comm).unwrap_err();
+            assert!(matches!(error, Error::Died { died: 3, .. }), "{error}");
+        }
+        3 => {
+            std::thread::sleep(Duration::from_millis(dies_after_ms));
+            std::process::abort();
+        }
+        // They have no part in it, and are done at once.
+        _ => message(&mut comm).unwrap(),
+    }
+}
+
+#[test]
+fn a_death_below_one_that_left_is_heard_above() {
+    const NAME: &str = "a_death_below_one_that_left_is_heard_above";
+    if let Ok(role) = std::env::var(ROLE) {
+        return rank_below_one_that_leaves(&role);
+    }
+    // Before it is linked to another rank, and after. At the deadline it would be another error.
+    for dies_after_ms in [0, 600] {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let start = |rank: usize| -> Child {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", NAME, "--nocapture"]);
+            command.env(ROLE, format!("{rank} {port} {dies_after_ms}")).spawn().unwrap()
+        };
+        let mut ranks: Vec<Child> = (0..4).map(start).collect();
+        for (rank, child) in ranks.iter_mut().enumerate() {
+            assert_eq!(child.wait().unwrap().success(), rank != 3, "rank {rank}");
+        }
+    }
+}
+
 /// A rank that forks and dies while the child lives on, with all that it had open.
 #[test]
 fn a_death_is_noticed_although_a_forked_child_lives() {

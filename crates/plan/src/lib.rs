@@ -49,5 +49,5 @@ pub use recipe::{Partial, Recipe};
 pub use reduction::{DataType, Element, Reducer, Reduction};
 pub use refusal::{Cell, Fault, Refusal, Spot, Toucher};
 pub use traffic::Traffic;
-pub use verify::{Verified, verify, verify_by_classes};
+pub use verify::{Proof, Verified, verify, verify_by_classes};
 pub use well_formed::WellFormed;

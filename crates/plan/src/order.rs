@@ -15,10 +15,12 @@
 //!
 //! Deliberately absent: whether two different expressions might have the same value.
 
+use serde::{Deserialize, Serialize};
+
 use crate::reduction::{DataType, Kind, Reduction};
 
 /// How far a plan goes in combining the ranks of its reductions in their order; and how far a call needs it to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Order {
     /// An order of its own.
     Any,

@@ -17,6 +17,8 @@
 
 use std::ops::Deref;
 
+use serde::{Deserialize, Serialize};
+
 use crate::classes::Classes;
 use crate::domain::contributions::Contributions;
 use crate::interpret::{Blocked, Machine, Shape, Unset};
@@ -29,7 +31,8 @@ use crate::well_formed::WellFormed;
 /// How many of the waiting lanes a deadlock shows.
 const WAITING_SHOWN: usize = 4;
 
-/// A plan that was proved. Only [`verify`] makes one, and it cannot be changed.
+/// A plan that was proved. Only [`verify`] makes one, here or, told by a [`Proof`], in a process that ran the same plan through it;
+/// and it cannot be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
     plan: Plan,
@@ -51,6 +54,11 @@ impl Verified {
         self.hash
     }
 
+    /// What was proved, to be told to processes that have written the same plan.
+    pub fn proof(&self) -> Proof {
+        Proof { hash: self.hash, order: self.order }
+    }
+
     /// How far every reduction combines the ranks in their order. Not known, and so any, where the plan was proved by
     /// classes.
     pub fn order(&self) -> Order {
@@ -70,6 +78,24 @@ impl Verified {
     /// The plan, to be changed; it has to be verified again.
     pub fn into_plan(self) -> Plan {
         self.plan
+    }
+}
+
+/// That a plan was proved, and what that showed. Proofs take long where ranks are many, and all ranks of a job write the same
+/// plans: one proves, and the others make sure that theirs is that one.
+///
+/// Only a [`Verified`] gives one. It may be sent, so read one only from whom you would take the plan: the number it knows the plan by tells
+/// builds apart that write different plans, not somebody who means harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proof {
+    hash: u64,
+    order: Order,
+}
+
+impl Proof {
+    /// The plan as one that was proved, if it is the one that was.
+    pub fn of(self, plan: Plan) -> Option<Verified> {
+        (plan.fingerprint() == self.hash).then_some(Verified { plan, hash: self.hash, order: self.order })
     }
 }
 
@@ -150,4 +176,21 @@ fn waiting(spot: &Spot, why: &Blocked) -> String {
         Blocked::Full { to } => format!("a free slot towards rank {to}"),
     };
     format!("{spot} waits for {what}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Algorithm, Collective};
+
+    #[test]
+    fn a_proof_is_of_one_plan() {
+        let plan = |ranks| Algorithm::Ring.flat(&Collective::AllReduce, ranks, 1).unwrap();
+        let proved = verify(plan(4)).unwrap();
+        assert_eq!(proved.proof().of(plan(4)), Some(proved.clone()));
+        assert_eq!(proved.proof().of(plan(5)), None);
+        let mut changed = plan(4);
+        changed.name.push('s');
+        assert_eq!(proved.proof().of(changed), None);
+    }
 }

@@ -1,5 +1,6 @@
 //! What was typed, and what it means.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,21 +20,25 @@ Examples:
   weft run -n 8 --hosts a,b -- ./prog                four on a, four on b, by ssh
   weft run --hosts a:2,b:6 -- ./prog                 as many as the hosts have slots
   weft run -n 2 --max-restarts 3 -- ./prog           all ranks afresh when one fails, at most three times
+  weft run -n 8 --keep-going -- ./prog               those who are left may shrink and go on when one dies
   weft run -n 2 --output-dir logs -- ./prog          logs/rank-0.out, logs/rank-0.err, ...
   weft run -n 2 --hosts red,blue --rsh 'ip netns exec' --address 10.0.0.1 -- ./prog
 
 Ranks are told who they are as torchrun tells them (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...) and where Weft's \
 communicators meet (WEFT_RENDEZVOUS, WEFT_SECRET). Their standard input is empty.
 
-When one fails, the others have a second to notice, then they get SIGTERM and after --grace SIGKILL. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; a \
-second Ctrl-C kills.
+When one fails, the others have a second to notice, then they get SIGTERM and after --grace SIGKILL, unless --keep-going. SIGINT, \
+SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; a second SIGINT (Ctrl-C) or SIGTERM kills.
 
 Exit code: 0 if all ranks ended with 0; that of the rank that failed first, or 128 and the number of the signal that killed it; \
 124 after --timeout; 1 if a host was lost; 2 if nothing could be started as asked.")]
 pub(crate) struct Args {
-    /// How many ranks [default: as many as the hosts have slots]
-    #[arg(short = 'n', long = "ranks", value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
+    /// How many ranks, also as -np [default: as many as the hosts have slots]
+    #[arg(short = 'n', long = "ranks", alias = "np", value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
     ranks: Option<u32>,
+    /// How many ranks on each host, as torchrun has it
+    #[arg(long, alias = "nproc_per_node", value_name = "RANKS", conflicts_with = "ranks", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
+    nproc_per_node: Option<u32>,
     /// On which hosts, as a,b (the ranks divided evenly) or a:4,b:4 (so many slots each)
     #[arg(long, value_name = "HOSTS", conflicts_with = "hostfile")]
     hosts: Option<String>,
@@ -65,10 +70,10 @@ pub(crate) struct Args {
     #[arg(long)]
     report_bindings: bool,
     /// Begin lines of output with their rank [default: if there are several]
-    #[arg(long, overrides_with = "no_tag")]
+    #[arg(long, conflicts_with = "no_tag")]
     tag_output: bool,
     /// Leave lines of output as they are
-    #[arg(long, overrides_with = "tag_output")]
+    #[arg(long)]
     no_tag: bool,
     /// Write what ranks print to DIR/rank-N.out and DIR/rank-N.err, on this host, and not here
     #[arg(long, value_name = "DIR")]
@@ -79,6 +84,9 @@ pub(crate) struct Args {
     /// How often all ranks are started again after one failed
     #[arg(long, value_name = "TIMES", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     max_restarts: u32,
+    /// When a rank fails, let the others go on: they may shrink to those who are left
+    #[arg(long, conflicts_with = "max_restarts")]
+    keep_going: bool,
     /// End the job after so long, restarts included: 90s, 5m, 2h
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
@@ -92,7 +100,7 @@ pub(crate) struct Args {
     #[arg(long, hide = true, exclusive = true)]
     pub(super) as_host: bool,
     /// The program and its arguments
-    #[arg(value_name = "PROGRAM", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true)]
     program: Vec<String>,
 }
 
@@ -133,6 +141,7 @@ pub(super) struct Job {
     pub(super) output_dir: Option<PathBuf>,
     pub(super) grace: Duration,
     pub(super) restarts_max: u32,
+    pub(super) keep_going: bool,
     pub(super) timeout: Option<Duration>,
     pub(super) dry_run: bool,
     pub(super) json: bool,
@@ -148,8 +157,9 @@ impl Args {
         if self.program.is_empty() {
             return Err(anyhow!("say what to run, such as: weft run -n 2 -- python train.py"));
         }
+        let per_host = self.nproc_per_node.map(|ranks| ranks as usize);
         let ranks = self.ranks.map(|ranks| ranks as usize);
-        let slots = match (&self.hosts, &self.hostfile) {
+        let mut slots = match (&self.hosts, &self.hostfile) {
             (Some(list), _) => hosts::from_list(list).map_err(|error| anyhow!("--hosts {list}: {error}"))?,
             (None, Some(path)) => {
                 let text = std::fs::read_to_string(path)
@@ -157,10 +167,20 @@ impl Args {
                 hosts::from_file(&text).map_err(|error| anyhow!("{}: {error}", path.display()))?
             }
             (None, None) => {
-                let ranks = ranks.ok_or_else(|| anyhow!("say how many ranks, such as -n 2"))?;
-                vec![Slot { host: "localhost".into(), slots: Some(ranks) }]
+                if ranks.or(per_host).is_none() {
+                    return Err(anyhow!("say how many ranks, such as -n 2"));
+                }
+                vec![Slot { host: "localhost".into(), slots: ranks }]
             }
         };
+        if let Some(per_host) = per_host {
+            if slots.iter().any(|slot| slot.slots.is_some()) {
+                return Err(anyhow!(
+                    "--nproc-per-node {per_host}: the hosts have slots; give one of the two"
+                ));
+            }
+            slots.iter_mut().for_each(|slot| slot.slots = Some(per_host));
+        }
         let hosts = hosts::place(&slots, ranks, &hosts::own_name()).map_err(|error| anyhow!(error))?;
         let size: usize = hosts.iter().map(|host| host.ranks.len()).sum();
         if size > RANKS_MAX as usize {
@@ -197,6 +217,7 @@ impl Args {
             output_dir: self.output_dir.clone(),
             grace: self.grace,
             restarts_max: self.max_restarts,
+            keep_going: self.keep_going,
             timeout: self.timeout,
             dry_run: self.dry_run,
             json: self.json,
@@ -258,6 +279,38 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// What was typed, with mpirun's `-np` as `-n`: to clap it would be `-n` with the value `p`. Only options of `weft run` are looked
+/// at, not those of the program.
+pub(crate) fn spelled(mut words: Vec<OsString>, weft: &clap::Command) -> Vec<OsString> {
+    let run = weft.find_subcommand("run").filter(|_| words.get(1).is_some_and(|word| word == "run"));
+    let Some(run) = run else { return words };
+    let takes_value = |word: &str| {
+        let is = |option: &&clap::Arg| match word.strip_prefix("--") {
+            Some(long) => {
+                option.get_long_and_visible_aliases().is_some_and(|names| names.contains(&long))
+                    || option.get_all_aliases().is_some_and(|names| names.contains(&long))
+            }
+            None => option
+                .get_short()
+                .is_some_and(|short| word.strip_prefix('-') == Some(short.to_string().as_str())),
+        };
+        run.get_arguments().find(is).is_some_and(|option| option.get_action().takes_values())
+    };
+    let mut at = 2;
+    while let Some(word) = words.get(at).and_then(|word| word.to_str()).map(str::to_owned) {
+        match word.as_str() {
+            "--" => break,
+            "-np" => {
+                words[at] = "-n".into();
+                at += 2;
+            }
+            option if option.starts_with('-') => at += 1 + usize::from(takes_value(option)),
+            _ => break,
+        }
+    }
+    words
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,5 +325,30 @@ mod tests {
         for bad in ["", "s", "-1s", "1d", "nan", "inf", "1e300"] {
             assert!(duration(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn np_is_n_before_the_program() {
+        use clap::CommandFactory;
+        #[derive(clap::Parser)]
+        struct Weft {
+            #[command(subcommand)]
+            _command: Only,
+        }
+        #[derive(clap::Subcommand)]
+        enum Only {
+            Run(Box<Args>),
+        }
+        let weft = Weft::command();
+        let of = |line: &str| {
+            let words = spelled(line.split(' ').map(OsString::from).collect(), &weft);
+            words.into_iter().map(|word| word.into_string().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(of("weft run -np 2 -- prog -np 3"), "weft run -n 2 -- prog -np 3");
+        assert_eq!(of("weft run --json -np 2 prog -np 3"), "weft run --json -n 2 prog -np 3");
+        assert_eq!(of("weft run --name -np -np 2 prog"), "weft run --name -np -n 2 prog");
+        assert_eq!(of("weft run --hosts=a,b -x A -np 2 prog"), "weft run --hosts=a,b -x A -n 2 prog");
+        assert_eq!(of("weft run --json prog -np 3"), "weft run --json prog -np 3");
+        assert_eq!(of("weft bench -np 3"), "weft bench -np 3");
     }
 }

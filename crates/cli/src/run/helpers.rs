@@ -12,7 +12,6 @@ use anyhow::{Context, anyhow};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::args::Job;
-use super::pump::Tail;
 use super::wire::{Event, Order};
 
 /// The longest event: a piece of output all of whose bytes are escaped.
@@ -76,7 +75,6 @@ pub(super) struct Helper {
     pub(super) child: Child,
     pub(super) ports: Option<[u16; 2]>,
     pub(super) closed: bool,
-    pub(super) last_words: Tail,
 }
 
 /// How long a remote shell may take to end by itself when its helper has.
@@ -137,7 +135,7 @@ impl Helper {
             .spawn()
             .with_context(|| format!("cannot run `{}`", command.join(" ")))?;
         let (input, pipes) = (child.stdin.take(), child.stdout.take().zip(child.stderr.take()));
-        let helper = Helper { child, ports: None, closed: false, last_words: Tail::default() };
+        let helper = Helper { child, ports: None, closed: false };
         if let Ok(mut inputs) = attending.inputs.lock() {
             inputs.push(input);
         }

@@ -24,6 +24,7 @@ use weftlink_probe::{Closeness, Folder, Share, cores, cpu_ranges, divide};
 
 use super::args::Bind;
 use super::ends::{Awaited, Ends};
+use super::last_words::{self, LastWords};
 use super::limits;
 use super::program;
 use super::pump;
@@ -102,7 +103,9 @@ fn serve(events: &Events) -> anyhow::Result<()> {
         }
     };
     let grace = Duration::from_millis(start.grace_ms);
-    let mut ranks = Ranks { children: Vec::new(), left: 0, began: Instant::now(), grace };
+    // Without it only the order of ends tells who failed first.
+    let words = LastWords::new().ok();
+    let mut ranks = Ranks { children: Vec::new(), left: 0, began: Instant::now(), grace, words };
     ranks.start(&start, &file, events, &sender)?;
     ranks.run(&start, &happenings, events);
     Ok(())
@@ -137,6 +140,7 @@ struct Ranks {
     /// When the first was started.
     began: Instant,
     grace: Duration,
+    words: Option<LastWords>,
 }
 
 impl Ranks {
@@ -177,6 +181,10 @@ impl Ranks {
             for (name, value) in start.environment.iter().chain(&one.environment) {
                 command.env(name, value);
             }
+            match &self.words {
+                Some(words) => command.env(last_words::VARIABLE, words.path()),
+                None => command.env_remove(last_words::VARIABLE),
+            };
             let mut child = command.spawn().with_context(|| format!("cannot start rank {}", one.rank))?;
             let (out, err) = (child.stdout.take(), child.stderr.take());
             let pid = child.id();
@@ -210,7 +218,9 @@ impl Ranks {
                     let after_us = at.saturating_duration_since(self.began).as_micros();
                     let after_us = u64::try_from(after_us).unwrap_or(u64::MAX);
                     let told = told_at.is_some_and(|told| told <= at);
-                    events.tell(&Event::Ended { rank: start.ranks[index].rank, end, after_us, told });
+                    let rank = start.ranks[index].rank;
+                    let said = self.words.as_mut().and_then(|words| words.of(rank));
+                    events.tell(&Event::Ended { rank, end, after_us, told, said });
                 }
                 Ok(Happening::Order(Order::Signal(signal))) => {
                     Signal::from_named_raw(signal).into_iter().for_each(|signal| self.pass_on(signal));

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::args::Job;
+use super::culprit;
 use super::environment::{self, Afresh};
 use super::helpers::{Attending, Heard, Helper, helper_command};
 use super::output::Printer;
 use super::signals::Signals;
-use super::wire::{Binding, End, Event, Order, Stream};
+use super::wire::{Binding, End, Event, Order};
 use super::{report, secret};
 
 /// How long a host may take to answer.
@@ -37,11 +38,13 @@ pub(super) struct Record {
     pub(super) end: Option<(End, Duration)>,
     /// It ended after it was told to.
     pub(super) told: bool,
+    /// Why its communicator failed, if it did.
+    pub(super) said: Option<String>,
 }
 
 /// Why the job was ended before all ranks had ended by themselves.
 pub(super) enum Cause {
-    /// This rank failed first.
+    /// This rank failed first, or the others failed for it.
     Rank(usize),
     /// A host could not be reached, or was lost.
     Host {
@@ -63,6 +66,8 @@ pub(super) enum Cause {
 /// How one start went.
 pub(super) struct Attempt {
     pub(super) records: Vec<Record>,
+    /// Who failed because of the rank that is the cause, by what they said.
+    pub(super) blamed_by: Vec<usize>,
     pub(super) cause: Option<Cause>,
 }
 
@@ -84,6 +89,7 @@ pub(super) fn attempt(
         attending: attending.clone(),
         records: (0..job.size).map(|rank| Record { host: host_of(rank), ..Record::default() }).collect(),
         cause: None,
+        lost: None,
         started: false,
         stop_at: None,
         kill_at: None,
@@ -104,13 +110,15 @@ pub(super) fn attempt(
     signals.attend(None);
     // Those that wait to say something find nobody who listens, and end.
     drop(heard);
-    let first = running.first_failure();
-    let Running { records, cause, .. } = running;
-    let cause = match (cause, first) {
-        (Some(Cause::Rank(rank)), first) => Some(Cause::Rank(first.unwrap_or(rank))),
-        (cause, _) => cause,
+    let Running { records, cause, lost, .. } = running;
+    let found = culprit::find(&records);
+    let (cause, found) = match (cause, found) {
+        (Some(Cause::Rank(rank)), None) => (Some(Cause::Rank(rank)), None),
+        // A failure that ended nothing is one all the same.
+        (None | Some(Cause::Rank(_)), Some(found)) => (Some(Cause::Rank(found.rank)), Some(found)),
+        (cause, _) => (cause.or(lost), None),
     };
-    Ok(Attempt { records, cause })
+    Ok(Attempt { records, blamed_by: found.map_or(Vec::new(), |found| found.blamed_by), cause })
 }
 
 struct Running<'j> {
@@ -120,6 +128,8 @@ struct Running<'j> {
     attending: Attending,
     records: Vec<Record>,
     cause: Option<Cause>,
+    /// The first host that was lost while the others go on.
+    lost: Option<Cause>,
     started: bool,
     /// When ranks are told to stop, until they are.
     stop_at: Option<Instant>,
@@ -157,10 +167,7 @@ impl Running<'_> {
             };
             match next {
                 Ok(Heard::Event(host, event)) => self.take(host, event),
-                Ok(Heard::Talk(host, line)) => {
-                    self.helpers[host].last_words.add(Stream::Err, format!("{line}\n").as_bytes());
-                    eprintln!("[{}] {line}", self.job.hosts[host].host);
-                }
+                Ok(Heard::Talk(host, line)) => eprintln!("[{}] {line}", self.job.hosts[host].host),
                 Ok(Heard::Closed(host)) => self.closed(host),
                 Ok(Heard::Wake) => {}
                 Err(RecvTimeoutError::Timeout) => self.time_is_up(ready_by, deadline),
@@ -211,11 +218,16 @@ impl Running<'_> {
                     self.end(Cause::Output(error));
                 }
             }
-            Event::Ended { rank, end, after_us, told } if known(rank) => {
-                self.records[rank].end = Some((end, Duration::from_micros(after_us)));
-                self.records[rank].told = told;
-                if end != End::Code(0) {
-                    self.end(Cause::Rank(rank));
+            Event::Ended { rank, end, after_us, told, said } if known(rank) => {
+                let record = &mut self.records[rank];
+                record.end = Some((end, Duration::from_micros(after_us)));
+                (record.told, record.said) = (told, said);
+                match end {
+                    End::Code(0) => {}
+                    _ if self.job.keep_going && self.cause.is_none() => {
+                        eprintln!("weft run: {}", report::ended(self.job, rank, &self.records[rank]));
+                    }
+                    _ => self.end(Cause::Rank(rank)),
                 }
             }
             Event::Misuse(why) => self.end(Cause::Misuse { host, why }),
@@ -252,9 +264,11 @@ impl Running<'_> {
             Err(error) => error.to_string(),
         };
         let before = if self.started { "was lost" } else { "could not be reached" };
-        let mut why = format!("it {before}: `{}` {how}", helper_command(self.job, host).join(" "));
-        if let Some(last) = helper.last_words.lines().last() {
-            why += &format!(", saying {last:?}");
+        let why = format!("it {before}: `{}` {how}", helper_command(self.job, host).join(" "));
+        if self.started && self.job.keep_going {
+            eprintln!("weft run: {}{why}", self.on(host));
+            self.lost.get_or_insert(Cause::Host { host, why });
+            return;
         }
         self.end(Cause::Host { host, why });
     }
@@ -310,15 +324,6 @@ impl Running<'_> {
         self.stop_at = None;
         self.kill_at = Some(Instant::now() + self.job.grace + STOP_WITHIN);
         self.attending.tell(&Order::Stop);
-    }
-
-    /// Events of several ranks may arrive in another order than they happened.
-    fn first_failure(&self) -> Option<usize> {
-        let failed = self.records.iter().enumerate().filter_map(|(rank, record)| match record.end {
-            Some((end, after)) if end != End::Code(0) && !record.told => Some((after, rank)),
-            _ => None,
-        });
-        failed.min().map(|(_, rank)| rank)
     }
 
     /// Which host, where there are several.

@@ -3,18 +3,21 @@
 //! What was typed (`args`, `hosts`) becomes a job. On every host, this one included, a helper (`host`) starts that host's
 //! ranks (`program`, `rank`) and passes on what they print (`pump`); orders and events go over its standard input and output (`wire`), so
 //! that no secret shows in a list of processes. `launch` leads the `helpers` through one start of the job, `environment` is
-//! what ranks are told, `signals` passes on Ctrl-C, `output` shows what ranks print, `report` says how it went.
+//! what ranks are told, `signals` passes on Ctrl-C, `output` shows what ranks print, `last_words` is what their communicators said,
+//! `culprit` finds who failed first, `report` says how it went.
 //!
 //! Three things keep ranks from outliving their job, each enough for most cases: the helper ends them when its standard
 //! input does, the kernel kills them when the helper dies, and signals go to the whole process group of a rank.
 //! Deliberately absent: what a rank starts in a session of its own (a daemon) is let go.
 
 mod args;
+mod culprit;
 mod ends;
 mod environment;
 mod helpers;
 mod host;
 mod hosts;
+mod last_words;
 mod launch;
 mod limits;
 mod output;
@@ -29,7 +32,9 @@ mod wire;
 use std::process::ExitCode;
 use std::time::Instant;
 
-pub(crate) use args::Args;
+use weftlink_comm::knobs::unknown;
+
+pub(crate) use args::{Args, spelled};
 pub(crate) use rank::{RANK_COMMAND, RankArgs, rank_main};
 
 use crate::Failure;
@@ -56,6 +61,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     if job.output_dir.is_some() || job.hosts.len() > 1 {
         job.files_limit = limits::raise_files();
+    }
+    let given = job.given.iter().map(|(name, _)| name.into());
+    for (name, near) in unknown(std::env::vars_os().map(|(name, _)| name).chain(given)) {
+        let near = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+        eprintln!("weft run: there is no setting {name}, and it changes nothing{near}");
     }
     let mut printer =
         Printer::new(job.size, job.tags, job.json, job.output_dir.as_deref()).map_err(Failure::Misuse)?;

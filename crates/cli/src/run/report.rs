@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use signal_hook::low_level::signal_name;
+use weftlink_comm::why::ranks_in_words;
 
 use super::args::{Bind, Job};
+use super::culprit;
 use super::environment::{self, Afresh};
 use super::helpers::helper_command;
 use super::launch::{Attempt, Cause, Record};
@@ -92,7 +94,12 @@ fn planned(job: &Job) -> Vec<Value> {
 pub(super) fn exit_code(attempt: &Attempt) -> u8 {
     match &attempt.cause {
         None => 0,
-        Some(Cause::Rank(rank)) => attempt.records[*rank].end.map_or(1, |(end, _)| end.exit_code()),
+        Some(Cause::Rank(rank)) => {
+            // A rank that the others failed for need not have failed itself.
+            let failed = culprit::has_failed(&attempt.records[*rank]);
+            let rank = culprit::earliest(&attempt.records).filter(|_| !failed).unwrap_or(*rank);
+            attempt.records[rank].end.map_or(1, |(end, _)| end.exit_code())
+        }
         Some(Cause::Misuse { .. }) => 2,
         Some(Cause::Timeout(_)) => TIMED_OUT,
         Some(Cause::Interrupted(signal)) => (128 + signal) as u8,
@@ -107,26 +114,13 @@ pub(super) fn failure(
     ending: Option<i32>,
     printer: &Printer,
 ) -> Option<String> {
-    let others = || match attempt.records.iter().filter(|record| record.told).count() {
-        0 => String::new(),
-        1 if job.size == 2 => "; the other was ended".to_owned(),
-        1 => "; 1 other rank was ended".to_owned(),
-        count => format!("; {count} other ranks were ended"),
-    };
     let on = |host: usize| format!("host {}", job.hosts[host].host);
     Some(match attempt.cause.as_ref()? {
         Cause::Rank(rank) => {
-            let record = &attempt.records[*rank];
-            let (end, after) = record.end?;
-            if let (Some(signal), End::Signal(by)) = (ending, end)
-                && signal == by
-            {
-                return Some(format!("ended by {}, after {}", name(signal), seconds(after)));
-            }
-            let passed_on =
-                ending.map_or(String::new(), |signal| format!("{} was passed on; ", name(signal)));
-            let (who, how, after) = (who(job, *rank, record), describe(end), seconds(after));
-            let mut text = format!("{passed_on}{who} {how}, {after} after the start{}", others());
+            let mut text = match ending.and_then(|signal| obeyed(attempt, *rank, signal)) {
+                Some(text) => return Some(text),
+                None => headline(job, attempt, *rank, ending),
+            };
             let tail = printer.tail(*rank);
             if let Some(folder) = job.output_dir.as_deref().filter(|_| !tail.is_empty()) {
                 text += &format!(
@@ -156,6 +150,100 @@ pub(super) fn failure(
     })
 }
 
+/// A job that ended because it was asked to, by a signal.
+fn obeyed(attempt: &Attempt, rank: usize, signal: i32) -> Option<String> {
+    let record = &attempt.records[rank];
+    let (end, after) = record.end?;
+    let (name, stubborn) = (name(signal), killed(attempt));
+    match end {
+        End::Signal(by) if by == signal && !record.told => {
+            let also = if stubborn.is_empty() { String::new() } else { format!("; {}", had_to(&stubborn)) };
+            Some(format!("ended by {name}, after {}{also}", seconds(after)))
+        }
+        // Nobody failed before a second signal, or what followed the first, ended them.
+        _ if record.told && !stubborn.is_empty() => {
+            let last = attempt.records.iter().filter_map(|record| Some(record.end?.1)).max().unwrap_or(after);
+            Some(format!("ended by {name}, sent again, after {}; {}", seconds(last), had_to(&stubborn)))
+        }
+        _ => None,
+    }
+}
+
+/// Ranks that were told to end, did not, and were killed for it.
+fn killed(attempt: &Attempt) -> Vec<u32> {
+    let is_killed = |record: &Record| record.told && matches!(record.end, Some((End::Signal(9), _)));
+    let ranks = attempt.records.iter().enumerate().filter(|(_, record)| is_killed(record));
+    ranks.map(|(rank, _)| rank as u32).collect()
+}
+
+fn had_to(killed: &[u32]) -> String {
+    format!("{} did not heed it and had to be killed", ranks_in_words(killed))
+}
+
+/// Who failed first or whom the others failed for, and what became of the others.
+fn headline(job: &Job, attempt: &Attempt, rank: usize, ending: Option<i32>) -> String {
+    let record = &attempt.records[rank];
+    let passed_on = ending.map_or(String::new(), |signal| format!("{} was passed on; ", name(signal)));
+    if culprit::has_failed(record) || attempt.blamed_by.is_empty() {
+        let others = if job.keep_going { went_on(attempt) } else { were_ended(job, attempt, rank) };
+        return format!("{passed_on}{}{others}", ended(job, rank, record));
+    }
+    let by: Vec<u32> = attempt.blamed_by.iter().map(|rank| *rank as u32).collect();
+    let first =
+        attempt.blamed_by.iter().filter_map(|rank| Some((attempt.records[*rank].end?.1, *rank))).min();
+    let (after, speaker) = first.unwrap_or_default();
+    let how = match (record.told, record.end) {
+        (true, _) => ", which was ended then".to_owned(),
+        (false, Some((end, after))) => {
+            format!(", which {}, {} after the start", describe(end), seconds(after))
+        }
+        (false, None) => String::new(),
+    };
+    let (ranks, who, after) = (ranks_in_words(&by), who(job, rank, record), seconds(after));
+    let said = attempt.records[speaker].said.as_deref().unwrap_or_default();
+    let others = if job.keep_going { went_on(attempt) } else { were_ended(job, attempt, rank) };
+    format!(
+        "{passed_on}{ranks} failed because of {who}{how}, {after} after the start{others}\n  rank {speaker} said: {said}"
+    )
+}
+
+/// `rank 3 (pid 7) ended with exit code 1, 0.2 s after the start`.
+pub(super) fn ended(job: &Job, rank: usize, record: &Record) -> String {
+    let who = who(job, rank, record);
+    record.end.map_or_else(
+        || format!("{who} has not ended"),
+        |(end, after)| format!("{who} {}, {} after the start", describe(end), seconds(after)),
+    )
+}
+
+/// What became of the others, where one that fails ends them.
+fn were_ended(job: &Job, attempt: &Attempt, rank: usize) -> String {
+    let told =
+        attempt.records.iter().enumerate().filter(|(other, record)| record.told && *other != rank).count();
+    let others = match told {
+        0 => return String::new(),
+        1 if job.size == 2 => "the other was ended".to_owned(),
+        1 => "1 other rank was ended".to_owned(),
+        count => format!("{count} other ranks were ended"),
+    };
+    let killed: Vec<u32> = killed(attempt).into_iter().filter(|other| *other as usize != rank).collect();
+    match killed[..] {
+        [] => format!("; {others}"),
+        [_] if told == 1 => format!("; {others}, by SIGKILL when SIGTERM did nothing"),
+        [..] => format!("; {others}, {} by SIGKILL when SIGTERM did nothing", ranks_in_words(&killed)),
+    }
+}
+
+/// What became of all, where the others go on.
+fn went_on(attempt: &Attempt) -> String {
+    let well = attempt.records.iter().filter(|record| matches!(record.end, Some((End::Code(0), _)))).count();
+    let failed = attempt.records.iter().enumerate().filter(|(_, record)| culprit::has_failed(record));
+    let failed: Vec<u32> = failed.map(|(rank, _)| rank as u32).collect();
+    let failed =
+        if failed.len() > 1 { format!("; {} failed", ranks_in_words(&failed)) } else { String::new() };
+    format!("{failed}; {well} of {} ended well", counted(attempt.records.len(), "rank"))
+}
+
 /// All there is to know, for programs.
 pub(super) fn document(
     job: &Job,
@@ -181,6 +269,7 @@ pub(super) fn document(
             "exit_code": exit_code,
             "signal": signal,
             "was_told_to_end": record.told,
+            "said": record.said,
             "seconds": record.end.map(|(_, after)| after.as_secs_f64()),
         })
     };
@@ -192,6 +281,7 @@ pub(super) fn document(
         "job": job.name,
         "exit_code": code,
         "failed_first": failed,
+        "blamed_by": attempt.blamed_by,
         "why": why,
         "restarts": restarts,
         "seconds": took.as_secs_f64(),

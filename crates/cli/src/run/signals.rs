@@ -20,8 +20,8 @@ use super::wire::Order;
 pub(super) struct Signals {
     /// The first that asked to end, or 0.
     first: Arc<AtomicI32>,
-    /// How many Ctrl-C there were.
-    times: Arc<AtomicU32>,
+    /// How often SIGINT (Ctrl-C) and SIGTERM came.
+    times: [Arc<AtomicU32>; 2],
     attending: Arc<Mutex<Option<Attending>>>,
 }
 
@@ -53,14 +53,15 @@ impl Signals {
         if ends(signal) {
             let _ = self.first.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
         }
-        let times = if signal == SIGINT { self.times.fetch_add(1, Ordering::SeqCst) + 1 } else { 0 };
+        let counted = [SIGINT, SIGTERM].iter().position(|one| *one == signal);
+        let times = counted.map_or(0, |one| self.times[one].fetch_add(1, Ordering::SeqCst) + 1);
         let order = if times < 2 { Order::Signal(signal) } else { Order::Kill };
         if let Some(attending) = self.attending.lock().ok().and_then(|place| place.clone()) {
             attending.tell(&order);
         }
         // Nothing moves any more: the helpers end the ranks when they see this process gone.
         if times > 2 {
-            std::process::exit(128 + SIGINT);
+            std::process::exit(128 + signal);
         }
     }
 }

@@ -54,8 +54,9 @@ pub(super) enum Event {
     Started { rank: usize, pid: u32, binding: Option<Binding> },
     /// A rank printed. `cut`: the line goes on in the next piece.
     Output { rank: usize, stream: Stream, piece: Piece, cut: bool },
-    /// A rank has ended, so long after its host began to start ranks. `told`: after it was told to.
-    Ended { rank: usize, end: End, after_us: u64, told: bool },
+    /// A rank has ended, so long after its host began to start ranks. `told`: after it was told to. `said`: why its communicator
+    /// failed, if it did.
+    Ended { rank: usize, end: End, after_us: u64, told: bool, said: Option<String> },
     /// The ranks cannot be started; the user has to call differently.
     Misuse(String),
     /// The helper cannot go on.

@@ -29,7 +29,7 @@ Examples:
 Exit code 0 is fine, 1 something is wrong with the job, 2 it could not be looked at.")]
 pub(crate) struct Args {
     /// Where the records are
-    #[arg(value_name = "DIR", required_unless_present = "attach", conflicts_with = "attach")]
+    #[arg(value_name = "DIR", conflicts_with = "attach")]
     folder: Option<PathBuf>,
     /// Ask a job of this host that runs or hangs: the process of a rank or of `weft run`, a name (WEFT_JOB), or a number
     #[arg(long, value_name = "JOB")]
@@ -50,7 +50,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
         (Some(job), _) => live::run(job, args.dump.as_deref(), args.json),
         (None, Some(folder)) => left_behind(folder, args.json),
-        (None, None) => Err(Failure::misuse(anyhow!("say where the records are, or --attach to which job"))),
+        (None, None) => Err(Failure::misuse(anyhow!(
+            "say where the records are (weft why DIR), or which job to ask (weft why --attach JOB)"
+        ))),
     }
 }
 
@@ -76,7 +78,7 @@ fn left_behind(folder: &Path, json: bool) -> Result<(), Failure> {
     }
     io::stdout().flush()?;
     match (found.records.is_empty(), is_wrong) {
-        (true, _) => Err(Failure::finding(anyhow!(
+        (true, _) => Err(Failure::misuse(anyhow!(
             "there is no record in {folder}; ranks leave them where WEFT_RECORD_DIR says when they fail or are killed"
         ))),
         (false, true) => Err(Failure::Found),
@@ -109,7 +111,7 @@ fn print(out: &mut impl Write, job: &Job) -> io::Result<()> {
     }
     writeln!(out, "\n{table}")?;
     if !job.late.is_empty() {
-        let mut table = Table::new(["rank", "median us late", "most us late", "last in"]);
+        let mut table = Table::new(["rank", "us after the first: median", "most", "last in"]);
         for late in &job.late {
             let us = |ns: u64| format!("{:.1}", ns as f64 / 1e3);
             let last = format!("{} of {} calls", late.was_last, late.calls);

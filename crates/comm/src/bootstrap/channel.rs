@@ -30,12 +30,14 @@ use super::message::Message;
 use super::secret::{HANDSHAKE_BYTES, SEALED_BYTES_MAX, Seal, TAG_BYTES, Token};
 
 /// The version of the frames, of what they say, and of the order in which they are sent.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 
 const MAGIC: [u8; 8] = *b"weftlink";
 const GREETING_BYTES: usize = 12;
 /// The length of the name under which a rank is found by others of its host, and known to all.
 pub(super) const NAME_BYTES: usize = 37;
+/// What a rank that comes says before it hears anything.
+pub(super) const FIRST_BYTES: usize = GREETING_BYTES + HANDSHAKE_BYTES;
 const ANSWER_BYTES: usize = HANDSHAKE_BYTES + NAME_BYTES;
 /// Room for what rank 0 tells of each of 4,096 ranks.
 const FRAME_BYTES_MAX: usize = 4 << 20;
@@ -83,21 +85,43 @@ pub(super) enum Broken {
     Refused,
     /// The other side is not one to talk to.
     Stranger(Refusal),
+    /// What came was not written by whoever knows the secret, or was changed since.
+    Forged(String),
     /// Something else.
     Strange(String),
 }
 
 impl Broken {
     /// The same as an error about the rank at the other end.
-    pub(super) fn of(self, rank: usize, pid: u32, purpose: &str, deadline: Deadline) -> BootstrapError {
+    pub(super) fn of(
+        self,
+        (rank, pid): (usize, u32),
+        by: usize,
+        purpose: &str,
+        deadline: Deadline,
+    ) -> BootstrapError {
         let purpose = purpose.to_owned();
         match self {
             Broken::Ended | Broken::Refused => BootstrapError::Left { rank, pid, purpose },
             Broken::Late => BootstrapError::NoAnswer { rank, pid, purpose, limit: deadline.limit() },
-            Broken::Stranger(refusal) => BootstrapError::Protocol { rank, what: refusal.to_string() },
-            Broken::Strange(what) => BootstrapError::Protocol { rank, what },
+            // Anybody on the way may have changed it, so it says nothing about either end.
+            Broken::Stranger(refusal) => changed(rank, pid, by, &refusal.to_string()),
+            Broken::Forged(what) => changed(rank, pid, by, &what),
+            Broken::Strange(what) => {
+                let what = format!("cannot be used: {what}");
+                BootstrapError::Lost { rank, host: String::new(), pid, by, what }
+            }
         }
     }
+}
+
+fn changed(rank: usize, pid: u32, by: usize, what: &str) -> BootstrapError {
+    BootstrapError::Lost { rank, host: String::new(), pid, by, what: does_not_check(what) }
+}
+
+/// What is said of a connection that brought something that was changed.
+pub(super) fn does_not_check(what: &str) -> String {
+    format!("gave bytes that do not check: {what}")
 }
 
 impl From<Errno> for Broken {
@@ -118,12 +142,14 @@ impl Channel {
         name: Option<&[u8]>,
         deadline: Deadline,
     ) -> Result<Channel, Broken> {
-        greet(&socket, deadline)?;
         let strange = |error: snow::Error| Broken::Strange(format!("the handshake failed: {error}"));
         let mut handshake = token.initiate(&context()).map_err(strange)?;
-        let mut message = [0; HANDSHAKE_BYTES];
-        handshake.write_message(&[], &mut message).map_err(strange)?;
-        write(&socket, &message, None, deadline)?;
+        let mut first = [0; FIRST_BYTES];
+        first[..GREETING_BYTES].copy_from_slice(&context());
+        handshake.write_message(&[], &mut first[GREETING_BYTES..]).map_err(strange)?;
+        // Whoever turned us away already no longer reads, but what it said can still be read.
+        let _ = write(&socket, &first, None, deadline);
+        hear_greeting(&socket, deadline)?;
         let (mut answer, mut found) = ([0; ANSWER_BYTES], [0; NAME_BYTES]);
         read(&socket, &mut answer, deadline)?;
         if answer == [0; ANSWER_BYTES] || handshake.read_message(&answer, &mut found).is_err() {
@@ -142,7 +168,9 @@ impl Channel {
         name: &[u8; NAME_BYTES],
         deadline: Deadline,
     ) -> Result<Channel, Broken> {
-        greet(&socket, deadline)?;
+        // Whoever turned us away already no longer reads, but what it said can still be read.
+        let _ = write(&socket, &context(), None, deadline);
+        hear_greeting(&socket, deadline)?;
         let strange = |error: snow::Error| Broken::Strange(format!("the handshake failed: {error}"));
         let mut handshake = token.respond(&context()).map_err(strange)?;
         let mut message = [0; HANDSHAKE_BYTES];
@@ -264,7 +292,7 @@ impl Channel {
         let head = u32::from_le_bytes(*head);
         let length = (head & !HAS_DESCRIPTOR) as usize;
         if length > FRAME_BYTES_MAX {
-            return Err(Broken::Strange(format!("a frame of {length} bytes, more than {FRAME_BYTES_MAX}")));
+            return Err(Broken::Forged(format!("a frame of {length} bytes, more than {FRAME_BYTES_MAX}")));
         }
         let sealed_bytes = length + length.div_ceil(SEALED_BYTES_MAX) * TAG_BYTES;
         let Some(sealed) = reading.bytes.get(4..4 + sealed_bytes) else { return Ok(None) };
@@ -273,16 +301,16 @@ impl Channel {
         for piece in sealed.chunks(SEALED_BYTES_MAX + TAG_BYTES) {
             let at = plain.len();
             plain.resize(at + piece.len() - TAG_BYTES, 0);
-            let forged = || Broken::Strange("a frame that the job's secret does not open".to_owned());
+            let forged = || Broken::Forged("a frame that the job's secret does not open".to_owned());
             self.seal.open(opened, piece, &mut plain[at..]).ok_or_else(forged)?;
             opened += 1;
         }
         reading.opened = opened;
         reading.bytes.drain(..4 + sealed_bytes);
         let message = postcard::from_bytes(&plain)
-            .map_err(|error| Broken::Strange(format!("an unreadable frame: {error}")))?;
+            .map_err(|error| Broken::Forged(format!("an unreadable frame: {error}")))?;
         let descriptor = if head & HAS_DESCRIPTOR != 0 {
-            let lost = || Broken::Strange("a descriptor got lost".to_owned());
+            let lost = || Broken::Forged("a descriptor got lost".to_owned());
             Some(reading.descriptors.pop_front().ok_or_else(lost)?)
         } else {
             None
@@ -302,18 +330,27 @@ fn context() -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_le_bytes()].concat()
 }
 
-/// Says who we are and hears who the other is. Both do this first, so neither waits for the other to begin.
-fn greet(socket: &OwnedFd, deadline: Deadline) -> Result<(), Broken> {
-    // Whoever turned us away already no longer reads, but what it said can still be read.
-    let _ = write(socket, &context(), None, deadline);
+/// Hears who the other is.
+fn hear_greeting(socket: &OwnedFd, deadline: Deadline) -> Result<(), Broken> {
     let mut greeting = [0; GREETING_BYTES];
     read(socket, &mut greeting, deadline)?;
+    greeted(greeting)
+}
+
+fn greeted(greeting: [u8; GREETING_BYTES]) -> Result<(), Broken> {
     let [magic @ .., a, b, c, d] = greeting;
     match u32::from_le_bytes([a, b, c, d]) {
         _ if magic != MAGIC => Err(Broken::Stranger(Refusal::NotWeft)),
         VERSION => Ok(()),
         theirs => Err(Broken::Stranger(Refusal::Version { theirs, ours: VERSION })),
     }
+}
+
+/// Whether somebody who has come has said enough to be answered without waiting for more: all that a rank says first, or
+/// something that no rank of this version says.
+pub(super) fn is_worth_hearing(said: &[u8]) -> bool {
+    let greeting = said.first_chunk::<GREETING_BYTES>();
+    said.len() >= FIRST_BYTES || greeting.is_some_and(|greeting| greeted(*greeting).is_err())
 }
 
 fn write(

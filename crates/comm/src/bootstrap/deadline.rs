@@ -39,6 +39,11 @@ impl Deadline {
         }
     }
 
+    /// Whether somebody has ended it before its time.
+    pub(crate) fn is_ended(self) -> bool {
+        self.unless.is_some_and(|waiter| is_on_purpose(&waiter))
+    }
+
     pub(crate) fn limit(self) -> Duration {
         self.limit
     }

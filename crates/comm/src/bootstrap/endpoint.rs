@@ -1,7 +1,7 @@
 //! Where a rank can be found as long as it is in some group, and the thread that keeps watch: the *steward*.
 //!
-//! The steward waits for whatever happens first. Somebody comes: a helper thread hears what it wants, so that one that says
-//! nothing holds up nobody; there are few helpers, and each has little time. A neighbour says something: its group takes it
+//! The steward waits for whatever happens first. Somebody comes and, once it has [said enough](super::lobby), a helper thread hears what it
+//! wants; there are few helpers, and each has little time. A neighbour says something: its group takes it
 //! in. A neighbour's process or connection ends: its group is told. The process is watched where the kernel lets us (a pidfd),
 //! because a child that it forked may keep the connection open.
 //!
@@ -15,21 +15,25 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::{socket_domain, socket_peercred};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::address::{Listener, call_abstract, call_tcp, listen_abstract};
-use super::channel::{Broken, Channel, NAME_BYTES};
+use super::channel::{Broken, Channel, NAME_BYTES, does_not_check};
 use super::deadline::Deadline;
 use super::error::BootstrapError;
+use super::fork::Noted;
 use super::group::{Group, Link};
 use super::host::Host;
+use super::lobby::Lobby;
 use super::message::{Contact, Introduction, Message};
+use super::orphans::{Departed, Fate};
 use super::secret::{Token, random_number};
+use crate::log;
 
 /// How long one that came may take to say who it is.
 pub(super) const HELLO_LIMIT: Duration = Duration::from_secs(5);
@@ -52,7 +56,7 @@ pub(super) struct Endpoint {
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(super) struct Inner {
     token: Token,
     host: Host,
     /// The name of the socket for those on the same host. Whoever comes to an address finds by it whether this is who was meant.
@@ -65,9 +69,14 @@ struct Inner {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    listeners: Vec<Arc<Listener>>,
-    links: Vec<(Arc<Link>, Weak<Group>)>,
+pub(super) struct State {
+    /// A child that was forked off must not seem to listen when this process has died.
+    listeners: Vec<(Noted, Arc<Listener>)>,
+    pub(super) links: Vec<(Arc<Link>, Weak<Group>)>,
+    /// Groups that are watched, for those who come because somebody has left.
+    groups: Vec<Weak<Group>>,
+    /// When to see to a group that somebody has left, and who it was.
+    pub(super) departures: Vec<(Instant, Weak<Group>, Departed)>,
     arrivals: VecDeque<(Introduction, Channel)>,
     helpers: usize,
     notes: Vec<String>,
@@ -80,6 +89,7 @@ impl Endpoint {
         let mut name = [0; NAME_BYTES];
         name.copy_from_slice(text.as_bytes());
         let listener = Listener::Unix(listen_abstract(&name).map_err(failed("listen for the others"))?);
+        let listener = Arc::new(listener.with_room());
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = wake.map_err(|error| failed("make an eventfd")(error.into()))?;
         let inner = Arc::new(Inner {
@@ -88,7 +98,7 @@ impl Endpoint {
             name,
             wake,
             quit: AtomicBool::new(false),
-            state: Mutex::new(State { listeners: vec![Arc::new(listener.with_room())], ..State::default() }),
+            state: Mutex::new(State { listeners: vec![noted(&listener)], ..State::default() }),
             changed: Condvar::new(),
         });
         let steward = Arc::clone(&inner);
@@ -111,7 +121,7 @@ impl Endpoint {
     /// Hears whoever comes there, too.
     pub(super) fn listen(&self, listener: Listener) -> Arc<Listener> {
         let listener = Arc::new(listener.with_room());
-        self.inner.state().listeners.push(Arc::clone(&listener));
+        self.inner.state().listeners.push(noted(&listener));
         self.inner.wake();
         listener
     }
@@ -124,26 +134,24 @@ impl Endpoint {
     }
 
     pub(super) fn stop_listening(&self, listener: &Arc<Listener>) {
-        self.inner.state().listeners.retain(|other| !Arc::ptr_eq(listener, other));
+        self.inner.state().listeners.retain(|(_, other)| !Arc::ptr_eq(listener, other));
         self.inner.wake();
     }
 
     /// Watches over all links of a group.
     pub(super) fn watch(&self, group: &Arc<Group>) {
-        for link in group.links() {
-            // What came with the last message that was read before is here already, and no poll would tell.
-            self.inner.attend(link, &Arc::downgrade(group), false);
-            if !link.has_ended.load(Ordering::Relaxed) {
-                self.inner.state().links.push((Arc::clone(link), Arc::downgrade(group)));
-            }
-        }
+        self.inner.state().groups.push(Arc::downgrade(group));
+        group.links().iter().for_each(|link| self.inner.watch(link, group));
         self.inner.wake();
     }
 
     /// No longer.
     pub(super) fn unwatch(&self, group: &Arc<Group>) {
         let gone = Arc::downgrade(group);
-        self.inner.state().links.retain(|(_, group)| !Weak::ptr_eq(group, &gone));
+        let mut state = self.inner.state();
+        state.links.retain(|(_, group)| !Weak::ptr_eq(group, &gone));
+        state.groups.retain(|group| !Weak::ptr_eq(group, &gone));
+        drop(state);
         self.inner.wake();
     }
 
@@ -181,12 +189,39 @@ impl Endpoint {
         introduction: &Introduction,
         deadline: Deadline,
     ) -> Result<Channel, Broken> {
+        self.inner.dial(contact, introduction, deadline)
+    }
+
+    /// What strangers wanted.
+    pub(super) fn notes(&self) -> Vec<String> {
+        self.inner.state().notes.clone()
+    }
+
+    /// A connection to a neighbour, with its process if that can be watched.
+    pub(super) fn link(&self, rank: u32, channel: Channel) -> Arc<Link> {
+        link(rank, channel)
+    }
+
+    /// What became of a rank whose connection has ended: its process has, too, or the two cannot reach each other any more.
+    pub(super) fn inquire(&self, contact: &Contact) -> Fate {
+        self.inner.inquire(contact, None)
+    }
+}
+
+impl Inner {
+    /// Goes to a rank and says what for.
+    pub(super) fn dial(
+        &self,
+        contact: &Contact,
+        introduction: &Introduction,
+        deadline: Deadline,
+    ) -> Result<Channel, Broken> {
         let introduce = |socket: OwnedFd, deadline: Deadline| {
-            let channel = Channel::dial(socket, &self.inner.token, Some(&contact.name), deadline)?;
+            let channel = Channel::dial(socket, &self.token, Some(&contact.name), deadline)?;
             channel.send(&Message::Introduction(introduction.clone()), None, deadline)?;
             Ok(channel)
         };
-        if contact.host.is_same(&self.inner.host) {
+        if contact.host.is_same(&self.host) {
             return introduce(call_abstract(&contact.name, deadline)?, deadline);
         }
         let mut last = Broken::Strange("it told no address".to_owned());
@@ -205,21 +240,16 @@ impl Endpoint {
         }
         Err(last)
     }
+}
 
-    /// What strangers wanted.
-    pub(super) fn notes(&self) -> Vec<String> {
-        self.inner.state().notes.clone()
-    }
-
-    /// A connection to a neighbour, with its process if that can be watched.
-    pub(super) fn link(&self, rank: u32, channel: Channel) -> Arc<Link> {
-        let is_local = socket_domain(&channel) == Ok(AddressFamily::UNIX);
-        // The kernel says who is at the other end, in our own numbers. It tells 0 for one whose number we cannot know.
-        let pid = if is_local { socket_peercred(&channel).ok().map(|peer| peer.pid) } else { None };
-        let other = pid.filter(|pid| pid.as_raw_nonzero().get() as u32 != self.pid);
-        let process = other.and_then(|pid: Pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        Arc::new(Link { rank, channel, process, is_local, has_ended: AtomicBool::new(false) })
-    }
+/// A connection to a neighbour, with its process if that can be watched.
+pub(super) fn link(rank: u32, channel: Channel) -> Arc<Link> {
+    let is_local = socket_domain(&channel) == Ok(AddressFamily::UNIX);
+    // The kernel says who is at the other end, in our own numbers. It tells 0 for one whose number we cannot know.
+    let pid = if is_local { socket_peercred(&channel).ok().map(|peer| peer.pid) } else { None };
+    let other = pid.filter(|pid| pid.as_raw_nonzero().get() as u32 != std::process::id());
+    let process = other.and_then(|pid: Pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    Arc::new(Link { rank, channel, process, is_local, has_ended: AtomicBool::new(false) })
 }
 
 impl Drop for Endpoint {
@@ -237,21 +267,22 @@ impl Drop for Endpoint {
 }
 
 impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake(&self) {
+    pub(super) fn wake(&self) {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
     fn keep_watch(self: &Arc<Self>) {
+        let mut lobby = Lobby::default();
         while !self.quit.load(Ordering::Acquire) {
-            let (listeners, links) = {
+            let (listeners, links, has_helpers) = {
                 let state = self.state();
-                // Those who come when all helpers are busy wait in the kernel's queue.
-                let listeners = if state.has_helpers() { state.listeners.clone() } else { Vec::new() };
-                (listeners, state.links.clone())
+                let listeners: Vec<Arc<Listener>> =
+                    state.listeners.iter().map(|(_, listener)| Arc::clone(listener)).collect();
+                (listeners, state.links.clone(), state.has_helpers())
             };
             let mut watched = vec![PollFd::new(&self.wake, PollFlags::IN)];
             watched.extend(listeners.iter().map(|listener| PollFd::new(&**listener, PollFlags::IN)));
@@ -261,7 +292,15 @@ impl Inner {
                 let process = link.process.as_ref().map_or(link.channel.as_fd(), AsFd::as_fd);
                 watched.push(PollFd::from_borrowed_fd(process, PollFlags::IN));
             }
-            if poll(&mut watched, None).is_err() {
+            // A helper that is done wakes us; until then nobody else can be heard.
+            let silent = lobby.silent().filter(|_| has_helpers);
+            watched.extend(silent.map(|guest| PollFd::from_borrowed_fd(guest, PollFlags::IN)));
+            let time = self.state().departures.iter().map(|(when, ..)| *when).min();
+            let time = time.map(|when| when.saturating_duration_since(Instant::now()));
+            let tick = if has_helpers { lobby.tick(HELLO_LIMIT) } else { None };
+            let time = time.into_iter().chain(tick).min();
+            let time = time.and_then(|time| Timespec::try_from(time).ok());
+            if poll(&mut watched, time.as_ref()).is_err() {
                 continue;
             }
             let happened: Vec<bool> = watched.iter().map(|place| !place.revents().is_empty()).collect();
@@ -270,7 +309,14 @@ impl Inner {
                 let _ = rustix::io::read(&self.wake, &mut [0; 8]);
             }
             for (listener, _) in listeners.iter().zip(&happened[1..]).filter(|(_, happened)| **happened) {
-                self.admit(listener);
+                while let Ok(socket) = listener.accept() {
+                    lobby.enter(socket);
+                }
+            }
+            while self.state().has_helpers()
+                && let Some(socket) = lobby.next(HELLO_LIMIT)
+            {
+                self.help(socket);
             }
             for (places, (link, group)) in happened[1 + listeners.len()..].chunks_exact(2).zip(&links) {
                 if places.contains(&true) {
@@ -278,46 +324,63 @@ impl Inner {
                     self.attend(link, group, process_ended);
                 }
             }
+            self.see_to_departures();
+        }
+    }
+
+    /// Watches over a link of a group.
+    pub(super) fn watch(self: &Arc<Self>, link: &Arc<Link>, group: &Arc<Group>) {
+        // What came with the last message that was read before is here already, and no poll would tell.
+        self.attend(link, &Arc::downgrade(group), false);
+        if !link.has_ended.load(Ordering::Relaxed) {
+            self.state().links.push((Arc::clone(link), Arc::downgrade(group)));
         }
     }
 
     /// Takes in what a neighbour said, and that it is gone.
-    fn attend(&self, link: &Arc<Link>, group: &Weak<Group>, process_ended: bool) {
-        let (heard, mut has_ended) = match link.channel.receive_ready() {
-            Ok(heard) => (heard, process_ended),
-            Err((heard, _)) => (heard, true),
+    fn attend(self: &Arc<Self>, link: &Arc<Link>, group: &Weak<Group>, process_ended: bool) {
+        let (heard, broken) = match link.channel.receive_ready() {
+            Ok(heard) => (heard, None),
+            Err((heard, broken)) => (heard, Some(broken)),
         };
+        let mut has_ended = process_ended || broken.is_some();
         match group.upgrade() {
             Some(group) => {
                 heard.into_iter().for_each(|message| group.hear(link, message));
-                if has_ended {
-                    group.lose(link);
+                let departed = group.newly_departed();
+                let schedule = |departed: Departed| {
+                    (Instant::now() + departed.pause(), Arc::downgrade(&group), departed)
+                };
+                self.state().departures.extend(departed.into_iter().map(schedule));
+                match broken {
+                    _ if process_ended => group.lose(link, None),
+                    Some(Broken::Forged(what)) => group.lose(link, Some(does_not_check(&what))),
+                    // Whether it is dead takes a moment to find out, and others may have something to say meanwhile.
+                    Some(_) => self.find_out(link, &group),
+                    None => {}
                 }
             }
             None => has_ended = true,
         }
         if has_ended {
+            link.has_ended.store(true, Ordering::Relaxed);
             self.state().links.retain(|(other, _)| !Arc::ptr_eq(link, other));
         }
     }
 
-    /// Lets everybody in who has come, as far as there are helpers.
-    fn admit(self: &Arc<Self>, listener: &Listener) {
-        while self.state().has_helpers()
-            && let Ok(socket) = listener.accept()
-        {
-            self.state().helpers += 1;
-            let inner = Arc::clone(self);
-            let helper = std::thread::Builder::new().name("weft-helper".to_owned());
-            // A thread that cannot be started is one that has come to its end.
-            if helper.spawn(move || inner.hear_out(socket)).is_err() {
-                self.state().helpers -= 1;
-            }
+    /// Has a helper hear somebody who has come.
+    fn help(self: &Arc<Self>, socket: OwnedFd) {
+        self.state().helpers += 1;
+        let inner = Arc::clone(self);
+        let helper = std::thread::Builder::new().name("weft-helper".to_owned());
+        // A thread that cannot be started is one that has come to its end.
+        if helper.spawn(move || inner.hear_out(socket)).is_err() {
+            self.state().helpers -= 1;
         }
     }
 
     /// Hears what somebody wants who has come.
-    fn hear_out(&self, socket: OwnedFd) {
+    fn hear_out(self: &Arc<Self>, socket: OwnedFd) {
         let deadline = Deadline::new(HELLO_LIMIT);
         let heard = Channel::answer(socket, &self.token, &self.name, deadline)
             .and_then(|channel| Ok((channel.receive(deadline)?.0, channel)));
@@ -325,6 +388,14 @@ impl Inner {
         state.helpers -= 1;
         match heard {
             Ok((Message::Introduction(Introduction::Probe), _)) => {}
+            Ok((Message::Introduction(Introduction::Orphan { group, from }), channel)) => {
+                let group = state.groups.iter().filter_map(Weak::upgrade).find(|one| one.id == group);
+                drop(state);
+                if let Some(group) = group {
+                    self.take_in(&group, from, channel);
+                }
+                return;
+            }
             Ok((Message::Introduction(introduction), channel)) => {
                 state.arrivals.push_back((introduction, channel));
             }
@@ -332,7 +403,7 @@ impl Inner {
             Err(Broken::Stranger(refusal)) => {
                 state.note(refusal.to_string());
             }
-            Err(Broken::Strange(what)) => state.note(what),
+            Err(Broken::Strange(what) | Broken::Forged(what)) => state.note(what),
         }
         drop(state);
         self.changed.notify_all();
@@ -346,10 +417,15 @@ impl State {
     }
 
     fn note(&mut self, what: String) {
+        log::trace!(Meet, None, "somebody was turned away: {what}");
         if self.notes.len() < NOTES_MAX && !self.notes.contains(&what) {
             self.notes.push(what);
         }
     }
+}
+
+fn noted(listener: &Arc<Listener>) -> (Noted, Arc<Listener>) {
+    (Noted::new(&**listener), Arc::clone(listener))
 }
 
 fn failed(what: &str, error: &io::Error) -> BootstrapError {

@@ -14,8 +14,8 @@
 //! the order of the table. A plain `RANK` that contradicts the launcher below it is an error, since one of them is left
 //! over from something else. An empty variable is one that is not set.
 //!
-//! Seen with Open MPI 4.1, MPICH 4.0 and Intel MPI 2021.19. What is read of torchrun, Slurm and PMIx launchers without
-//! Open MPI is from their documentation, unverified.
+//! Seen with Open MPI 4.1, MPICH 4.0, Intel MPI 2021.19 and Slurm 22.05 on one machine. What is read of torchrun and of PMIx
+//! launchers without Open MPI is from their documentation, unverified.
 //!
 //! Pure: [`Environment::read`] looks only at the [`Surroundings`] it is given. Deliberately absent: whether two ranks
 //! really are on one host. That is found out when they meet; here it decides only where.

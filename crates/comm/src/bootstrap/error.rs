@@ -120,6 +120,33 @@ pub enum BootstrapError {
         /// Its process.
         pid: u32,
     },
+    /// The connection between two ranks ended, or what it brought was changed on its way; both may live. Look at the network
+    /// between them.
+    #[error("the connection of rank {by} to {} {what}", person(*rank, host, *pid))]
+    Lost {
+        /// The rank at the other end.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// Its process.
+        pid: u32,
+        /// The rank that noticed.
+        by: usize,
+        /// What it noticed.
+        what: String,
+    },
+    /// Ranks waited for each other, and in the end for these, who are stopped or do something else: look there.
+    #[error("{} did not come within {:.1} s, for {purpose}", names.join(" and "), waited.as_secs_f64())]
+    Late {
+        /// Which.
+        ranks: Vec<usize>,
+        /// The same with their hosts and processes.
+        names: Vec<String>,
+        /// What was waited for.
+        purpose: String,
+        /// How long this rank had waited.
+        waited: Duration,
+    },
     /// A rank failed elsewhere, and will not come: look there.
     #[error("rank {rank} has given up: {cause}")]
     GaveUp {
@@ -223,7 +250,7 @@ pub(crate) fn list(ranks: &[usize]) -> String {
 }
 
 /// "rank 2 (host b, pid 4711)", as far as it is known.
-fn person(rank: usize, host: &str, pid: u32) -> String {
+pub(super) fn person(rank: usize, host: &str, pid: u32) -> String {
     match (host, pid) {
         (_, 0) => format!("rank {rank}"),
         ("", pid) => format!("rank {rank} (pid {pid})"),

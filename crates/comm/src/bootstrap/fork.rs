@@ -3,7 +3,7 @@
 //! A rank that forks (a data loader's workers, a shell command) hands its open connections to the child. If the rank dies
 //! then, they stay open as long as the child lives, and ranks on other hosts, who have nothing but the connection to tell by,
 //! would wait for it. So the child lets go of them before it does anything else: [`Kept`] notes every connection between ranks
-//! in a table, and what the C library calls in the child of every fork puts nothing in the place of what is there.
+//! in a table, and every socket at which one listens, and what the C library calls in the child of every fork puts nothing in the place of what is there.
 //!
 //! The table is made of atomics, because the child of a program with threads may take no lock. A number is taken out before
 //! its connection is closed, so that the child never closes what somebody else has opened under it since.
@@ -26,26 +26,38 @@ static HANDLER: Once = Once::new();
 /// A connection of this process alone.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    place: Option<usize>,
+    _noted: Noted,
     socket: OwnedFd,
+}
+
+/// That a socket is of this process alone. To be dropped before the socket is.
+#[derive(Debug)]
+pub(super) struct Noted {
+    place: Option<usize>,
 }
 
 impl Kept {
     pub(crate) fn new(socket: OwnedFd) -> Kept {
+        Kept { _noted: Noted::new(&socket), socket }
+    }
+}
+
+impl Noted {
+    pub(super) fn new(socket: &impl AsFd) -> Noted {
         HANDLER.call_once(|| {
             // SAFETY: the handler is a function of this program, which only makes system calls. If there is no memory to note
             // it, forked processes keep connections, and everything else goes on.
             let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         });
-        let number = socket.as_raw_fd();
+        let number = socket.as_fd().as_raw_fd();
         let is_taken = |place: &AtomicI32| {
             place.compare_exchange(FREE, number, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
-        Kept { place: TABLE.iter().position(is_taken), socket }
+        Noted { place: TABLE.iter().position(is_taken) }
     }
 }
 
-impl Drop for Kept {
+impl Drop for Noted {
     fn drop(&mut self) {
         if let Some(place) = self.place {
             TABLE[place].store(FREE, Ordering::Relaxed);

@@ -19,20 +19,28 @@ use super::error::{Ask, BootstrapError};
 use super::group::Group;
 use super::meeting::await_children;
 use super::message::{Contact, Introduction, Member, Message, News};
+use super::orphans::Fate;
 use super::secret::random_number;
 use super::tree;
+use super::waits::Watch;
+use crate::log;
 
 /// How often the rank that gathers the others looks whether those who have not come are still there.
 const PROBE_PAUSE: Duration = Duration::from_millis(250);
+/// How long ranks that try again wait before they do.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How long anything may take that needs no other rank to call something.
 const STEP_LIMIT: Duration = HELLO_LIMIT;
 
-/// Takes this rank's place in a group of ranks that all know who is in it. `over` tells why it will not come about.
+/// Takes this rank's place in a group of ranks that all know who is in it. `elder` is the group that they are in, and what they
+/// are called there; `over` tells why it will not come about.
 pub(super) fn found(
     endpoint: &Endpoint,
     id: u64,
     rank: u32,
     contacts: Vec<Contact>,
+    elder: (&Arc<Group>, &[u32]),
     deadline: Deadline,
     mut over: impl FnMut() -> Result<(), BootstrapError>,
 ) -> Result<Arc<Group>, BootstrapError> {
@@ -45,16 +53,22 @@ pub(super) fn found(
             let contact = &contacts[parent as usize];
             let link = Introduction::Link { group: id, from: rank };
             let dialed = endpoint.dial(contact, &link, deadline.or_within(STEP_LIMIT));
-            let channel = dialed.map_err(|_| died(parent, contact))?;
+            let channel = dialed.map_err(|broken| match broken {
+                Broken::Refused => died(parent, contact),
+                Broken::Ended if endpoint.inquire(contact) == Fate::Dead => died(parent, contact),
+                broken => broken.of((parent as usize, contact.pid), rank as usize, &ask.purpose, deadline),
+            })?;
             Some(endpoint.link(parent, channel))
         }
     };
     // One that died before it came is noticed by nobody but who waits for it.
     let mut probed = Instant::now();
     let mut children = Vec::new();
+    let mut watch = Watch::new(elder.0, PURPOSE);
     for child in tree::children(&parents, rank) {
         let there = || {
             over()?;
+            watch.look(&[elder.1[child as usize]]);
             if probed.elapsed() >= PROBE_PAUSE {
                 probed = Instant::now();
                 let contact = &contacts[child as usize];
@@ -73,12 +87,17 @@ pub(super) fn found(
             return Err(error);
         }
     }
+    watch.over();
     let group = Group::new(id, rank, parent, children);
+    group.set_elder(Some((Arc::downgrade(elder.0), elder.1.to_vec())));
     let members = contacts.into_iter().zip(hosts).map(|(contact, host)| Member { contact, host }).collect();
     let _ = group.members.set(members);
     endpoint.watch(&group);
     match group.sweep(0, &ask, Vec::new(), deadline, None) {
-        Ok(_) => Ok(group),
+        Ok(_) => {
+            group.set_elder(None);
+            Ok(group)
+        }
         Err(error) => {
             group.fail(super::NO_MEMORY, rank, &error);
             endpoint.unwatch(&group);
@@ -87,167 +106,311 @@ pub(super) fn found(
     }
 }
 
-const PURPOSE: &str = "a group of ranks that know each other";
+const PURPOSE: &str = "a new group";
 
-fn died(rank: u32, contact: &Contact) -> BootstrapError {
+pub(super) fn died(rank: u32, contact: &Contact) -> BootstrapError {
     BootstrapError::Died { rank: rank as usize, host: contact.host.to_string(), pid: contact.pid }
+}
+
+/// What groups have in common that came out of one by shrinking: the number of the first, and the number that each of their
+/// ranks had there. However often ranks shrink, and whichever of the groups on the way they have heard of, they look for
+/// each other under these numbers, so nobody is left behind who missed one.
+#[derive(Debug, Clone)]
+pub(super) struct Lineage {
+    pub(super) id: u64,
+    pub(super) numbers: Vec<u32>,
+}
+
+impl Lineage {
+    /// Of a group that came out of no other.
+    pub(super) fn new(id: u64, size: usize) -> Lineage {
+        Lineage { id, numbers: (0..size as u32).collect() }
+    }
+
+    /// Of some of the ranks, by the numbers they have now.
+    pub(super) fn of(&self, ranks: &[u32]) -> Lineage {
+        Lineage { id: self.id, numbers: ranks.iter().map(|&rank| self.numbers[rank as usize]).collect() }
+    }
+
+    /// The rank that has this number.
+    fn rank(&self, number: u32) -> Option<u32> {
+        Some(self.numbers.iter().position(|other| *other == number)? as u32)
+    }
 }
 
 /// What is left of a group: a new one, and the old rank of each of its ranks.
 pub(super) fn shrink(
-    old: &Group,
+    old: &Arc<Group>,
     endpoint: &Endpoint,
+    lineage: &Lineage,
     limit: Duration,
 ) -> Result<(Arc<Group>, Vec<u32>), BootstrapError> {
     let members = old.members.get().map_or(&[][..], Vec::as_slice);
     let deadline = Deadline::new(limit);
-    let mut dead: BTreeSet<u32> = BTreeSet::new();
-    // Each round but the last finds somebody dead.
-    for _ in 0..2 * members.len() {
-        dead.extend(old.dead());
-        let leader = (0..members.len() as u32).find(|rank| !dead.contains(rank)).unwrap_or(old.rank);
+    let shrinking = Shrinking { old, members, endpoint, lineage, deadline };
+    let mut out = Out::default();
+    let mut pause = PAUSE_MIN;
+    loop {
+        shrinking.note(&mut out);
+        let leader = (0..members.len() as u32).find(|rank| !out.ranks.contains(rank)).unwrap_or(old.rank);
         let gathered = match leader == old.rank {
-            true => gather(old, endpoint, &mut dead, deadline)?,
-            false => follow(old, endpoint, leader, &mut dead, deadline)?,
+            true => shrinking.gather(&mut out)?,
+            false => shrinking.follow(leader, &mut out)?,
         };
         if let Some(gathered) = gathered {
             return Ok(gathered);
         }
-        if deadline.left().is_none() {
-            break;
-        }
+        let Some(left) = deadline.left() else { break };
+        // Those who are left may not have noticed yet what this rank has.
+        std::thread::sleep(pause.min(left));
+        pause = (2 * pause).min(PAUSE_MAX);
     }
-    let ranks = (0..members.len()).filter(|rank| !dead.contains(&(*rank as u32))).collect();
-    Err(BootstrapError::Missing { ranks, purpose: "what is left of a group".to_owned(), limit })
+    let ranks = (0..members.len()).filter(|rank| !out.ranks.contains(&(*rank as u32))).collect();
+    Err(BootstrapError::Missing { ranks, purpose: SHRINKING.to_owned(), limit })
 }
+
+const SHRINKING: &str = "what is left of a group";
 
 /// A group and its ranks' old numbers, or nothing if it is worth another try.
 type Gathered = Option<(Arc<Group>, Vec<u32>)>;
 
-/// The rank that all come to.
-fn gather(
-    old: &Group,
-    endpoint: &Endpoint,
-    dead: &mut BTreeSet<u32>,
+/// Who is out, as far as one rank knows.
+#[derive(Default)]
+struct Out {
+    ranks: BTreeSet<u32>,
+    /// Those whose connection has ended and who are there all the same: they gave a group up that did not come about.
+    there: BTreeSet<u32>,
+    /// Pairs that did not reach each other once, which may have been such a group. Of one that does not do so again the later is out.
+    apart: BTreeSet<(Option<u32>, Option<u32>)>,
+}
+
+struct Shrinking<'a> {
+    old: &'a Arc<Group>,
+    members: &'a [Member],
+    endpoint: &'a Endpoint,
+    lineage: &'a Lineage,
     deadline: Deadline,
-) -> Result<Gathered, BootstrapError> {
-    let members = old.members.get().map_or(&[][..], Vec::as_slice);
-    let mut come: Vec<(u32, Channel)> = Vec::new();
-    loop {
-        come.retain(|(_, channel)| !channel.has_ended());
-        dead.extend(old.dead());
-        let awaited = |rank: &u32| {
-            *rank != old.rank && !dead.contains(rank) && come.iter().all(|(other, _)| other != rank)
-        };
-        let missing: Vec<u32> = (0..members.len() as u32).filter(awaited).collect();
-        // Those who have not come in time are out.
-        if missing.is_empty() || deadline.left().is_none() {
-            break;
-        }
-        let survivor = |introduction: &Introduction| match introduction {
-            Introduction::Survivor { group, from, dead } if *group == old.id => Some((*from, dead.clone())),
-            _ => None,
-        };
-        let arrived = endpoint.expect(deadline.or_within(PROBE_PAUSE), survivor, || Ok(()))?;
-        match arrived {
-            Some(((from, known), channel)) => {
-                dead.extend(known);
-                come.retain(|(other, _)| *other != from);
-                come.push((from, channel));
+}
+
+impl Shrinking<'_> {
+    /// Takes in what the old group knows of its ranks.
+    fn note(&self, out: &mut Out) {
+        out.ranks.extend(self.old.dead());
+        for rank in self.old.cut_off() {
+            if !out.ranks.contains(&rank) && !out.there.contains(&rank) {
+                let deadline = Deadline::new(PROBE_PAUSE);
+                let contact = &self.members[rank as usize].contact;
+                let is_there = self.endpoint.dial(contact, &Introduction::Probe, deadline).is_ok();
+                let among = if is_there { &mut out.there } else { &mut out.ranks };
+                among.insert(rank);
             }
-            None => dead.extend(
-                missing.into_iter().filter(|rank| is_gone(endpoint, &members[*rank as usize].contact)),
-            ),
         }
     }
-    come.sort_unstable_by_key(|(rank, _)| *rank);
-    let ranks: Vec<u32> = std::iter::once(old.rank).chain(come.iter().map(|(rank, _)| *rank)).collect();
-    let id = random_number()?;
-    for (place, (_, channel)) in (1..).zip(&come) {
-        let together = Message::Together { group: id, rank: place, ranks: ranks.clone() };
-        let _ = channel.send(&together, None, Deadline::new(STEP_LIMIT));
-    }
-    let contacts: Vec<Contact> = ranks.iter().map(|&rank| members[rank as usize].contact.clone()).collect();
-    let all_are_there = || match come.iter().position(|(_, channel)| channel.has_ended()) {
-        Some(place) => Err(died(place as u32 + 1, &contacts[place + 1])),
-        None => Ok(()),
-    };
-    let limit = deadline.or_within(STEP_LIMIT).later(STEP_LIMIT);
-    match found(endpoint, id, 0, contacts.clone(), limit, all_are_there) {
-        Ok(group) => Ok(Some((group, ranks))),
-        Err(error) => {
-            let news = News::Failed { rank: 0, reason: super::NO_MEMORY, culprit: 0, error: error.clone() };
-            for (_, channel) in &come {
-                let _ = channel.send(&Message::News(news.clone()), None, Deadline::new(STEP_LIMIT));
+
+    /// The rank that all come to.
+    fn gather(&self, out: &mut Out) -> Result<Gathered, BootstrapError> {
+        let Shrinking { old, members, endpoint, lineage, deadline } = *self;
+        let mut come: Vec<(u32, Channel)> = Vec::new();
+        let mut watch = Watch::new(old, SHRINKING);
+        loop {
+            come.retain(|(_, channel)| !channel.has_ended());
+            self.note(out);
+            // Whoever has come is there, whatever was said of it.
+            let awaited = |rank: &u32| {
+                *rank != old.rank && !out.ranks.contains(rank) && come.iter().all(|(other, _)| other != rank)
+            };
+            let missing: Vec<u32> = (0..members.len() as u32).filter(awaited).collect();
+            // Those who have not come in time are out.
+            if missing.is_empty() || deadline.left().is_none() {
+                break;
             }
-            dead.extend(casualty(&error, &ranks));
-            Ok(None)
+            watch.look(&missing);
+            let survivor = |introduction: &Introduction| match introduction {
+                Introduction::Survivor { group, from, dead } if *group == lineage.id => {
+                    // Whoever was left out before stays out.
+                    Some((lineage.rank(*from)?, dead.clone()))
+                }
+                _ => None,
+            };
+            let arrived = endpoint.expect(deadline.or_within(PROBE_PAUSE), survivor, || Ok(()))?;
+            match arrived {
+                Some(((from, known), channel)) => {
+                    let known: Vec<u32> =
+                        known.into_iter().filter_map(|number| lineage.rank(number)).collect();
+                    log::info!(
+                        Meet,
+                        old.rank as usize,
+                        "rank {from} shrinks too, and knows of the end of ranks {known:?}"
+                    );
+                    out.ranks.extend(known);
+                    come.retain(|(other, _)| *other != from);
+                    come.push((from, channel));
+                }
+                None => out.ranks.extend(
+                    missing.into_iter().filter(|rank| is_gone(endpoint, &members[*rank as usize].contact)),
+                ),
+            }
+        }
+        watch.over();
+        come.sort_unstable_by_key(|(rank, _)| *rank);
+        let ranks: Vec<u32> = std::iter::once(old.rank).chain(come.iter().map(|(rank, _)| *rank)).collect();
+        let id = random_number()?;
+        let numbers = lineage.of(&ranks).numbers;
+        for (place, (_, channel)) in (1..).zip(&come) {
+            let together = Message::Together { group: id, rank: place, ranks: numbers.clone() };
+            let _ = channel.send(&together, None, Deadline::new(STEP_LIMIT));
+        }
+        let contacts: Vec<Contact> =
+            ranks.iter().map(|&rank| members[rank as usize].contact.clone()).collect();
+        // Whoever cannot go on says so, and comes again; whoever says nothing and is gone is dead.
+        let all_are_there = || {
+            for (place, (_, channel)) in (1..).zip(&come) {
+                match channel.receive_ready() {
+                    Ok(heard) if heard.is_empty() => {}
+                    Err((heard, _)) if heard.is_empty() => {
+                        let contact = &contacts[place as usize];
+                        return Err(match endpoint.inquire(contact) {
+                            Fate::Dead => died(place, contact),
+                            Fate::Lost => gave_up(place),
+                        });
+                    }
+                    Ok(mut heard) | Err((mut heard, _)) => {
+                        return Err(match heard.pop() {
+                            Some((Message::News(News::Failed { error, .. }), _)) => error,
+                            _ => gave_up(place),
+                        });
+                    }
+                }
+            }
+            Ok(())
+        };
+        let limit = deadline.or_within(STEP_LIMIT).later(STEP_LIMIT);
+        match found(endpoint, id, 0, contacts.clone(), (old, &ranks), limit, all_are_there) {
+            Ok(group) => Ok(Some((group, ranks))),
+            Err(error) => {
+                log::info!(
+                    Meet,
+                    old.rank as usize,
+                    "ranks {ranks:?} do not come together, and try again: {error}"
+                );
+                come.iter().for_each(|(_, channel)| tell(channel, 0, &error));
+                // Only what this rank finds decides who is in.
+                let at = |place: usize| ranks.get(place).copied();
+                let places = casualties(&error, |(one, other)| !out.apart.insert((at(one), at(other))));
+                out.ranks.extend(places.into_iter().filter_map(at));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Any other.
+    fn follow(&self, leader: u32, out: &mut Out) -> Result<Gathered, BootstrapError> {
+        let Shrinking { old, members, endpoint, lineage, deadline } = *self;
+        let number = |rank: u32| lineage.numbers[rank as usize];
+        let survivor = Introduction::Survivor {
+            group: lineage.id,
+            from: number(old.rank),
+            dead: old.state().dead.iter().map(|&rank| number(rank)).collect(),
+        };
+        let contact = &members[leader as usize].contact;
+        // It answers when it has heard from all, or when the deadline it has is over.
+        let late = deadline.later(STEP_LIMIT);
+        let channel = match endpoint.dial(contact, &survivor, deadline.or_within(STEP_LIMIT)) {
+            Ok(channel) => channel,
+            // One that is stopped is not passed over: the others may be waiting there already.
+            Err(Broken::Late) if deadline.left().is_some() => return Ok(None),
+            Err(broken) => {
+                log::info!(
+                    Meet,
+                    old.rank as usize,
+                    "rank {leader} cannot be reached ({broken:?}): others go on without it"
+                );
+                out.ranks.insert(leader);
+                return Ok(None);
+            }
+        };
+        let mut watch = Watch::new(old, SHRINKING);
+        let received = loop {
+            match channel.receive(late.or_within(PROBE_PAUSE)) {
+                Err(Broken::Late) if late.left().is_some() => watch.look(&[leader]),
+                received => break received,
+            }
+        };
+        watch.over();
+        let (id, rank, numbers) = match received {
+            Ok((Message::Together { group, rank, ranks }, _)) => (group, rank, ranks),
+            Ok((Message::News(_), _)) => return Ok(None),
+            Ok((other, _)) => return Err(other.unexpected(leader as usize)),
+            Err(Broken::Late) => {
+                let (purpose, limit) = (SHRINKING.to_owned(), deadline.limit());
+                let rank = leader as usize;
+                return Err(BootstrapError::NoAnswer { rank, pid: contact.pid, purpose, limit });
+            }
+            Err(_) => {
+                // It may have begun again.
+                if endpoint.inquire(contact) == Fate::Dead {
+                    log::info!(Meet, old.rank as usize, "rank {leader} died while it gathered the others");
+                    out.ranks.insert(leader);
+                }
+                return Ok(None);
+            }
+        };
+        let ranks: Option<Vec<u32>> = numbers.iter().map(|number| lineage.rank(*number)).collect();
+        let Some(ranks) = ranks.filter(|ranks| ranks.get(rank as usize) == Some(&old.rank)) else {
+            let what = format!("it told of ranks {numbers:?}");
+            return Err(BootstrapError::Protocol { rank: leader as usize, what });
+        };
+        let contacts = ranks.iter().map(|&rank| members[rank as usize].contact.clone()).collect();
+        let over = || match channel.receive_ready() {
+            Ok(heard) if heard.is_empty() => Ok(()),
+            Err((heard, _)) if heard.is_empty() && endpoint.inquire(contact) == Fate::Dead => {
+                Err(died(0, contact))
+            }
+            // One that says so and then goes is no casualty.
+            Ok(_) | Err(_) => Err(gave_up(0)),
+        };
+        let limit = Deadline::new(STEP_LIMIT).later(STEP_LIMIT);
+        match found(endpoint, id, rank, contacts, (old, &ranks), limit, over) {
+            Ok(group) => Ok(Some((group, ranks))),
+            Err(error) => {
+                log::info!(
+                    Meet,
+                    old.rank as usize,
+                    "ranks {ranks:?} do not come together, and try again: {error}"
+                );
+                tell(&channel, rank, &error);
+                if let BootstrapError::Died { rank: place, .. } = &error {
+                    out.ranks.extend(ranks.get(*place));
+                }
+                Ok(None)
+            }
         }
     }
 }
 
-/// Any other.
-fn follow(
-    old: &Group,
-    endpoint: &Endpoint,
-    leader: u32,
-    dead: &mut BTreeSet<u32>,
-    deadline: Deadline,
-) -> Result<Gathered, BootstrapError> {
-    let members = old.members.get().map_or(&[][..], Vec::as_slice);
-    let survivor =
-        Introduction::Survivor { group: old.id, from: old.rank, dead: dead.iter().copied().collect() };
-    let contact = &members[leader as usize].contact;
-    // It answers when it has heard from all, or when the deadline it has is over.
-    let late = deadline.later(STEP_LIMIT);
-    let channel = match endpoint.dial(contact, &survivor, deadline.or_within(STEP_LIMIT)) {
-        Ok(channel) => channel,
-        Err(_) => {
-            dead.insert(leader);
-            return Ok(None);
-        }
-    };
-    let (id, rank, ranks) = match channel.receive(late) {
-        Ok((Message::Together { group, rank, ranks }, _)) => (group, rank, ranks),
-        Ok((Message::News(_), _)) => return Ok(None),
-        Ok((other, _)) => return Err(other.unexpected(leader as usize)),
-        Err(Broken::Late) => {
-            let (purpose, limit) = ("what is left of a group".to_owned(), deadline.limit());
-            let rank = leader as usize;
-            return Err(BootstrapError::NoAnswer { rank, pid: contact.pid, purpose, limit });
-        }
-        Err(_) => {
-            dead.insert(leader);
-            return Ok(None);
-        }
-    };
-    let known = |rank: &u32| members.get(*rank as usize).map(|member| member.contact.clone());
-    let contacts: Option<Vec<Contact>> = ranks.iter().map(known).collect();
-    let Some(contacts) = contacts.filter(|contacts| (rank as usize) < contacts.len()) else {
-        let what = format!("it told of ranks {ranks:?}");
-        return Err(BootstrapError::Protocol { rank: leader as usize, what });
-    };
-    let over = || match channel.receive_ready() {
-        Ok(heard) if heard.is_empty() => Ok(()),
-        // One that says so and then goes is no casualty.
-        Err((heard, _)) if heard.is_empty() => Err(died(0, contact)),
-        Ok(_) | Err(_) => Err(BootstrapError::GaveUp { rank: 0, cause: "somebody died".to_owned() }),
-    };
-    let limit = Deadline::new(STEP_LIMIT).later(STEP_LIMIT);
-    match found(endpoint, id, rank, contacts, limit, over) {
-        Ok(group) => Ok(Some((group, ranks))),
-        Err(error) => {
-            dead.extend(casualty(&error, &ranks));
-            Ok(None)
-        }
-    }
+/// Says why it did not come about this time.
+fn tell(channel: &Channel, rank: u32, error: &BootstrapError) {
+    let news = News::Failed { rank, reason: super::NO_MEMORY, culprit: rank, error: error.clone() };
+    let _ = channel.send(&Message::News(news), None, Deadline::new(STEP_LIMIT));
 }
 
-/// Who died, by its old number, if that is what went wrong.
-fn casualty(error: &BootstrapError, ranks: &[u32]) -> Option<u32> {
+fn gave_up(rank: u32) -> BootstrapError {
+    BootstrapError::GaveUp { rank: rank as usize, cause: "somebody died".to_owned() }
+}
+
+/// Who is out, if that is what went wrong, by its place in the new group: the dead, those who did not come in time, and of two
+/// who cannot reach each other, again, the later one.
+fn casualties(error: &BootstrapError, mut again: impl FnMut((usize, usize)) -> bool) -> Vec<usize> {
     match error {
-        BootstrapError::Died { rank, .. } => ranks.get(*rank).copied(),
-        _ => None,
+        BootstrapError::Died { rank, .. } => vec![*rank],
+        &BootstrapError::Lost { rank, by, .. } => {
+            let (one, other) = (rank.min(by), rank.max(by));
+            if again((one, other)) { vec![other] } else { Vec::new() }
+        }
+        BootstrapError::Missing { ranks, .. } | BootstrapError::Late { ranks, .. } => {
+            ranks.iter().copied().filter(|place| *place > 0).collect()
+        }
+        _ => Vec::new(),
     }
 }
 

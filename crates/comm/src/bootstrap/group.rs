@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use super::channel::{Broken, Channel, Received};
@@ -18,9 +18,13 @@ use super::deadline::Deadline;
 use super::error::{Ask, BootstrapError};
 use super::message::{Member, Message, News};
 use super::tree;
+use super::waits::{WARN_AFTER, Waits, Watch};
+use crate::failure::Reason;
 
 /// How long news may take to leave: to a neighbour that does not read, it does not.
 const TELL_LIMIT: Duration = Duration::from_secs(1);
+/// How long it takes at most to find out what became of a rank whose connection has ended.
+const FINDING_LIMIT: Duration = Duration::from_secs(2);
 /// How often a rank that waits looks whether it has something to say about that, and after how long first.
 const TICK: Duration = Duration::from_millis(100);
 /// What ranks further from the root wait longer for its verdict, per generation: it knows better who is missing.
@@ -53,40 +57,53 @@ pub(super) struct Group {
     pub(super) members: OnceLock<Vec<Member>>,
     pub(super) parent: Option<Arc<Link>>,
     pub(super) children: Vec<Arc<Link>>,
+    /// Links that have come instead of those to ranks that left (`orphans.rs`). They carry news only.
+    pub(super) later: Mutex<Vec<Arc<Link>>>,
     state: Mutex<State>,
     changed: Condvar,
     alarm: Mutex<Option<Alarm>>,
     /// Held while something is taken in and told on: what a rank says last must not overtake what it heard before.
-    telling: Mutex<()>,
+    pub(super) telling: Mutex<()>,
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     inbox: BTreeMap<u32, VecDeque<Received>>,
     /// Whom a child waits for, and in which sweep.
     waiting: BTreeMap<u32, (u32, Vec<u32>)>,
-    /// What has been told on, by kind and rank, and the number of the last of its kind.
-    told: BTreeMap<(u8, u32), u32>,
-    left: BTreeSet<u32>,
-    dead: BTreeSet<u32>,
+    /// What has been told on, by kind, the rank it is about and the rank that says so.
+    told: BTreeSet<(u8, u32, u32)>,
+    pub(super) left: BTreeSet<u32>,
+    pub(super) dead: BTreeSet<u32>,
+    /// Ranks to whom somebody has lost the connection, and who.
+    lost: BTreeSet<(u32, u32)>,
+    /// Who has left since the steward last asked.
+    pub(super) departed: Vec<u32>,
+    /// Whom this rank's news goes up to.
+    pub(super) up: Option<u32>,
     /// Calls of each rank that have been told on, the last ones.
     calls: BTreeMap<u32, VecDeque<u32>>,
-    /// Who has said that it waits, and who its neighbours are.
-    waits: BTreeMap<u32, Vec<u32>>,
-    /// What an alarm should know that is set later.
-    grave: Vec<News>,
+    pub(super) waits: Waits,
+    warn_after: Option<Duration>,
+    pub(super) elder: Option<(Weak<Group>, Vec<u32>)>,
+    /// What an alarm should know that is set later, and whoever is linked later.
+    pub(super) grave: Vec<News>,
     verdict: Option<BootstrapError>,
+    /// Whether that is that somebody waited for too long, and who it was.
+    late: Option<u32>,
 }
 
 impl Group {
     pub(super) fn new(id: u64, rank: u32, parent: Option<Arc<Link>>, children: Vec<Arc<Link>>) -> Arc<Group> {
+        let state = State { up: parent.as_ref().map(|link| link.rank), ..State::default() };
         Arc::new(Group {
             id,
             rank,
             members: OnceLock::new(),
             parent,
             children,
-            state: Mutex::default(),
+            later: Mutex::default(),
+            state: Mutex::new(state),
             changed: Condvar::new(),
             alarm: Mutex::new(None),
             telling: Mutex::new(()),
@@ -101,8 +118,9 @@ impl Group {
         group
     }
 
-    pub(super) fn links(&self) -> impl Iterator<Item = &Arc<Link>> {
-        self.parent.iter().chain(&self.children)
+    pub(super) fn links(&self) -> Vec<Arc<Link>> {
+        let later = self.later.lock().unwrap_or_else(PoisonError::into_inner);
+        self.parent.iter().chain(&self.children).chain(&*later).cloned().collect()
     }
 
     /// What to do with news from now on. Of that of before it is told what still matters.
@@ -116,8 +134,32 @@ impl Group {
     }
 
     /// Who is known to be dead.
-    pub(super) fn dead(&self) -> Vec<u32> {
-        self.state().dead.iter().copied().collect()
+    pub(super) fn dead(&self) -> BTreeSet<u32> {
+        self.state().dead.iter().copied().filter(|rank| *rank != self.rank).collect()
+    }
+
+    /// Whose connection has ended though it may live: this rank's own, and those of other hosts to ranks of this one.
+    pub(super) fn cut_off(&self) -> BTreeSet<u32> {
+        let host = |rank: u32| self.members.get().and_then(|all| Some(all.get(rank as usize)?.host));
+        let is_cut_off = |&&(rank, by): &&(u32, u32)| {
+            let here = host(self.rank);
+            rank != self.rank && (by == self.rank || host(by) == here && host(rank) != here)
+        };
+        self.state().lost.iter().filter(is_cut_off).map(|(rank, _)| *rank).collect()
+    }
+
+    /// After how long people are told of a wait.
+    pub(super) fn warn_after(&self) -> Duration {
+        self.state().warn_after.unwrap_or(WARN_AFTER)
+    }
+
+    pub(super) fn set_warn_after(&self, warn_after: Duration) {
+        self.state().warn_after = Some(warn_after);
+    }
+
+    /// Who waited for too long, if that is what went wrong first.
+    pub(super) fn failed_late(&self) -> Option<u32> {
+        self.state().late
     }
 
     /// What went wrong first, if anything has.
@@ -137,11 +179,13 @@ impl Group {
         self.changed.notify_all();
     }
 
-    /// A neighbour's connection or process has ended. Called by the steward.
-    pub(super) fn lose(&self, link: &Link) {
+    /// A neighbour's process has ended, or its connection is of no more use, and why. Called by the steward.
+    pub(super) fn lose(&self, link: &Link, lost: Option<String>) {
         link.has_ended.store(true, Ordering::Relaxed);
         if !self.state().left.contains(&link.rank) {
-            self.learn(News::Died { rank: link.rank }, Some(link.rank));
+            let (rank, by) = (link.rank, self.rank);
+            let news = lost.map_or(News::Died { rank }, |what| News::Lost { rank, by, what });
+            self.learn(news, Some(link.rank));
         }
     }
 
@@ -161,16 +205,22 @@ impl Group {
                 let died = self.died(*rank);
                 state.verdict.get_or_insert(died);
             }
+            News::Lost { rank, by, what } => {
+                state.lost.insert((*rank, *by));
+                let lost = self.lost(*rank, *by, what.clone());
+                state.verdict.get_or_insert(lost);
+            }
             News::Left { rank, .. } => {
                 state.left.insert(*rank);
+                state.departed.push(*rank);
             }
-            News::Failed { error, .. } => {
+            News::Failed { rank, reason, error, .. } => {
+                if state.verdict.is_none() && *reason == Reason::Deadline as u32 {
+                    state.late = Some(*rank);
+                }
                 state.verdict.get_or_insert(error.clone());
             }
-            News::Waits { rank, neighbours } => {
-                state.waits.insert(*rank, neighbours.clone());
-            }
-            News::Calls { .. } => {}
+            News::Calls { .. } | News::Waits { .. } => {}
         }
         drop(state);
         self.changed.notify_all();
@@ -179,7 +229,11 @@ impl Group {
         drop(alarm);
         self.tell(&news, from);
         drop(telling);
-        if let Some(answer) = answer {
+        let also = match news {
+            News::Waits { rank, .. } if rank != self.rank => self.answer_waits(),
+            _ => None,
+        };
+        for answer in answer.into_iter().chain(also) {
             self.learn(answer, None);
         }
     }
@@ -187,7 +241,7 @@ impl Group {
     fn tell(&self, news: &News, except: Option<u32>) {
         let message = Message::News(news.clone());
         let wants = |link: &&Arc<Link>| Some(link.rank) != except && !link.has_ended.load(Ordering::Relaxed);
-        for link in self.links().filter(wants) {
+        for link in self.links().iter().filter(wants) {
             let _ = link.channel.send(&message, None, Deadline::new(TELL_LIMIT));
         }
     }
@@ -206,21 +260,6 @@ impl Group {
             state = self.wait(state, patience);
         }
         state.verdict.clone()
-    }
-
-    /// Says that this rank waits, and listens until all say so or it has been patient enough. Who does not, among the
-    /// neighbours of those who do: whoever is behind one of these could not be heard.
-    pub(super) fn silent(&self, patience: Deadline) -> Vec<u32> {
-        let neighbours = self.links().map(|link| link.rank).collect();
-        self.learn(News::Waits { rank: self.rank, neighbours }, None);
-        let mut state = self.state();
-        loop {
-            let silent = state.silent(self.rank);
-            if silent.is_empty() || patience.left().is_none() {
-                return silent;
-            }
-            state = self.wait(state, patience);
-        }
     }
 
     /// All ranks say something and hear what all said, by rank. With `hand_out`, all ranks of a host get the descriptor that
@@ -268,6 +307,7 @@ impl Group {
         deadline: Deadline,
     ) -> Result<(), BootstrapError> {
         let mut reported = Vec::new();
+        let mut watch = Watch::new(self, &ask.purpose);
         let mut state = self.state();
         loop {
             let silent: Vec<u32> =
@@ -275,14 +315,16 @@ impl Group {
             if silent.is_empty() {
                 break;
             }
-            state.check(self, &silent, ask)?;
             let missing = state.missing(number, &silent);
-            if deadline.left().is_none() {
+            let late = || Err(self.missing(&missing, ask, deadline));
+            let over = state.check(self, &silent, ask);
+            if let Err(error) = over.and_then(|()| deadline.left().map_or_else(late, |_| Ok(()))) {
                 drop(state);
-                return Err(self.missing(&missing, ask, deadline));
+                watch.note(&missing);
+                return Err(error);
             }
             if deadline.waited() >= TICK && missing != reported {
-                reported = missing;
+                reported.clone_from(&missing);
                 if let Some(parent) = &self.parent {
                     let waiting = Message::Waiting { number, ranks: reported.clone() };
                     drop(state);
@@ -291,11 +333,18 @@ impl Group {
                     continue;
                 }
             }
+            if watch.is_due() {
+                drop(state);
+                watch.look(&missing);
+                state = self.state();
+                continue;
+            }
             state = self.wait(state, deadline);
         }
         let heard: Vec<Received> =
             self.children.iter().filter_map(|child| state.inbox.get_mut(&child.rank)?.pop_front()).collect();
         drop(state);
+        watch.over();
         for (child, (message, _)) in self.children.iter().zip(heard) {
             match message {
                 Message::Up { number: theirs, ask: other, said: more } if theirs == number => {
@@ -319,21 +368,35 @@ impl Group {
         deadline: Deadline,
     ) -> Result<(Said, Option<OwnedFd>), BootstrapError> {
         let late = deadline.later(VERDICT_LIMIT * (1 + self.generation()));
+        let mut watch = Watch::new(self, &ask.purpose);
         let mut state = self.state();
         loop {
             if let Some((message, descriptor)) =
                 state.inbox.get_mut(&parent.rank).and_then(VecDeque::pop_front)
             {
+                drop(state);
+                watch.over();
                 return match message {
                     Message::Down { number: theirs, said } if theirs == number => Ok((said, descriptor)),
                     other => Err(other.unexpected(parent.rank as usize)),
                 };
             }
-            state.check(self, &[parent.rank], ask)?;
-            if late.left().is_none() {
+            let too_late = || {
                 let (rank, limit) = (parent.rank as usize, deadline.limit());
                 let (pid, purpose) = (self.pid(parent.rank), ask.purpose.clone());
-                return Err(BootstrapError::NoAnswer { rank, pid, purpose, limit });
+                Err(BootstrapError::NoAnswer { rank, pid, purpose, limit })
+            };
+            let over = state.check(self, &[parent.rank], ask);
+            if let Err(error) = over.and_then(|()| late.left().map_or_else(too_late, |_| Ok(()))) {
+                drop(state);
+                watch.note(&[parent.rank]);
+                return Err(error);
+            }
+            if watch.is_due() {
+                drop(state);
+                watch.look(&[parent.rank]);
+                state = self.state();
+                continue;
             }
             state = self.wait(state, late);
         }
@@ -381,13 +444,28 @@ impl Group {
         let descriptor = descriptor.map(AsFd::as_fd);
         let late = deadline.later(VERDICT_LIMIT);
         link.channel.send(message, descriptor, late).map_err(|broken| {
-            // Why it is gone may be known already. One that is gone without a word is dead.
-            let has_left = self.state().left.contains(&link.rank);
-            self.verdict().unwrap_or_else(|| match broken {
-                Broken::Ended if !has_left => self.died(link.rank),
-                broken => broken.of(link.rank as usize, self.pid(link.rank), &ask.purpose, deadline),
+            // Why it is gone is found out soon, if it is not known already.
+            self.found_out(link.rank, ask).unwrap_or_else(|| match broken {
+                Broken::Ended => self.died(link.rank),
+                broken => {
+                    let (peer, by) = ((link.rank as usize, self.pid(link.rank)), self.rank as usize);
+                    broken.of(peer, by, &ask.purpose, deadline)
+                }
             })
         })
+    }
+
+    /// What became of a rank that cannot be told anything, as the steward finds out.
+    fn found_out(&self, rank: u32, ask: &Ask) -> Option<BootstrapError> {
+        let patience = Deadline::new(FINDING_LIMIT);
+        let mut state = self.state();
+        loop {
+            if let Err(error) = state.check(self, &[rank], ask) {
+                return Some(error);
+            }
+            patience.left()?;
+            state = self.wait(state, patience);
+        }
     }
 
     fn missing(&self, ranks: &[u32], ask: &Ask, deadline: Deadline) -> BootstrapError {
@@ -399,6 +477,12 @@ impl Group {
         let host = self.members.get().and_then(|members| members.get(rank as usize));
         let host = host.map_or(String::new(), |member| member.contact.host.to_string());
         BootstrapError::Died { rank: rank as usize, host, pid: self.pid(rank) }
+    }
+
+    fn lost(&self, rank: u32, by: u32, what: String) -> BootstrapError {
+        let host = self.members.get().and_then(|members| members.get(rank as usize));
+        let host = host.map_or(String::new(), |member| member.contact.host.to_string());
+        BootstrapError::Lost { rank: rank as usize, host, pid: self.pid(rank), by: by as usize, what }
     }
 
     /// The number of a rank's process, as it calls itself; 0 if that is not known yet.
@@ -418,11 +502,11 @@ impl Group {
         std::iter::successors(Some(self.rank), above).count() as u32 - 1
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>, deadline: Deadline) -> MutexGuard<'a, State> {
+    pub(super) fn wait<'a>(&self, state: MutexGuard<'a, State>, deadline: Deadline) -> MutexGuard<'a, State> {
         let time = deadline.left().unwrap_or_default().min(TICK);
         self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
     }
@@ -438,14 +522,21 @@ pub(super) struct HandOut<'a> {
 
 impl State {
     fn is_new(&mut self, news: &News) -> bool {
-        let (kind, rank, number) = match *news {
-            News::Died { rank } => (0, rank, 0),
-            News::Left { rank, .. } => (1, rank, 0),
-            News::Failed { rank, .. } => (2, rank, 0),
-            News::Calls { rank, number, .. } => return self.is_new_call(rank, number),
-            News::Waits { rank, .. } => (3, rank, 0),
-        };
-        self.told.insert((kind, rank), number) != Some(number)
+        self.told.insert(match news {
+            News::Died { rank } => (0, *rank, 0),
+            News::Left { rank, .. } => (1, *rank, 0),
+            News::Failed { rank, .. } => (2, *rank, 0),
+            News::Lost { rank, by, .. } => (3, *rank, *by),
+            News::Calls { rank, number, .. } => return self.is_new_call(*rank, *number),
+            News::Waits { rank, turn, whom, neighbours } => {
+                return self.waits.hear(*rank, *turn, whom, neighbours);
+            }
+        })
+    }
+
+    /// Whether nothing is expected of a rank any more.
+    pub(super) fn is_gone(&self, rank: u32) -> bool {
+        self.left.contains(&rank) || self.dead.contains(&rank)
     }
 
     fn is_new_call(&mut self, rank: u32, number: u32) -> bool {
@@ -458,23 +549,6 @@ impl State {
             told.pop_front();
         }
         is_new
-    }
-
-    /// Who has said nothing, of those who are next to a rank that was heard.
-    fn silent(&self, rank: u32) -> Vec<u32> {
-        let (mut heard, mut silent) = (BTreeSet::from([rank]), BTreeSet::new());
-        let mut next = vec![rank];
-        while let Some(rank) = next.pop() {
-            for &neighbour in self.waits.get(&rank).into_iter().flatten() {
-                let is_gone = self.left.contains(&neighbour) || self.dead.contains(&neighbour);
-                match self.waits.contains_key(&neighbour) {
-                    true if heard.insert(neighbour) => next.push(neighbour),
-                    false if !is_gone => drop(silent.insert(neighbour)),
-                    _ => {}
-                }
-            }
-        }
-        silent.into_iter().collect()
     }
 
     fn has(&self, rank: u32) -> bool {
@@ -510,6 +584,6 @@ impl State {
 
 impl std::fmt::Debug for Group {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Group(rank {}, {} neighbours)", self.rank, self.links().count())
+        write!(f, "Group(rank {}, {} neighbours)", self.rank, self.links().len())
     }
 }

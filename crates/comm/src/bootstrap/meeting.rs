@@ -228,7 +228,7 @@ pub(super) fn listen(meeting: &Meeting) -> Result<Met, BootstrapError> {
     drop(listener);
     // What remains takes as long as messages do, unless somebody is stopped just now.
     let deadline = deadline.later(HELLO_LIMIT);
-    let seated = roster.seat(random_number()?)?;
+    let seated = roster.seat(&endpoint, random_number()?)?;
     let group = seated.take_place(&endpoint, deadline)?;
     Ok((Some(endpoint), group))
 }
@@ -258,7 +258,7 @@ pub(super) fn join(meeting: &Meeting, rank: usize) -> Result<Met, BootstrapError
     };
     // Rank 0 knows who is missing, and says so a little after its deadline.
     let verdict = deadline.later(HELLO_LIMIT);
-    let root = |broken: Broken| broken.of(0, root_pid, &meeting.purpose(), deadline);
+    let root = |broken: Broken| broken.of((0, root_pid), rank, &meeting.purpose(), deadline);
     let seat = loop {
         match channel.receive(verdict).map_err(root)?.0 {
             Message::Seat(seat) => break *seat,
@@ -287,8 +287,8 @@ fn take_seat(
             let link = Introduction::Link { group: id, from: rank };
             let dialed = endpoint.dial(&contact, &link, deadline).map_err(|broken| {
                 // Rank 0 may know more, and is just saying so.
-                let rank = rank_of_parent as usize;
-                last_word(&root).unwrap_or_else(|| broken.of(rank, contact.pid, &ask.purpose, deadline))
+                let (parent, by) = ((rank_of_parent as usize, contact.pid), rank as usize);
+                last_word(&root).unwrap_or_else(|| broken.of(parent, by, &ask.purpose, deadline))
             });
             (endpoint.link(rank_of_parent, dialed?), Some(root))
         }
@@ -304,7 +304,7 @@ fn take_seat(
             Message::News(news) => Err(super::error_of(news)),
             _ => Ok(()),
         })?;
-        ended.map_or(Ok(()), |broken| Err(broken.of(0, 0, &ask.purpose, deadline)))
+        ended.map_or(Ok(()), |broken| Err(broken.of((0, 0), rank as usize, &ask.purpose, deadline)))
     };
     // Who is next to one that does not come gives up first, because it knows best who that is.
     let soon = deadline.sooner(HELLO_LIMIT / 2);
@@ -419,7 +419,8 @@ fn introduce(
             Ok(Err(reason)) | Err(Broken::Stranger(reason)) => return Err(refused(reason)),
             Err(Broken::Ended | Broken::Refused) => "whoever listened went away without an answer".to_owned(),
             Err(Broken::Late) => "it did not answer".to_owned(),
-            Err(Broken::Strange(what)) => return Err(BootstrapError::Protocol { rank: 0, what }),
+            // Whatever was changed on its way comes through another time.
+            Err(Broken::Strange(what) | Broken::Forged(what)) => what,
         };
     }
     Ok(Err(last))

@@ -39,6 +39,8 @@ pub(super) enum Introduction {
     Join(Hello),
     /// To be the parent's child in a group that both know.
     Link { group: u64, from: u32 },
+    /// To be linked to it in a group that both are in, because whoever was between them has left.
+    Orphan { group: u64, from: u32 },
     /// To carry messages of a group's plans.
     Wire { group: u64, from: u32, stream: u32 },
     /// To go on with what is left of a group; who is known to be dead.
@@ -89,16 +91,19 @@ pub(super) struct Member {
 /// What everybody should know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum News {
-    /// A rank's process is gone, or its connection is.
+    /// A rank's process is gone.
     Died { rank: u32 },
+    /// The connection of a rank to another is of no more use, though the other may live; and what is known of it.
+    Lost { rank: u32, by: u32, what: String },
     /// A rank left in good order, after so many calls.
     Left { rank: u32, calls: u32 },
     /// A rank gave up, and with it the group.
     Failed { rank: u32, reason: u32, culprit: u32, error: BootstrapError },
     /// What a rank calls, from one that has waited for long: a header as it lies in memory.
     Calls { rank: u32, number: u32, signature: u32, words: [u64; 7] },
-    /// A rank waited in a call that has failed, and still answers; and the ranks that would tell it more.
-    Waits { rank: u32, neighbours: Vec<u32> },
+    /// Whom a rank waits for just now, or did when it failed; nobody if it does something else. The ranks that would tell it
+    /// more. Whoever hears it says the same of itself, so it is a question too.
+    Waits { rank: u32, turn: u32, whom: Vec<u32>, neighbours: Vec<u32> },
 }
 
 impl Message {

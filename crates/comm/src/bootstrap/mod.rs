@@ -28,13 +28,16 @@ mod fork;
 mod found;
 mod group;
 mod host;
+mod lobby;
 mod meeting;
 mod message;
+mod orphans;
 mod room;
 mod roster;
 mod secret;
 mod terms;
 mod tree;
+mod waits;
 mod wires;
 
 pub use environment::{
@@ -56,11 +59,14 @@ pub(crate) use channel::Connection;
 pub(crate) use deadline::Deadline;
 use endpoint::Endpoint;
 pub(crate) use fork::Kept;
+use found::Lineage;
 pub(crate) use group::Alarm;
 use group::{Group, HandOut};
 pub(crate) use message::News;
 use room::Room;
 pub(crate) use secret::{Seal, TAG_BYTES};
+use waits::Kind;
+pub(crate) use waits::{Chain, NOTE_AFTER};
 
 use crate::failure::Reason;
 use crate::knobs::Knobs;
@@ -70,6 +76,9 @@ use crate::wait::Waiter;
 
 /// The reason that ranks read in the abort word when one of them could not go on outside of a call.
 const NO_MEMORY: u32 = Reason::Memory as u32;
+
+/// How long others may take to say for whom they wait.
+pub(crate) const ROOTS_LIMIT: Duration = Duration::from_secs(2);
 
 /// One rank's end of a group of ranks. Dropping it leaves the group.
 #[derive(Debug)]
@@ -81,6 +90,8 @@ pub struct Bootstrap {
     failed: Option<String>,
     /// What each rank was in the group that this one came out of.
     origins: Vec<usize>,
+    /// Under which numbers its ranks find each other when it shrinks.
+    lineage: Lineage,
     /// How many sweeps have been made.
     sweeps: u32,
     /// How many calls, as the last word to the others will tell.
@@ -150,6 +161,7 @@ impl Bootstrap {
             pids: members.iter().map(|member| member.contact.pid).collect(),
             hosts: members.iter().map(|member| member.host).collect(),
             origins: (0..members.len()).collect(),
+            lineage: Lineage::new(group.id, members.len()),
             link: Link::Tree { group, endpoint },
             failed: None,
             sweeps: 0,
@@ -236,7 +248,7 @@ impl Bootstrap {
             Link::Room(room) => room.share(&ask, deadline),
             Link::Tree { group, .. } => share(group, number, &ask, deadline),
         };
-        shared.inspect_err(|error| self.poison(error))
+        shared.map_err(|error| self.fall(error, &ask, deadline))
     }
 
     /// All ranks say something, and each hears what all say, by rank.
@@ -246,14 +258,25 @@ impl Bootstrap {
         mine: Vec<u8>,
         deadline: Duration,
     ) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        self.exchange_unless_ended(purpose, mine, deadline, None)
+    }
+
+    /// The same, given up as [`Bootstrap::share_unless_ended`] is.
+    pub(crate) fn exchange_unless_ended(
+        &mut self,
+        purpose: &str,
+        mine: Vec<u8>,
+        deadline: Duration,
+        ended: Option<Waiter<'static>>,
+    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
         let ask = self.ask(purpose, 0)?;
-        let deadline = Deadline::new(deadline);
+        let deadline = Deadline::new(deadline).unless_ended(ended);
         let number = self.next_sweeps(1);
         let heard = match &self.link {
             Link::Room(room) => room.exchange(&ask, mine, deadline),
             Link::Tree { group, .. } => group.sweep(number, &ask, mine, deadline, None),
         };
-        heard.inspect_err(|error| self.poison(error))
+        heard.map_err(|error| self.fall(error, &ask, deadline))
     }
 
     /// What each rank was in the group that this one was split or shrunk from; its own number if there was none.
@@ -296,8 +319,13 @@ impl Bootstrap {
                     None => Group::alone(id, contacts),
                     Some(endpoint) => {
                         let over = || group.verdict().map_or(Ok(()), Err);
-                        found::found(endpoint, id, rank as u32, contacts, Deadline::new(deadline), over)
-                            .inspect_err(|error| self.poison(error))?
+                        let called: Vec<u32> = origins.iter().map(|&rank| rank as u32).collect();
+                        let (elder, deadline) = ((group, &called[..]), Deadline::new(deadline));
+                        let found = found::found(endpoint, id, rank as u32, contacts, elder, deadline, over);
+                        found.map_err(|error| {
+                            let ask = Ask { rank: self.rank, purpose: "a split".to_owned(), bytes: 0 };
+                            self.fall(renamed(error, &origins), &ask, deadline)
+                        })?
                     }
                 };
                 let endpoint =
@@ -329,8 +357,9 @@ impl Bootstrap {
                 Bootstrap::in_group(Group::alone(group.id, contacts.collect()), None)
             }
             Link::Tree { group, endpoint: Some(endpoint) } => {
-                let (shrunk, origins) = found::shrink(group, endpoint, deadline)?;
+                let (shrunk, origins) = found::shrink(group, endpoint, &self.lineage, deadline)?;
                 let mut shrunk = Bootstrap::in_group(shrunk, Some(Arc::clone(endpoint)));
+                shrunk.lineage = self.lineage.of(&origins);
                 shrunk.origins = origins.into_iter().map(|rank| rank as usize).collect();
                 shrunk
             }
@@ -344,6 +373,7 @@ impl Bootstrap {
         Bootstrap {
             rank,
             pids: vec![std::process::id(); size],
+            lineage: Lineage::new(room.id, size),
             hosts: vec![0; size],
             link: Link::Room(room),
             failed: None,
@@ -356,13 +386,18 @@ impl Bootstrap {
     /// Connections to ranks of other hosts, for messages of plans: so many to each, in the order of the ranks. The ranks all
     /// do this together.
     pub(crate) fn connect(
-        &self,
+        &mut self,
         peers: &BTreeSet<u32>,
         streams: u32,
         deadline: Duration,
     ) -> Result<Vec<Vec<Connection>>, BootstrapError> {
         let Link::Tree { group, endpoint: Some(endpoint) } = &self.link else { return Ok(Vec::new()) };
-        wires::connect(group, endpoint, peers, streams, Deadline::new(deadline))
+        let deadline = Deadline::new(deadline);
+        let connected = wires::connect(group, endpoint, peers, streams, deadline);
+        connected.map_err(|error| {
+            let ask = Ask { rank: self.rank, purpose: wires::PURPOSE.to_owned(), bytes: 0 };
+            self.fall(error, &ask, deadline)
+        })
     }
 
     /// What to do with news from now on, on the steward's thread; nothing after the bootstrap is dropped.
@@ -392,15 +427,46 @@ impl Bootstrap {
         }
     }
 
-    /// Says to all that this rank waits in a call that has failed, and gives the others a moment to say the same. Who does
-    /// not: stopped, or busy with something else than the call.
-    pub(crate) fn silent(&self, patience: Duration) -> Vec<usize> {
-        match &self.link {
-            Link::Room(_) => Vec::new(),
-            Link::Tree { group, .. } => {
-                let silent = group.silent(Deadline::new(patience));
-                silent.into_iter().map(|rank| rank as usize).collect()
+    /// Notes whom this rank waited for in a call that has failed, asks all others the same, and gives them a moment to say so.
+    /// Who is waited for in the end: stopped, or busy with something else. Where this rank waits for nobody, the waits of
+    /// another are followed.
+    pub(crate) fn roots(&self, whom: Option<u32>, other: u32, patience: Duration) -> Vec<usize> {
+        let roots = match &self.link {
+            Link::Room(room) => {
+                whom.into_iter().for_each(|whom| room.waits_for(self.rank as u32, &[whom]));
+                room.roots(self.rank as u32, Some(other))
             }
+            Link::Tree { group, .. } => {
+                whom.into_iter().for_each(|whom| group.waits_for(&[whom]));
+                group.ask_for_roots(Some(other), Deadline::new(patience))
+            }
+        };
+        roots.into_iter().map(|rank| rank as usize).collect()
+    }
+
+    /// Who waits for whom, for those who wait in calls.
+    pub(crate) fn chain(&self) -> Chain {
+        Chain(match &self.link {
+            Link::Room(room) => Kind::Room(Arc::downgrade(room), self.rank as u32),
+            Link::Tree { group, .. } => Kind::Tree(Arc::downgrade(group)),
+        })
+    }
+
+    /// After how long people are told of waits outside of calls.
+    pub(crate) fn set_warn_after(&self, warn_after: Duration) {
+        match &self.link {
+            Link::Room(room) => room.warn_after(warn_after),
+            Link::Tree { group, .. } => group.set_warn_after(warn_after),
+        }
+    }
+
+    /// Between whom a connection was lost, if that is what went wrong first and is heard in time: who noticed, to whom, and
+    /// what.
+    pub(crate) fn lost(&self, patience: Duration) -> Option<(u32, u32, String)> {
+        let Link::Tree { group, .. } = &self.link else { return None };
+        match group.await_failure(Deadline::new(patience))? {
+            BootstrapError::Lost { rank, by, what, .. } => Some((by as u32, rank as u32, what)),
+            _ => None,
         }
     }
 
@@ -409,7 +475,8 @@ impl Bootstrap {
         let Link::Tree { group, .. } = &self.link else { return String::new() };
         match group.await_failure(Deadline::new(patience)) {
             Some(BootstrapError::GaveUp { cause, .. }) => cause,
-            _ => String::new(),
+            Some(error) => error.to_string(),
+            None => String::new(),
         }
     }
 
@@ -440,13 +507,45 @@ impl Bootstrap {
         next
     }
 
-    /// Tells the others why, as far as they still listen.
-    fn poison(&mut self, error: &BootstrapError) {
+    /// Tells the others why it is over, as far as they still listen. If that is that ranks waited for too long, finds out for
+    /// whom in the end, and makes that the error.
+    fn fall(&mut self, error: BootstrapError, ask: &Ask, deadline: Deadline) -> BootstrapError {
+        use BootstrapError::{Late, Missing, NoAnswer};
+        let is_late = matches!(error, Missing { .. } | NoAnswer { .. } | Late { .. });
+        let group = match &self.link {
+            Link::Room(room) => {
+                let error = match error {
+                    Missing { ranks, purpose, limit } => {
+                        let roots = room.roots(self.rank as u32, None);
+                        let roots: Vec<usize> = roots.into_iter().map(|rank| rank as usize).collect();
+                        Missing { ranks: if roots.is_empty() { ranks } else { roots }, purpose, limit }
+                    }
+                    other => other,
+                };
+                room.fail(&error);
+                self.failed.get_or_insert_with(|| error.to_string());
+                return error;
+            }
+            Link::Tree { group, .. } => group,
+        };
+        let (reason, culprit) = match error {
+            _ if is_late => (Reason::Deadline as u32, self.rank),
+            BootstrapError::Lost { rank, .. } => (Reason::Lost as u32, rank),
+            _ => (NO_MEMORY, self.rank),
+        };
+        group.fail(reason, culprit as u32, &error);
+        let error = match group.failed_late() {
+            Some(by) if !deadline.is_ended() => {
+                let ranks = group.ask_for_roots(Some(by), Deadline::new(ROOTS_LIMIT));
+                let names: Vec<String> = ranks.iter().map(|&rank| group.name(rank)).collect();
+                let ranks: Vec<usize> = ranks.into_iter().map(|rank| rank as usize).collect();
+                let (purpose, waited) = (ask.purpose.clone(), deadline.waited());
+                if ranks.is_empty() { error } else { Late { ranks, names, purpose, waited } }
+            }
+            _ => error,
+        };
         self.failed.get_or_insert_with(|| error.to_string());
-        match &self.link {
-            Link::Room(room) => room.fail(error),
-            Link::Tree { group, .. } => group.fail(NO_MEMORY, self.rank as u32, error),
-        }
+        error
     }
 }
 
@@ -503,6 +602,21 @@ fn share(group: &Group, number: u32, ask: &Ask, deadline: Deadline) -> Result<Sh
 fn part_of(group: u64, turn: u32, part: u64) -> u64 {
     let mix = |number: u64| (number ^ number >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mix(mix(group ^ u64::from(turn) << 32).wrapping_add(part))
+}
+
+/// An error of a part of a group, as the whole calls its ranks.
+fn renamed(error: BootstrapError, origins: &[usize]) -> BootstrapError {
+    use BootstrapError::{Died, Lost, Missing, NoAnswer};
+    let of = |rank: usize| origins.get(rank).copied().unwrap_or(rank);
+    match error {
+        Died { rank, host, pid } => Died { rank: of(rank), host, pid },
+        Lost { rank, host, pid, by, what } => Lost { rank: of(rank), host, pid, by: of(by), what },
+        Missing { ranks, purpose, limit } => {
+            Missing { ranks: ranks.into_iter().map(of).collect(), purpose, limit }
+        }
+        NoAnswer { rank, pid, purpose, limit } => NoAnswer { rank: of(rank), pid, purpose, limit },
+        other => other,
+    }
 }
 
 /// What is wrong, according to news.

@@ -4,13 +4,16 @@
 //! rank that asked last compares and creates the memory; and mapping. `turn` counts the steps that are complete, and
 //! `there` says who has taken the present one. The first failure stays, and is everybody's answer from then on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::deadline::Deadline;
-use super::error::{Ask, BootstrapError};
+use super::error::{Ask, BootstrapError, list};
+use super::waits::WARN_AFTER;
+use crate::log;
 use crate::memory::SharedMemory;
 
 #[derive(Debug)]
@@ -37,6 +40,10 @@ struct State {
     /// What became of that.
     shrunk: Option<(Arc<Room>, Vec<u32>)>,
     failure: Option<BootstrapError>,
+    /// After how long people are told of a wait.
+    warn_after: Duration,
+    /// Whom each rank waits for.
+    waits: Vec<Vec<u32>>,
 }
 
 impl Room {
@@ -53,6 +60,8 @@ impl Room {
             survives: vec![false; size],
             shrunk: None,
             failure: None,
+            warn_after: WARN_AFTER,
+            waits: vec![Vec::new(); size],
         };
         let id = RandomState::new().hash_one(std::process::id());
         Room { id, state: Mutex::new(state), changed: Condvar::new() }
@@ -127,6 +136,34 @@ impl Room {
         }
     }
 
+    pub(super) fn warn_after(&self, warn_after: Duration) {
+        self.enter().warn_after = warn_after;
+    }
+
+    /// Notes whom a rank waits for; nobody if it no longer does.
+    pub(super) fn waits_for(&self, rank: u32, whom: &[u32]) {
+        let place = &mut self.enter().waits[rank as usize];
+        place.clear();
+        place.extend(whom);
+    }
+
+    /// Who in the end is waited for by a rank, or by another if it waits for nobody: those who do something else.
+    pub(super) fn roots(&self, rank: u32, other: Option<u32>) -> Vec<u32> {
+        let state = self.enter();
+        let own = &state.waits[rank as usize];
+        let mut next: Vec<u32> = if own.is_empty() { other.into_iter().collect() } else { own.clone() };
+        let (mut seen, mut roots) = (BTreeSet::from([rank]), BTreeSet::new());
+        while let Some(rank) = next.pop() {
+            if seen.insert(rank) {
+                match &state.waits[rank as usize][..] {
+                    [] => drop(roots.insert(rank)),
+                    whom => next.extend(whom),
+                }
+            }
+        }
+        roots.into_iter().collect()
+    }
+
     /// Ends it for everybody, unless it has ended already.
     pub(super) fn fail(&self, error: &BootstrapError) {
         self.enter().failure.get_or_insert_with(|| error.clone());
@@ -146,6 +183,7 @@ impl Room {
         deadline: Deadline,
         complete: fn(&mut State) -> Result<(), BootstrapError>,
     ) -> Result<MutexGuard<'room, State>, BootstrapError> {
+        let warn_after = state.warn_after;
         let turn = state.turn;
         state.there[ask.rank] = true;
         if !state.there.contains(&false) && state.failure.is_none() {
@@ -156,10 +194,25 @@ impl Room {
             state.there.fill(false);
             self.changed.notify_all();
         }
+        let rank = ask.rank;
+        let mut told_at = warn_after;
         loop {
             // A step that is complete stays so, even if somebody has failed or left since.
             if state.turn > turn {
+                state.waits[rank].clear();
                 return Ok(state);
+            }
+            state.waits[rank] = state.absent().map(|rank| rank as u32).collect();
+            if deadline.waited() >= told_at {
+                told_at = deadline.waited() + warn_after;
+                drop(state);
+                let roots: Vec<usize> =
+                    self.roots(rank as u32, None).into_iter().map(|rank| rank as usize).collect();
+                let (what, roots) = (ask.purpose.trim_start_matches("weft: "), list(&roots));
+                let seconds = deadline.waited().as_secs_f64();
+                log::warn!(Fault, rank, "{what} has waited {seconds:.1} s for {roots}");
+                state = self.enter();
+                continue;
             }
             if let Some(failure) = state.failure.clone() {
                 return Err(failure);
@@ -172,6 +225,7 @@ impl Room {
                 let (ranks, purpose) = (state.absent().collect(), ask.purpose.clone());
                 return Err(BootstrapError::Missing { ranks, purpose, limit: deadline.limit() });
             };
+            let left = left.min(told_at.saturating_sub(deadline.waited()));
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }

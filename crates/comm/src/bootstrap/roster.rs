@@ -10,6 +10,7 @@ use super::error::{Ask, BootstrapError, Refusal, list};
 use super::group::Group;
 use super::meeting::{Meeting, PURPOSE, Place, await_children, in_place};
 use super::message::{Contact, Hello, Member, Message, News, Seat};
+use super::orphans::{Fate, WAS_LOST};
 use super::terms;
 use super::tree;
 use crate::log;
@@ -92,7 +93,7 @@ impl<'a> Roster<'a> {
     }
 
     /// Tells everybody where its place is. The roster is complete.
-    pub(super) fn seat(self, group: u64) -> Result<Seated<'a>, BootstrapError> {
+    pub(super) fn seat(self, endpoint: &Endpoint, group: u64) -> Result<Seated<'a>, BootstrapError> {
         let (others, channels): (Vec<Contact>, Vec<Channel>) = self.seats.into_iter().flatten().unzip();
         let contacts: Vec<Contact> = std::iter::once(self.own).chain(others).collect();
         let hosts = tree::number_hosts(&contacts, |one, other| one.host.is_same(&other.host));
@@ -113,7 +114,7 @@ impl<'a> Roster<'a> {
             let seat = Message::Seat(Box::new(Seat { group, parent, children }));
             let told = seated.channels[rank as usize - 1].send(&seat, None, Deadline::new(TELL_LIMIT));
             if told.is_err() {
-                return Err(seated.lost(rank));
+                return Err(seated.lost(endpoint, rank));
             }
         }
         Ok(seated)
@@ -164,7 +165,7 @@ impl Seated<'_> {
         let (here, coming): (Vec<u32>, Vec<u32>) =
             children.into_iter().partition(|&rank| self.is_child_here(rank));
         let all_are_there = || match self.channels.iter().position(Channel::has_ended) {
-            Some(index) => Err(self.lost(index as u32 + 1)),
+            Some(index) => Err(self.lost(endpoint, index as u32 + 1)),
             None => Ok(()),
         };
         let soon = deadline.sooner(HELLO_LIMIT / 2);
@@ -190,10 +191,14 @@ impl Seated<'_> {
         Ok(group)
     }
 
-    fn lost(&self, rank: u32) -> BootstrapError {
+    fn lost(&self, endpoint: &Endpoint, rank: u32) -> BootstrapError {
         let contact = &self.members[rank as usize].contact;
         let (pid, host) = (contact.pid, contact.host.to_string());
-        let error = BootstrapError::Died { rank: rank as usize, host, pid };
+        let rank = rank as usize;
+        let error = match endpoint.inquire(contact) {
+            Fate::Dead => BootstrapError::Died { rank, host, pid },
+            Fate::Lost => BootstrapError::Lost { rank, host, pid, by: 0, what: WAS_LOST.to_owned() },
+        };
         tell_all(&self.channels, &error);
         error
     }

@@ -1,13 +1,17 @@
 //! Connections between two ranks of different hosts, for messages of plans: the lower rank goes, the higher one waits.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::channel::{Broken, Channel, Connection};
 use super::deadline::Deadline;
 use super::endpoint::Endpoint;
 use super::error::BootstrapError;
+use super::found;
 use super::group::Group;
 use super::message::Introduction;
+use super::orphans::{Fate, WAS_LOST};
+use super::waits::Watch;
 
 /// So many connections to each of the ranks, in their order.
 pub(super) fn connect(
@@ -44,15 +48,45 @@ fn go(
     let contact = &members[peer as usize].contact;
     let wire = Introduction::Wire { group: group.id, from: group.rank, stream };
     let mut tries = 0;
+    let mut watch = Watch::new(group, PURPOSE);
+    watch.note(&[peer]);
     loop {
-        tries += 1;
-        match endpoint.dial(contact, &wire, deadline) {
-            Ok(channel) => return Ok(channel),
+        // One that is stopped is where it was, and says nothing: it is called again and again, and people are told of it.
+        match endpoint.dial(contact, &wire, deadline.or_within(group.warn_after().clamp(CALL_MIN, CALL_MAX)))
+        {
+            Ok(channel) => {
+                watch.over();
+                return Ok(channel);
+            }
+            Err(Broken::Late) if deadline.left().is_some() && group.verdict().is_none() => {
+                watch.look(&[peer]);
+                continue;
+            }
             // What was damaged on its way comes through another time; who is gone does not come back.
-            Err(Broken::Stranger(_) | Broken::Strange(_))
-                if tries < TRIES_MAX && group.verdict().is_none() => {}
+            Err(Broken::Stranger(_) | Broken::Strange(_) | Broken::Forged(_))
+                if tries < TRIES_MAX && group.verdict().is_none() =>
+            {
+                tries += 1;
+            }
+            // Who died is told by those who watch over it, and this is a moment sooner.
+            Err(Broken::Ended | Broken::Refused) => {
+                let fate = endpoint.inquire(contact);
+                if fate == Fate::Dead || group.verdict().is_some() {
+                    let died = || found::died(peer, contact);
+                    return Err(group.await_failure(Deadline::new(NEWS_LIMIT)).unwrap_or_else(died));
+                }
+                // The other side hangs up on what was damaged on its way.
+                if tries < TRIES_MAX {
+                    tries += 1;
+                    continue;
+                }
+                let (rank, host, pid) = (peer as usize, contact.host.to_string(), contact.pid);
+                let (by, what) = (group.rank as usize, WAS_LOST.to_owned());
+                return Err(BootstrapError::Lost { rank, host, pid, by, what });
+            }
             Err(broken) => {
-                let of = || broken.of(peer as usize, contact.pid, PURPOSE, deadline);
+                let (to, by) = ((peer as usize, contact.pid), group.rank as usize);
+                let of = || broken.of(to, by, PURPOSE, deadline);
                 return Err(group.verdict().unwrap_or_else(of));
             }
         }
@@ -68,9 +102,17 @@ fn wait(
 ) -> Result<Channel, BootstrapError> {
     let wire = Introduction::Wire { group: group.id, from: peer, stream };
     let wanted = |introduction: &Introduction| (*introduction == wire).then_some(());
-    let over = || group.verdict().map_or(Ok(()), Err);
+    let mut watch = Watch::new(group, PURPOSE);
+    watch.note(&[peer]);
+    let over = || {
+        watch.look(&[peer]);
+        group.verdict().map_or(Ok(()), Err)
+    };
     match endpoint.expect(deadline, wanted, over)? {
-        Some(((), channel)) => Ok(channel),
+        Some(((), channel)) => {
+            watch.over();
+            Ok(channel)
+        }
         None => Err(BootstrapError::Missing {
             ranks: vec![peer as usize],
             purpose: PURPOSE.to_owned(),
@@ -79,5 +121,11 @@ fn wait(
     }
 }
 
-const PURPOSE: &str = "a connection between hosts";
-const TRIES_MAX: u32 = 3;
+pub(super) const PURPOSE: &str = "a connection between hosts";
+/// How often what was damaged on its way is tried again.
+const TRIES_MAX: u32 = 2;
+/// How long it may take to hear what became of one that is dead.
+const NEWS_LIMIT: Duration = Duration::from_secs(1);
+/// How long one call may take.
+const CALL_MIN: Duration = Duration::from_secs(1);
+const CALL_MAX: Duration = Duration::from_secs(10);

@@ -9,6 +9,7 @@
 use std::time::{Duration, Instant};
 
 use super::Communicator;
+use crate::bootstrap::ROOTS_LIMIT;
 use crate::counter::Counter;
 use crate::engine::{Stopped, Waiting};
 use crate::error::Error;
@@ -23,6 +24,8 @@ const COMPARED_MAX: u32 = HEADERS as u32 / 2;
 
 /// How long it may take to hear that a rank has died whose memory is gone.
 const BURIAL_LIMIT: Duration = Duration::from_secs(2);
+/// How long for the words of a rank that gave up, where something can be said without them.
+const WORD_LIMIT: Duration = Duration::from_millis(300);
 
 impl Communicator {
     /// The error that shows a call in which another rank differs, if there is one.
@@ -93,6 +96,13 @@ impl Communicator {
             // Whatever this rank noticed first followed from it.
             _ if is_on_purpose(&self.shared.waiter) => self.ended(call.number),
             Stop::Unreadable { .. } | Stop::Aborted { .. } | Stop::Broken
+                if Reason::is(first, Reason::Lost)
+                    && self.has_only_ended()
+                    && let Some((by, to, what)) = self.bootstrap.lost(BURIAL_LIMIT) =>
+            {
+                Error::Broken { call: call.number, rank: by, peer: name(to), what: format!("it {what}") }
+            }
+            Stop::Unreadable { .. } | Stop::Aborted { .. } | Stop::Broken
                 if Reason::is(first, Reason::Died) =>
             {
                 let waited = if let Stop::Aborted { waited, .. } = stop { waited } else { Duration::ZERO };
@@ -120,12 +130,14 @@ impl Communicator {
             }
             Stop::Mismatch { .. } | Stop::Aborted { .. } => self.mismatch(call).unwrap_or_else(|| {
                 let reason = Reason::name(first.reason);
-                // A rank that has left no longer passes on what others say; that it has left can be seen.
+                // A rank that has left may not have passed on what others said; that it has left can be seen.
                 let has_left = |departure: &Counter<'_>| departure.poll(1, 0, 1) == Poll::Ready;
                 let left = self.shared.departures.iter().position(has_left);
-                let cause = match left.filter(|_| Reason::is(first, Reason::Left)) {
-                    Some(left) => format!("rank {left} has left"),
-                    None => self.bootstrap.cause(BURIAL_LIMIT),
+                let left = left.filter(|_| Reason::is(first, Reason::Left));
+                let patience = if left.is_some() { WORD_LIMIT } else { BURIAL_LIMIT };
+                let cause = match (self.bootstrap.cause(patience), left) {
+                    (cause, Some(left)) if cause.is_empty() => format!("rank {left} has left"),
+                    (cause, _) => cause,
                 };
                 Error::Aborted { call: call.number, rank, by: first.rank, reason, cause }
             }),
@@ -145,13 +157,13 @@ impl Communicator {
         // Ranks on other hosts must know that it is over before they can say anything.
         let why = format!("call #{}: rank {} waited for {what}", call.number, self.rank);
         self.bootstrap.give_up(&why, first.rank, first.reason.get());
-        let silent = self.bootstrap.silent(BURIAL_LIMIT);
         let direct = waiting.rank();
-        if silent.is_empty() || direct.is_some_and(|rank| silent.contains(&(rank as usize))) {
+        let roots = self.bootstrap.roots(direct, first.rank, ROOTS_LIMIT);
+        if roots.is_empty() || direct.is_some_and(|rank| roots.contains(&(rank as usize))) {
             return direct.map(|_| what);
         }
-        let names: Vec<String> = silent.into_iter().map(|rank| self.bootstrap.name(rank)).collect();
-        Some(format!("{}, of whom nothing is heard", names.join(" and ")))
+        let roots: Vec<u32> = roots.into_iter().map(|rank| rank as u32).collect();
+        Some(self.shared.crier.whom(direct, &roots))
     }
 
     /// Which connection is of no more use, and why.
@@ -195,7 +207,8 @@ impl Communicator {
         while began.elapsed() < BURIAL_LIMIT {
             match self.shared.waiter.aborted() {
                 Some(code) => {
-                    return (code.rank == rank && Reason::is(code, Reason::Died)).then_some(Reason::Died);
+                    let is_it = |reason: &Reason| code.rank == rank && Reason::is(code, *reason);
+                    return [Reason::Died, Reason::Lost].into_iter().find(is_it);
                 }
                 // It has left in good order.
                 None if self.shared.departures[rank as usize].poll(1, 0, 1) == Poll::Ready => return None,

@@ -9,7 +9,7 @@ use weftlink_plan::{Collective, Order, Verified};
 use super::check::Fitted;
 use super::{Communicator, Options, Request};
 use crate::bootstrap::list;
-use crate::choose::{self, Choice, Key, Memory};
+use crate::choose::{self, Choice, Key, Memory, Told};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::failure::Reason;
@@ -19,6 +19,9 @@ use crate::log;
 use crate::operation::Operation;
 use crate::shared::Call;
 use crate::wait::AbortCode;
+
+/// From how many ranks on one proves for all. Proofs take milliseconds for fewer, as telling does.
+const RANKS_TOLD_MIN: usize = 16;
 
 impl Communicator {
     /// The engine for a call in ordinary memory and the one for a call in symmetric memory, which may be the same.
@@ -87,12 +90,37 @@ impl Communicator {
     /// Loads what a call needs, under the call's own header, so that ranks that make another one see it.
     #[cold]
     fn load_for(&mut self, key: Key, header: &Header) -> Result<usize, Error> {
-        let plan = choose::plan_for(&key, &self.hosts)?;
+        let plan = self.plan_for(&key, header)?;
         let (call, memory, name) = (&key.collective, key.memory.name(), &plan.name);
         log::info!(Plan, self.rank, "{call} in {memory} memory takes {name} (the table says {})", key.choice);
         let index = self.load_under(*header, plan)?;
         self.chosen.push((key, index));
         Ok(index)
+    }
+
+    /// The plan for a call, proved: by rank 0 alone where processes are so many that it takes long, by each for itself where
+    /// telling takes longer.
+    fn plan_for(&mut self, key: &Key, header: &Header) -> Result<Arc<Verified>, Error> {
+        let pids = &self.shared.pids;
+        // Ranks that are threads of one process know its proofs.
+        if self.size < RANKS_TOLD_MIN || pids.iter().all(|pid| *pid == pids[0]) {
+            return Ok(choose::plan_for(key, &self.hosts)?.1);
+        }
+        let own = (self.rank == 0).then(|| choose::plan_for(key, &self.hosts));
+        let proved = own.as_ref().and_then(|own| own.as_ref().ok());
+        let told = proved.and_then(|(choice, plan)| Told::of(*choice, plan));
+        let told = told.and_then(|told| postcard::to_stdvec(&told).ok()).unwrap_or_default();
+        let heard = self.hear_all(*header, told)?;
+        if let Some(own) = own {
+            return Ok(own?.1);
+        }
+        match postcard::from_bytes(&heard[0]) {
+            Ok(told) => {
+                choose::plan_told(told, key, &self.hosts).map_err(|error| self.abandon(header, error))
+            }
+            // It found none, and every rank says why.
+            Err(_) => Ok(choose::plan_for(key, &self.hosts)?.1),
+        }
     }
 
     /// Loads a plan, unless it is there: two engines of one plan would have counters of their own, and ranks that use
@@ -131,15 +159,22 @@ impl Communicator {
             let (ranks, way) = (list(&peers), if encrypt { "sealed" } else { "checked" });
             log::info!(Net, self.rank, "connected to {ranks}, {streams} streams each, frames are {way}");
         }
-        taken.map_err(|error| {
-            let call = Call::without_buffers(header, self.calls, &Collective::Barrier);
-            let (rank, reason) = (self.rank as u32, Reason::Memory.code());
-            let first = self.shared.waiter.abort(AbortCode { rank, reason });
-            let died = Reason::is(first, Reason::Died);
-            let error = if died { self.died(&call, first.rank, Duration::ZERO) } else { error };
-            self.bootstrap.give_up(&error.to_string(), first.rank, first.reason.get());
-            self.failed = Some(error.to_string());
-            error
-        })
+        taken.map_err(|error| self.abandon(header, error))
+    }
+
+    /// Gives up a call that cannot be prepared, and tells the others why.
+    fn abandon(&mut self, header: &Header, error: Error) -> Error {
+        let call = Call::without_buffers(header, self.calls, &Collective::Barrier);
+        let (rank, reason) = (self.rank as u32, Reason::Memory.code());
+        let code = match &error {
+            Error::Bootstrap(error) => Reason::of(error, rank),
+            _ => AbortCode { rank, reason },
+        };
+        let first = self.shared.waiter.abort(code);
+        let died = Reason::is(first, Reason::Died);
+        let error = if died { self.died(&call, first.rank, Duration::ZERO) } else { error };
+        self.bootstrap.give_up(&error.to_string(), first.rank, first.reason.get());
+        self.failed = Some(error.to_string());
+        error
     }
 }

@@ -38,7 +38,7 @@ pub use start::{Options, on_threads};
 use trace::{Recorder, Stopwatch};
 pub use trace::{Taken, TimedStep};
 
-use crate::bootstrap::Bootstrap;
+use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::buffers::Buffers;
 use crate::choose::{self, Choice, Key, Table};
 use crate::compile::{Lengths, Unfit};
@@ -53,7 +53,7 @@ use crate::memory::SharedMemory;
 use crate::operation::{Arithmetic, Detail, Operation};
 use crate::recorder::{Counters, FlightRecorder};
 use crate::shared::{Call, Shared, WindowPlace, numbered};
-use crate::wait::{AbortCode, Stop};
+use crate::wait::{AbortCode, Stop, Waiter};
 use crate::window::Window;
 
 /// One rank's end of a group. All ranks make the same calls in the same order; a call that differs is an error on
@@ -565,6 +565,25 @@ impl Communicator {
     /// Allocates memory with all ranks, as a call of its own. Ranks that make another call are told of each other, wherever
     /// they wait.
     fn share(&mut self, header: Header, bytes: usize) -> Result<SharedMemory, Error> {
+        self.together(header, bytes, |bootstrap, purpose, deadline, ended| {
+            bootstrap.share_unless_ended(purpose, bytes, deadline, ended)
+        })
+    }
+
+    /// All ranks say something and hear what all say, in the same way.
+    fn hear_all(&mut self, header: Header, mine: Vec<u8>) -> Result<Vec<Vec<u8>>, Error> {
+        self.together(header, 0, |bootstrap, purpose, deadline, ended| {
+            bootstrap.exchange_unless_ended(purpose, mine, deadline, ended)
+        })
+    }
+
+    /// Does something with all ranks, as a call of its own.
+    fn together<T>(
+        &mut self,
+        header: Header,
+        bytes: usize,
+        work: impl FnOnce(&mut Bootstrap, &str, Duration, Option<Waiter<'static>>) -> Result<T, BootstrapError>,
+    ) -> Result<T, Error> {
         self.calls = self.calls.wrapping_add(1);
         let number = self.calls;
         let call = Call::without_buffers(&header, number, &Collective::Barrier);
@@ -582,11 +601,10 @@ impl Communicator {
         let purpose = format!("weft: call #{number}, {}", Header { count, ..header });
         let ended = Some(self.shared.waiter);
         let began_ns = self.shared.recorder.wait_for_memory_begins(number);
-        let shared = self.bootstrap.share_unless_ended(&purpose, bytes, self.options.deadline, ended);
+        let shared = work(&mut self.bootstrap, &purpose, self.options.deadline, ended);
         self.shared.recorder.wait_ends(began_ns, 1, shared.is_ok());
         let shared = shared.map_err(|error| {
-            let (rank, reason) = (self.rank as u32, Reason::Memory.code());
-            let first = self.shared.waiter.abort(AbortCode { rank, reason });
+            let first = self.shared.waiter.abort(Reason::of(&error, self.rank as u32));
             let error = match (self.mismatch(&call), Reason::is(first, Reason::Died)) {
                 _ if is_on_purpose(&self.shared.waiter) => self.ended(number),
                 (Some(mismatch), _) => mismatch,
@@ -615,9 +633,9 @@ impl Communicator {
 }
 
 /// What tells a call that compares lengths from the caller's own.
-const LONGEST: u32 = 3;
+pub(crate) const LONGEST: u32 = 3;
 /// What tells a barrier between hosts from the caller's own calls; whose tags are smaller.
-const BARRIER: u32 = 1 << 31;
+pub(crate) const BARRIER: u32 = 1 << 31;
 
 /// Waits until all ranks have entered the call, and learns from their headers what only they know: whether all buffers
 /// are symmetric, and how long the longest block is.

@@ -8,15 +8,16 @@ use crate::header::{Header, What};
 
 /// Whether it is worth another try without whoever is gone.
 fn is_casualty(error: &BootstrapError) -> bool {
-    use BootstrapError::{Died, GaveUp, Left};
-    matches!(error, Died { .. } | Left { .. } | GaveUp { .. })
+    use BootstrapError::{Died, GaveUp, Left, Lost};
+    matches!(error, Died { .. } | Left { .. } | GaveUp { .. } | Lost { .. })
 }
 
 /// How often a group may shrink on the way to a communicator: once for every rank that dies meanwhile.
 const TRIES_MAX: usize = 64;
 
 impl Communicator {
-    /// What each rank was in the communicator that this one was split, shrunk or grown from; its own number if there was none.
+    /// What each rank was in the communicator that this one was split, shrunk or grown from; its own number if there was none. It
+    /// goes back one step, not to the first communicator.
     pub fn origins(&self) -> &[usize] {
         self.bootstrap.origins()
     }
@@ -59,6 +60,9 @@ impl Communicator {
 
     /// A communicator with more ranks: those of this one keep their numbers and call this, with a meeting of as many ranks as
     /// there are to be; the new ones [join](Bootstrap::join) that meeting under the numbers that follow.
+    ///
+    /// Its [`origins`](Communicator::origins) are every rank's own number: ranks keep theirs, and new ones had none. What ranks were before an
+    /// earlier split or shrink is not kept; ask for it before, if it matters.
     pub fn grow(self, meeting: &Meeting) -> Result<Communicator, Error> {
         if meeting.size <= self.size {
             let (size, wanted) = (self.size, meeting.size);

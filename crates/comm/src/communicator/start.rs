@@ -119,6 +119,9 @@ fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> Alarm {
             News::Died { rank } => {
                 waiter.abort(AbortCode { rank, reason: Reason::Died.code() });
             }
+            News::Lost { rank, .. } => {
+                waiter.abort(AbortCode { rank, reason: Reason::Lost.code() });
+            }
             News::Failed { culprit: rank, reason, ref error, .. } => {
                 // What it did on purpose is told by a note, which must be there before the word is.
                 if let (BootstrapError::GaveUp { cause, .. }, true) = (error, is_elsewhere[rank as usize]) {
@@ -199,6 +202,7 @@ struct Parts {
 impl Parts {
     fn of(bootstrap: &mut Bootstrap, options: Options) -> Result<Parts, Error> {
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
+        bootstrap.set_warn_after(options.warn_after);
         // Neighbouring lines are fetched in pairs, so what different ranks write is kept two lines apart.
         let apart = |position: usize| position * 2 * LINE;
         let headers = apart(2 + size);
@@ -219,7 +223,7 @@ impl Parts {
         let names = (0..size).map(|rank| bootstrap.name(rank)).collect();
         let mut shared = Shared {
             here,
-            crier: Crier::new(rank as u32, options.warn_after, names),
+            crier: Crier::new(rank as u32, options.warn_after, names, bootstrap.chain()),
             headers: lines_at(&control, headers, size * HEADERS).iter().map(Counter::new).collect(),
             departures: (0..size).map(|rank| Counter::new(line(apart(2 + rank)))).collect(),
             waiter: Waiter::new(line(0), line(apart(1)), patience),

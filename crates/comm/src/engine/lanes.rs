@@ -75,7 +75,7 @@ impl State {
             let mut running = false;
             let mut failed = None;
             let rest = ports.courier.as_ref().map(|courier| courier.watched());
-            let rest = rest.as_ref().map_or(Rest::Time, |watched| Rest::Socket(watched.as_fd()));
+            let rest = rest.as_ref().map_or(Rest::Time, |watched| Rest::SocketOrLine(watched.as_fd()));
             let noted = Noted::new(run.shared, run.call.number, None, Waiting::Anything);
             let waited = run.shared.waiter.wait_doubting(
                 rest,
@@ -230,10 +230,12 @@ impl State {
         need: &Need,
     ) -> Result<(), Box<Stopped>> {
         let (line, waiting) = self.awaited(run, ports, need);
+        self.expect(run, ports, tile, instruction, need);
         let watched = ports.courier.as_ref().filter(|courier| line.is_none() || !courier.is_idle());
         let watched = watched.map(|courier| courier.watched());
         let rest = match (&watched, line) {
-            (Some(watched), _) => Rest::Socket(watched.as_fd()),
+            (Some(watched), None) => Rest::Socket(watched.as_fd()),
+            (Some(watched), Some(_)) => Rest::SocketOrLine(watched.as_fd()),
             (None, Some(line)) => Rest::Line(line),
             (None, None) => Rest::Time,
         };
@@ -256,6 +258,9 @@ impl State {
             run.shared.doubt(run.call, waited)
         });
         noted.over(waited.is_ok());
+        if let Some(courier) = &mut ports.courier {
+            courier.wait_is_over(waited.is_ok());
+        }
         waited.map_err(|stop| Box::new(Stopped { stop, step, waiting }))
     }
 

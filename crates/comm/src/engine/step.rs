@@ -8,7 +8,7 @@ use weftlink_plan::plan::{Buffer, Op};
 use super::Run;
 use super::ports::Ports;
 use super::state::{Base, State};
-use crate::compile::{Address, Instruction, Source, Target, base_of};
+use crate::compile::{Address, Instruction, Need, Source, Target, base_of};
 use crate::header::{Header, Location};
 use crate::reach;
 use crate::wait::Stop;
@@ -26,9 +26,10 @@ impl State {
         instruction: &Instruction,
         start: usize,
     ) -> Result<(), Stop> {
-        if instruction.op != Op::Sync && instruction.bytes > 0 {
-            self.move_elements(run, ports, instruction, start)?;
-        }
+        let sent_from = match instruction.op != Op::Sync && instruction.bytes > 0 {
+            true => self.move_elements(run, ports, instruction, start)?,
+            false => None,
+        };
         let (waiter, signature) = (&run.shared.waiter, run.call.signature);
         // Of blocks of different lengths the two ends of a message may believe different things; both know that they do.
         let taken = if run.program.shape.uneven.is_some() { usize::MAX } else { instruction.bytes };
@@ -39,6 +40,16 @@ impl State {
         for &end in &instruction.slots {
             waiter.wake(ports.senders[end as usize].publish(signature, taken));
         }
+        // Before anybody hears that the step is done, and may change what it is about.
+        if let Some(courier) = &mut ports.courier {
+            for &end in &instruction.wires_out {
+                match sent_from {
+                    // SAFETY: an operand of the step, which holds all its bytes.
+                    Some(place) => unsafe { courier.put_from(end, signature, place, instruction.bytes) },
+                    None => courier.put(end, signature, instruction.bytes),
+                }
+            }
+        }
         for &signal in &instruction.signals {
             let value = &mut self.signalled[signal as usize];
             *value = value.wrapping_add(1);
@@ -48,16 +59,14 @@ impl State {
         for &end in &instruction.releases {
             waiter.wake(ports.receivers[end as usize].release(taken));
         }
-        if let Some(courier) = &mut ports.courier {
-            instruction.wires_out.iter().for_each(|&end| courier.put(end, signature, instruction.bytes));
+        if let (Some(courier), true) = (&mut ports.courier, instruction.is_on_wires()) {
             instruction.wires_in.iter().for_each(|&end| courier.release(end));
-            if !instruction.wires_out.is_empty() || !instruction.wires_in.is_empty() {
-                courier.flush();
-            }
+            courier.flush();
         }
         Ok(())
     }
 
+    /// Moves a step's elements. Where from they are to be sent to other hosts, unless they are put where those messages lie.
     #[inline]
     fn move_elements(
         &mut self,
@@ -65,9 +74,10 @@ impl State {
         ports: &mut Ports,
         instruction: &Instruction,
         start: usize,
-    ) -> Result<(), Stop> {
+    ) -> Result<Option<*const u8>, Stop> {
         let mut foreign = false;
         let mut sources = 0;
+        let goes_out = !instruction.wires_out.is_empty();
         for source in &instruction.sources {
             let address = match *source {
                 Source::Memory(address) => match self.resolve(run, address, start) {
@@ -87,9 +97,13 @@ impl State {
             ports.sources[sources] = address.cast_const();
             sources += 1;
         }
+        let sends_source =
+            instruction.is_on_wires() && instruction.op == Op::Copy && sources == 1 && !foreign;
+        let mut sent_from = sends_source.then(|| ports.sources[0]);
         let mut targets = 0;
         for target in &instruction.targets {
             let address = match *target {
+                Target::Wire(_) if sent_from.is_some() => continue,
                 Target::Memory(address) => match self.resolve(run, address, start) {
                     Base::Mapped(address) => address,
                     _ => unreachable!("a plan that writes to peers runs in windows only"),
@@ -99,6 +113,13 @@ impl State {
                     ports.courier.as_mut().map_or(std::ptr::null_mut(), |courier| courier.room(end))
                 }
             };
+            // What is stored past the caches would have to be fetched again.
+            let is_kept = instruction.access.streamed == 0 && matches!(target, Target::Memory(_));
+            sent_from = sent_from.or(Some(address.cast_const()).filter(|_| is_kept && goes_out && !foreign));
+            // A message that came straight to its place.
+            if sends_source && std::ptr::eq(address, ports.sources[0]) {
+                continue;
+            }
             ports.targets[targets] = address;
             targets += 1;
         }
@@ -107,7 +128,11 @@ impl State {
             targets += 1;
         }
         if foreign {
-            return self.move_foreign(run, ports, instruction, start, targets);
+            return self.move_foreign(run, ports, instruction, start, targets).map(|()| None);
+        }
+        let sent_from = sent_from.filter(|_| goes_out);
+        if targets == 0 {
+            return Ok(sent_from);
         }
         // SAFETY: every source and target holds `bytes`: user buffers by the caller's promise and by `resolve`, slots,
         // packets and scratch because a chunk is at most `chunk_bytes_max`. A target is either one of the sources exactly or
@@ -117,7 +142,33 @@ impl State {
             let Instruction { bytes, elements, .. } = *instruction;
             run.combine(instruction, &ports.targets[..targets], &ports.sources[..sources], bytes, elements);
         }
-        Ok(())
+        Ok(sent_from)
+    }
+
+    /// Has a message come from another host straight to where the step would copy it, which is all the step does with it.
+    /// Everything that the step waits for before it is there.
+    pub(super) fn expect(
+        &mut self,
+        run: &Run<'_>,
+        ports: &mut Ports,
+        tile: usize,
+        instruction: &Instruction,
+        need: &Need,
+    ) {
+        let (Op::Copy, Need::Arrival { end }, bytes @ 1..) = (instruction.op, *need, instruction.bytes)
+        else {
+            return;
+        };
+        let ([_], Some(Target::Memory(address))) = (&*instruction.sources, instruction.targets.first())
+        else {
+            return;
+        };
+        let place = self.resolve(run, *address, run.program.start(tile));
+        if let (Base::Mapped(place), Some(courier)) = (place, &mut ports.courier) {
+            // SAFETY: the step would write it next, so nobody else does, and it has as many bytes. If the step is never taken, it
+            // is forgotten.
+            unsafe { courier.expect(end, run.call.signature, bytes, place) };
+        }
     }
 
     /// The same where the kernel has to read some sources for us: piece by piece, so that what was read is still in the cache

@@ -138,6 +138,8 @@ pub const KNOBS: [Knob; 19] = [
 
 /// Variables of this project's own tests, which are nobody's spelling mistakes.
 const OF_TESTS: [&str; 3] = ["WEFT_BLESS", "WEFT_SHARED", "WEFT_MUTANTS"];
+/// Variables that `weft run` sets for its ranks, which are nobody's to set.
+const OF_LAUNCHERS: [&str; 2] = ["WEFT_JOB", "WEFT_LAST_WORDS"];
 const OF_TESTS_PREFIX: &str = "WEFT_TEST_";
 
 /// What the settings come to.
@@ -287,11 +289,12 @@ pub fn unknown(names: impl IntoIterator<Item = OsString>) -> Vec<(String, Option
         name.starts_with("WEFT_")
             && !name.starts_with(OF_TESTS_PREFIX)
             && !OF_TESTS.contains(&name.as_str())
+            && !OF_LAUNCHERS.contains(&name.as_str())
             && KNOBS.iter().all(|knob| knob.name != name)
     };
     let nearest = |name: &str| {
         let near = KNOBS.iter().map(|knob| (parse::distance(name, knob.name), knob.name)).min();
-        near.filter(|(distance, _)| *distance <= 4).map(|(_, name)| name)
+        near.filter(|(distance, _)| *distance <= 2).map(|(_, name)| name)
     };
     let mut found: Vec<_> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
     found.retain(is_unknown);
@@ -417,8 +420,15 @@ mod tests {
 
     #[test]
     fn names_that_are_nearly_right_are_pointed_out() {
-        let names =
-            ["WEFT_STREAM", "WEFT_STREAMS", "PATH", "WEFT_BLESS", "WEFT_TEST_ROLE", "WEFT_COLOUR_OF_THREAD"];
+        let names = [
+            "WEFT_STREAM",
+            "WEFT_STREAMS",
+            "PATH",
+            "WEFT_JOB",
+            "WEFT_BLESS",
+            "WEFT_TEST_ROLE",
+            "WEFT_COLOUR_OF_THREAD",
+        ];
         let found = unknown(names.map(OsString::from));
         let wanted =
             [("WEFT_COLOUR_OF_THREAD".to_owned(), None), ("WEFT_STREAM".to_owned(), Some("WEFT_STREAMS"))];

@@ -4,22 +4,25 @@ use std::fmt::Write;
 
 use weftlink_plan::Collective;
 
+use super::Lineage;
 use super::ring::{self, Ring};
 use crate::sync::Ordering;
 
 /// What a communicator of a rank has counted since it was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
-    /// The rank.
+    /// The rank in the job that `weft run` started; otherwise in the communicator.
     pub rank: u32,
-    /// By what was called, in a fixed order: the collectives, windows, plans that were loaded.
+    /// Which communicator: `world` for the job's own, the number that records have for others.
+    pub communicator: String,
+    /// By what was called, in a fixed order: the collectives, windows, and what was set up for them.
     pub by_collective: Vec<Counted>,
 }
 
 /// What was counted of one kind of call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// Its name: `all-reduce`, `window`.
+    /// Its name: `all-reduce`, `window`; `setup` is what all ranks do together before they can call: plans that are loaded, splits.
     pub collective: &'static str,
     /// Calls that ended well.
     pub calls: u64,
@@ -54,16 +57,16 @@ const METRICS: [Metric; 6] = [
 ];
 
 impl Counters {
-    pub(super) fn of(ring: &Ring) -> Self {
-        let names = Collective::NAMES.into_iter().chain(["window", "load"]);
+    pub(super) fn of(ring: &Ring, lineage: &Lineage) -> Self {
+        let names = Collective::NAMES.into_iter().chain(["window", "setup"]);
         let read = |(collective, counted): (&'static str, &ring::Counted)| {
             let ring::Counted { calls, bytes, errors, waits, slept, waited_ns } = counted;
             let [calls, bytes, errors, waits, slept, waited_ns] =
                 [calls, bytes, errors, waits, slept, waited_ns].map(|word| word.load(Ordering::Relaxed));
             Counted { collective, calls, bytes, errors, waits, slept, waited_ns }
         };
-        let rank = ring.head.rank.load(Ordering::Relaxed) as u32;
-        Self { rank, by_collective: names.zip(&ring.head.counters).map(read).collect() }
+        let (rank, communicator) = (lineage.world_rank as u32, lineage.name.clone());
+        Self { rank, communicator, by_collective: names.zip(&ring.head.counters).map(read).collect() }
     }
 
     /// All calls that ended well.
@@ -97,9 +100,9 @@ impl Counters {
             for counters in all {
                 let is_used = |counted: &&Counted| counted.calls + counted.errors + counted.waits > 0;
                 for counted in counters.by_collective.iter().filter(is_used) {
-                    let (collective, rank) = (counted.collective, counters.rank);
-                    let value = value(counted);
-                    let _ = writeln!(text, "{name}{{collective=\"{collective}\",rank=\"{rank}\"}} {value}");
+                    let (collective, rank, of) = (counted.collective, counters.rank, &counters.communicator);
+                    let labels = format!("collective=\"{collective}\",communicator=\"{of}\",rank=\"{rank}\"");
+                    let _ = writeln!(text, "{name}{{{labels}}} {}", value(counted));
                 }
             }
         }

@@ -19,6 +19,7 @@
 mod clock;
 mod counters;
 mod folder;
+mod lineage;
 mod metrics;
 mod record;
 mod ring;
@@ -44,6 +45,7 @@ use crate::sync::Ordering;
 pub(crate) use clock::now_ns;
 use clock::{Anchor, Clock};
 pub(crate) use folder::{PREFIX, process_of, stat_of};
+pub(crate) use lineage::Lineage;
 pub(crate) use ring::{CAPACITY_MAX, MAGIC, NAME, bytes_of};
 use ring::{CallSlot, Ring};
 
@@ -64,6 +66,7 @@ pub(crate) struct Recorder {
     /// Looks beyond spinning after which a wait sleeps.
     yields: u32,
     ring: Arc<Ring>,
+    lineage: Arc<Lineage>,
     files: Option<folder::Files>,
     /// Keeps a file with the counters.
     _metrics: Option<metrics::Written>,
@@ -100,6 +103,7 @@ impl Places {
 #[derive(Clone)]
 pub struct FlightRecorder {
     ring: Arc<Ring>,
+    lineage: Arc<Lineage>,
 }
 
 impl FlightRecorder {
@@ -110,7 +114,7 @@ impl FlightRecorder {
 
     /// What has been counted.
     pub fn counters(&self) -> Counters {
-        Counters::of(&self.ring)
+        Counters::of(&self.ring, &self.lineage)
     }
 
     /// Writes what is recorded now into a folder, as `weft-record-JOB-rankN.json`, and tells where.
@@ -131,6 +135,7 @@ impl Recorder {
     /// A recorder for so many calls, in a file if there is a folder for it.
     pub(crate) fn new(who: Who, capacity: u32, yields: u32, places: &Places) -> Self {
         let capacity = (capacity as usize).clamp(ring::CAPACITY_MIN, ring::CAPACITY_MAX).next_power_of_two();
+        let lineage = Arc::new(Lineage::of(who));
         let mut files = None;
         let ring = places.folder.as_deref().and_then(|folder| {
             match folder::create(folder, who, ring::bytes_of(capacity)) {
@@ -163,11 +168,13 @@ impl Recorder {
             waits: Cell::new(0),
             yields,
             ring,
+            lineage,
             files,
             _metrics: None,
         };
         recorder.introduce(who, capacity);
-        let written = |path: &PathBuf| metrics::Written::new(path, who.rank, &recorder.ring);
+        point_out_strangers(who.rank);
+        let written = |path: &PathBuf| metrics::Written::new(path, recorder.reader());
         recorder._metrics = places.metrics.as_ref().map(written);
         recorder
     }
@@ -200,7 +207,7 @@ impl Recorder {
 
     /// A reading end.
     pub(crate) fn reader(&self) -> FlightRecorder {
-        FlightRecorder { ring: Arc::clone(&self.ring) }
+        FlightRecorder { ring: Arc::clone(&self.ring), lineage: Arc::clone(&self.lineage) }
     }
 
     /// Notes the name of a plan, by its place among those that are loaded.
@@ -349,6 +356,7 @@ impl Recorder {
             self.slot.set(1, self.clock.ticks());
             self.slot.retag((tag - ring::RUNNING + ring::FAILED) | ring::TIMED);
         }
+        self.lineage.last_words(why);
         head.error.write(why);
         head.state.store(ring::RANK_FAILED, crate::sync::Edge::Record.release());
         self.anchor();
@@ -365,6 +373,20 @@ impl Recorder {
                 None
             }
         }
+    }
+}
+
+/// Tells of variables that are nearly settings, once, on rank 0; `weft run` does so itself.
+fn point_out_strangers(rank: usize) {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    if rank == 0 && std::env::var_os("WEFT_JOB").is_none() {
+        ONCE.call_once(|| {
+            for (name, near) in knobs::unknown(std::env::vars_os().map(|(name, _)| name)) {
+                if let Some(near) = near {
+                    log::warn!(Fault, rank, "there is no setting {name}; did you mean {near}?");
+                }
+            }
+        });
     }
 }
 

@@ -6,6 +6,7 @@
 //! differ are the first thing to be told; then processes that are gone, errors, who fell behind, who waits for whom and
 //! where that ends; and who usually comes last, which is not wrong but costs the others time.
 
+mod blame;
 mod late;
 mod sentences;
 
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+pub use blame::blamed;
 pub use late::Lateness;
 pub use sentences::named as ranks_in_words;
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::blame::blamed;
 use super::{Lateness, Picture, call_of, furthest, is_gone};
 use crate::line::distance;
 use crate::recorder::{CallRecord, CallState, Process, RankState, Record};
@@ -86,6 +87,12 @@ impl Picture<'_> {
 
     /// Processes that ended without a word.
     fn gone(&self, sentences: &mut Vec<String>) {
+        let blamed: Vec<u32> = self
+            .records
+            .iter()
+            .filter(|record| record.state == RankState::Failed)
+            .flat_map(|record| blamed(record.error.as_deref().unwrap_or_default(), record.rank))
+            .collect();
         for record in self.records.iter().filter(|record| is_gone(record)).take(TOLD_MAX) {
             let (host, pid) = (&record.host, record.pid);
             let doing = match record.calls.last() {
@@ -95,10 +102,15 @@ impl Picture<'_> {
                 }
                 Some(call) => format!("after call #{}, {}", call.number, call.what),
             };
-            sentences.push(format!(
-                "Rank {} ({host}, pid {pid}) is gone without a word, {doing}: it was killed or crashed.",
-                record.rank
-            ));
+            let rank = record.rank;
+            let how = if blamed.is_empty() || blamed.contains(&rank) {
+                format!("is gone without a word, {doing}: it was killed or crashed")
+            } else {
+                format!(
+                    "is gone, {doing}: most likely its launcher ended it, since others failed for another rank"
+                )
+            };
+            sentences.push(format!("Rank {rank} ({host}, pid {pid}) {how}."));
         }
     }
 

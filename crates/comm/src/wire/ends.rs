@@ -1,8 +1,11 @@
 //! The two ends of a FIFO between ranks on different hosts: what the sender has put out and the receiver has not read yet,
 //! and what the receiver has got. Each end is used by its rank alone; what the other end did is told by frames.
 //!
-//! As in shared memory, exactly `depth` messages can be in flight: the sender keeps a message until it hears that it was
-//! read, so a connection may take its time with it.
+//! As in shared memory, exactly `depth` messages can be in flight. A message that lies in memory which the sender may change
+//! goes from there as far as the socket takes it at once, and only the rest is kept here. One that the receiver waits for may
+//! come straight to where its step would copy it.
+
+#![allow(unsafe_code)] // A place for a message may be an address in the caller's buffer.
 
 /// Where messages wait: `depth` places, message `s` in place `(s - 1) % depth`.
 struct Slots {
@@ -84,14 +87,35 @@ impl Outgoing {
         self.sent = self.sent.wrapping_add(1);
     }
 
-    /// The other end has read all up to a message. False if that cannot be.
+    /// Whether all that was put out is on its way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sent == self.put
+    }
+
+    /// The number of the message that was put out last.
+    pub(super) fn last(&self) -> u32 {
+        self.put
+    }
+
+    /// Keeps what is left of the message that was put out last, from a byte of it on.
+    pub(super) fn keep(&mut self, payload: &[u8], from: usize) {
+        self.slots.room(self.put)[from..payload.len()].copy_from_slice(&payload[from..]);
+    }
+
+    /// Which of so many connections carries a message.
+    pub(super) fn turn(&self, sequence: u32, streams: usize) -> usize {
+        self.fifo.wrapping_add(sequence) as usize % streams.max(1)
+    }
+
+    /// The other end has read all up to a message. False if that cannot be. Words go by any connection, so one may be overtaken by
+    /// its successor, which says the same and more.
     pub(super) fn release(&mut self, sequence: u32) -> bool {
         let newly = sequence.wrapping_sub(self.released);
         let can = newly <= self.sent.wrapping_sub(self.released);
         if can {
             self.released = sequence;
         }
-        can
+        can || (newly as i32) < 0
     }
 }
 
@@ -104,6 +128,19 @@ pub(super) struct Incoming {
     arrived: u32,
     released: u32,
     told: u32,
+    /// Where the next message may go if it is what is expected, and whether the one that is coming is.
+    expected: Option<Expected>,
+    is_as_expected: bool,
+    /// Where the oldest message lies that has not been read, if it went there.
+    direct: Option<*const u8>,
+}
+
+/// What a step waits for, and where it would copy it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected {
+    pub(super) signature: u32,
+    pub(super) length: usize,
+    pub(super) place: *mut u8,
 }
 
 /// What a message that is coming may be.
@@ -118,7 +155,9 @@ pub(super) enum Turn {
 impl Incoming {
     pub(super) fn new(fifo: u32, from: u32, depth: u32, message_bytes_max: usize) -> Incoming {
         let slots = Slots::new(depth, message_bytes_max);
-        Incoming { fifo, from, slots, arrived: 0, released: 0, told: 0 }
+        let (arrived, released, told) = (0, 0, 0);
+        let (expected, is_as_expected, direct) = (None, false, None);
+        Incoming { fifo, from, slots, arrived, released, told, expected, is_as_expected, direct }
     }
 
     /// Whether a message with this number and length may come now.
@@ -134,9 +173,37 @@ impl Incoming {
         }
     }
 
-    /// Where the message that comes next goes.
-    pub(super) fn room(&mut self) -> &mut [u8] {
-        self.slots.room(self.arrived.wrapping_add(1))
+    /// The next message may go where a step would copy it, unless one has come that is not that step's: then the call fails, since calls
+    /// differ.
+    ///
+    /// # Safety
+    /// So many bytes can be written there, by nobody else, until the message has been read or is no longer expected.
+    pub(super) unsafe fn expect(&mut self, expected: Expected) {
+        if self.arrived == self.released {
+            self.expected = Some(expected);
+        }
+    }
+
+    /// Nothing goes anywhere but here from now on. A message of which a part went elsewhere is lost, and its checksum tells.
+    pub(super) fn forget(&mut self) {
+        (self.expected, self.is_as_expected, self.direct) = (None, false, None);
+    }
+
+    /// A message begins: settles where it goes.
+    pub(super) fn begin(&mut self, signature: u32, length: usize) {
+        let is_it = |expected: &Expected| (expected.signature, expected.length) == (signature, length);
+        self.is_as_expected = self.expected.as_ref().is_some_and(is_it);
+    }
+
+    /// Where so many bytes of the message that has begun go.
+    pub(super) fn room(&mut self, length: usize) -> &mut [u8] {
+        match self.expected {
+            // SAFETY: as whoever expects it has promised; it has that length, or it would not go there.
+            Some(expected) if self.is_as_expected => unsafe {
+                std::slice::from_raw_parts_mut(expected.place, expected.length.min(length))
+            },
+            _ => &mut self.slots.room(self.arrived.wrapping_add(1))[..length],
+        }
     }
 
     /// The next message is complete.
@@ -144,19 +211,32 @@ impl Incoming {
         self.arrived = self.arrived.wrapping_add(1);
         let place = self.slots.place(self.arrived);
         self.slots.about[place] = (signature, length as u32);
+        let expected = self.expected.take().filter(|_| self.is_as_expected);
+        // Nothing had come that was not read, so it is the oldest.
+        self.direct = expected.map(|expected| expected.place.cast_const()).or(self.direct);
+        self.is_as_expected = false;
     }
 
-    /// The signature and payload of the oldest message that has not been read.
-    pub(super) fn message(&self) -> Option<(u32, &[u8])> {
+    /// The signature, place and length of the oldest message that has not been read.
+    pub(super) fn message(&self) -> Option<(u32, *const u8, usize)> {
+        if self.arrived == self.released {
+            return None;
+        }
         let sequence = self.released.wrapping_add(1);
-        let about = self.slots.about[self.slots.place(sequence)];
-        (self.arrived != self.released).then(|| (about.0, self.slots.message(sequence)))
+        let (signature, length) = self.slots.about[self.slots.place(sequence)];
+        Some((signature, self.direct.unwrap_or(self.slots.message(sequence).as_ptr()), length as usize))
     }
 
     /// It has been read.
     pub(super) fn release(&mut self) {
         debug_assert!(self.arrived != self.released, "released a message that has not come");
         self.released = self.released.wrapping_add(1);
+        self.direct = None;
+    }
+
+    /// Whether so many were read unbeknown to the other end that it may soon have to wait.
+    pub(super) fn is_pressing(&self) -> bool {
+        2 * self.released.wrapping_sub(self.told) > self.slots.depth
     }
 
     /// What the other end should be told: the last message that was read.
@@ -183,12 +263,12 @@ mod tests {
                     let payload = payload.to_vec();
                     assert_eq!(into.turn(sequence, 4), Turn::Next);
                     assert_eq!(into.turn(sequence, 5), Turn::Wrong);
-                    into.room().copy_from_slice(&payload);
+                    into.begin(signature, 4);
+                    into.room(4).copy_from_slice(&payload);
                     into.arrive(signature, 4);
                     out.is_on_its_way();
                 }
-                let (signature, payload) = into.message().unwrap();
-                assert_eq!((signature, payload), (expected + 7, &expected.to_le_bytes()[..]));
+                assert_eq!(read(&into), (expected + 7, expected.to_le_bytes().to_vec()));
                 expected += 1;
                 into.release();
                 let read = into.untold().unwrap();
@@ -201,6 +281,50 @@ mod tests {
         }
         assert_eq!(expected, 97);
         assert!(!out.release(200), "more than were sent");
+        assert!(out.release(90) && !out.has_room(), "a word that was overtaken says nothing new");
+    }
+
+    fn read(into: &Incoming) -> (u32, Vec<u8>) {
+        let (signature, place, length) = into.message().unwrap();
+        // SAFETY: a message that has come lies there.
+        (signature, unsafe { std::slice::from_raw_parts(place, length) }.to_vec())
+    }
+
+    #[test]
+    fn what_is_expected_comes_to_its_place_and_nothing_else_does() {
+        let mut into = Incoming::new(0, 0, 4, 8);
+        let mut place = [0_u8; 4];
+        let address = place.as_mut_ptr();
+        let come = |into: &mut Incoming, signature: u32, payload: &[u8], wait: bool| {
+            if wait {
+                let expected = Expected { signature: 7, length: 4, place: address };
+                // SAFETY: the place outlives the end and is looked at only when all has come.
+                unsafe { into.expect(expected) };
+            }
+            into.begin(signature, payload.len());
+            let direct = into.room(payload.len()).as_ptr() == address.cast_const();
+            into.room(payload.len()).copy_from_slice(payload);
+            into.arrive(signature, payload.len());
+            direct
+        };
+        assert!(come(&mut into, 7, &[1; 4], true));
+        assert!(
+            !come(&mut into, 7, &[2; 4], false),
+            "the place is taken until the message there has been read"
+        );
+        assert_eq!(read(&into), (7, vec![1; 4]));
+        into.release();
+        assert_eq!(read(&into), (7, vec![2; 4]));
+        into.release();
+        assert!(!come(&mut into, 8, &[3; 4], true), "another call's");
+        assert_eq!(read(&into), (8, vec![3; 4]));
+        into.release();
+        assert!(!come(&mut into, 7, &[4; 5], true), "of another length");
+        assert_eq!(read(&into), (7, vec![4; 5]));
+        into.release();
+        assert!(come(&mut into, 7, &[5; 4], true));
+        into.release();
+        assert_eq!(place, [5; 4]);
     }
 
     #[test]

@@ -2,15 +2,18 @@
 //!
 //! A rank's *courier* has its ends of all FIFOs that leave the host (`ends.rs`) and several connections to each rank at their
 //! other ends (`stream.rs`). The rank's own thread does the carrying: it writes when a step has put something out, and reads
-//! while it waits. So there is no thread to wake, no lock, and a message goes from the sender's slot to the receiver's with
-//! the two copies that sockets cost. Messages of a FIFO take turns on the connections; each is complete before its
-//! successor is looked at.
+//! while it waits. So there is no thread to wake, no lock, and where a step only copies, a message goes from the sender's
+//! buffer to the receiver's with the two copies that sockets cost. Messages of a FIFO take turns on the connections; each is
+//! complete before its successor is looked at.
 //!
-//! Before a call returns, everything it has put out is in the kernel's hands, because nobody carries between calls.
+//! Before a call returns, every message it has put out is in the kernel's hands, because nobody carries between calls. Words
+//! about what was read are not hurried: they leave with the next message to the same rank, when half of a FIFO is unspoken
+//! of, or as soon as the rank waits and nothing comes. So whoever waits for room has it in the end, and a message and its
+//! answer are one system call each.
 //!
 //! Deliberately absent: reading or writing peers' memory, and counters. Plans that need those between hosts are not chosen.
 
-#![allow(unsafe_code)] // One ioctl that takes the address of its answer.
+#![allow(unsafe_code)] // One ioctl that takes the address of its answer; messages at addresses of the caller's.
 
 mod ends;
 mod frame;
@@ -23,7 +26,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use crate::bootstrap::Connection;
-use ends::{Incoming, Outgoing};
+use ends::{Expected, Incoming, Outgoing};
 use frame::{Header, Kind};
 pub(crate) use stream::Fault;
 use stream::Stream;
@@ -39,6 +42,9 @@ pub(crate) struct Courier {
     incoming: Vec<Incoming>,
     /// The end here of each FIFO of the communicator, if it has one that leaves the host.
     ends: Vec<Option<(Kind, u32)>>,
+    /// The end whose message is waited for, if there is a place for it. When it has come, no more is read: its successor shall
+    /// find its own place.
+    expected: Option<u32>,
     ready: Arc<OwnedFd>,
 }
 
@@ -52,6 +58,7 @@ impl Courier {
             outgoing: Vec::new(),
             incoming: Vec::new(),
             ends: Vec::new(),
+            expected: None,
             ready: Arc::new(ready),
         })
     }
@@ -118,15 +125,63 @@ impl Courier {
         self.outgoing[end as usize].room().as_mut_ptr()
     }
 
-    /// Puts out the message that is there, and sends what can be sent.
+    /// Puts out the message that is there.
     pub(crate) fn put(&mut self, end: u32, signature: u32, bytes: usize) {
         self.outgoing[end as usize].put(signature, bytes);
     }
 
+    /// Puts out a message that lies elsewhere, and sends from there what can be sent; only the rest is copied. There must be
+    /// room.
+    ///
+    /// # Safety
+    /// So many bytes can be read there.
+    pub(crate) unsafe fn put_from(&mut self, end: u32, signature: u32, payload: *const u8, bytes: usize) {
+        // SAFETY: the caller's promise.
+        let payload = unsafe { std::slice::from_raw_parts(payload, bytes) };
+        let number = end as usize;
+        let is_first = self.outgoing[number].is_empty();
+        self.outgoing[number].put(signature, bytes);
+        if is_first {
+            self.tell(Some(self.outgoing[number].to));
+        }
+        let Courier { peers, outgoing, .. } = self;
+        let end = &mut outgoing[number];
+        let sequence = end.last();
+        let streams = &mut peers[end.to as usize];
+        let turn = end.turn(sequence, streams.len());
+        let stream = streams.get_mut(turn).filter(|stream| is_first && stream.takes_more());
+        let left = stream.map_or(0, |stream| {
+            stream.start(message_header(end, sequence, signature, bytes), payload, Some((number, sequence)));
+            end.is_on_its_way();
+            stream.write(payload);
+            stream.left()
+        });
+        if left < bytes {
+            end.keep(payload, left);
+        }
+    }
+
     /// The signature, place and length of the message that has come to an end.
     pub(crate) fn message(&self, end: u32) -> Option<(u32, *const u8, usize)> {
-        let (signature, payload) = self.incoming[end as usize].message()?;
-        Some((signature, payload.as_ptr(), payload.len()))
+        self.incoming[end as usize].message()
+    }
+
+    /// If the next message of an end is of this call and length, it may come straight to a place. It must not have come.
+    ///
+    /// # Safety
+    /// So many bytes can be written there, by nobody else, until the message is released or forgotten.
+    pub(crate) unsafe fn expect(&mut self, end: u32, signature: u32, length: usize, place: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.incoming[end as usize].expect(Expected { signature, length, place }) };
+        self.expected = Some(end);
+    }
+
+    /// The wait for what was expected is over. If it was in vain, it no longer has a place; one that has begun to come makes its
+    /// connection of no more use. If it came, whatever else the step needs has to be received.
+    pub(crate) fn wait_is_over(&mut self, came: bool) {
+        if let Some(end) = self.expected.take().filter(|_| !came) {
+            self.incoming[end as usize].forget();
+        }
     }
 
     /// It has been read.
@@ -144,10 +199,10 @@ impl Courier {
         self.incoming[end as usize].from
     }
 
-    /// Whether everything that was put out is in the kernel's hands.
+    /// Whether everything that was put out is in the kernel's hands, and all that others may soon wait for.
     pub(crate) fn is_idle(&self) -> bool {
-        self.outgoing.iter().all(|end| end.next().is_none())
-            && self.incoming.iter().all(|end| end.untold().is_none())
+        self.outgoing.iter().all(Outgoing::is_empty)
+            && !self.incoming.iter().any(Incoming::is_pressing)
             && !self.peers.iter().flatten().any(Stream::is_busy)
     }
 
@@ -184,31 +239,20 @@ impl Courier {
 
     /// Sends what can be sent. Whether anything could.
     pub(crate) fn flush(&mut self) -> bool {
+        self.tell(None);
         let mut progress = false;
-        let Courier { peers, outgoing, incoming, .. } = self;
+        let Courier { peers, outgoing, .. } = self;
         for number in 0..outgoing.len() {
             while let Some((sequence, signature, payload)) = outgoing[number].next() {
                 let end = &outgoing[number];
                 let streams = &mut peers[end.to as usize];
-                let turn = end.fifo.wrapping_add(sequence) as usize % streams.len().max(1);
-                let Some(stream) = streams.get_mut(turn).filter(|stream| !stream.is_busy()) else { break };
-                let length = payload.len() as u32;
-                let (kind, fifo) = (Kind::Message, end.fifo);
-                let header = Header { kind, fifo, sequence, signature, length, number: 0, checksum: 0 };
+                let turn = end.turn(sequence, streams.len());
+                let Some(stream) = streams.get_mut(turn).filter(|stream| stream.takes_more()) else { break };
+                let header = message_header(end, sequence, signature, payload.len());
                 stream.start(header, payload, Some((number, sequence)));
                 outgoing[number].is_on_its_way();
                 progress |= stream.flush(outgoing);
             }
-        }
-        for end in incoming {
-            let Some(sequence) = end.untold() else { continue };
-            let streams = &mut peers[end.from as usize];
-            let Some(stream) = streams.iter_mut().find(|stream| !stream.is_busy()) else { continue };
-            let (kind, fifo) = (Kind::Released, end.fifo);
-            let header = Header { kind, fifo, sequence, signature: 0, length: 0, number: 0, checksum: 0 };
-            stream.start(header, &[], None);
-            end.is_told(sequence);
-            progress |= stream.flush(outgoing);
         }
         for stream in peers.iter_mut().flatten() {
             progress |= stream.flush(outgoing);
@@ -216,10 +260,46 @@ impl Courier {
         progress
     }
 
-    /// Takes in what has come from a rank, or from all, and sends what can be sent. Whether anything could be done.
+    /// Starts to tell ranks what was read here: one of which is known that a message follows, and those who may soon wait for
+    /// it or to whom a message waits to be sent.
+    fn tell(&mut self, to: Option<u32>) {
+        let Courier { peers, outgoing, incoming, .. } = self;
+        for end in incoming {
+            let Some(sequence) = end.untold() else { continue };
+            let message = outgoing.iter().find(|out| out.to == end.from && !out.is_empty());
+            if to != Some(end.from) && message.is_none() && !end.is_pressing() {
+                continue;
+            }
+            let streams = &mut peers[end.from as usize];
+            // On the connection that the message takes, so that both leave together.
+            let turn = message.map_or(0, |out| out.turn(out.last(), streams.len()));
+            say(end, streams, turn, sequence);
+        }
+    }
+
+    /// Tells all ranks all that was read here: nothing comes, so somebody may be waiting for it. Whether there was anything.
+    fn tell_all(&mut self) -> bool {
+        let Courier { peers, outgoing, incoming, .. } = self;
+        let mut progress = false;
+        for end in incoming {
+            let Some(sequence) = end.untold() else { continue };
+            let streams = &mut peers[end.from as usize];
+            say(end, streams, 0, sequence);
+            for stream in streams {
+                progress |= stream.flush(outgoing);
+            }
+        }
+        progress
+    }
+
+    /// Takes in what has come from a rank, or from all, until what is expected is there, and sends what can be sent. Whether
+    /// anything could be done.
     pub(crate) fn progress(&mut self, from: Option<u32>) -> bool {
         let sent = self.flush();
         let mut came = false;
+        let expected = self.expected;
+        let is_enough =
+            |incoming: &[Incoming]| expected.is_some_and(|end| incoming[end as usize].message().is_some());
         let Courier { peers, outgoing, incoming, ends, .. } = self;
         let find = |kind: Kind, fifo: u32| match ends.get(fifo as usize).copied().flatten() {
             Some((expected, end)) if expected == kind => Some(end as usize),
@@ -231,7 +311,7 @@ impl Courier {
             loop {
                 let mut some = false;
                 for stream in streams.iter_mut() {
-                    some |= stream.receive(incoming, outgoing, find);
+                    some |= stream.receive(incoming, outgoing, find, is_enough);
                 }
                 came |= some;
                 if !some || streams.len() == 1 {
@@ -239,13 +319,30 @@ impl Courier {
                 }
             }
         }
-        came || sent
+        let told = !came && self.tell_all();
+        came || sent || told
     }
 
     /// What to sleep on: an epoll that is told when something comes or can be sent.
     pub(crate) fn watched(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.ready)
     }
+}
+
+/// The header of a message of an end.
+fn message_header(end: &Outgoing, sequence: u32, signature: u32, bytes: usize) -> Header {
+    let (kind, fifo, length) = (Kind::Message, end.fifo, bytes as u32);
+    Header { kind, fifo, sequence, signature, length, number: 0, checksum: 0 }
+}
+
+/// Starts to tell what was read at an end, on one of the connections if it can be.
+fn say(end: &mut Incoming, streams: &mut [Stream], first: usize, sequence: u32) {
+    let turns = (0..streams.len()).map(|by| (first + by) % streams.len());
+    let Some(turn) = turns.into_iter().find(|turn| streams[*turn].takes_more()) else { return };
+    let (kind, fifo) = (Kind::Released, end.fifo);
+    let header = Header { kind, fifo, sequence, signature: 0, length: 0, number: 0, checksum: 0 };
+    streams[turn].start(header, &[], None);
+    end.is_told(sequence);
 }
 
 impl Drop for Courier {

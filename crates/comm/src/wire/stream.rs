@@ -12,8 +12,12 @@ use super::ends::{Incoming, Outgoing, Turn};
 use super::frame::{HEADER_BYTES, Header, Kind};
 use crate::bootstrap::{Kept, Seal, TAG_BYTES};
 
-/// What a connection reads ahead: small frames come several at a time.
+/// What a connection reads ahead: small frames come several at a time, and of large ones little is copied twice.
+const AHEAD_BYTES: usize = 4 << 10;
+/// Where that goes; sealed, a piece that is opened from there.
 const BUFFER_BYTES: usize = 64 << 10;
+/// How much may wait to be sent beside a message. Words about what was read are small and few.
+const HEAD_BYTES_MAX: usize = 4 << 10;
 /// Payload is sealed in pieces of this size, so that one fits into the buffer.
 const PIECE_BYTES: usize = 32 << 10;
 /// The numbers under which frames are sealed start far behind those of the handshake's messages.
@@ -43,14 +47,14 @@ pub(super) struct Stream {
     receiving: Receiving,
 }
 
-/// The frame on its way out.
+/// Frames on their way out: any number without a payload, and then one with, if any. They leave together.
 struct Sending {
-    /// The header; sealed, the whole frame.
+    /// The headers; sealed, all of it.
     head: Vec<u8>,
-    /// What follows it: a message of an outgoing end.
+    /// What follows them: a message of an outgoing end, and its bytes.
     payload: Option<(usize, u32)>,
+    payload_bytes: usize,
     written: usize,
-    is_busy: bool,
     /// The socket takes no more. Why that is, reading tells, after all that came before.
     is_refused: bool,
     number: u32,
@@ -75,10 +79,10 @@ impl Stream {
         let mut buffer = vec![0; BUFFER_BYTES.max(read.len())];
         buffer[..read.len()].copy_from_slice(read);
         let sending = Sending {
-            head: Vec::with_capacity(HEADER_BYTES),
+            head: Vec::with_capacity(HEAD_BYTES_MAX + HEADER_BYTES + TAG_BYTES),
             payload: None,
+            payload_bytes: 0,
             written: 0,
-            is_busy: false,
             is_refused: false,
             number: 0,
             seals: FIRST_SEAL,
@@ -99,30 +103,42 @@ impl Stream {
     pub(super) fn reserve(&mut self, message_bytes_max: usize) {
         if self.seal.is_some() {
             let pieces = 1 + message_bytes_max.div_ceil(PIECE_BYTES);
-            let needed = HEADER_BYTES + message_bytes_max + pieces * TAG_BYTES;
+            let needed = HEAD_BYTES_MAX + HEADER_BYTES + message_bytes_max + pieces * TAG_BYTES;
             self.sending.head.reserve(needed.saturating_sub(self.sending.head.len()));
         }
     }
 
-    /// Whether a frame is on its way out.
+    /// Whether frames are on their way out.
     pub(super) fn is_busy(&self) -> bool {
-        self.sending.is_busy && self.fault.is_none()
+        let Sending { head, payload_bytes, written, .. } = &self.sending;
+        *written < head.len() + payload_bytes && self.fault.is_none()
     }
 
-    /// Starts a frame. None may be on its way. `payload` is the message of an outgoing end, which keeps it.
+    /// Whether another frame may be started. On a connection that is of no use, any may.
+    pub(super) fn takes_more(&self) -> bool {
+        let Sending { head, payload_bytes, .. } = &self.sending;
+        !self.is_busy() || (*payload_bytes == 0 && head.len() < HEAD_BYTES_MAX)
+    }
+
+    /// Starts a frame, behind those that have not left. `payload` is the message of an outgoing end, which keeps what the
+    /// socket does not take at once.
     pub(super) fn start(&mut self, mut header: Header, payload: &[u8], from: Option<(usize, u32)>) {
-        let Sending { head, payload: place, written, is_busy, number, seals, .. } = &mut self.sending;
+        let is_busy = self.is_busy();
+        let Sending { head, payload: place, payload_bytes, written, number, seals, .. } = &mut self.sending;
         header.number = *number;
         *number = number.wrapping_add(1);
-        (*written, *is_busy, *place) = (0, true, from);
-        head.clear();
+        if !is_busy {
+            head.clear();
+            *written = 0;
+        }
         match &self.seal {
             None => {
+                (*place, *payload_bytes) = (from, payload.len());
                 header.checksum = header.checksum_of(payload);
                 head.extend_from_slice(&header.pack());
             }
             Some(seal) => {
-                *place = None;
+                (*place, *payload_bytes) = (None, 0);
                 let packed = header.pack();
                 for piece in std::iter::once(&packed[..]).chain(payload.chunks(PIECE_BYTES)) {
                     let at = head.len();
@@ -139,19 +155,24 @@ impl Stream {
 
     /// Writes as much as the socket takes. Whether it took anything.
     pub(super) fn flush(&mut self, outgoing: &[Outgoing]) -> bool {
+        let message = |(end, sequence): (usize, u32)| outgoing[end].message(sequence);
+        self.is_busy() && self.write(self.sending.payload.map_or(&[][..], message))
+    }
+
+    /// The same, where the payload is still to be found elsewhere.
+    pub(super) fn write(&mut self, payload: &[u8]) -> bool {
         let mut progress = false;
         while self.is_busy() && !self.sending.is_refused {
-            let Sending { head, payload, written, .. } = &self.sending;
-            let payload = payload.map_or(&[][..], |(end, sequence)| outgoing[end].message(sequence));
+            let Sending { head, payload_bytes, written, .. } = &self.sending;
             let (from_head, from_payload) = (*written.min(&head.len()), written.saturating_sub(head.len()));
-            let slices = [IoSlice::new(&head[from_head..]), IoSlice::new(&payload[from_payload..])];
-            let all = head.len() + payload.len();
+            // What was sealed is in the head, and must not leave as it is.
+            let rest = &payload[..*payload_bytes][from_payload..];
+            let slices = [IoSlice::new(&head[from_head..]), IoSlice::new(rest)];
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             match rustix::net::sendmsg(&self.socket, &slices, &mut SendAncillaryBuffer::default(), flags) {
                 Ok(sent) => {
                     progress = true;
                     self.sending.written += sent;
-                    self.sending.is_busy = self.sending.written < all;
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
@@ -160,6 +181,12 @@ impl Stream {
             }
         }
         progress
+    }
+
+    /// How much of the message that was started last has left, or need not be kept because it was sealed.
+    pub(super) fn left(&self) -> usize {
+        let Sending { head, payload_bytes, written, .. } = &self.sending;
+        if self.is_busy() && *payload_bytes > 0 { written.saturating_sub(head.len()) } else { usize::MAX }
     }
 
     fn fail(&mut self, fault: Fault) {
@@ -171,7 +198,7 @@ impl Stream {
         self.since.is_some_and(|since| since.elapsed() < LAST_WORDS_LIMIT)
     }
 
-    /// Takes in as much as has come. `find` gives the end of a FIFO that comes this way, and of one that goes. Whether
+    /// Takes in what has come, until it is enough. `find` gives the end of a FIFO that comes this way, and of one that goes. Whether
     /// anything came; the end of the connection counts, because what other connections to the same rank brought before it is
     /// there by then and may not have been looked at since.
     pub(super) fn receive(
@@ -179,9 +206,10 @@ impl Stream {
         incoming: &mut [Incoming],
         outgoing: &mut [Outgoing],
         find: impl Fn(Kind, u32) -> Option<usize>,
+        is_enough: impl Fn(&[Incoming]) -> bool,
     ) -> bool {
         let mut progress = false;
-        while self.fault.is_none() {
+        while self.fault.is_none() && !is_enough(incoming) {
             match self.step(incoming, outgoing, &find) {
                 Ok(true) => progress = true,
                 Ok(false) => break,
@@ -221,11 +249,13 @@ impl Stream {
                     Turn::Later => return Ok(false),
                     Turn::Wrong => return Err(wrong(&header)),
                 }
-                if self.receiving.filled < length {
-                    return self.take_payload(&mut incoming[end].room()[..length]);
+                if self.receiving.filled == 0 {
+                    incoming[end].begin(header.signature, length);
                 }
-                let room = incoming[end].room();
-                if self.checksum_differs(&header, &room[..length]) {
+                if self.receiving.filled < length {
+                    return self.take_payload(incoming[end].room(length));
+                }
+                if self.checksum_differs(&header, incoming[end].room(length)) {
                     return Err(wrong(&header));
                 }
                 incoming[end].arrive(header.signature, length);
@@ -273,9 +303,9 @@ impl Stream {
             (*start, *filled) = (*start + buffered, *filled + buffered);
             return Ok(true);
         }
-        // Straight to its place, and what follows it into the buffer, which is empty.
+        // Straight to its place, and a little of what follows it into the buffer, which is empty.
         let wanted = rest.len();
-        let mut slices = [IoSliceMut::new(rest), IoSliceMut::new(buffer)];
+        let mut slices = [IoSliceMut::new(rest), IoSliceMut::new(&mut buffer[..AHEAD_BYTES])];
         let Some(got) = read(&self.socket, &mut slices)? else { return Ok(false) };
         *filled += got.min(wanted);
         (*start, *end) = (0, got.saturating_sub(wanted));
@@ -291,7 +321,8 @@ impl Stream {
             }
             buffer.copy_within(*start..*end, 0);
             (*start, *end) = (0, *end - *start);
-            let Some(got) = read(&self.socket, &mut [IoSliceMut::new(&mut buffer[*end..])])? else {
+            let ahead = if self.seal.is_some() { buffer.len() } else { AHEAD_BYTES.max(bytes) };
+            let Some(got) = read(&self.socket, &mut [IoSliceMut::new(&mut buffer[*end..ahead])])? else {
                 return Ok(false);
             };
             *end += got;

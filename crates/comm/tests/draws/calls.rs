@@ -66,9 +66,9 @@ impl Call {
         }
     }
 
-    /// 16 MiB on every rank. Without optimisation that takes seconds, and a sixteenth of it is as long a call.
+    /// 16 MiB on every rank. Without optimisation that takes seconds, and a sixty-fourth of it is as long a call.
     pub(crate) fn large() -> Call {
-        Call::new(What::AllReduce, if cfg!(debug_assertions) { 256 << 10 } else { 4 << 20 })
+        Call::new(What::AllReduce, if cfg!(debug_assertions) { 64 << 10 } else { 4 << 20 })
     }
 
     pub(crate) fn uneven(round: usize) -> Call {

@@ -8,10 +8,12 @@ use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
 use crate::scenario;
 
 /// Draws that give the messages of the document: what goes wrong while nobody is in a call gives the same words each time.
-const DRAWS: [(&str, u64); 9] = [
+const DRAWS: [(&str, u64); 11] = [
     ("a rank of one host is killed", 3440),
     ("a rank of several hosts is killed", 1863),
-    ("a rank is stopped", 854),
+    ("a rank is stopped", 10_029),
+    ("a rank is stopped while a plan is loaded", 10_034),
+    ("a host is cut off", 10_049),
     ("a count differs", 21_067),
     ("a rank leaves", 77),
     ("a sealed frame is changed", 2993),

@@ -147,6 +147,11 @@ impl Draw {
         rank / self.per_host
     }
 
+    /// Whether a cut is between two ranks only, and not between a host and all others.
+    pub(crate) fn cuts_one_link(&self) -> bool {
+        self.way.is_multiple_of(3) && self.host(self.victim) != self.host(self.partner)
+    }
+
     /// Whether ranks meet over the network.
     pub(crate) fn is_networked(&self) -> bool {
         self.transport != Transport::Shared

@@ -1,16 +1,21 @@
 //! The processes of a draw: started, told to go on, heard, and ended whatever happens.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::rank::{Gate, ROLE, Role, SAYS, Said};
+use crate::sockets;
 
 /// No draw takes longer than this, or it hangs.
 pub(crate) const HANG_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a process may take to stop, or to end.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// What one rank has said and done.
 #[derive(Clone, Debug, Default)]
@@ -53,6 +58,8 @@ type Shared = Arc<(Mutex<Vec<Heard>>, Condvar)>;
 pub(crate) struct Job {
     heard: Shared,
     pub(crate) pids: Vec<u32>,
+    /// The processes themselves: a number may be somebody else's by the time it is used.
+    processes: Vec<OwnedFd>,
     inputs: Vec<Option<ChildStdin>>,
     began: Instant,
 }
@@ -61,7 +68,7 @@ impl Job {
     /// Starts all roles. `marker` is put into their environment, to find what is left of them.
     pub(crate) fn start(roles: &[Role], marker: &str, folder: &std::path::Path) -> Job {
         let heard: Shared = Arc::new((Mutex::new(vec![Heard::default(); roles.len()]), Condvar::new()));
-        let (mut pids, mut inputs) = (Vec::new(), Vec::new());
+        let (mut pids, mut processes, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
         for role in roles {
             let mut child = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", "rank_of_a_draw", "--nocapture", "--test-threads=1"])
@@ -74,11 +81,13 @@ impl Job {
                 .spawn()
                 .unwrap();
             pids.push(child.id());
+            // Nobody has waited for it yet, so the number is still its own.
+            processes.push(pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap());
             inputs.push(child.stdin.take());
             let (rank, heard) = (role.rank, Arc::clone(&heard));
             std::thread::spawn(move || hear(child, rank, &heard));
         }
-        Job { heard, pids, inputs, began: Instant::now() }
+        Job { heard, pids, processes, inputs, began: Instant::now() }
     }
 
     /// Lets ranks go on that are held, or will be.
@@ -98,9 +107,15 @@ impl Job {
     }
 
     pub(crate) fn signal(&self, rank: usize, signal: Signal) {
-        let is_there = self.heard.0.lock().unwrap()[rank].ended.is_none();
-        if let (true, Some(pid)) = (is_there, Pid::from_raw(self.pids[rank] as i32)) {
-            let _ = kill_process(pid, signal);
+        // To a process that has ended it is an error and nothing else.
+        let sent = pidfd_send_signal(&self.processes[rank], signal);
+        // On a busy machine threads go on for a while after their process was told to stop.
+        let began = Instant::now();
+        while signal == Signal::STOP && sent.is_ok() && began.elapsed() < STOP_LIMIT {
+            if sockets::is_stopped(self.pids[rank]) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -140,7 +155,7 @@ impl Drop for Job {
         for rank in 0..self.pids.len() {
             self.signal(rank, Signal::KILL);
         }
-        self.wait_for(Duration::from_secs(10), |all| all.iter().all(|one| one.ended.is_some()));
+        self.wait_for(STOP_LIMIT, |all| all.iter().all(|one| one.ended.is_some()));
     }
 }
 

@@ -50,8 +50,8 @@ fn killed_or_stopped(draw: &Draw, evidence: &Evidence, stopped: bool) -> Result<
     for rank in (0..size).filter(|rank| *rank != victim) {
         let (text, _, began, at) = failure(&evidence.heard[rank], rank)?;
         let named = named(text);
-        // Who does not come is known by its number, and in a meeting nobody knows its process.
-        let by_number = phase == Phase::Meeting || text.contains("did not come");
+        // In a meeting nobody knows its process.
+        let by_number = phase == Phase::Meeting;
         let is_named =
             named == [(victim, pid)].into() || by_number && named.is_empty() && mentions(text, victim);
         if !is_named {
@@ -66,12 +66,19 @@ fn killed_or_stopped(draw: &Draw, evidence: &Evidence, stopped: bool) -> Result<
             let is_one = |line: &str| warnings.iter().any(|warning| line.contains(warning));
             heard.errors.lines().any(|line| line.contains("WARN") && is_one(line))
         };
-        // Ranks that load a plan wait for its memory, and say nothing meanwhile.
-        let is_loading =
-            |heard: &Heard| heard.failure().is_some_and(|(_, variant, ..)| variant == "Bootstrap");
-        let warned = evidence.heard.iter().any(|heard| warns(heard) || is_loading(heard));
-        if phase.is_in_calls() && !warned {
+        if phase.is_in_calls() && !evidence.heard.iter().any(warns) {
             return Err(format!("nobody warned of rank {victim}"));
+        }
+        // Nobody warns of a rank that itself waits for the one that is stopped. Before that others may have been slow.
+        let last =
+            |heard: &Heard| heard.errors.lines().rfind(|line| line.contains("WARN")).map(str::to_owned);
+        let others = (0..size).filter(|rank| *rank != victim).map(|rank| &evidence.heard[rank]);
+        let wrong = others.filter_map(last).find(|line| {
+            let whom = line.split_once(" s for ").map(|(_, whom)| whom);
+            whom.is_some_and(|whom| named(whom).iter().any(|(rank, _)| *rank != victim))
+        });
+        if let Some(line) = wrong {
+            return Err(format!("somebody else than rank {victim} is warned of: {line}"));
         }
         return Ok(seconds);
     }
@@ -93,6 +100,7 @@ fn cut(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
     for rank in 0..draw.size {
         let (text, _, began, at) = failure(&evidence.heard[rank], rank)?;
         names_an_end(text, rank, &ends, draw.phase, evidence)?;
+        is_across(draw, rank, text)?;
         seconds.push(at - evidence.at.max(began));
     }
     let limit = if evidence.harm == Some(Harm::Silence) { 3.0 } else { 0.0 } + NAMED_WITHIN_S;
@@ -102,11 +110,23 @@ fn cut(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
     }
 }
 
+/// Where a host was cut off, nobody blames a rank on the same side as itself.
+fn is_across(draw: &Draw, rank: usize, text: &str) -> Result<(), String> {
+    if draw.cuts_one_link() || draw.phase == Phase::Meeting {
+        return Ok(());
+    }
+    let is_inside = |rank: usize| draw.host(rank) == draw.host(draw.victim);
+    match named(text).into_iter().find(|(named, _)| is_inside(*named) == is_inside(rank)) {
+        Some((named, _)) => Err(format!("rank {rank} blames rank {named}, which it can reach: {text}")),
+        None => Ok(()),
+    }
+}
+
 fn corrupt(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
     if evidence.heard.iter().all(Heard::is_done) {
         return match (evidence.links.is_empty(), draw.phase) {
             // What was changed was part of a try that was made again.
-            (false, phase) if phase != Phase::Meeting => {
+            (false, phase) if phase != Phase::Meeting && !evidence.in_handshake => {
                 Err("nobody noticed that a bit was changed".to_owned())
             }
             _ => Ok(Vec::new()),
@@ -178,7 +198,7 @@ fn skewed(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
     let expected = match draw.way % 3 {
         0 => return all_are_done(evidence),
         1 => ["it has on".to_owned(), "rank 0 has unset".to_owned()],
-        _ => [format!("version {} of Weft's protocol", skew::version(draw)), "this is version 3".to_owned()],
+        _ => [format!("version {} of Weft's protocol", skew::version(draw)), "this is version 4".to_owned()],
     };
     match refused {
         Some(text) if expected.iter().all(|part| text.contains(part)) => all_are_done(evidence),

@@ -10,6 +10,11 @@ use std::time::Duration;
 use crate::scenario::is_for_meeting;
 use crate::sockets;
 
+/// How many bytes a connection begins with until both have proved who they are: a greeting of 12 each way, then 48, to which
+/// whoever answers adds its name.
+const HANDSHAKE_OF_WHO_COMES: usize = 12 + 48;
+const HANDSHAKE_OF_WHO_ANSWERS: usize = 12 + 48 + 37;
+
 /// Where connections go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
@@ -38,6 +43,8 @@ struct State {
     corrupt: Option<(usize, u64)>,
     /// Between whom one was.
     corrupted: Option<Ends>,
+    /// Whether that was before both had proved who they are.
+    in_handshake: bool,
     /// What was said first on some connection.
     recording: Vec<u8>,
 }
@@ -96,6 +103,11 @@ impl Proxy {
     /// Between whom a bit was changed.
     pub(crate) fn corrupted(&self) -> Option<Ends> {
         self.state.lock().unwrap().corrupted
+    }
+
+    /// Whether it was changed before both had proved who they are: whoever comes then comes again.
+    pub(crate) fn was_in_handshake(&self) -> bool {
+        self.state.lock().unwrap().in_handshake
     }
 
     /// What one said first that came.
@@ -177,7 +189,7 @@ fn pump(
     over: &AtomicBool,
 ) {
     let mut buffer = vec![0; 64 << 10];
-    let mut is_new = true;
+    let (mut is_new, mut carried) = (true, 0);
     while let Ok(got @ 1..) = from.read(&mut buffer) {
         let is_silent = || {
             let state = state.lock().unwrap();
@@ -192,11 +204,14 @@ fn pump(
             let bit = random as usize % (got * 8);
             buffer[bit / 8] ^= 1 << (bit % 8);
             (known.corrupt, known.corrupted) = (None, Some(ends));
+            let handshake = if is_first { HANDSHAKE_OF_WHO_COMES } else { HANDSHAKE_OF_WHO_ANSWERS };
+            known.in_handshake = carried + bit / 8 < handshake;
         }
         if is_first && known.recording.len() < 200 && (is_new || !known.recording.is_empty()) {
             known.recording.extend_from_slice(&buffer[..got.min(200)]);
         }
         is_new = false;
+        carried += got;
         drop(known);
         if to.write_all(&buffer[..got]).is_err() {
             break;

@@ -39,6 +39,8 @@ pub(crate) struct Evidence {
     /// How it harmed them.
     pub(crate) harm: Option<Harm>,
     pub(crate) second: Option<usize>,
+    /// Whether the bit that was changed was part of a handshake.
+    pub(crate) in_handshake: bool,
 }
 
 /// Ports at which jobs of this harness meet. Below those that connections take, so nobody takes one in between.
@@ -90,7 +92,9 @@ pub(crate) fn run(seed: u64) -> Report {
         Some(ends) if draw.kind == Kind::Corrupt => ends.into_iter().collect(),
         _ => links,
     };
-    let evidence = Evidence { heard: job.heard(), pids: job.pids.clone(), at, links, harm, second };
+    let in_handshake = proxy.as_ref().is_some_and(Proxy::was_in_handshake);
+    let (heard, pids) = (job.heard(), job.pids.clone());
+    let evidence = Evidence { heard, pids, at, links, harm, second, in_handshake };
     let wall_seconds = job.seconds();
     drop((job, proxy));
     let judged = if hung { Err("it hangs".to_owned()) } else { judge::judge(&draw, &evidence) };
@@ -232,7 +236,7 @@ impl Scene {
             Kind::Stop => self.job.signal(victim, Signal::STOP),
             Kind::Cut => {
                 let host = |rank| self.draw.host(rank);
-                let is_one_link = way % 3 == 0 && host(victim) != host(partner);
+                let is_one_link = self.draw.cuts_one_link();
                 let pairs = (0..size).flat_map(|one| (one + 1..size).map(move |other| (one, other)));
                 let is_harmed = |&(one, other): &Ends| match is_one_link {
                     true => (one, other) == (victim.min(partner), victim.max(partner)),

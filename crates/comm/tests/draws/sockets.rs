@@ -1,4 +1,4 @@
-//! What the kernel tells of processes' sockets.
+//! What the kernel tells of processes and their sockets.
 
 use std::collections::BTreeSet;
 
@@ -62,6 +62,17 @@ pub(crate) fn abstract_names(pid: u32) -> Vec<String> {
 pub(crate) fn is_there(name: &str) -> bool {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     table.lines().any(|line| line.ends_with(&format!("@{name}")))
+}
+
+/// Whether all threads of a process are stopped, or it is no more.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let states = threads.filter_map(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).ok()?;
+        // After the name, which may have anything in it.
+        stat.rsplit_once(") ")?.1.chars().next()
+    });
+    states.into_iter().all(|state| matches!(state, 'T' | 'Z' | 'X'))
 }
 
 /// Processes, other than those of the list, that have something in their environment.

@@ -3,11 +3,13 @@
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink_comm::{
     Buffers, Communicator, Error, Operation, Options, PlanId, Reduction, Request, Taken, Window,
 };
@@ -30,6 +32,29 @@ const CANARY: u8 = 0xa5;
 pub(crate) fn options(memory: Memory) -> Options {
     let single_copy = Some(memory == Memory::Readable);
     Options { deadline: Duration::from_secs(120), single_copy, ..Options::default() }
+}
+
+/// Does the work on so many ranks, each a thread, on hosts that are pretended.
+pub(crate) fn on_hosts(size: usize, per_host: usize, options: Options, work: impl Fn(Communicator) + Sync) {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
+    let meeting = Meeting::new(place, Token::random().unwrap(), size, Duration::from_secs(60));
+    // Each host believes to have all cores for itself; together they make way to each other where there are too few.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = Options { spin: options.spin.or(Some(size <= cores)), ..options };
+    std::thread::scope(|scope| {
+        for rank in 0..size {
+            let network =
+                Network { pretended_host: Some(1 + (rank / per_host) as u64), ..Network::default() };
+            let meeting = Meeting { network, ..meeting.clone() };
+            let work = &work;
+            scope.spawn(move || {
+                let met =
+                    if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
+                work(Communicator::new(met.unwrap(), options).unwrap());
+            });
+        }
+    });
 }
 
 /// What one rank has to show for a case.

@@ -187,6 +187,9 @@ fn same(a: f64, b: f64) -> bool {
 mod tests {
     use super::*;
 
+    /// A transfer, what it passes, and its own limit.
+    type Known = (FlowId, Vec<(ResourceId, f64)>, f64);
+
     fn rates(shares: &mut Shares, flows: &[FlowId]) -> Vec<f64> {
         shares.settle(|_, _| {});
         flows.iter().map(|flow| shares.rate(*flow)).collect()
@@ -230,7 +233,7 @@ mod tests {
             for capacity in &capacities {
                 shares.resource(*capacity);
             }
-            let mut there: Vec<(FlowId, Vec<(ResourceId, f64)>, f64)> = Vec::new();
+            let mut there: Vec<Known> = Vec::new();
             for _ in 0..30 {
                 if draw(3) == 0 && !there.is_empty() {
                     let (flow, ..) = there.swap_remove(draw(there.len() as u64) as usize);
@@ -257,7 +260,7 @@ mod tests {
     }
 
     /// Raises all rates together, and leaves those behind that meet their cap or a full resource.
-    fn filled(capacities: &[f64], flows: &[(FlowId, Vec<(ResourceId, f64)>, f64)]) -> Vec<f64> {
+    fn filled(capacities: &[f64], flows: &[Known]) -> Vec<f64> {
         let mut rates = vec![None; flows.len()];
         while rates.contains(&None) {
             let rise = |resource: usize| {
@@ -275,7 +278,7 @@ mod tests {
             };
             let levels: Vec<f64> = (0..capacities.len()).map(rise).collect();
             let open = flows.iter().zip(&rates).filter(|(_, rate)| rate.is_none());
-            let meets = |(_, uses, cap): &(FlowId, Vec<(ResourceId, f64)>, f64)| {
+            let meets = |(_, uses, cap): &Known| {
                 uses.iter().map(|(resource, _)| levels[*resource as usize]).fold(*cap, f64::min)
             };
             let lowest = open.map(|(flow, _)| meets(flow)).fold(f64::INFINITY, f64::min);

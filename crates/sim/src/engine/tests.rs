@@ -1,5 +1,3 @@
-use std::time::Instant;
-
 use weftlink_fabric::{LinkKind, Paths, resolve};
 use weftlink_plan::algorithms::Algorithm;
 use weftlink_plan::cost::{Ground, Picoseconds};
@@ -9,7 +7,7 @@ use weftlink_plan::{Collective, Recipe};
 use super::wires::Wire;
 use super::{Charges, Load, Outcome, Sent, run};
 
-/// One nanosecond a hop, links as fast as the fabric says.
+/// A microsecond a hop, links as fast as the fabric says.
 struct Plain;
 
 impl Charges for Plain {
@@ -39,36 +37,42 @@ impl Charges for Plain {
     }
 }
 
-fn simulate(spec: &str, algorithm: Algorithm, collective: Collective, load: Load, exact: bool) -> Outcome {
+fn simulate(spec: &str, algorithm: Algorithm, collective: Collective, exact: bool) -> Outcome {
     let fabric = resolve(spec).unwrap();
-    let start = Instant::now();
     let ground = Ground::of(&fabric);
     let recipe: Recipe<'_> = algorithm.recipe(&collective, ground.layout()).unwrap();
-    let per = ground.layout().per_island().unwrap();
-    let multiple = if exact { recipe.outline().ranks } else { per };
-    let partial = recipe.partial(multiple);
-    let paths = Paths::of(&fabric);
-    let prepared = start.elapsed();
-    let outcome = run(&partial, &paths, load, &Plain).unwrap();
-    eprintln!(
-        "{spec} {algorithm:?} exact {exact}: {} {} steps, {} ranks, rings {}, prepared {prepared:?} all {:?}",
-        outcome.time,
-        outcome.steps,
-        partial.classes().representatives().len(),
-        ground.layout().rings.len(),
-        start.elapsed()
-    );
-    outcome
+    let multiple = if exact { recipe.outline().ranks } else { ground.layout().per_island().unwrap() };
+    let load = Load { bytes: BYTES, tiles: if algorithm == Algorithm::Tree { 4 } else { 1 } };
+    run(&recipe.partial(multiple), &Paths::of(&fabric), load, &Plain).unwrap()
+}
+
+const BYTES: u64 = 1 << 30;
+
+#[test]
+fn a_ring_takes_its_hops_and_its_bytes() {
+    let outcome = simulate("hgx-h100", Algorithm::Ring, Collective::AllReduce, true);
+    // 14 steps of an eighth over 18 links of 20.6 GB/s, a hop of a microsecond each.
+    let expected_us = 5.0 + 14.0 + 14.0 / 8.0 * BYTES as f64 / 370_800.0;
+    let time_us = outcome.time.0 as f64 / 1e6;
+    assert!((time_us / expected_us - 1.0).abs() < 0.01, "{time_us} us, not {expected_us} us");
+    let busiest =
+        outcome.resources.iter().map(|resource| resource.moved / resource.capacity).fold(0.0, f64::max);
+    assert!(busiest * 1e6 <= time_us, "a link is busy for {busiest} s");
 }
 
 #[test]
-fn shows() {
-    let load = Load { bytes: 1 << 30, tiles: 1 };
-    simulate("hgx-h100", Algorithm::Ring, Collective::AllReduce, load, true);
-    for spec in ["4x hgx-h100 + 8x ndr", "16x hgx-h100 + 8x ndr"] {
-        for algorithm in [Algorithm::Ring, Algorithm::Hierarchical, Algorithm::Tree] {
-            simulate(spec, algorithm, Collective::AllReduce, load, true);
-            simulate(spec, algorithm, Collective::AllReduce, load, false);
+fn classes_take_as_long_as_all_their_ranks_do() {
+    for algorithm in [Algorithm::Ring, Algorithm::Hierarchical, Algorithm::Tree] {
+        for spec in ["4x hgx-h100 + 8x ndr", "3x hgx-a100 + 4x hdr, leaf-spine"] {
+            let [all, classes] =
+                [true, false].map(|exact| simulate(spec, algorithm, Collective::AllReduce, exact));
+            let ratio = classes.time.0 as f64 / all.time.0 as f64;
+            assert!((ratio - 1.0).abs() < 0.01, "{algorithm} on {spec}: {} and {}", classes.time, all.time);
+            assert!(classes.steps <= all.steps);
         }
     }
+    let [all, classes] = [true, false]
+        .map(|exact| simulate("4x hgx-h100 + 8x ndr", Algorithm::Pairwise, Collective::AllToAll, exact));
+    let ratio = classes.time.0 as f64 / all.time.0 as f64;
+    assert!((ratio - 1.0).abs() < 0.01, "{} and {}", classes.time, all.time);
 }

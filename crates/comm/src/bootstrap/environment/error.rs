@@ -44,7 +44,7 @@ pub enum EnvironmentError {
     },
     /// Nothing says where ranks of several hosts meet.
     #[error(
-        "{launcher} started {size} ranks on several hosts and does not say where they can meet: set WEFT_RENDEZVOUS to a \
+        "{launcher} started {size} ranks and does not say where they can meet: set WEFT_RENDEZVOUS to a \
          host and port of rank 0's host that the others can reach, for all ranks: {example}"
     )]
     NoAddress {

@@ -80,7 +80,7 @@ fn mpi_on_several_hosts_is_told_how() {
         refused(&OPEN_MPI.replace("LOCAL_SIZE=2", "LOCAL_SIZE=1").replace("LOCAL_RANK=1", "LOCAL_RANK=0"));
     assert_eq!(
         error,
-        "mpirun started 2 ranks on several hosts and does not say where they can meet: set WEFT_RENDEZVOUS to a host and \
+        "mpirun started 2 ranks and does not say where they can meet: set WEFT_RENDEZVOUS to a host and \
          port of rank 0's host that the others can reach, for all ranks: mpirun -x WEFT_RENDEZVOUS=host0:29500 -n 8 --host \
          host0:4,host1:4 PROGRAM"
     );

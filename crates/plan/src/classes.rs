@@ -428,7 +428,8 @@ impl Symmetry {
             };
             digits.iter().flat_map(split).collect()
         };
-        let [input, output, scratch] = [&self.input, &self.output, &self.scratch].map(|digits| chunks(digits));
+        let [input, output, scratch] =
+            [&self.input, &self.output, &self.scratch].map(|digits| chunks(digits));
         ranks.iter().any(|digit| digit.turns).then_some(Self { ranks, input, output, scratch })
     }
 

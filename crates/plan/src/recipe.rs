@@ -50,7 +50,8 @@ impl<'a> Recipe<'a> {
     pub fn partial(&self, multiple: u32) -> Partial {
         let ranks = self.outline.ranks;
         let symmetry = self.outline.symmetry.as_ref().and_then(|symmetry| symmetry.coarser(multiple));
-        let classes = symmetry.map_or_else(|| Classes::trivial(ranks), |symmetry| Classes::of(ranks, &symmetry));
+        let classes =
+            symmetry.map_or_else(|| Classes::trivial(ranks), |symmetry| Classes::of(ranks, &symmetry));
         let mut programs = vec![Program { lanes: Vec::new() }; ranks as usize];
         for &rank in classes.representatives() {
             programs[rank as usize] = self.program(rank);

@@ -1,4 +1,4 @@
-//! What a library would do, executed: its choice as a plan, run by the [engine](crate::engine) on the setup's fabric.
+//! What a library would do, executed: its choice as a plan, run by the [engine] on the setup's fabric.
 //!
 //! The closed form chooses, as libraries' own tuners do; what is charged for hops, links and lanes is the same. What the closed form
 //! adds up, the engine finds by running: which links the data of all ranks passes, who shares them and who waits for whom.

@@ -5,43 +5,13 @@
 
 use std::time::{Duration, Instant};
 
-use weftlink_fabric::{LinkKind, Paths, resolve};
+use weftlink_fabric::{Paths, resolve};
 use weftlink_plan::cost::{Ground, Picoseconds};
-use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Algorithm, Collective};
-use weftlink_sim::engine::wires::Wire;
-use weftlink_sim::engine::{Charges, Load, Sent, run};
+use weftlink_sim::engine::{Load, Nominal, run};
 use weftlink_testkit::peak;
 
-/// A microsecond a hop; links as fast as the fabric says.
-struct Plain;
-
-impl Charges for Plain {
-    fn launch(&self) -> Picoseconds {
-        Picoseconds(5_000_000)
-    }
-    fn hop(&self, _wire: &Wire, _protocol: Option<Protocol>, _sent: Sent) -> Picoseconds {
-        Picoseconds(1_000_000)
-    }
-    fn message(&self, _wire: &Wire, _protocol: Protocol) -> Picoseconds {
-        Picoseconds(0)
-    }
-    fn lane(&self, _wire: &Wire, _protocol: Option<Protocol>) -> f64 {
-        f64::INFINITY
-    }
-    fn on_the_wire(&self, _wire: &Wire, _protocol: Option<Protocol>, bytes: f64) -> f64 {
-        bytes
-    }
-    fn capacity(&self, _kind: LinkKind, bytes_per_second: f64) -> f64 {
-        bytes_per_second
-    }
-    fn multicast(&self, _kind: LinkKind) -> f64 {
-        1.0
-    }
-    fn copy(&self) -> f64 {
-        1e12
-    }
-}
+const CHARGES: Nominal = Nominal { launch: Picoseconds(5_000_000), hop: Picoseconds(1_000_000) };
 
 fn main() {
     let most = std::env::args().skip_while(|word| word != "--most").nth(1);
@@ -75,7 +45,7 @@ fn main() {
             let start = Instant::now();
             let paths = Paths::of(&fabric);
             let load = Load { bytes: 1 << 30, tiles: if algorithm == Algorithm::Tree { 16 } else { 1 } };
-            let outcome = run(&plan, &paths, load, &Plain).expect("built-in plans run");
+            let outcome = run(&plan, &paths, load, &CHARGES).expect("built-in plans run");
             let ran = start.elapsed();
             let growth = before
                 .map_or(String::new(), |before| format!("{:.2}x", ran.as_secs_f64() / before.as_secs_f64()));

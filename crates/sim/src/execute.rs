@@ -16,7 +16,7 @@ use crate::engine::{self, Load, Outcome, SimError};
 use crate::estimate::{Estimate, Machine};
 use crate::library::{Prediction, predict_on};
 use crate::setup::{LibraryAlgorithm, Operation, Setup};
-use charged::Charged;
+use charged::{Charged, Lines};
 
 /// Messages that may be under way between two ranks: NCCL's `NCCL_STEPS`.
 const SLOTS: u32 = 8;
@@ -100,8 +100,15 @@ impl<'s> Site<'s> {
             recipe(chosen.algorithm, operation, &layout)?.with_protocol(chosen.protocol).with_depth_of(SLOTS);
         let per_island = layout.per_island().unwrap_or(layout.ranks());
         let plan = recipe.partial(per_island);
-        let charged =
-            Charged::new(self.constants, &self.machine, self.setup, &chosen, operation, bytes as f64, &plan);
+        let charged = Charged::new(
+            self.constants,
+            &self.machine,
+            Lines::of(&self.fabric, &self.machine),
+            &chosen,
+            operation,
+            bytes as f64,
+            &plan,
+        );
         let share = bytes as f64 / charged::alike(&self.machine, chosen.algorithm);
         let load = Load {
             bytes: (share.round() as u64).max(1),
@@ -134,7 +141,7 @@ fn recipe(
         Operation::ReduceScatter => Collective::ReduceScatter,
         Operation::Broadcast => Collective::Broadcast { root: 0 },
         Operation::Reduce => Collective::Reduce { root: 0 },
-        Operation::AllToAll => return Ok(messages::all_to_all(layout)),
+        Operation::AllToAll => return messages::all_to_all(layout),
         Operation::SendReceive | Operation::CopyOneWay | Operation::CopyBothWays => {
             return Ok(messages::around(layout));
         }
@@ -190,15 +197,18 @@ mod tests {
             nic_gbits_per_second: 400.0,
             ..node.clone()
         };
-        let told = |algorithm| Some(algorithm);
+        let cube = Setup { gpus_per_node: 8, ..Setup::pair(Gpu::V100, Intra::CubeMesh) };
+        let mesh = Setup { gpus_per_node: 4, ..Setup::pair(Gpu::A100, Intra::NvLinkMesh) };
         for (setup, algorithm, operation, within) in [
             (&node, LibraryAlgorithm::Ring, Operation::AllReduce, 0.1),
             (&node, LibraryAlgorithm::Ring, Operation::AllGather, 0.1),
+            (&cube, LibraryAlgorithm::Ring, Operation::AllReduce, 0.1),
+            (&mesh, LibraryAlgorithm::Ring, Operation::AllReduce, 0.1),
             (&node, LibraryAlgorithm::Nvls, Operation::AllReduce, 0.1),
             (&cluster, LibraryAlgorithm::Ring, Operation::AllReduce, 0.2),
             (&cluster, LibraryAlgorithm::Tree, Operation::AllReduce, 0.35),
         ] {
-            let setup = Setup { algorithm: told(algorithm), ..setup.clone() };
+            let setup = Setup { algorithm: Some(algorithm), ..setup.clone() };
             let site = Site::new(&constants, &setup).unwrap();
             for bytes in [1 << 10, 1 << 20, 1 << 28] {
                 let done = &site.execute(&[(operation, bytes)]).unwrap()[0];

@@ -3,6 +3,7 @@
 //! A setup says less than a fabric holds. What it leaves open is taken as it usually is: a NUMA node in a host, a PCIe switch for
 //! each GPU with the NICs that are nearest to it below the same, and one network switch that never blocks.
 
+use weftlink_fabric::catalog::systems::V100_PAIRS;
 use weftlink_fabric::catalog::{gpus, links};
 use weftlink_fabric::device::{Gpu as GpuDevice, Numa, Port, Tier};
 
@@ -14,26 +15,6 @@ use crate::setup::{Generation, Gpu, Intra, Network, Setup};
 
 /// GPUs of a rack that is one domain.
 const RACK_GPUS: usize = 72;
-/// NVLinks of a DGX-1 with V100: how many between which.
-const CUBE_MESH: [(usize, usize, u32); 16] = [
-    (0, 1, 1),
-    (0, 2, 1),
-    (0, 3, 2),
-    (0, 4, 2),
-    (1, 2, 2),
-    (1, 3, 1),
-    (1, 5, 2),
-    (2, 3, 2),
-    (2, 6, 1),
-    (3, 7, 1),
-    (4, 5, 1),
-    (4, 6, 1),
-    (4, 7, 2),
-    (5, 6, 2),
-    (5, 7, 1),
-    (6, 7, 2),
-];
-
 impl Setup {
     /// The fabric that it describes; its GPUs are the ranks in order.
     pub fn fabric(&self) -> Result<Fabric, FabricError> {
@@ -147,7 +128,7 @@ impl Wiring<'_> {
                     }
                 }
                 Intra::CubeMesh => {
-                    for (a, b, links) in CUBE_MESH.into_iter().filter(|(_, b, _)| *b < gpus.len()) {
+                    for (a, b, links) in V100_PAIRS.into_iter().filter(|(_, b, _)| *b < gpus.len()) {
                         self.builder.connect(gpus[a], gpus[b], links, spec);
                     }
                 }
@@ -165,11 +146,8 @@ impl Wiring<'_> {
 /// A GPU's links to others, and how many.
 fn gpu_links(gpu: Gpu) -> (LinkSpec, u32) {
     let known = gpus::by_id(gpu.name()).and_then(|model| model.gpu_links());
-    let (link, count) = known
-        .map_or((links::spec_of(LinkKind::NvLink { generation: None }), 1), |(link, count)| {
-            (link.clone(), count)
-        });
-    (link, count)
+    let unknown = || (links::spec_of(LinkKind::NvLink { generation: None }), 1);
+    known.map_or_else(unknown, |(link, count)| (link.clone(), count))
 }
 
 #[cfg(test)]

@@ -33,8 +33,6 @@ pub trait Charges {
     fn launch(&self) -> Picoseconds;
     /// From the end of a transfer until the other side sees it. Without a protocol: a counter that is waited for.
     fn hop(&self, wire: &Wire, protocol: Option<Protocol>, sent: Sent) -> Picoseconds;
-    /// What a lane takes for a message beyond its transfer, before it can turn to the next.
-    fn message(&self, wire: &Wire, protocol: Protocol) -> Picoseconds;
     /// Bytes per second that a lane's transfers are limited to, whatever the links.
     fn lane(&self, wire: &Wire, protocol: Option<Protocol>) -> f64;
     /// Bytes on the wire for so many of data.
@@ -45,6 +43,40 @@ pub trait Charges {
     fn multicast(&self, kind: LinkKind) -> f64;
     /// Bytes per second of a copy within a rank's memory.
     fn copy(&self) -> f64;
+}
+
+/// Links as fast as the fabric says, whatever the protocol, and the same time for every hop: for those who ask about a plan and not about a
+/// library.
+#[derive(Clone, Copy, Debug)]
+pub struct Nominal {
+    /// Until the first step can begin.
+    pub launch: Picoseconds,
+    /// A hop.
+    pub hop: Picoseconds,
+}
+
+impl Charges for Nominal {
+    fn launch(&self) -> Picoseconds {
+        self.launch
+    }
+    fn hop(&self, _wire: &Wire, _protocol: Option<Protocol>, _sent: Sent) -> Picoseconds {
+        self.hop
+    }
+    fn lane(&self, _wire: &Wire, _protocol: Option<Protocol>) -> f64 {
+        f64::INFINITY
+    }
+    fn on_the_wire(&self, _wire: &Wire, _protocol: Option<Protocol>, bytes: f64) -> f64 {
+        bytes
+    }
+    fn capacity(&self, _kind: LinkKind, bytes_per_second: f64) -> f64 {
+        bytes_per_second
+    }
+    fn multicast(&self, _kind: LinkKind) -> f64 {
+        1.0
+    }
+    fn copy(&self) -> f64 {
+        f64::INFINITY
+    }
 }
 
 /// What a hop brings.
@@ -146,10 +178,6 @@ struct LaneState {
     step: StepId,
     /// Transfers of its step that are under way.
     transfers: u32,
-    /// When it can turn to the next.
-    free: Time,
-    /// What its step takes beyond its transfers.
-    beyond: Time,
     is_looked_at: bool,
 }
 
@@ -193,7 +221,7 @@ impl<'r> Engine<'r> {
             ended: vec![launch],
             waiting: FxHashMap::default(),
             blocked: vec![Vec::new(); classes.representatives().len()],
-            lanes: vec![LaneState { free: launch, ..LaneState::default() }; lanes],
+            lanes: vec![LaneState::default(); lanes],
             flows: Vec::new(),
             looks: (0..lanes as u32).rev().collect(),
         }
@@ -289,7 +317,7 @@ impl<'r> Engine<'r> {
             self.waiting.entry(*step).or_default().push(lane);
             return;
         }
-        let mut begin = self.lanes[lane as usize].free.max(self.now);
+        let mut begin = self.now;
         for (lesson, of, step) in lessons {
             let hop = self.hop(lesson, of, rank, channel, step);
             begin = begin.max(self.ended[step as usize] + hop);
@@ -328,20 +356,18 @@ impl<'r> Engine<'r> {
         self.look_later(woken);
         self.lanes[lane as usize].step = id;
         self.lanes[lane as usize].transfers = 0;
-        self.lanes[lane as usize].beyond = 0;
-        if let Some(step) = step {
-            self.transfers(lane, rank, channel, &step)?;
-        }
+        let copied = match step {
+            Some(step) => self.transfers(lane, rank, channel, &step)?,
+            None => 0,
+        };
         if self.lanes[lane as usize].transfers == 0 {
-            let end = self.now + self.lanes[lane as usize].beyond;
-            self.lanes[lane as usize].beyond = 0;
-            self.at(end, Event::Over(lane));
+            self.at(self.now + copied, Event::Over(lane));
         }
         Ok(())
     }
 
-    /// Puts what a step moves on its way.
-    fn transfers(&mut self, lane: u32, rank: u32, channel: u32, step: &Step<u32>) -> Result<(), SimError> {
+    /// Puts what a step moves on its way, and tells how long it takes if that is a copy within the rank.
+    fn transfers(&mut self, lane: u32, rank: u32, channel: u32, step: &Step<u32>) -> Result<Time, SimError> {
         let checked = self.plan.well_formed();
         let protocol = checked.channels.get(channel as usize).map(|channel| channel.protocol);
         let (mut copies, mut moves) = (false, false);
@@ -367,11 +393,6 @@ impl<'r> Engine<'r> {
                 Output::Sent { to } if to != rank => {
                     let wire = self.wires.wire(rank, to, &mut self.shares)?;
                     self.transfer(lane, &wire, protocol);
-                    if let Some(protocol) = protocol {
-                        let beyond = self.charges.message(&wire, protocol).0;
-                        let state = &mut self.lanes[lane as usize];
-                        state.beyond = state.beyond.max(beyond);
-                    }
                     moves = true;
                 }
                 Output::Peer(remote) if remote.rank != rank => {
@@ -389,11 +410,8 @@ impl<'r> Engine<'r> {
             }
         }
         // What passes through anyway is written along.
-        if copies && !moves {
-            let time = self.chunk_bytes / self.charges.copy() * 1e12;
-            self.lanes[lane as usize].beyond = time as Time;
-        }
-        Ok(())
+        let is_copy = copies && !moves;
+        Ok(if is_copy { (self.chunk_bytes / self.charges.copy() * 1e12) as Time } else { 0 })
     }
 
     fn transfer(&mut self, lane: u32, wire: &Wire, protocol: Option<Protocol>) {
@@ -416,10 +434,8 @@ impl<'r> Engine<'r> {
 
     /// A step is over: those who waited for that can go on, and so can its lane.
     fn over(&mut self, lane: u32) {
-        let state = &mut self.lanes[lane as usize];
-        let step = state.step;
+        let step = self.lanes[lane as usize].step;
         self.ended[step as usize] = self.now;
-        state.free = self.now + std::mem::take(&mut state.beyond);
         let mut woken = self.waiting.remove(&step).unwrap_or_default();
         woken.push(lane);
         self.look_later(woken);

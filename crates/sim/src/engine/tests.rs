@@ -1,41 +1,11 @@
-use weftlink_fabric::{LinkKind, Paths, resolve};
+use weftlink_fabric::{Paths, resolve};
 use weftlink_plan::algorithms::Algorithm;
 use weftlink_plan::cost::{Ground, Picoseconds};
-use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Collective, Recipe};
 
-use super::wires::Wire;
-use super::{Charges, Load, Outcome, Sent, run};
+use super::{Load, Nominal, Outcome, run};
 
-/// A microsecond a hop, links as fast as the fabric says.
-struct Plain;
-
-impl Charges for Plain {
-    fn launch(&self) -> Picoseconds {
-        Picoseconds(5_000_000)
-    }
-    fn hop(&self, _wire: &Wire, _protocol: Option<Protocol>, _sent: Sent) -> Picoseconds {
-        Picoseconds(1_000_000)
-    }
-    fn message(&self, _wire: &Wire, _protocol: Protocol) -> Picoseconds {
-        Picoseconds(0)
-    }
-    fn lane(&self, _wire: &Wire, _protocol: Option<Protocol>) -> f64 {
-        f64::INFINITY
-    }
-    fn on_the_wire(&self, _wire: &Wire, _protocol: Option<Protocol>, bytes: f64) -> f64 {
-        bytes
-    }
-    fn capacity(&self, _kind: LinkKind, bytes_per_second: f64) -> f64 {
-        bytes_per_second
-    }
-    fn multicast(&self, _kind: LinkKind) -> f64 {
-        1.0
-    }
-    fn copy(&self) -> f64 {
-        1e12
-    }
-}
+const CHARGES: Nominal = Nominal { launch: Picoseconds(5_000_000), hop: Picoseconds(1_000_000) };
 
 fn simulate(spec: &str, algorithm: Algorithm, collective: Collective, exact: bool) -> Outcome {
     let fabric = resolve(spec).unwrap();
@@ -43,7 +13,7 @@ fn simulate(spec: &str, algorithm: Algorithm, collective: Collective, exact: boo
     let recipe: Recipe<'_> = algorithm.recipe(&collective, ground.layout()).unwrap();
     let multiple = if exact { recipe.outline().ranks } else { ground.layout().per_island().unwrap() };
     let load = Load { bytes: BYTES, tiles: if algorithm == Algorithm::Tree { 4 } else { 1 } };
-    run(&recipe.partial(multiple), &Paths::of(&fabric), load, &Plain).unwrap()
+    run(&recipe.partial(multiple), &Paths::of(&fabric), load, &CHARGES).unwrap()
 }
 
 const BYTES: u64 = 1 << 30;

@@ -1,10 +1,8 @@
 //! Rings, trees, and switches that sum.
 
-use weftlink_plan::plan::Protocol;
-
 use super::{Case, Estimate, LL_LANE_BYTES};
 use crate::constants::Name;
-use crate::setup::{Generation, Operation};
+use crate::setup::{Generation, LibraryAlgorithm, Operation};
 
 /// Levels of a tree that stay in a group of a dragonfly: 16 nodes.
 const TREE_LEVELS_NEAR: f64 = 4.0;
@@ -25,13 +23,7 @@ impl Case<'_> {
         } else {
             (self.bytes / ranks, rounds * self.bytes * (ranks - 1.0) / ranks)
         };
-        let mut hop_inside = self.hop_inside(message);
-        if machine.islands > 1 {
-            hop_inside = hop_inside.max(self.constant(match self.protocol {
-                Protocol::Simple => Name::StepNetworkSimpleUs,
-                Protocol::Ll | Protocol::Ll128 => Name::StepNetworkLlUs,
-            }));
-        }
+        let hop_inside = self.step_inside(message, LibraryAlgorithm::Ring);
         let mut estimate = self.launched();
         estimate.hops_us = inside * hop_inside + across * self.hop_across(message);
         // Sums across take LL's lanes one step after the other.
@@ -111,8 +103,7 @@ impl Case<'_> {
     pub(super) fn nvls_tree(&self) -> Estimate {
         let machine = self.machine;
         let mut estimate = self.launched();
-        let hop = machine.hop_across_us * self.constant(Name::HopNetworkNvlsTree);
-        estimate.hops_us = self.nvls_hops() + 2.0 * machine.levels * hop;
+        estimate.hops_us = self.nvls_hops() + 2.0 * machine.levels * self.hop_switched();
         let inside = machine.nvls / (1.0 + 1.0 / machine.island);
         let twice = if machine.islands == 2 && !machine.sockets { 1.0 } else { 2.0 };
         estimate.wire_us =
@@ -137,7 +128,7 @@ impl Case<'_> {
     pub(super) fn collnet(&self, part: Name) -> Estimate {
         let mut estimate = self.launched();
         estimate.hops_us = 2.0 * self.hop_inside(self.bytes) * (self.machine.island - 1.0).max(1.0)
-            + 2.0 * self.machine.hop_across_us * self.constant(Name::HopNetworkNvlsTree);
+            + 2.0 * self.hop_switched();
         estimate.wire_us = Self::over(
             self.bytes,
             self.machine.nics / self.constant(Name::NetworkRdma) * self.constant(part),

@@ -1,11 +1,10 @@
 //! The closed form taken apart: what one hop, one link and one lane cost, for plans that are executed.
 
-use weftlink_fabric::LinkKind;
 use weftlink_plan::plan::Protocol;
 
 use super::{Case, FILL_BYTES_MAX, LL_LANE_BYTES};
 use crate::constants::Name;
-use crate::setup::{Intra, LibraryAlgorithm, Operation, Setup};
+use crate::setup::{LibraryAlgorithm, Operation};
 
 impl Case<'_> {
     /// A hop across that switches sum for.
@@ -55,9 +54,7 @@ impl Case<'_> {
         }
         // A lane is a thread block that has its share of the links: what others leave it cannot use.
         if algorithm == LibraryAlgorithm::Ring {
-            let rooted = matches!(self.operation, Operation::Broadcast | Operation::Reduce);
-            let port = if rooted { self.machine.port_one_way } else { self.machine.port };
-            let port = port * self.port() / self.machine.port;
+            let port = self.carried_port();
             return match (across, self.machine.island > 1.0) {
                 (false, _) => port,
                 (true, true) => port.min(self.nics(self.machine.lanes)),
@@ -75,35 +72,10 @@ impl Case<'_> {
         }
     }
 
-    /// Bytes per second of a link of which a fabric says that it carries so many.
-    pub(crate) fn link_carries(&self, setup: &Setup, kind: LinkKind, bytes_per_second: f64) -> f64 {
-        let machine = self.machine;
+    /// GB/s of a GPU's port with this protocol: with a root, data goes one way only.
+    pub(crate) fn carried_port(&self) -> f64 {
         let rooted = matches!(self.operation, Operation::Broadcast | Operation::Reduce);
-        let port = if rooted { machine.port_one_way } else { machine.port };
-        let port = port * self.port() / machine.port;
-        match kind {
-            LinkKind::NvLink { .. } | LinkKind::Xgmi { .. } | LinkKind::XeLink => {
-                let _ = bytes_per_second;
-                let links = self.links_of_a_port(setup);
-                port * 1e9 / links
-            }
-            LinkKind::Pcie { .. } if machine.pcie => port * 1e9,
-            LinkKind::Network { .. } => {
-                let nics =
-                    f64::from(setup.nics_per_node.max(1)) * machine.island / f64::from(setup.gpus_per_node);
-                machine.nics * 1e9 / nics
-            }
-            _ => f64::MAX / 1e6,
-        }
-    }
-
-    /// Bundles of links that a GPU's port is made of.
-    fn links_of_a_port(&self, setup: &Setup) -> f64 {
-        let others = (self.machine.island - 1.0).max(1.0);
-        match setup.intra {
-            Intra::NvLinkMesh => others,
-            Intra::Xgmi => others.min(7.0),
-            _ => 1.0,
-        }
+        let port = if rooted { self.machine.port_one_way } else { self.machine.port };
+        port * self.port() / self.machine.port
     }
 }

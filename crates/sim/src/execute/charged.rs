@@ -1,6 +1,6 @@
 //! What the engine charges for a library's call: the constants of the closed form, for one hop, one link, one lane at a time.
 
-use weftlink_fabric::{LinkKind, PathType};
+use weftlink_fabric::{DeviceKind, Fabric, Link, LinkKind, Measure, PathType};
 use weftlink_plan::Partial;
 use weftlink_plan::cost::Picoseconds;
 use weftlink_plan::plan::Protocol;
@@ -11,12 +11,41 @@ use crate::engine::wires::Wire;
 use crate::engine::{Charges, Sent};
 use crate::estimate::{Case, Machine, View};
 use crate::library::Prediction;
-use crate::setup::{LibraryAlgorithm, Operation, Setup};
+use crate::setup::{LibraryAlgorithm, Operation};
+
+/// Bytes per second of links that nothing is charged for.
+const UNLIMITED: f64 = 1e18;
+
+/// What a fabric says of its links, in bytes per second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lines {
+    /// All links of a GPU to others.
+    port: f64,
+    /// A NIC's, the fastest of all.
+    nic: f64,
+    /// NICs of an island.
+    nics: f64,
+}
+
+impl Lines {
+    pub(super) fn of(fabric: &Fabric, machine: &Machine) -> Self {
+        let rate = |link: &Link| fabric.rate(link, Measure::Effective).bytes_per_second() as f64;
+        let of_gpu = fabric.gpus().first().map_or(&[][..], |gpu| fabric.links_from(*gpu));
+        let port = of_gpu.iter().filter(|link| fabric.spec(link).kind.is_gpu_fabric()).map(rate).sum();
+        let is_nic = |link: &&Link| {
+            matches!(fabric.device(link.source).kind, DeviceKind::Nic(_))
+                && matches!(fabric.spec(link).kind, LinkKind::Network { .. })
+        };
+        let cables: Vec<f64> = fabric.links().iter().filter(is_nic).map(rate).collect();
+        let nics = cables.len() as f64 / f64::from(machine.islands);
+        Self { port, nic: cables.into_iter().fold(0.0, f64::max), nics }
+    }
+}
 
 pub(super) struct Charged<'a> {
     case: Case<'a>,
     chosen: &'a Prediction,
-    setup: &'a Setup,
+    lines: Lines,
     /// Lanes of a rank that do the same side by side.
     lanes: f64,
     /// How many such plans share the links, of which one is run: trees have a pair for each NIC.
@@ -27,7 +56,7 @@ impl<'a> Charged<'a> {
     pub(super) fn new(
         constants: &'a Constants,
         machine: &'a Machine,
-        setup: &'a Setup,
+        lines: Lines,
         chosen: &'a Prediction,
         operation: Operation,
         bytes: f64,
@@ -39,7 +68,7 @@ impl<'a> Charged<'a> {
             LibraryAlgorithm::Direct => 1.0,
             _ => alike * f64::from(plan.well_formed().channels.len().max(1) as u32),
         };
-        Self { case, chosen, setup, lanes, alike }
+        Self { case, chosen, lines, lanes, alike }
     }
 
     fn is_direct(&self) -> bool {
@@ -91,10 +120,6 @@ impl Charges for Charged<'_> {
         picoseconds(hop_us + fill * (hop_us * time_us * self.case.growing()).sqrt())
     }
 
-    fn message(&self, _wire: &Wire, _protocol: Protocol) -> Picoseconds {
-        Picoseconds(0)
-    }
-
     fn lane(&self, wire: &Wire, _protocol: Option<Protocol>) -> f64 {
         self.case.lane_carries(wire.path == PathType::Net, self.chosen.algorithm) / self.lanes * 1e9
     }
@@ -107,10 +132,18 @@ impl Charges for Charged<'_> {
     }
 
     fn capacity(&self, kind: LinkKind, bytes_per_second: f64) -> f64 {
-        let carries = self.case.link_carries(self.setup, kind, bytes_per_second);
+        let machine = self.case.machine;
+        // What of its line rate a link carries is charged, so a link that is slower than its like stays slower.
         match kind {
-            LinkKind::Network { .. } if self.alike > 1.0 => self.case.machine.nics * 1e9 / self.alike,
-            _ => carries / self.alike,
+            LinkKind::Network { .. } => {
+                let nics = self.lines.nic * if self.alike > 1.0 { self.alike } else { self.lines.nics };
+                machine.nics * 1e9 * bytes_per_second / nics
+            }
+            kind if kind.is_gpu_fabric() => {
+                self.case.carried_port() * 1e9 * bytes_per_second / self.lines.port / self.alike
+            }
+            LinkKind::Pcie { .. } if machine.pcie => self.case.carried_port() * 1e9 / self.alike,
+            _ => UNLIMITED,
         }
     }
 

@@ -1,30 +1,18 @@
 //! Messages between pairs as libraries pass them: all at once, each on a lane of its own.
 
-use weftlink_plan::plan::{
-    Aliasing, Channel, Digit, Input, Lane, Output, Place, Plan, Program, Protocol, RankDigit, Step, Symmetry,
-};
-use weftlink_plan::{Collective, Layout, Recipe};
+use weftlink_plan::algorithms::Impossible;
+use weftlink_plan::plan::{Aliasing, Channel, Input, Lane, Output, Place, Plan, Program, Protocol, Step};
+use weftlink_plan::{Algorithm, Collective, Layout, Recipe};
 
 /// Messages of a pair that may be under way.
 const DEPTH: u32 = 2;
 
 /// Everybody's blocks to everybody.
-pub(super) fn all_to_all(layout: &Layout) -> Recipe<'static> {
+pub(super) fn all_to_all(layout: &Layout) -> Result<Recipe<'static>, Impossible> {
     let ranks = layout.ranks();
-    let blocks = vec![Digit { size: ranks, with: Some(0) }];
-    let symmetry = Symmetry {
-        ranks: vec![RankDigit { size: ranks, turns: true }],
-        input: blocks.clone(),
-        output: blocks,
-        scratch: vec![],
-    };
-    let outline = Plan {
-        aliasing: vec![Aliasing::OutOfPlace],
-        channels: vec![Channel { protocol: Protocol::Simple, depth: DEPTH }],
-        symmetry: Some(symmetry),
-        ..Plan::outline("messages to all", Collective::AllToAll, ranks, 1)
-    };
-    Recipe::new(outline, move |rank| {
+    let pairwise = Algorithm::Pairwise.recipe(&Collective::AllToAll, layout)?;
+    let outline = Plan { name: "messages to all".to_owned(), ..pairwise.outline().clone() };
+    Ok(Recipe::new(outline, move |rank| {
         let own = Step::copy(Input::Local(Place::input(rank))).to(Output::Local(Place::output(rank)));
         let to = |further: u32| {
             let (ahead, behind) = ((rank + further) % ranks, (rank + ranks - further) % ranks);
@@ -35,7 +23,7 @@ pub(super) fn all_to_all(layout: &Layout) -> Recipe<'static> {
         };
         let lanes = std::iter::once(vec![own.into()]).chain((1..ranks).map(to));
         Program { lanes: lanes.map(|nodes| Lane { channel: 0, nodes }).collect() }
-    })
+    }))
 }
 
 /// Everybody's buffer to the next.
@@ -65,7 +53,7 @@ mod tests {
     #[test]
     fn messages_are_plans_that_can_be_proved() {
         for ranks in [2, 3, 8] {
-            verify(all_to_all(&Layout::flat(ranks, 1)).plan()).unwrap();
+            verify(all_to_all(&Layout::flat(ranks, 1)).unwrap().plan()).unwrap();
             verify(around(&Layout::flat(ranks, 1)).plan()).unwrap();
         }
     }

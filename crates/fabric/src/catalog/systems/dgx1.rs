@@ -57,8 +57,8 @@ const P100_PAIRS: [(usize, usize, u32); 16] = [
     (6, 7, 1),
 ];
 
-/// The V100's two further links double a ring through all eight: 0 3 2 1 5 6 7 4.
-pub(super) const V100_PAIRS: [(usize, usize, u32); 16] = [
+/// How many NVLinks of a DGX-1 are between which of its eight V100s. Their two further links double a ring through all eight: 0 3 2 1 5 6 7 4.
+pub const V100_PAIRS: [(usize, usize, u32); 16] = [
     (0, 1, 1),
     (0, 2, 1),
     (0, 3, 2),

@@ -14,6 +14,8 @@ mod hgx;
 mod pcie_boxes;
 mod server;
 
+pub use dgx1::V100_PAIRS;
+
 use crate::fabric::Fabric;
 
 /// A system of the catalog.

@@ -183,13 +183,14 @@ fn picoseconds(us: f64) -> Picoseconds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::{Gpu, Intra, Network};
+    use crate::gpu::gpu;
+    use crate::setup::{Intra, Network};
 
     /// What is executed and what is added up are the same charges: they may differ by what only a run finds out.
     #[test]
     fn runs_agree_with_the_closed_form() {
         let constants = Constants::shipped();
-        let node = Setup { gpus_per_node: 8, ..Setup::pair(Gpu::H100, Intra::NvSwitch) };
+        let node = Setup { gpus_per_node: 8, ..Setup::pair(gpu("h100"), Intra::NvSwitch) };
         let cluster = Setup {
             nodes: 4,
             network: Network::InfiniBand,
@@ -197,8 +198,8 @@ mod tests {
             nic_gbits_per_second: 400.0,
             ..node.clone()
         };
-        let cube = Setup { gpus_per_node: 8, ..Setup::pair(Gpu::V100, Intra::CubeMesh) };
-        let mesh = Setup { gpus_per_node: 4, ..Setup::pair(Gpu::A100, Intra::NvLinkMesh) };
+        let cube = Setup { gpus_per_node: 8, ..Setup::pair(gpu("v100"), Intra::CubeMesh) };
+        let mesh = Setup { gpus_per_node: 4, ..Setup::pair(gpu("a100"), Intra::NvLinkMesh) };
         for (setup, algorithm, operation, within) in [
             (&node, LibraryAlgorithm::Ring, Operation::AllReduce, 0.1),
             (&node, LibraryAlgorithm::Ring, Operation::AllGather, 0.1),

@@ -11,6 +11,7 @@ pub mod constants;
 pub mod engine;
 pub mod estimate;
 pub mod execute;
+pub mod gpu;
 pub mod library;
 pub mod published;
 pub mod setup;

@@ -2,6 +2,8 @@
 
 use weftlink_plan::plan::Protocol;
 
+use crate::gpu::{Generation, Gpu};
+
 /// Declares an enum whose values have names in files.
 macro_rules! named {
     ($(#[$about:meta])* $kind:ident { $($(#[$what:meta])* $value:ident = $name:literal,)+ }) => {
@@ -63,133 +65,6 @@ impl Operation {
     /// Whether copy engines do it, and no library.
     pub fn is_copy(self) -> bool {
         matches!(self, Operation::CopyOneWay | Operation::CopyBothWays)
-    }
-}
-
-named! {
-    /// GPUs, by the names in files.
-    Gpu {
-        /// NVIDIA P100, SXM.
-        P100 = "p100",
-        /// NVIDIA P100, PCIe.
-        P100Pcie = "p100-pcie",
-        /// NVIDIA V100, SXM.
-        V100 = "v100",
-        /// NVIDIA A100, SXM.
-        A100 = "a100",
-        /// NVIDIA A100, PCIe.
-        A100Pcie = "a100-pcie",
-        /// NVIDIA H100, SXM.
-        H100 = "h100",
-        /// NVIDIA H100, PCIe.
-        H100Pcie = "h100-pcie",
-        /// NVIDIA H200, SXM.
-        H200 = "h200",
-        /// NVIDIA H20, SXM.
-        H20 = "h20",
-        /// NVIDIA GH200.
-        Gh200 = "gh200",
-        /// NVIDIA B200.
-        B200 = "b200",
-        /// NVIDIA B300.
-        B300 = "b300",
-        /// NVIDIA GB200.
-        Gb200 = "gb200",
-        /// NVIDIA GB300.
-        Gb300 = "gb300",
-        /// NVIDIA GB10, DGX Spark.
-        Gb10 = "gb10",
-        /// NVIDIA A10G.
-        A10g = "a10g",
-        /// NVIDIA RTX 2080 Ti.
-        Rtx2080Ti = "rtx2080ti",
-        /// NVIDIA RTX 3090.
-        Rtx3090 = "rtx3090",
-        /// NVIDIA RTX 4070 Ti Super.
-        Rtx4070TiSuper = "rtx4070tis",
-        /// NVIDIA RTX 4090.
-        Rtx4090 = "rtx4090",
-        /// NVIDIA RTX 5090.
-        Rtx5090 = "rtx5090",
-        /// NVIDIA RTX PRO 6000 Blackwell.
-        RtxPro6000 = "rtxpro6000",
-        /// AMD Instinct MI300X.
-        Mi300x = "mi300x",
-        /// AMD Instinct MI325X.
-        Mi325x = "mi325x",
-        /// AMD Instinct MI355X.
-        Mi355x = "mi355x",
-    }
-}
-
-/// What GPUs of one age have in common: kernels, copy engines, links.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Generation {
-    /// P100.
-    Pascal,
-    /// V100, RTX 2080.
-    Volta,
-    /// A100, A10, RTX 3090.
-    Ampere,
-    /// H100, RTX 4090.
-    Hopper,
-    /// B200, RTX 5090.
-    Blackwell,
-    /// AMD's MI300 and MI350.
-    Instinct,
-}
-
-impl Gpu {
-    /// Its generation. RTX 4090 counts with Hopper and RTX 2080 with Volta, their contemporaries: tuners of libraries know
-    /// no more rows than these.
-    pub fn generation(self) -> Generation {
-        match self {
-            Gpu::P100 | Gpu::P100Pcie => Generation::Pascal,
-            Gpu::V100 | Gpu::Rtx2080Ti => Generation::Volta,
-            Gpu::A100 | Gpu::A100Pcie | Gpu::A10g | Gpu::Rtx3090 => Generation::Ampere,
-            Gpu::H100 | Gpu::H100Pcie | Gpu::H200 | Gpu::H20 | Gpu::Gh200 => Generation::Hopper,
-            Gpu::Rtx4070TiSuper | Gpu::Rtx4090 => Generation::Hopper,
-            Gpu::B200 | Gpu::B300 | Gpu::Gb200 | Gpu::Gb300 | Gpu::Gb10 => Generation::Blackwell,
-            Gpu::Rtx5090 | Gpu::RtxPro6000 => Generation::Blackwell,
-            Gpu::Mi300x | Gpu::Mi325x | Gpu::Mi355x => Generation::Instinct,
-        }
-    }
-
-    /// Whether it is a card in a slot, and not a module on a board that was laid out with its NIC beside it.
-    pub fn is_card(self) -> bool {
-        matches!(
-            self,
-            Gpu::P100Pcie | Gpu::A100Pcie | Gpu::H100Pcie | Gpu::A10g | Gpu::Rtx2080Ti | Gpu::Rtx3090
-        ) || self.is_consumer()
-    }
-
-    /// Whether it is a card for desktops and workstations of the kind whose drivers send peers' data through bridges at full rate.
-    pub fn is_consumer(self) -> bool {
-        matches!(
-            self,
-            Gpu::Rtx2080Ti
-                | Gpu::Rtx3090
-                | Gpu::Rtx4070TiSuper
-                | Gpu::Rtx4090
-                | Gpu::Rtx5090
-                | Gpu::RtxPro6000
-        )
-    }
-
-    /// What all its links to other GPUs carry one way, as the vendor says; nothing where it has none.
-    pub fn port_line_gbytes_per_second(self) -> f64 {
-        match self {
-            Gpu::P100 => 80.0,
-            Gpu::V100 => 150.0,
-            Gpu::A100 | Gpu::A100Pcie | Gpu::H100Pcie => 300.0,
-            Gpu::H100 | Gpu::H200 | Gpu::H20 | Gpu::Gh200 => 450.0,
-            Gpu::B200 | Gpu::B300 | Gpu::Gb200 | Gpu::Gb300 => 900.0,
-            Gpu::Rtx2080Ti => 50.0,
-            Gpu::Rtx3090 => 56.25,
-            Gpu::Mi300x | Gpu::Mi325x => 7.0 * 64.0,
-            Gpu::Mi355x => 7.0 * 76.8,
-            _ => 0.0,
-        }
     }
 }
 

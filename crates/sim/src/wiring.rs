@@ -11,7 +11,8 @@ use weftlink_fabric::link::{Network as NetworkKind, SpecId};
 use weftlink_fabric::rate::Rate;
 use weftlink_fabric::{DeviceId, DeviceKind, Fabric, FabricBuilder, FabricError, HostId, LinkKind, LinkSpec};
 
-use crate::setup::{Generation, Gpu, Intra, Network, Setup};
+use crate::gpu::{Generation, Gpu};
+use crate::setup::{Intra, Network, Setup};
 
 /// GPUs of a rack that is one domain.
 const RACK_GPUS: usize = 72;
@@ -75,7 +76,7 @@ impl Wiring<'_> {
         let mut switches = Vec::new();
         for _ in 0..setup.gpus_per_node {
             let switch = self.below(numa, host, DeviceKind::PcieSwitch, slot);
-            let model = gpus::by_id(setup.gpu.name());
+            let model = Some(setup.gpu.model());
             let sm =
                 model.filter(|model| model.vendor == gpus::Vendor::Nvidia).map(|model| model.architecture);
             let gpu = DeviceKind::Gpu(GpuDevice { model, sm, ranks: Vec::new() });
@@ -145,7 +146,7 @@ impl Wiring<'_> {
 
 /// A GPU's links to others, and how many.
 fn gpu_links(gpu: Gpu) -> (LinkSpec, u32) {
-    let known = gpus::by_id(gpu.name()).and_then(|model| model.gpu_links());
+    let known = gpu.model().gpu_links();
     let unknown = || (links::spec_of(LinkKind::NvLink { generation: None }), 1);
     known.map_or_else(unknown, |(link, count)| (link.clone(), count))
 }
@@ -153,12 +154,13 @@ fn gpu_links(gpu: Gpu) -> (LinkSpec, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::gpu;
     use weftlink_fabric::{PathType, Paths};
 
     #[test]
     fn every_wiring_joins_its_gpus() {
         for intra in Intra::ALL {
-            let gpu = if *intra == Intra::Xgmi { Gpu::Mi300x } else { Gpu::H100 };
+            let gpu = if *intra == Intra::Xgmi { gpu("mi300x") } else { gpu("h100") };
             let setup = Setup {
                 gpus_per_node: if *intra == Intra::None { 1 } else { 8 },
                 nodes: 3,

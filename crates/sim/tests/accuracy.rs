@@ -4,9 +4,10 @@
 
 use weftlink_sim::Constants;
 use weftlink_sim::accuracy::{by_table, summary};
+use weftlink_sim::gpu::Gpu;
 use weftlink_sim::library::predict;
 use weftlink_sim::published::{Row, Use, read};
-use weftlink_sim::setup::{Gpu, Intra, Library, Network, Operation, Setup};
+use weftlink_sim::setup::{Intra, Library, Network, Operation, Setup};
 
 const PUBLISHED: &str = include_str!("../../../testdata/measurements/published.csv");
 
@@ -73,7 +74,7 @@ fn names_sources_and_the_order_of_columns_do_not_matter() {
 #[test]
 fn every_kind_of_machine_has_an_answer() {
     let constants = Constants::shipped();
-    for &gpu in Gpu::ALL {
+    for gpu in Gpu::all() {
         for &intra in Intra::ALL {
             for &network in Network::ALL {
                 for &operation in Operation::ALL {

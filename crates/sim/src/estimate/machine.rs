@@ -2,7 +2,8 @@
 
 use super::LANES_INSIDE;
 use crate::constants::{Constants, Name};
-use crate::setup::{Generation, Intra, Launch, Library, Network, Setup};
+use crate::gpu::Generation;
+use crate::setup::{Intra, Launch, Library, Network, Setup};
 
 /// GPUs of a rack that is one domain.
 const RACK_GPUS: u32 = 72;
@@ -237,14 +238,14 @@ fn copies(constants: &Constants, setup: &Setup) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::Gpu;
+    use crate::gpu::Gpu;
 
     #[test]
     fn every_gpu_and_link_has_a_port() {
         let constants = Constants::shipped();
-        for gpu in Gpu::ALL {
+        for gpu in Gpu::all() {
             for intra in Intra::ALL {
-                let (both, one_way) = ports(&constants, &Setup::pair(*gpu, *intra));
+                let (both, one_way) = ports(&constants, &Setup::pair(gpu, *intra));
                 assert!(both >= 0.0 && one_way >= both, "{gpu:?} {intra:?}: {both} {one_way}");
             }
         }

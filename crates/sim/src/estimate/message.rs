@@ -4,7 +4,8 @@ use weftlink_plan::plan::Protocol;
 
 use super::{Case, Estimate, LL_MESSAGE_BYTES};
 use crate::constants::Name;
-use crate::setup::{Generation, Operation};
+use crate::gpu::Generation;
+use crate::setup::Operation;
 
 /// Bytes of a message for each lane it gets, and lanes it gets at least and at most (NCCL: channels per peer).
 const LANE_BYTES: f64 = 16.0 * 1024.0 * 1024.0;

@@ -7,7 +7,8 @@ mod csv;
 
 use thiserror::Error;
 
-use crate::setup::{Gpu, Intra, Library, Network, Operation, Setup, Version};
+use crate::gpu::Gpu;
+use crate::setup::{Intra, Library, Network, Operation, Setup, Version};
 
 /// Bytes that a copy is taken to have moved, where its row gives a bandwidth only: nvbandwidth's default.
 pub const COPY_BYTES: u64 = 512 << 20;

@@ -43,7 +43,7 @@ impl Gpu {
 
     /// Its name in files.
     pub fn name(self) -> &'static str {
-        self.0.id
+        self.model().id
     }
 
     /// Its row of the catalog.

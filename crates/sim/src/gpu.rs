@@ -42,8 +42,8 @@ impl Gpu {
     }
 
     /// Its name in files.
-    pub fn name(self) -> &'static str {
-        self.model().id
+    pub fn id(self) -> &'static str {
+        self.0.id
     }
 
     /// Its row of the catalog.

@@ -31,7 +31,7 @@ impl Setup {
 
     /// What it is called: `2 nodes of 8 x h100 (nvswitch), 8 x ib 400 Gb/s`.
     pub fn name(&self) -> String {
-        let node = format!("{} x {} ({})", self.gpus_per_node, self.gpu.name(), self.intra.name());
+        let node = format!("{} x {} ({})", self.gpus_per_node, self.gpu.id(), self.intra.name());
         let nodes = if self.nodes == 1 { node } else { format!("{} nodes of {node}", self.nodes) };
         match self.network {
             Network::None => nodes,

@@ -67,8 +67,12 @@ pub struct Site<'s> {
 impl<'s> Site<'s> {
     /// Builds the setup's fabric.
     pub fn new(constants: &'s Constants, setup: &'s Setup) -> Result<Self, ExecuteError> {
-        let machine = Machine::new(constants, setup);
-        Ok(Self { constants, setup, machine, fabric: setup.fabric()? })
+        Ok(Self::on(constants, setup, setup.fabric()?))
+    }
+
+    /// On a fabric, of which the setup was [found](Setup::of).
+    pub fn on(constants: &'s Constants, setup: &'s Setup, fabric: Fabric) -> Self {
+        Self { constants, setup, machine: Machine::new(constants, setup), fabric }
     }
 
     /// Its fabric.

@@ -15,8 +15,10 @@ pub mod gpu;
 pub mod library;
 pub mod published;
 pub mod setup;
+mod survey;
 mod wiring;
 
 pub use constants::Constants;
 pub use estimate::Estimate;
 pub use setup::Setup;
+pub use survey::SurveyError;

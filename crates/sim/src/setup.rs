@@ -196,6 +196,9 @@ pub enum Launch {
     OneThread,
 }
 
+/// GPUs of a rack that is one domain.
+pub const RACK_GPUS: u32 = 72;
+
 /// A machine, a library, and what it was told.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
@@ -203,6 +206,8 @@ pub struct Setup {
     pub gpu: Gpu,
     /// What connects those of a node.
     pub intra: Intra,
+    /// GPUs of one domain where that is a rack: [`RACK_GPUS`] unless said otherwise.
+    pub rack_gpus: u32,
     /// Of the slots.
     pub pcie_generation: u32,
     /// GPUs in use.
@@ -245,7 +250,7 @@ impl Setup {
 
     /// Whether its parts fit together; otherwise what is wrong.
     pub fn check(&self) -> Result<(), &'static str> {
-        let island = self.intra == Intra::Nvl72 && self.ranks() <= 72;
+        let island = self.intra == Intra::Nvl72 && self.ranks() <= self.rack_gpus;
         if self.nodes > 1 && self.network == Network::None && !island {
             return Err("there are several nodes and no network between them; say which");
         }
@@ -258,6 +263,7 @@ impl Setup {
         Self {
             gpu,
             intra,
+            rack_gpus: RACK_GPUS,
             pcie_generation: 4,
             gpus_per_node: 2,
             nodes: 1,

@@ -14,8 +14,6 @@ use weftlink_fabric::{DeviceId, DeviceKind, Fabric, FabricBuilder, FabricError, 
 use crate::gpu::{Generation, Gpu};
 use crate::setup::{Intra, Network, Setup};
 
-/// GPUs of a rack that is one domain.
-const RACK_GPUS: usize = 72;
 impl Setup {
     /// The fabric that it describes; its GPUs are the ranks in order.
     pub fn fabric(&self) -> Result<Fabric, FabricError> {
@@ -110,7 +108,7 @@ impl Wiring<'_> {
         let all = self.gpus.clone();
         let (link, count) = gpu_links(self.setup.gpu);
         let spec = self.builder.spec(link);
-        let domain = if self.setup.intra == Intra::Nvl72 { RACK_GPUS } else { per_node };
+        let domain = if self.setup.intra == Intra::Nvl72 { self.setup.rack_gpus as usize } else { per_node };
         for (number, gpus) in all.chunks(domain).enumerate() {
             match self.setup.intra {
                 Intra::NvSwitch | Intra::Nvl72 => {

@@ -82,6 +82,7 @@ fn every_kind_of_machine_has_an_answer() {
                     let setup = Setup {
                         gpu,
                         intra,
+                        rack_gpus: 72,
                         pcie_generation: 5,
                         gpus_per_node: if intra == Intra::None { 1 } else { 4 },
                         nodes: if none { 1 } else { 4 },

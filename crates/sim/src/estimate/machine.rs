@@ -5,9 +5,6 @@ use crate::constants::{Constants, Name};
 use crate::gpu::Generation;
 use crate::setup::{Intra, Launch, Library, Network, Setup};
 
-/// GPUs of a rack that is one domain.
-const RACK_GPUS: u32 = 72;
-
 /// Islands of GPUs with what connects them. Bandwidths are GB/s.
 #[derive(Clone, Debug)]
 pub struct Machine {
@@ -63,7 +60,8 @@ impl Machine {
     /// As a setup says.
     pub fn new(constants: &Constants, setup: &Setup) -> Self {
         let ranks = setup.ranks();
-        let island = if setup.intra == Intra::Nvl72 { ranks.min(RACK_GPUS) } else { setup.gpus_per_node };
+        let island =
+            if setup.intra == Intra::Nvl72 { ranks.min(setup.rack_gpus) } else { setup.gpus_per_node };
         let islands = ranks.div_ceil(island);
         let nodes_of_island = f64::from(island) / f64::from(setup.gpus_per_node);
         let generation = setup.gpu.generation();

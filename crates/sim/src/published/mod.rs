@@ -8,7 +8,7 @@ mod csv;
 use thiserror::Error;
 
 use crate::gpu::Gpu;
-use crate::setup::{Intra, Library, Network, Operation, Setup, Version};
+use crate::setup::{Intra, Library, Network, Operation, RACK_GPUS, Setup, Version};
 
 /// Bytes that a copy is taken to have moved, where its row gives a bandwidth only: nvbandwidth's default.
 pub const COPY_BYTES: u64 = 512 << 20;
@@ -220,6 +220,7 @@ impl Record<'_> {
         let setup = Setup {
             gpu: self.named("gpu_id", Gpu::from_name, &Gpu::names())?,
             intra: self.named("intra", Intra::from_name, &Intra::names())?,
+            rack_gpus: RACK_GPUS,
             pcie_generation: self.count("pcie_gen", 7)?,
             gpus_per_node: self.count("gpus_per_node", 1 << 10)?,
             nodes,

@@ -1,0 +1,158 @@
+//! What was typed, as what it means: an operation, a setup with what is told to the library, and sizes.
+
+use std::str::FromStr;
+
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use weftlink_fabric::Fabric;
+use weftlink_fabric::bytes::Bytes;
+use weftlink_plan::plan::Protocol;
+use weftlink_sim::Setup;
+use weftlink_sim::setup::{
+    Launch, Library, LibraryAlgorithm, Operation, Version, algorithm_from_name, protocol_from_name,
+};
+
+use crate::Failure;
+
+/// What libraries do that is predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum What {
+    #[value(alias = "allreduce", alias = "all_reduce")]
+    AllReduce,
+    Reduce,
+    #[value(alias = "bcast")]
+    Broadcast,
+    #[value(alias = "allgather", alias = "all_gather")]
+    AllGather,
+    #[value(alias = "reducescatter", alias = "reduce_scatter")]
+    ReduceScatter,
+    #[value(alias = "alltoall", alias = "all_to_all")]
+    AllToAll,
+    /// Each GPU sends to the next
+    #[value(alias = "sendrecv")]
+    SendReceive,
+}
+
+impl What {
+    pub(super) fn operation(self) -> Operation {
+        match self {
+            What::AllReduce => Operation::AllReduce,
+            What::Reduce => Operation::Reduce,
+            What::Broadcast => Operation::Broadcast,
+            What::AllGather => Operation::AllGather,
+            What::ReduceScatter => Operation::ReduceScatter,
+            What::AllToAll => Operation::AllToAll,
+            What::SendReceive => Operation::SendReceive,
+        }
+    }
+
+    /// As it is typed.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+/// What the library is, and is told.
+#[derive(clap::Args, Clone)]
+pub(super) struct Told {
+    /// The library: nccl, rccl; with a version, nccl:2.18 [default: nccl, or rccl for AMD's GPUs, the newest known]
+    #[arg(long, value_name = "NAME[:VERSION]")]
+    pub(super) library: Option<String>,
+    /// What the library is told to take, as by NCCL_ALGO: Ring, Tree, NVLS, NVLSTree, CollnetDirect, CollnetChain [default: its choice]
+    #[arg(long, value_name = "NAME", value_parser = algorithm)]
+    pub(super) algorithm: Option<LibraryAlgorithm>,
+    /// What the library is told to take, as by NCCL_PROTO: LL, LL128, Simple [default: its choice]
+    #[arg(long, value_name = "NAME", value_parser = protocol)]
+    pub(super) protocol: Option<Protocol>,
+    /// Who starts the kernels: a process for each GPU, or one thread for all GPUs of a host, as nccl-tests started by hand
+    /// [default: process; thread on a single host of GPUs before Hopper, or without NVLink]
+    #[arg(long, value_name = "WHO")]
+    pub(super) launch: Option<Launcher>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Launcher {
+    Process,
+    Thread,
+}
+
+fn algorithm(name: &str) -> Result<LibraryAlgorithm, String> {
+    algorithm_from_name(name).map_err(str::to_owned)?.ok_or_else(|| "it is empty".to_owned())
+}
+
+fn protocol(name: &str) -> Result<Protocol, String> {
+    protocol_from_name(name).map_err(str::to_owned)?.ok_or_else(|| "it is empty".to_owned())
+}
+
+/// The fabric of a target, with what a library would see of it.
+pub(super) fn site(target: Option<&str>, told: &Told) -> Result<(Fabric, Setup), Failure> {
+    let fabric = crate::topo::resolve(target, None)?;
+    let mut setup = Setup::of(&fabric).with_context(|| fabric.name().to_owned()).map_err(Failure::Finding)?;
+    if setup.ranks() < 2 {
+        return Err(Failure::misuse(anyhow!(
+            "{} has one GPU, which has nobody to talk to; name a fabric with more (`weft topo --list`)",
+            fabric.name()
+        )));
+    }
+    if let Some(library) = &told.library {
+        (setup.library, setup.version) = named(library).map_err(|error| Failure::misuse(anyhow!(error)))?;
+    }
+    setup.algorithm = told.algorithm;
+    setup.protocol = told.protocol;
+    setup.launch = told.launch.map(|launcher| match launcher {
+        Launcher::Process => Launch::ProcessPerGpu,
+        Launcher::Thread => Launch::OneThread,
+    });
+    Ok((fabric, setup))
+}
+
+fn named(text: &str) -> Result<(Library, Option<Version>), String> {
+    let (name, version) = text.split_once(':').unwrap_or((text, ""));
+    let library = Library::from_name(name)
+        .ok_or_else(|| format!("no library {name:?} is known; known are {}", Library::names()))?;
+    Ok((library, Version::parse(version)?))
+}
+
+/// That GPUs hold so many bytes.
+pub(super) fn check_memory(setup: &Setup, bytes: u64) -> Result<(), Failure> {
+    let memory = setup.gpu.model().memory;
+    if bytes > memory.0 {
+        return Err(Failure::misuse(anyhow!(
+            "{} do not fit: the memory of {} is {memory}",
+            Bytes(bytes),
+            setup.gpu.model().name
+        )));
+    }
+    Ok(())
+}
+
+/// `8..1GiB`, both included.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) from: u64,
+    pub(super) to: u64,
+}
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (from, to) = text.split_once("..").ok_or("write two sizes with two dots between: 8..1GiB")?;
+        let size = |text: &str| text.parse::<Bytes>().map_err(|error| error.to_string());
+        let (from, to) = (size(from)?.0, size(to)?.0);
+        match from {
+            0 => Err("a call of 0 bytes has no bandwidth; start at 1 or more".to_owned()),
+            _ if from > to => Err(format!("{} is more than {}", Bytes(from), Bytes(to))),
+            _ => Ok(Self { from, to }),
+        }
+    }
+}
+
+impl Sizes {
+    /// From the first, each so many times the one before.
+    pub(super) fn by(self, factor: u64) -> Vec<u64> {
+        std::iter::successors(Some(self.from), |size| size.checked_mul(factor))
+            .take_while(|size| *size <= self.to)
+            .collect()
+    }
+}

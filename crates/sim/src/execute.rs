@@ -9,6 +9,7 @@ mod messages;
 use weftlink_fabric::{Fabric, FabricError, Paths};
 use weftlink_plan::algorithms::{Algorithm, Impossible};
 use weftlink_plan::cost::{Ground, Picoseconds};
+use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Collective, Layout, Recipe};
 
 use crate::constants::Constants;
@@ -100,8 +101,9 @@ impl<'s> Site<'s> {
             return Ok(Execution { chosen, time: picoseconds(chosen.estimate.total_us()), outcome: None });
         }
         let layout = layout(ground.layout(), chosen.algorithm);
-        let recipe =
-            recipe(chosen.algorithm, operation, &layout)?.with_protocol(chosen.protocol).with_depth_of(SLOTS);
+        let recipe = recipe(chosen.algorithm, chosen.protocol, operation, &layout)?
+            .with_protocol(chosen.protocol)
+            .with_depth_of(SLOTS);
         let per_island = layout.per_island().unwrap_or(layout.ranks());
         let plan = recipe.partial(per_island);
         let charged = Charged::new(
@@ -136,6 +138,7 @@ fn layout(found: &Layout, algorithm: LibraryAlgorithm) -> Layout {
 
 fn recipe(
     algorithm: LibraryAlgorithm,
+    protocol: Protocol,
     operation: Operation,
     layout: &Layout,
 ) -> Result<Recipe<'_>, Impossible> {
@@ -162,6 +165,13 @@ fn recipe(
         LibraryAlgorithm::NvlsTree => Algorithm::NvlsTree,
         LibraryAlgorithm::CollnetDirect => Algorithm::CollnetDirect,
         LibraryAlgorithm::CollnetChain => Algorithm::CollnetChain,
+        LibraryAlgorithm::Pat => Algorithm::Pat,
+        LibraryAlgorithm::Symmetric => match (protocol, operation) {
+            (Protocol::Ll, _) => Algorithm::ExchangeLl,
+            (_, Operation::AllReduce) if layout.switched => Algorithm::Nvls,
+            (_, Operation::ReduceScatter) => Algorithm::OneShot,
+            _ => Algorithm::TwoShot,
+        },
     };
     algorithm.recipe(&collective, layout)
 }

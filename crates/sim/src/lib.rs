@@ -18,6 +18,7 @@ pub mod library;
 pub mod published;
 pub mod setup;
 mod survey;
+pub mod what_if;
 mod wiring;
 
 pub use constants::Constants;

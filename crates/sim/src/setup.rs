@@ -1,8 +1,11 @@
 //! What a measurement was taken on: as much of a machine as its wiring tells, the library, and what it was told to do.
 
+use std::fmt;
+
 use weftlink_plan::plan::Protocol;
 
 use crate::gpu::{Generation, Gpu};
+use crate::what_if::WhatIf;
 
 /// Declares an enum whose values have names in files.
 macro_rules! named {
@@ -131,6 +134,16 @@ named! {
         Nccl = "nccl",
         /// AMD's.
         Rccl = "rccl",
+        /// Intel's.
+        OneCcl = "oneccl",
+        /// Programs that MSCCL's interpreter runs in NCCL's place.
+        Msccl = "msccl",
+        /// PyTorch's for CPUs; GPUs' buffers are copied to the host first.
+        Gloo = "gloo",
+        /// Open MPI; GPUs' buffers are copied to the host first.
+        OpenMpi = "openmpi",
+        /// This one.
+        Weft = "weft",
     }
 }
 
@@ -149,6 +162,10 @@ named! {
         CollnetDirect = "CollnetDirect",
         /// Switches of the network sum; inside, a chain.
         CollnetChain = "CollnetChain",
+        /// A tree for every rank's part, all of them at once.
+        Pat = "PAT",
+        /// Kernels that reach into the buffers of all others, which were registered for it.
+        Symmetric = "Symmetric",
         /// Everybody to everybody, or to a neighbour.
         Direct = "Direct",
     }
@@ -160,7 +177,9 @@ pub fn algorithm_from_name(name: &str) -> Result<Option<LibraryAlgorithm>, &'sta
         return Ok(None);
     }
     let found = LibraryAlgorithm::ALL.iter().copied().find(|known| known.name().eq_ignore_ascii_case(name));
-    found.map(Some).ok_or("known are Ring, Tree, NVLS, NVLSTree, CollnetDirect, CollnetChain, or nothing")
+    found.map(Some).ok_or(
+        "known are Ring, Tree, NVLS, NVLSTree, CollnetDirect, CollnetChain, PAT, Symmetric, or nothing",
+    )
 }
 
 /// A protocol that a row names; nothing where the library chose.
@@ -181,6 +200,12 @@ pub struct Version {
     pub major: u32,
     /// After it.
     pub minor: u32,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
 }
 
 impl Version {
@@ -240,6 +265,8 @@ pub struct Setup {
     pub protocol: Option<Protocol>,
     /// Who starts the kernels, where it is known; see [`Setup::launch`].
     pub launch: Option<Launch>,
+    /// What is not as it usually is.
+    pub what_if: WhatIf,
 }
 
 impl Setup {
@@ -285,6 +312,7 @@ impl Setup {
             algorithm: None,
             protocol: None,
             launch: None,
+            what_if: WhatIf::default(),
         }
     }
 }

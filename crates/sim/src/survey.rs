@@ -14,6 +14,7 @@ use weftlink_fabric::{DeviceId, DeviceKind, Fabric, HostId, LinkKind};
 
 use crate::gpu::Gpu;
 use crate::setup::{Intra, Library, Network, RACK_GPUS, Setup};
+use crate::what_if::WhatIf;
 
 /// A part of the fastest NIC's rate below which another is there for something else.
 const NIC_PART: f64 = 0.5;
@@ -84,6 +85,7 @@ impl Setup {
             algorithm: None,
             protocol: None,
             launch: None,
+            what_if: WhatIf::default(),
         })
     }
 }

@@ -8,6 +8,7 @@ use weftlink_sim::gpu::Gpu;
 use weftlink_sim::library::predict;
 use weftlink_sim::published::{Row, Use, read};
 use weftlink_sim::setup::{Intra, Library, Network, Operation, Setup};
+use weftlink_sim::what_if::WhatIf;
 
 const PUBLISHED: &str = include_str!("../../../testdata/measurements/published.csv");
 
@@ -94,6 +95,7 @@ fn every_kind_of_machine_has_an_answer() {
                         algorithm: None,
                         protocol: None,
                         launch: None,
+                        what_if: WhatIf::default(),
                     };
                     let links = !matches!(intra, Intra::None | Intra::PciePeers | Intra::PcieHost);
                     if (links && gpu.port_line_gbytes_per_second() == 0.0) || setup.ranks() == 1 {

@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use crate::gpu::Gpu;
 use crate::setup::{Intra, Library, Network, Operation, RACK_GPUS, Setup, Version};
+use crate::what_if::WhatIf;
 
 /// Bytes that a copy is taken to have moved, where its row gives a bandwidth only: nvbandwidth's default.
 pub const COPY_BYTES: u64 = 512 << 20;
@@ -235,6 +236,7 @@ impl Record<'_> {
             protocol: crate::setup::protocol_from_name(self.text("proto"))
                 .map_err(|wanted| self.wrong("proto", wanted))?,
             launch: None,
+            what_if: WhatIf::default(),
         };
         setup.check().map_err(|wanted| self.wrong("net", wanted))?;
         Ok(Row {

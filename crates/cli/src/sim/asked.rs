@@ -8,9 +8,9 @@ use weftlink_fabric::Fabric;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::plan::Protocol;
 use weftlink_sim::Setup;
-use weftlink_sim::setup::{
-    Launch, Library, LibraryAlgorithm, Operation, Version, algorithm_from_name, protocol_from_name,
-};
+use weftlink_sim::library;
+use weftlink_sim::setup::{Launch, LibraryAlgorithm, Operation, algorithm_from_name, protocol_from_name};
+use weftlink_sim::what_if::{CpuVendor, WhatIf};
 
 use crate::Failure;
 
@@ -55,10 +55,12 @@ impl What {
 /// What the library is, and is told.
 #[derive(clap::Args, Clone)]
 pub(super) struct Told {
-    /// The library: nccl, rccl; with a version, nccl:2.18 [default: nccl, or rccl for AMD's GPUs, the newest known]
+    /// The library, with a version if it matters: nccl:2.18, rccl, gloo, openmpi, weft, msccl:FILE [default: nccl, or rccl for AMD's
+    /// GPUs, the newest known]
     #[arg(long, value_name = "NAME[:VERSION]")]
     pub(super) library: Option<String>,
-    /// What the library is told to take, as by NCCL_ALGO: Ring, Tree, NVLS, NVLSTree, CollnetDirect, CollnetChain [default: its choice]
+    /// What the library is told to take, as by NCCL_ALGO: Ring, Tree, NVLS, NVLSTree, CollnetDirect, CollnetChain,
+    /// PAT [default: its choice]
     #[arg(long, value_name = "NAME", value_parser = algorithm)]
     pub(super) algorithm: Option<LibraryAlgorithm>,
     /// What the library is told to take, as by NCCL_PROTO: LL, LL128, Simple [default: its choice]
@@ -68,6 +70,74 @@ pub(super) struct Told {
     /// [default: process; thread on a single host of GPUs before Hopper, or without NVLink]
     #[arg(long, value_name = "WHO")]
     pub(super) launch: Option<Launcher>,
+    #[command(flatten)]
+    what_if: Otherwise,
+}
+
+/// What if it were otherwise.
+#[derive(clap::Args, Clone)]
+#[command(next_help_heading = "What if")]
+struct Otherwise {
+    /// NICs do not reach GPUs: what crosses the network is copied to host memory first
+    #[arg(long)]
+    no_gpudirect: bool,
+    /// Sockets over the same NICs instead of RDMA
+    #[arg(long)]
+    sockets: bool,
+    /// GPUs do not reach each other: what they exchange goes through host memory (NCCL_P2P_DISABLE)
+    #[arg(long)]
+    no_peer_access: bool,
+    /// So many NICs of the same kind for each GPU
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
+    nics_per_gpu: Option<u32>,
+    /// What storage takes of each GPU's slot, each way
+    #[arg(long, value_name = "GB/s", value_parser = rate)]
+    storage: Option<f64>,
+    /// Who made the CPUs, intel or amd: NCCL's tuner goes by it between hosts
+    #[arg(long, value_name = "VENDOR", value_parser = cpu)]
+    cpu: Option<CpuVendor>,
+    /// Buffers are registered as symmetric windows, so that NCCL's symmetric kernels may be used
+    #[arg(long)]
+    symmetric: bool,
+    /// Channels that the library is limited to (NCCL_MAX_CTAS)
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
+    max_ctas: Option<u32>,
+}
+
+impl Otherwise {
+    /// Whether the machine itself is another one, so that the fabric that was named is not it.
+    fn changes_wiring(&self) -> bool {
+        self.sockets || self.no_peer_access || self.nics_per_gpu.is_some()
+    }
+
+    fn apply(&self, mut setup: Setup) -> Setup {
+        if self.sockets {
+            setup = setup.over_sockets();
+        }
+        if self.no_peer_access {
+            setup = setup.without_peer_access();
+        }
+        if let Some(nics) = self.nics_per_gpu {
+            setup = setup.with_nics_per_gpu(nics);
+        }
+        setup.what_if = WhatIf {
+            no_gpudirect: self.no_gpudirect,
+            storage_gbytes_per_second: self.storage.unwrap_or(0.0),
+            cpu: self.cpu,
+            symmetric: self.symmetric,
+            channels_max: self.max_ctas,
+        };
+        setup
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let found = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate >= 0.0);
+    found.ok_or_else(|| "it is a number of GB/s, as 12.5".to_owned())
+}
+
+fn cpu(name: &str) -> Result<CpuVendor, String> {
+    CpuVendor::from_name(name).ok_or_else(|| "it is intel or amd".to_owned())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -95,7 +165,8 @@ pub(super) fn site(target: Option<&str>, told: &Told) -> Result<(Fabric, Setup),
         )));
     }
     if let Some(library) = &told.library {
-        (setup.library, setup.version) = named(library).map_err(|error| Failure::misuse(anyhow!(error)))?;
+        let asked = library::asked(library).map_err(Failure::misuse)?;
+        (setup.library, setup.version) = (asked.library, asked.version);
     }
     setup.algorithm = told.algorithm;
     setup.protocol = told.protocol;
@@ -103,14 +174,13 @@ pub(super) fn site(target: Option<&str>, told: &Told) -> Result<(Fabric, Setup),
         Launcher::Process => Launch::ProcessPerGpu,
         Launcher::Thread => Launch::OneThread,
     });
+    let setup = told.what_if.apply(setup);
+    setup.check().map_err(|wrong| Failure::misuse(anyhow!("{}: {wrong}", fabric.name())))?;
+    if told.what_if.changes_wiring() {
+        let fabric = setup.fabric().with_context(|| setup.name()).map_err(Failure::Finding)?;
+        return Ok((fabric, setup));
+    }
     Ok((fabric, setup))
-}
-
-fn named(text: &str) -> Result<(Library, Option<Version>), String> {
-    let (name, version) = text.split_once(':').unwrap_or((text, ""));
-    let library = Library::from_name(name)
-        .ok_or_else(|| format!("no library {name:?} is known; known are {}", Library::names()))?;
-    Ok((library, Version::parse(version)?))
 }
 
 /// That GPUs hold so many bytes.

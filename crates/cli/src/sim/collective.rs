@@ -29,8 +29,6 @@ pub(super) struct Calls {
     pub(super) collective: Option<What>,
     /// Where: a system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`) or a file, as for `weft topo` [default: this machine]
     pub(super) fabric: Option<String>,
-    #[command(flatten)]
-    told: Told,
     /// The bytes of a call
     #[arg(long, value_name = "SIZE", conflicts_with = "sizes")]
     size: Option<Bytes>,
@@ -46,6 +44,8 @@ pub(super) struct Calls {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    told: Told,
 }
 
 /// A call, predicted.

@@ -29,11 +29,11 @@ pub(super) struct Args {
     /// The bytes of a call
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
     size: Bytes,
-    #[command(flatten)]
-    told: Told,
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    told: Told,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {

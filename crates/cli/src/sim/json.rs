@@ -21,7 +21,7 @@ pub(super) fn head(fabric: &Fabric, setup: &Setup) -> Value {
         "setup": setup.name(),
         "ranks": setup.ranks(),
         "library": setup.library.name(),
-        "library_version": setup.version.map(|version| format!("{}.{}", version.major, version.minor)),
+        "library_version": setup.version.map(|version| version.to_string()),
         "assumed": text::assumed(setup),
         "basis": "predicted",
     })

@@ -16,7 +16,7 @@ const LIMITS: f64 = 0.5;
 /// Library and version.
 pub(super) fn library(setup: &Setup) -> String {
     match setup.version {
-        Some(version) => format!("{} {}.{}", setup.library.name(), version.major, version.minor),
+        Some(version) => format!("{} {version}", setup.library.name()),
         None => format!("{}, newest known", setup.library.name()),
     }
 }
@@ -100,7 +100,7 @@ pub(super) fn foot(out: &mut impl Write, setup: &Setup, rows: &[Row]) -> io::Res
     let used = last.execution.outcome.as_ref().map(|outcome| outcome.utilisation()).unwrap_or_default();
     if !used.is_empty() {
         let each = used.iter().map(|(kind, part)| format!("{kind} {:.0}%", part * 1e2));
-        writeln!(out, "\nused at {}: {}", Bytes(last.bytes), each.collect::<Vec<_>>().join(", "))?;
+        writeln!(out, "\nused at {}: {}", size(last.bytes), each.collect::<Vec<_>>().join(", "))?;
     }
     let (median, ninetieth) = last.expected_error;
     writeln!(

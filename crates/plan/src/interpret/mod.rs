@@ -52,6 +52,16 @@ pub struct Event {
     pub ordinal: u32,
 }
 
+/// What [`Machine::take`] tells of a step.
+pub struct Taken<D: Domain> {
+    /// Which it was.
+    pub event: Event,
+    /// Its result, if it has one.
+    pub result: Option<D::Value>,
+    /// What it did.
+    pub step: Step<u32>,
+}
+
 /// Why a lane cannot take its next step now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocked {
@@ -250,6 +260,14 @@ impl<'p, D: Domain> Machine<'p, D> {
     /// # Panics
     /// If the lane is not ready.
     pub fn fire(&mut self, lane: usize) -> Result<(Event, Option<D::Value>), Unset> {
+        self.take(lane).map(|taken| (taken.event, taken.result))
+    }
+
+    /// The same as [`Machine::fire`], and tells the step.
+    ///
+    /// # Panics
+    /// If the lane is not ready.
+    pub fn take(&mut self, lane: usize) -> Result<Taken<D>, Unset> {
         assert_eq!(self.ready(lane), Ok(()), "only a lane that is ready can take a step");
         let state = &mut self.lanes[lane];
         let (rank, tile, channel) = (state.rank, state.tile, state.lane.channel);
@@ -327,7 +345,7 @@ impl<'p, D: Domain> Machine<'p, D> {
         }
         self.publish(lane, &step, result.as_ref());
         self.advance(lane);
-        Ok((event, result))
+        Ok(Taken { event, result, step })
     }
 
     /// The next step of a lane; nothing once the lane is through.
@@ -338,6 +356,11 @@ impl<'p, D: Domain> Machine<'p, D> {
     /// The rank of a lane and the channel of its messages.
     pub fn rank_and_channel(&self, lane: usize) -> (u32, u32) {
         (self.lanes[lane].rank, self.lanes[lane].lane.channel)
+    }
+
+    /// How much is run.
+    pub fn shape(&self) -> Shape {
+        self.shape
     }
 
     /// The classes that the ranks are run by.

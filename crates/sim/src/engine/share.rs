@@ -56,6 +56,12 @@ impl Shares {
         self.resources.len() as ResourceId - 1
     }
 
+    /// Changes what a resource carries, from the next settlement on. Of nothing, its transfers stand still.
+    pub fn set_capacity(&mut self, id: ResourceId, capacity: f64) {
+        self.resources[id as usize].capacity = capacity;
+        self.doubt(id);
+    }
+
     /// Puts a transfer on its way. Its rate is known after the next settlement.
     pub fn begin(&mut self, uses: &[(ResourceId, f64)], cap: f64) -> FlowId {
         let flow = Flow { uses: uses.to_vec(), cap, rate: 0.0, is_touched: false };

@@ -105,6 +105,52 @@ fn pictures_are_drawn() {
 }
 
 #[test]
+fn disturbed_calls_take_longer_and_say_so() {
+    let folder = scratch("sim-disturbed");
+    let slower = |question: &str| {
+        let found = json(&folder, &format!("weft sim all-reduce {question}"));
+        let row = &found["rows"][0];
+        row["time_us"].as_f64().unwrap() / row["undisturbed_us"].as_f64().unwrap()
+    };
+    let cluster = "'2x hgx-h100 + 8x ndr' --size 256MiB --algorithm ring";
+    for (question, least, most) in [
+        (format!("{cluster} --slow host1/nic0,leaf0=0.5"), 1.4, 2.2),
+        (format!("{cluster} --flap host1/nic0,leaf0=1ms,500us"), 1.3, 2.4),
+        (format!("{cluster} --throttle 3=0.25"), 1.5, 4.2),
+        (format!("{cluster} --beside all-reduce:256MiB"), 1.4, 2.2),
+        ("dgx-1-v100 --size 64MiB --missing gpu0,gpu1".to_owned(), 1.1, 4.0),
+        // Four GPUs of each host and the other four share nothing but NICs that are not theirs.
+        (
+            "'2x hgx-h100 + 8x ndr' --size 256MiB --gpus 0-3,8-11 --beside all-reduce:256MiB@4-7,12-15"
+                .to_owned(),
+            0.99,
+            2.2,
+        ),
+    ] {
+        let found = slower(&question);
+        assert!((least..=most).contains(&found), "{question}: {found} times as long");
+    }
+    let text = shown(&folder, &format!("weft sim all-reduce {cluster} --beside all-to-all:16MiB"));
+    assert!(
+        text.contains("undisturbed") && text.contains("beside all-to-all of 16 MiB on 16 GPUs"),
+        "{text}"
+    );
+}
+
+#[test]
+fn traces_hold_every_step() {
+    let folder = scratch("sim-trace");
+    shown(&folder, "weft sim all-reduce hgx-h100 --size 1MiB --algorithm ring --trace t.json");
+    let trace: Value = serde_json::from_str(&fs::read_to_string(folder.join("t.json")).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    assert!(events.iter().any(|event| event["args"]["name"] == "rank 0"));
+    let steps: Vec<&Value> = events.iter().filter(|event| event["ph"] == "X").collect();
+    assert!(steps.len() >= 14, "{}", steps.len());
+    assert!(steps.iter().any(|step| step["name"].as_str().unwrap().contains("sent to 1")));
+    assert_eq!(trace["otherData"]["steps_left_out"], 0);
+}
+
+#[test]
 fn nonsense_is_refused_with_what_to_do() {
     let folder = scratch("sim-refused");
     for (question, message) in [
@@ -118,6 +164,12 @@ fn nonsense_is_refused_with_what_to_do() {
         ("all-reduce hgx-h100 --sizes 1GiB..8", "is more than"),
         ("all-reduce hgx-h100 --algorithm rings", "known are Ring"),
         ("all-reduce hgx-h100 --plot /nonexistent/a.svg", "cannot write /nonexistent/a.svg"),
+        ("all-reduce hgx-h100 --slow gpu0,gpu1=0.5", "no link joins gpu0 to gpu1"),
+        ("all-reduce hgx-h100 --slow gpu0,gpu77=0.5", "no device `gpu77`"),
+        ("all-reduce hgx-h100 --throttle 9=0.5", "there is no GPU 9 to throttle"),
+        ("all-reduce hgx-h100 --gpus 0", "nobody to talk to"),
+        ("all-reduce hgx-h100 --gpus 0-8", "there is no GPU 8"),
+        ("all-reduce hgx-h100 --beside nothing:1GiB", "nothing"),
         ("copy gpu0 gpu0 --fabric hgx-h100", "both source and target"),
         ("copy gpu0 gpu9 --fabric hgx-h100", "no device `gpu9` on hgx-h100"),
         ("accuracy nowhere.csv", "cannot read nowhere.csv"),

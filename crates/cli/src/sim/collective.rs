@@ -1,19 +1,21 @@
 //! `weft sim COLLECTIVE FABRIC`: a call of each size, as a library would make it, executed on the fabric.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use weftlink_fabric::bytes::Bytes;
 use weftlink_sim::accuracy::{Class, band};
+use weftlink_sim::engine::{Conditions, Spans};
 use weftlink_sim::execute::{Execution, Site};
 use weftlink_sim::setup::Operation;
 use weftlink_sim::{Constants, Setup};
 
 use super::asked::{self, Sizes, Told, What};
+use super::disturbed::{Disturbed, Neighbour};
 use super::progress::Progress;
-use super::{json, text};
+use super::{json, text, trace};
 use crate::Failure;
 use crate::plot::{self, Line};
 
@@ -44,6 +46,11 @@ pub(super) struct Calls {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Write what each rank does in the last of the calls to this file, for Perfetto or chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    #[command(flatten)]
+    disturbed: Disturbed,
     #[command(flatten)]
     told: Told,
 }
@@ -56,6 +63,8 @@ pub(super) struct Row {
     pub(super) busbw_gb_per_s: f64,
     /// What predictions of its kind are off by: the median, and what nine in ten stay below.
     pub(super) expected_error: (f64, f64),
+    /// What the same call takes where nothing disturbs it, and what went on beside it; nothing if it was not disturbed.
+    pub(super) undisturbed: Option<(f64, Vec<Neighbour>)>,
 }
 
 impl Row {
@@ -63,7 +72,7 @@ impl Row {
         let algbw_gb_per_s = bytes as f64 / (execution.time.0 as f64 / 1e12) / 1e9;
         let busbw_gb_per_s = algbw_gb_per_s * operation.bus_factor(setup.ranks());
         let expected_error = expected(Class::of(setup), band(bytes));
-        Self { bytes, execution, algbw_gb_per_s, busbw_gb_per_s, expected_error }
+        Self { bytes, execution, algbw_gb_per_s, busbw_gb_per_s, expected_error, undisturbed: None }
     }
 
     pub(super) fn time_us(&self) -> f64 {
@@ -96,6 +105,10 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
         Some(path) => Some((create(path)?, path)),
         None => None,
     };
+    let trace = match &args.trace {
+        Some(path) => Some((create(path)?, path)),
+        None => None,
+    };
     let constants = Constants::shipped();
     let site = Site::on(&constants, &setup, fabric);
     let mut out = io::stdout().lock();
@@ -106,12 +119,12 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
     }
     let mut progress = Progress::new();
     let mut rows = Vec::new();
+    let mut spans = Spans::with_room_for(trace::STEPS_MAX);
     for (at, bytes) in sizes.iter().enumerate() {
         progress.show(&format!("predicting {} ({} of {})", text::size(*bytes), at + 1, sizes.len()));
-        let done = site.execute(&[(what.operation(), *bytes)]).map_err(Failure::finding)?.into_iter().next();
-        let Some(execution) = done else { continue };
+        let is_traced = trace.is_some() && at + 1 == sizes.len();
+        let row = call(&site, &setup, what.operation(), *bytes, args, is_traced.then_some(&mut spans))?;
         progress.clear();
-        let row = Row::new(&setup, what.operation(), *bytes, execution);
         if !args.json {
             text::row(&mut out, site.fabric(), &row)?;
             out.flush()?;
@@ -132,7 +145,41 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
             .with_context(|| format!("cannot write {}", path.display()))
             .map_err(Failure::Finding)?;
     }
+    if let Some((file, path)) = trace {
+        let last = sizes.last().copied().unwrap_or(0);
+        let first = format!("{} of {} on {}", what.name(), text::size(last), site.fabric().name());
+        let beside =
+            rows.last().and_then(|row| row.undisturbed.as_ref()).map(|(_, beside)| beside.as_slice());
+        let others = beside.unwrap_or_default().iter();
+        let calls: Vec<String> = std::iter::once(first)
+            .chain(others.map(|other| format!("{} of {}", other.what, text::size(other.bytes))))
+            .collect();
+        serde_json::to_writer(BufWriter::new(file), &trace::document(&calls, &spans))
+            .with_context(|| format!("cannot write {}", path.display()))
+            .map_err(Failure::Finding)?;
+    }
     Ok(())
+}
+
+/// One call, disturbed or not.
+fn call(
+    site: &Site<'_>,
+    setup: &Setup,
+    operation: Operation,
+    bytes: u64,
+    args: &Calls,
+    spans: Option<&mut Spans>,
+) -> Result<Row, Failure> {
+    if !args.disturbed.is_none() {
+        let suffered = args.disturbed.run(site, operation, bytes, spans)?;
+        let row = Row::new(setup, operation, bytes, suffered.execution);
+        return Ok(Row { undisturbed: Some((suffered.alone_us, suffered.beside)), ..row });
+    }
+    let execution = match spans {
+        None => site.execute(&[(operation, bytes)]).map(|mut done| done.remove(0)),
+        Some(spans) => site.execute_under(operation, bytes, &Conditions::default(), Some(spans)),
+    };
+    Ok(Row::new(setup, operation, bytes, execution.map_err(Failure::finding)?))
 }
 
 /// A file to write into, before anything takes long.

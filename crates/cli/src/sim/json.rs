@@ -46,6 +46,18 @@ pub(super) fn row(fabric: &Fabric, row: &Row) -> Value {
         .into_iter()
         .map(|(kind, part)| (kind.to_string(), json!(part)))
         .collect();
+    let beside = row.undisturbed.as_ref().map(|(_, beside)| {
+        let each = beside.iter().map(|other| {
+            json!({
+                "collective": other.what,
+                "bytes": other.bytes,
+                "gpus": other.gpus,
+                "time_us": other.time_us,
+                "undisturbed_us": other.alone_us,
+            })
+        });
+        each.collect::<Vec<_>>()
+    });
     let (median, ninetieth) = row.expected_error;
     json!({
         "bytes": row.bytes,
@@ -64,6 +76,8 @@ pub(super) fn row(fabric: &Fabric, row: &Row) -> Value {
             "fill": chosen.estimate.fill_us,
             "host": chosen.estimate.host_us,
         },
+        "undisturbed_us": row.undisturbed.as_ref().map(|(alone_us, _)| alone_us),
+        "beside": beside,
         "expected_error": { "median": median, "ninetieth_percentile": ninetieth },
     })
 }

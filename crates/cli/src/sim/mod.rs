@@ -5,9 +5,11 @@ mod asked;
 mod collective;
 mod compare;
 mod copy;
+mod disturbed;
 mod json;
 mod progress;
 mod text;
+mod trace;
 
 use clap::Subcommand;
 
@@ -24,6 +26,8 @@ Examples:
   weft sim all-reduce \"16x hgx-h100 + 8x ndr\" --sizes 8..16GiB --plot a.svg
   weft sim all-gather p5 --library nccl:2.18 --size 64MiB
   weft sim all-reduce hgx-h100 --size 1GiB --algorithm ring --protocol simple
+  weft sim all-reduce \"4x hgx-h100 + 8x ndr\" --size 1GiB --slow host1/nic0,leaf0=0.5
+  weft sim all-reduce \"2x hgx-h100 + 8x ndr\" --size 1GiB --beside all-to-all:256MiB --trace t.json
   weft sim compare hgx-b200 8x-rtx5090 \"2x hgx-h100 + 8x eth100\" --size 1GB
   weft sim copy numa0 gpu0 --fabric hgx-h100 --size 80GB          a model's weights into a GPU
   weft sim accuracy published.csv --out predicted.csv             against measurements

@@ -62,7 +62,23 @@ pub(super) fn row(out: &mut impl Write, fabric: &Fabric, row: &Row) -> io::Resul
         chosen.protocol.to_string(),
         row.expected_error.0 * 1e2,
         limit(fabric, row)
-    )
+    )?;
+    let Some((alone_us, beside)) = &row.undisturbed else { return Ok(()) };
+    let slower =
+        |time_us: f64, alone_us: f64| format!("{:.2}x of {} undisturbed", time_us / alone_us, time(alone_us));
+    writeln!(out, "{:>10} {}", "", slower(row.time_us(), *alone_us))?;
+    for other in beside {
+        let (gpus, size) = (counted(other.gpus, "GPU"), size(other.bytes));
+        let slower = slower(other.time_us, other.alone_us);
+        writeln!(
+            out,
+            "{:>10} beside {} of {size} on {gpus}: {}, {slower}",
+            "",
+            other.what,
+            time(other.time_us)
+        )?;
+    }
+    Ok(())
 }
 
 /// What a call spends most of its time on.

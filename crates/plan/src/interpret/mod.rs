@@ -115,6 +115,8 @@ pub struct Machine<'p, D: Domain> {
     fifos: Vec<Fifo<D>>,
     /// By source, target and channel, the source standing for its class.
     fifo_numbers: FxHashMap<(u32, u32, u32), u32>,
+    /// Lanes that waited for a FIFO which has something for them now.
+    woken: Vec<u32>,
     cells: Vec<Option<D::Value>>,
 }
 
@@ -154,6 +156,9 @@ struct Fifo<D: Domain> {
     free: u32,
     /// What the receiver knew when it gave back slots that have not been filled again.
     given_back: VecDeque<D::Stamp>,
+    /// The lane that waits for a message, and the one that waits for a slot.
+    reader: Option<u32>,
+    writer: Option<u32>,
 }
 
 impl<'p, D: Domain> Machine<'p, D> {
@@ -211,6 +216,7 @@ impl<'p, D: Domain> Machine<'p, D> {
             ranks,
             fifos: Vec::new(),
             fifo_numbers: FxHashMap::default(),
+            woken: Vec::new(),
             cells,
         };
         for position in 0..machine.ranks.len() {
@@ -300,7 +306,7 @@ impl<'p, D: Domain> Machine<'p, D> {
         state.ordinal += 1;
         let Some((spot, step)) = state.next.take() else { unreachable!("ready() saw a step") };
 
-        for wait in &step.waits {
+        for wait in step.waits.iter().filter(|_| D::LEARNS) {
             let (Wait::Entered { rank: of } | Wait::Reached { rank: of, .. }) = *wait;
             let stamp = self.awaited(&self.lanes[lane], wait).cloned();
             stamp.iter().for_each(|stamp| self.meet(lane, stamp, self.classes.turn_of(of)));
@@ -312,7 +318,7 @@ impl<'p, D: Domain> Machine<'p, D> {
                 // this run the receiver has already given another back.
                 let used_before = fifo.given_back.len() == fifo.free as usize;
                 let stamp = if used_before { fifo.given_back.pop_front() } else { None };
-                stamp.iter().for_each(|stamp| self.domain.credit(lane, stamp));
+                stamp.iter().filter(|_| D::LEARNS).for_each(|stamp| self.domain.credit(lane, stamp));
             }
         }
         let mut values = Vec::with_capacity(step.inputs.len());
@@ -370,6 +376,24 @@ impl<'p, D: Domain> Machine<'p, D> {
     /// The next step of a lane; nothing once the lane is through.
     pub fn step(&self, lane: usize) -> Option<&Step<u32>> {
         self.lanes[lane].next.as_ref().map(|(_, step)| step)
+    }
+
+    /// Lets a lane that is not [ready](Machine::ready) wait for the FIFO that lacks something, if that is why; [`Machine::woken`] tells when to ask
+    /// again. A FIFO has one lane at each end.
+    pub fn wait_for_fifo(&mut self, lane: usize) -> bool {
+        let state = &self.lanes[lane];
+        let Some((_, step)) = &state.next else { return false };
+        let Some(number) = state.there.get().checked_sub(step.waits.len()) else { return false };
+        match number.checked_sub(step.inputs.len()) {
+            None => self.fifos[state.sources[number].1 as usize].reader = Some(lane as u32),
+            Some(number) => self.fifos[state.targets[number].1 as usize].writer = Some(lane as u32),
+        }
+        true
+    }
+
+    /// A lane that waited for a FIFO which has something for it now, the last first, each told once.
+    pub fn woken(&mut self) -> Option<u32> {
+        self.woken.pop()
     }
 
     /// The rank of a lane and the channel of its messages.
@@ -481,6 +505,9 @@ impl<'p, D: Domain> Machine<'p, D> {
 
     /// A lane learns what is known elsewhere, told by a representative for the rank that is turned from it.
     fn meet(&mut self, lane: usize, stamp: &D::Stamp, turn: Turn) {
+        if !D::LEARNS {
+            return;
+        }
         if turn == Turn::NONE {
             return self.domain.meet(lane, stamp);
         }
@@ -510,6 +537,7 @@ impl<'p, D: Domain> Machine<'p, D> {
                 let fifo = &mut self.fifos[self.lanes[lane].sources[number].1 as usize];
                 fifo.free += 1;
                 fifo.given_back.push_back(seen);
+                self.woken.extend(fifo.writer.take());
             }
         }
         for (number, output) in step.outputs.iter().enumerate() {
@@ -517,6 +545,7 @@ impl<'p, D: Domain> Machine<'p, D> {
                 let fifo = &mut self.fifos[self.lanes[lane].targets[number].1 as usize];
                 fifo.free -= 1;
                 fifo.messages.push_back((value.clone(), stamp.clone()));
+                self.woken.extend(fifo.reader.take());
             }
         }
         for &counter in &step.signals {
@@ -586,7 +615,13 @@ impl<'p, D: Domain> Machine<'p, D> {
         let number = *self.fifo_numbers.entry(key).or_insert(self.fifos.len() as u32);
         if number as usize == self.fifos.len() {
             let depth = self.plan.channels[key.2 as usize].depth;
-            self.fifos.push(Fifo { messages: VecDeque::new(), free: depth, given_back: VecDeque::new() });
+            self.fifos.push(Fifo {
+                messages: VecDeque::new(),
+                free: depth,
+                given_back: VecDeque::new(),
+                reader: None,
+                writer: None,
+            });
         }
         number
     }

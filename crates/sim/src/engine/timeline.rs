@@ -35,9 +35,9 @@ pub(super) struct Timeline<'r> {
     count: u64,
     /// When each step began, and when it was over.
     times: Vec<(Time, Time)>,
-    /// Lanes that wait for the end of a step.
-    waiting: FxHashMap<StepId, Vec<u32>>,
-    /// Lanes that wait for a rank to do something, by its job and class.
+    /// By step, the last lane that began to wait for its end; each lane knows the one before.
+    waiting: Vec<u32>,
+    /// Lanes that wait for a rank to signal something, by its job and class.
     blocked: Vec<Vec<u32>>,
     lanes: Vec<LaneState>,
     flows: Vec<FlowState>,
@@ -89,7 +89,12 @@ struct LaneState {
     is_looked_at: bool,
     /// Steps it has begun.
     begun: u64,
+    /// The lane that began before this one to wait for the same step.
+    waits_after: u32,
 }
+
+/// No lane.
+const NOBODY: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Default)]
 struct FlowState {
@@ -121,7 +126,7 @@ impl<'r> Timeline<'r> {
             events: BinaryHeap::new(),
             count: 0,
             times: Vec::new(),
-            waiting: FxHashMap::default(),
+            waiting: Vec::new(),
             blocked: Vec::new(),
             lanes: Vec::new(),
             flows: Vec::new(),
@@ -162,6 +167,7 @@ impl<'r> Timeline<'r> {
             moved: Vec::new(),
         });
         self.times.push((begins, begins));
+        self.waiting.push(NOBODY);
         self.blocked.resize(self.blocked.len() + representatives.len(), Vec::new());
         let state = LaneState { job: number, is_looked_at: true, ..LaneState::default() };
         self.lanes.resize(self.lanes.len() + lanes, state);
@@ -289,14 +295,17 @@ impl<'r> Timeline<'r> {
     /// Finds out when a lane can begin its next step, or what it has to be looked at again for.
     fn look_at(&mut self, lane: u32) {
         let state = self.lanes[lane as usize];
-        let job = &self.jobs[state.job as usize];
+        let job = &mut self.jobs[state.job as usize];
         let local = (lane - job.first_lane) as usize;
         match job.machine.ready(local) {
             Err(Blocked::Finished) => return,
-            Err(Blocked::Waits(Wait::Entered { rank } | Wait::Reached { rank, .. }))
-            | Err(Blocked::Empty { from: rank } | Blocked::Full { to: rank }) => {
+            Err(Blocked::Waits(Wait::Entered { rank } | Wait::Reached { rank, .. })) => {
                 let at = job.first_class + job.plan.classes().position(rank);
                 return self.blocked[at].push(lane);
+            }
+            Err(Blocked::Empty { .. } | Blocked::Full { .. }) => {
+                job.machine.wait_for_fifo(local);
+                return;
             }
             Ok(()) => {}
         }
@@ -306,7 +315,8 @@ impl<'r> Timeline<'r> {
         job.machine.learns(local, |lesson, of, step| lessons.push((lesson, of, *step)));
         let under_way = |(_, _, step): &&(Lesson, u32, StepId)| self.times[*step as usize].1 == UNDER_WAY;
         if let Some((_, _, step)) = lessons.iter().find(under_way) {
-            self.waiting.entry(*step).or_default().push(lane);
+            let before = std::mem::replace(&mut self.waiting[*step as usize], lane);
+            self.lanes[lane as usize].waits_after = before;
         } else {
             let mut begin = self.now.max(self.times[state.job as usize].1);
             for &(lesson, of, step) in &lessons {
@@ -342,6 +352,7 @@ impl<'r> Timeline<'r> {
     fn begin(&mut self, lane: u32) -> Result<(), SimError> {
         let id = self.times.len() as StepId;
         self.times.push((self.now, UNDER_WAY));
+        self.waiting.push(NOBODY);
         let number = self.lanes[lane as usize].job as usize;
         let job = &mut self.jobs[number];
         job.steps += 1;
@@ -351,12 +362,17 @@ impl<'r> Timeline<'r> {
         let Ok(Taken { event, step, .. }) = job.machine.take(local) else {
             return Err(SimError::Stuck { steps: u64::from(id) });
         };
-        let bytes = job.chunk_bytes;
+        let (bytes, first_lane) = (job.chunk_bytes, job.first_lane);
         let class = job.first_class + job.plan.classes().position(rank);
-        let mut woken = std::mem::take(&mut self.blocked[class]);
-        woken.iter().rev().for_each(|lane| self.look_later(*lane));
-        woken.clear();
-        self.blocked[class] = woken;
+        while let Some(woken) = self.jobs[number].machine.woken() {
+            self.look_later(first_lane + woken);
+        }
+        if !step.signals.is_empty() {
+            let mut woken = std::mem::take(&mut self.blocked[class]);
+            woken.iter().rev().for_each(|lane| self.look_later(*lane));
+            woken.clear();
+            self.blocked[class] = woken;
+        }
         let state = &mut self.lanes[lane as usize];
         (state.step, state.transfers) = (id, 0);
         state.begun += 1;
@@ -479,8 +495,11 @@ impl<'r> Timeline<'r> {
             spans.list.push(Span { ended: Picoseconds(self.now), ..span });
         }
         self.look_later(lane);
-        let woken = self.waiting.remove(&state.step).unwrap_or_default();
-        woken.iter().rev().for_each(|lane| self.look_later(*lane));
+        let mut next = std::mem::replace(&mut self.waiting[state.step as usize], NOBODY);
+        while next != NOBODY {
+            self.look_later(next);
+            next = self.lanes[next as usize].waits_after;
+        }
     }
 
     /// Finds the shares of all transfers, and when they are through at that.
@@ -517,6 +536,7 @@ impl Domain for Began {
     type Value = ();
     type Stamp = StepId;
     const REMEMBERS: bool = false;
+    const LEARNS: bool = false;
 
     fn fresh(&mut self, _call: u32, _cell: Cell) {}
     fn reduce(&mut self, _spot: &Spot, _inputs: &[()]) {}

@@ -412,27 +412,39 @@ impl<'p, D: Domain> Machine<'p, D> {
     }
 
     /// What a lane that is [ready](Machine::ready) will learn when it takes its next step, and from whom; free slots are told by the
-    /// rank they lead to.
-    pub fn learns(&self, lane: usize, mut tell: impl FnMut(Lesson, u32, &D::Stamp)) {
+    /// rank they lead to. Starts with the step's wait, input or output of this number, in this order, stops where `tell` does not want more, and
+    /// returns the number of what was told last, or how many there are.
+    pub fn learns(
+        &self,
+        lane: usize,
+        from: usize,
+        mut tell: impl FnMut(Lesson, u32, &D::Stamp) -> bool,
+    ) -> usize {
         let state = &self.lanes[lane];
-        let Some((_, step)) = &state.next else { return };
-        for wait in &step.waits {
-            let (Wait::Entered { rank } | Wait::Reached { rank, .. }) = *wait;
-            self.awaited(state, wait).into_iter().for_each(|stamp| tell(Lesson::Waited, rank, stamp));
-        }
-        for (number, input) in step.inputs.iter().enumerate() {
-            if let Input::Received { from } = *input {
-                let message = self.fifos[state.sources[number].1 as usize].messages.front();
-                message.into_iter().for_each(|(_, stamp)| tell(Lesson::Received, from, stamp));
-            }
-        }
-        for (number, output) in step.outputs.iter().enumerate() {
-            if let Output::Sent { to } = *output {
-                let fifo = &self.fifos[state.targets[number].1 as usize];
+        let Some((_, step)) = &state.next else { return from };
+        let (waits, inputs) = (step.waits.len(), step.waits.len() + step.inputs.len());
+        let total = inputs + step.outputs.len();
+        for number in from..total {
+            let told = if number < waits {
+                let (Wait::Entered { rank } | Wait::Reached { rank, .. }) = step.waits[number];
+                self.awaited(state, &step.waits[number]).map(|stamp| (Lesson::Waited, rank, stamp))
+            } else if number < inputs {
+                let Input::Received { from } = step.inputs[number - waits] else { continue };
+                let message = self.fifos[state.sources[number - waits].1 as usize].messages.front();
+                message.map(|(_, stamp)| (Lesson::Received, from, stamp))
+            } else {
+                let Output::Sent { to } = step.outputs[number - inputs] else { continue };
+                let fifo = &self.fifos[state.targets[number - inputs].1 as usize];
                 let slot = fifo.given_back.front().filter(|_| fifo.given_back.len() == fifo.free as usize);
-                slot.into_iter().for_each(|stamp| tell(Lesson::Freed, to, stamp));
+                slot.map(|stamp| (Lesson::Freed, to, stamp))
+            };
+            if let Some((lesson, of, stamp)) = told
+                && !tell(lesson, of, stamp)
+            {
+                return number;
             }
         }
+        total
     }
 
     /// The domain, as far as the run has come.

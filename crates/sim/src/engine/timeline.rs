@@ -44,8 +44,8 @@ pub(super) struct Timeline<'r> {
     flows_under_way: usize,
     /// Lanes to look at before time goes on.
     looks: Vec<u32>,
-    /// What a lane's step has to learn, kept for its memory.
-    lessons: Vec<(Lesson, u32, StepId)>,
+    /// How many jobs there are: as many steps stand for their calls.
+    jobs_count: StepId,
     /// By lane and step, how much later it begins.
     delays: FxHashMap<(u32, u64), Time>,
     spans: Option<&'r mut Spans>,
@@ -91,6 +91,9 @@ struct LaneState {
     begun: u64,
     /// The lane that began before this one to wait for the same step.
     waits_after: u32,
+    /// How much of what its next step needs is known to be there, and from when on.
+    learnt: u32,
+    begins: Time,
 }
 
 /// No lane.
@@ -132,7 +135,7 @@ impl<'r> Timeline<'r> {
             flows: Vec::new(),
             flows_under_way: 0,
             looks: Vec::new(),
-            lessons: Vec::new(),
+            jobs_count: jobs.len() as StepId,
             delays: FxHashMap::default(),
             spans,
             begun: FxHashMap::default(),
@@ -309,43 +312,43 @@ impl<'r> Timeline<'r> {
             }
             Ok(()) => {}
         }
-        let (rank, channel) = job.machine.rank_and_channel(local);
-        let mut lessons = std::mem::take(&mut self.lessons);
-        lessons.clear();
-        job.machine.learns(local, |lesson, of, step| lessons.push((lesson, of, *step)));
-        let under_way = |(_, _, step): &&(Lesson, u32, StepId)| self.times[*step as usize].1 == UNDER_WAY;
-        if let Some((_, _, step)) = lessons.iter().find(under_way) {
-            let before = std::mem::replace(&mut self.waiting[*step as usize], lane);
-            self.lanes[lane as usize].waits_after = before;
-        } else {
-            let mut begin = self.now.max(self.times[state.job as usize].1);
-            for &(lesson, of, step) in &lessons {
-                let hop = self.hop(state.job, lesson, of, rank, channel, step);
-                begin = begin.max(self.times[step as usize].1 + hop);
+        let Running { machine, plan, side, chunk_bytes, .. } = job;
+        let (rank, channel) = machine.rank_and_channel(local);
+        let jobs = self.jobs_count;
+        let (times, wires, shares) = (&self.times, &mut self.wires, &mut self.shares);
+        let (mut awaited, mut begins) = (None, state.begins);
+        // What was learnt before need not be learnt again.
+        let learnt = machine.learns(local, state.learnt as usize, |lesson, of, step| {
+            let (began, ended) = times[*step as usize];
+            if ended == UNDER_WAY {
+                awaited = Some(*step);
+                return false;
             }
-            if !self.delays.is_empty() {
-                begin += self.delays.get(&(lane, state.begun)).copied().unwrap_or(0);
-            }
-            self.at(begin, Event::Begin(lane));
+            // All enter a call at once, and a slot is given back while others are being filled.
+            let is_there = *step < jobs || of == rank || lesson == Lesson::Freed;
+            let hop = if is_there {
+                0
+            } else {
+                let received = lesson == Lesson::Received;
+                let protocol = received.then(|| plan.well_formed().channels[channel as usize].protocol);
+                let sent = Sent { bytes: *chunk_bytes, time: Picoseconds(ended - began) };
+                let wire = wires.wire(side, of, rank, shares);
+                wire.map_or(0, |wire| side.charges.hop(&wire, protocol, sent).0)
+            };
+            begins = begins.max(ended + hop);
+            true
+        });
+        let lane_state = &mut self.lanes[lane as usize];
+        (lane_state.learnt, lane_state.begins) = (learnt as u32, begins);
+        if let Some(step) = awaited {
+            lane_state.waits_after = std::mem::replace(&mut self.waiting[step as usize], lane);
+            return;
         }
-        self.lessons = lessons;
-    }
-
-    /// How long after a step its lesson is there.
-    fn hop(&mut self, job: u32, lesson: Lesson, of: u32, rank: u32, channel: u32, step: StepId) -> Time {
-        // All enter a call at once, and a slot is given back while others are being filled.
-        if step < self.jobs.len() as u32 || of == rank || lesson == Lesson::Freed {
-            return 0;
+        let mut begin = self.now.max(self.times[state.job as usize].1).max(begins);
+        if !self.delays.is_empty() {
+            begin += self.delays.get(&(lane, state.begun)).copied().unwrap_or(0);
         }
-        let job = &mut self.jobs[job as usize];
-        let protocol = match lesson {
-            Lesson::Received => Some(job.plan.well_formed().channels[channel as usize].protocol),
-            _ => None,
-        };
-        let Ok(wire) = self.wires.wire(&mut job.side, of, rank, &mut self.shares) else { return 0 };
-        let (began, ended) = self.times[step as usize];
-        let sent = Sent { bytes: job.chunk_bytes, time: Picoseconds(ended - began) };
-        job.side.charges.hop(&wire, protocol, sent).0
+        self.at(begin, Event::Begin(lane));
     }
 
     /// A lane takes its next step.
@@ -374,7 +377,7 @@ impl<'r> Timeline<'r> {
             self.blocked[class] = woken;
         }
         let state = &mut self.lanes[lane as usize];
-        (state.step, state.transfers) = (id, 0);
+        (state.step, state.transfers, state.learnt, state.begins) = (id, 0, 0, 0);
         state.begun += 1;
         if let Some(spans) = &mut self.spans
             && spans.wants_more(self.begun.len())

@@ -35,17 +35,17 @@ pub(super) struct Timeline<'r> {
     count: u64,
     /// When each step began, and when it was over.
     times: Vec<(Time, Time)>,
-    /// Lanes that wait for the end of a step.
-    waiting: FxHashMap<StepId, Vec<u32>>,
-    /// Lanes that wait for a rank to do something, by its job and class.
+    /// By step, the last lane that began to wait for its end; each lane knows the one before.
+    waiting: Vec<u32>,
+    /// Lanes that wait for a rank to signal something, by its job and class.
     blocked: Vec<Vec<u32>>,
     lanes: Vec<LaneState>,
     flows: Vec<FlowState>,
     flows_under_way: usize,
     /// Lanes to look at before time goes on.
     looks: Vec<u32>,
-    /// What a lane's step has to learn, kept for its memory.
-    lessons: Vec<(Lesson, u32, StepId)>,
+    /// How many jobs there are: as many steps stand for their calls.
+    jobs_count: StepId,
     /// By lane and step, how much later it begins.
     delays: FxHashMap<(u32, u64), Time>,
     spans: Option<&'r mut Spans>,
@@ -89,7 +89,15 @@ struct LaneState {
     is_looked_at: bool,
     /// Steps it has begun.
     begun: u64,
+    /// The lane that began before this one to wait for the same step.
+    waits_after: u32,
+    /// How much of what its next step needs is known to be there, and from when on.
+    learnt: u32,
+    begins: Time,
 }
+
+/// No lane.
+const NOBODY: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Default)]
 struct FlowState {
@@ -121,13 +129,13 @@ impl<'r> Timeline<'r> {
             events: BinaryHeap::new(),
             count: 0,
             times: Vec::new(),
-            waiting: FxHashMap::default(),
+            waiting: Vec::new(),
             blocked: Vec::new(),
             lanes: Vec::new(),
             flows: Vec::new(),
             flows_under_way: 0,
             looks: Vec::new(),
-            lessons: Vec::new(),
+            jobs_count: jobs.len() as StepId,
             delays: FxHashMap::default(),
             spans,
             begun: FxHashMap::default(),
@@ -162,6 +170,7 @@ impl<'r> Timeline<'r> {
             moved: Vec::new(),
         });
         self.times.push((begins, begins));
+        self.waiting.push(NOBODY);
         self.blocked.resize(self.blocked.len() + representatives.len(), Vec::new());
         let state = LaneState { job: number, is_looked_at: true, ..LaneState::default() };
         self.lanes.resize(self.lanes.len() + lanes, state);
@@ -289,59 +298,64 @@ impl<'r> Timeline<'r> {
     /// Finds out when a lane can begin its next step, or what it has to be looked at again for.
     fn look_at(&mut self, lane: u32) {
         let state = self.lanes[lane as usize];
-        let job = &self.jobs[state.job as usize];
+        let job = &mut self.jobs[state.job as usize];
         let local = (lane - job.first_lane) as usize;
         match job.machine.ready(local) {
             Err(Blocked::Finished) => return,
-            Err(Blocked::Waits(Wait::Entered { rank } | Wait::Reached { rank, .. }))
-            | Err(Blocked::Empty { from: rank } | Blocked::Full { to: rank }) => {
+            Err(Blocked::Waits(Wait::Entered { rank } | Wait::Reached { rank, .. })) => {
                 let at = job.first_class + job.plan.classes().position(rank);
                 return self.blocked[at].push(lane);
             }
+            Err(Blocked::Empty { .. } | Blocked::Full { .. }) => {
+                job.machine.wait_for_fifo(local);
+                return;
+            }
             Ok(()) => {}
         }
-        let (rank, channel) = job.machine.rank_and_channel(local);
-        let mut lessons = std::mem::take(&mut self.lessons);
-        lessons.clear();
-        job.machine.learns(local, |lesson, of, step| lessons.push((lesson, of, *step)));
-        let under_way = |(_, _, step): &&(Lesson, u32, StepId)| self.times[*step as usize].1 == UNDER_WAY;
-        if let Some((_, _, step)) = lessons.iter().find(under_way) {
-            self.waiting.entry(*step).or_default().push(lane);
-        } else {
-            let mut begin = self.now.max(self.times[state.job as usize].1);
-            for &(lesson, of, step) in &lessons {
-                let hop = self.hop(state.job, lesson, of, rank, channel, step);
-                begin = begin.max(self.times[step as usize].1 + hop);
+        let Running { machine, plan, side, chunk_bytes, .. } = job;
+        let (rank, channel) = machine.rank_and_channel(local);
+        let jobs = self.jobs_count;
+        let (times, wires, shares) = (&self.times, &mut self.wires, &mut self.shares);
+        let (mut awaited, mut begins) = (None, state.begins);
+        // What was learnt before need not be learnt again.
+        let learnt = machine.learns(local, state.learnt as usize, |lesson, of, step| {
+            let (began, ended) = times[*step as usize];
+            if ended == UNDER_WAY {
+                awaited = Some(*step);
+                return false;
             }
-            if !self.delays.is_empty() {
-                begin += self.delays.get(&(lane, state.begun)).copied().unwrap_or(0);
-            }
-            self.at(begin, Event::Begin(lane));
+            // All enter a call at once, and a slot is given back while others are being filled.
+            let is_there = *step < jobs || of == rank || lesson == Lesson::Freed;
+            let hop = if is_there {
+                0
+            } else {
+                let received = lesson == Lesson::Received;
+                let protocol = received.then(|| plan.well_formed().channels[channel as usize].protocol);
+                let sent = Sent { bytes: *chunk_bytes, time: Picoseconds(ended - began) };
+                let wire = wires.wire(side, of, rank, shares);
+                wire.map_or(0, |wire| side.charges.hop(&wire, protocol, sent).0)
+            };
+            begins = begins.max(ended + hop);
+            true
+        });
+        let lane_state = &mut self.lanes[lane as usize];
+        (lane_state.learnt, lane_state.begins) = (learnt as u32, begins);
+        if let Some(step) = awaited {
+            lane_state.waits_after = std::mem::replace(&mut self.waiting[step as usize], lane);
+            return;
         }
-        self.lessons = lessons;
-    }
-
-    /// How long after a step its lesson is there.
-    fn hop(&mut self, job: u32, lesson: Lesson, of: u32, rank: u32, channel: u32, step: StepId) -> Time {
-        // All enter a call at once, and a slot is given back while others are being filled.
-        if step < self.jobs.len() as u32 || of == rank || lesson == Lesson::Freed {
-            return 0;
+        let mut begin = self.now.max(self.times[state.job as usize].1).max(begins);
+        if !self.delays.is_empty() {
+            begin += self.delays.get(&(lane, state.begun)).copied().unwrap_or(0);
         }
-        let job = &mut self.jobs[job as usize];
-        let protocol = match lesson {
-            Lesson::Received => Some(job.plan.well_formed().channels[channel as usize].protocol),
-            _ => None,
-        };
-        let Ok(wire) = self.wires.wire(&mut job.side, of, rank, &mut self.shares) else { return 0 };
-        let (began, ended) = self.times[step as usize];
-        let sent = Sent { bytes: job.chunk_bytes, time: Picoseconds(ended - began) };
-        job.side.charges.hop(&wire, protocol, sent).0
+        self.at(begin, Event::Begin(lane));
     }
 
     /// A lane takes its next step.
     fn begin(&mut self, lane: u32) -> Result<(), SimError> {
         let id = self.times.len() as StepId;
         self.times.push((self.now, UNDER_WAY));
+        self.waiting.push(NOBODY);
         let number = self.lanes[lane as usize].job as usize;
         let job = &mut self.jobs[number];
         job.steps += 1;
@@ -351,14 +365,19 @@ impl<'r> Timeline<'r> {
         let Ok(Taken { event, step, .. }) = job.machine.take(local) else {
             return Err(SimError::Stuck { steps: u64::from(id) });
         };
-        let bytes = job.chunk_bytes;
+        let (bytes, first_lane) = (job.chunk_bytes, job.first_lane);
         let class = job.first_class + job.plan.classes().position(rank);
-        let mut woken = std::mem::take(&mut self.blocked[class]);
-        woken.iter().rev().for_each(|lane| self.look_later(*lane));
-        woken.clear();
-        self.blocked[class] = woken;
+        while let Some(woken) = self.jobs[number].machine.woken() {
+            self.look_later(first_lane + woken);
+        }
+        if !step.signals.is_empty() {
+            let mut woken = std::mem::take(&mut self.blocked[class]);
+            woken.iter().rev().for_each(|lane| self.look_later(*lane));
+            woken.clear();
+            self.blocked[class] = woken;
+        }
         let state = &mut self.lanes[lane as usize];
-        (state.step, state.transfers) = (id, 0);
+        (state.step, state.transfers, state.learnt, state.begins) = (id, 0, 0, 0);
         state.begun += 1;
         if let Some(spans) = &mut self.spans
             && spans.wants_more(self.begun.len())
@@ -479,8 +498,11 @@ impl<'r> Timeline<'r> {
             spans.list.push(Span { ended: Picoseconds(self.now), ..span });
         }
         self.look_later(lane);
-        let woken = self.waiting.remove(&state.step).unwrap_or_default();
-        woken.iter().rev().for_each(|lane| self.look_later(*lane));
+        let mut next = std::mem::replace(&mut self.waiting[state.step as usize], NOBODY);
+        while next != NOBODY {
+            self.look_later(next);
+            next = self.lanes[next as usize].waits_after;
+        }
     }
 
     /// Finds the shares of all transfers, and when they are through at that.
@@ -517,6 +539,7 @@ impl Domain for Began {
     type Value = ();
     type Stamp = StepId;
     const REMEMBERS: bool = false;
+    const LEARNS: bool = false;
 
     fn fresh(&mut self, _call: u32, _cell: Cell) {}
     fn reduce(&mut self, _spot: &Spot, _inputs: &[()]) {}

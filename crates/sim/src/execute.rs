@@ -5,10 +5,12 @@
 
 mod charged;
 mod messages;
+mod together;
 
 use weftlink_fabric::{Fabric, FabricError, Paths};
 use weftlink_plan::algorithms::{Algorithm, Impossible};
 use weftlink_plan::cost::{Ground, Picoseconds};
+use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Collective, Layout, Recipe};
 
 use crate::constants::Constants;
@@ -17,6 +19,7 @@ use crate::estimate::{Estimate, Machine};
 use crate::library::{Prediction, predict_on};
 use crate::setup::{LibraryAlgorithm, Operation, Setup};
 use charged::{Charged, Lines};
+pub use together::Tenant;
 
 /// Messages that may be under way between two ranks: NCCL's `NCCL_STEPS`.
 const SLOTS: u32 = 8;
@@ -67,8 +70,12 @@ pub struct Site<'s> {
 impl<'s> Site<'s> {
     /// Builds the setup's fabric.
     pub fn new(constants: &'s Constants, setup: &'s Setup) -> Result<Self, ExecuteError> {
-        let machine = Machine::new(constants, setup);
-        Ok(Self { constants, setup, machine, fabric: setup.fabric()? })
+        Ok(Self::on(constants, setup, setup.fabric()?))
+    }
+
+    /// On a fabric, of which the setup was [found](Setup::of).
+    pub fn on(constants: &'s Constants, setup: &'s Setup, fabric: Fabric) -> Self {
+        Self { constants, setup, machine: Machine::new(constants, setup), fabric }
     }
 
     /// Its fabric.
@@ -96,8 +103,9 @@ impl<'s> Site<'s> {
             return Ok(Execution { chosen, time: picoseconds(chosen.estimate.total_us()), outcome: None });
         }
         let layout = layout(ground.layout(), chosen.algorithm);
-        let recipe =
-            recipe(chosen.algorithm, operation, &layout)?.with_protocol(chosen.protocol).with_depth_of(SLOTS);
+        let recipe = recipe(chosen.algorithm, chosen.protocol, operation, &layout)?
+            .with_protocol(chosen.protocol)
+            .with_depth_of(SLOTS);
         let per_island = layout.per_island().unwrap_or(layout.ranks());
         let plan = recipe.partial(per_island);
         let charged = Charged::new(
@@ -132,6 +140,7 @@ fn layout(found: &Layout, algorithm: LibraryAlgorithm) -> Layout {
 
 fn recipe(
     algorithm: LibraryAlgorithm,
+    protocol: Protocol,
     operation: Operation,
     layout: &Layout,
 ) -> Result<Recipe<'_>, Impossible> {
@@ -158,6 +167,13 @@ fn recipe(
         LibraryAlgorithm::NvlsTree => Algorithm::NvlsTree,
         LibraryAlgorithm::CollnetDirect => Algorithm::CollnetDirect,
         LibraryAlgorithm::CollnetChain => Algorithm::CollnetChain,
+        LibraryAlgorithm::Pat => Algorithm::Pat,
+        LibraryAlgorithm::Symmetric => match (protocol, operation) {
+            (Protocol::Ll, _) => Algorithm::ExchangeLl,
+            (_, Operation::AllReduce) if layout.switched => Algorithm::Nvls,
+            (_, Operation::ReduceScatter) => Algorithm::OneShot,
+            _ => Algorithm::TwoShot,
+        },
     };
     algorithm.recipe(&collective, layout)
 }
@@ -183,13 +199,14 @@ fn picoseconds(us: f64) -> Picoseconds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::{Gpu, Intra, Network};
+    use crate::gpu::gpu;
+    use crate::setup::{Intra, Network};
 
     /// What is executed and what is added up are the same charges: they may differ by what only a run finds out.
     #[test]
     fn runs_agree_with_the_closed_form() {
         let constants = Constants::shipped();
-        let node = Setup { gpus_per_node: 8, ..Setup::pair(Gpu::H100, Intra::NvSwitch) };
+        let node = Setup { gpus_per_node: 8, ..Setup::pair(gpu("h100"), Intra::NvSwitch) };
         let cluster = Setup {
             nodes: 4,
             network: Network::InfiniBand,
@@ -197,8 +214,8 @@ mod tests {
             nic_gbits_per_second: 400.0,
             ..node.clone()
         };
-        let cube = Setup { gpus_per_node: 8, ..Setup::pair(Gpu::V100, Intra::CubeMesh) };
-        let mesh = Setup { gpus_per_node: 4, ..Setup::pair(Gpu::A100, Intra::NvLinkMesh) };
+        let cube = Setup { gpus_per_node: 8, ..Setup::pair(gpu("v100"), Intra::CubeMesh) };
+        let mesh = Setup { gpus_per_node: 4, ..Setup::pair(gpu("a100"), Intra::NvLinkMesh) };
         for (setup, algorithm, operation, within) in [
             (&node, LibraryAlgorithm::Ring, Operation::AllReduce, 0.1),
             (&node, LibraryAlgorithm::Ring, Operation::AllGather, 0.1),

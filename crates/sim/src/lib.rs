@@ -7,15 +7,21 @@
 //! What is charged comes from [constants], each with its origin; which plan is run, from what a [library] would choose.
 
 pub mod accuracy;
+mod busy;
 pub mod constants;
+pub mod copy;
 pub mod engine;
 pub mod estimate;
 pub mod execute;
+pub mod gpu;
 pub mod library;
 pub mod published;
 pub mod setup;
+mod survey;
+pub mod what_if;
 mod wiring;
 
 pub use constants::Constants;
 pub use estimate::Estimate;
 pub use setup::Setup;
+pub use survey::SurveyError;

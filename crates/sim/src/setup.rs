@@ -1,6 +1,11 @@
 //! What a measurement was taken on: as much of a machine as its wiring tells, the library, and what it was told to do.
 
+use std::fmt;
+
 use weftlink_plan::plan::Protocol;
+
+use crate::gpu::{Generation, Gpu};
+use crate::what_if::WhatIf;
 
 /// Declares an enum whose values have names in files.
 macro_rules! named {
@@ -64,131 +69,14 @@ impl Operation {
     pub fn is_copy(self) -> bool {
         matches!(self, Operation::CopyOneWay | Operation::CopyBothWays)
     }
-}
 
-named! {
-    /// GPUs, by the names in files.
-    Gpu {
-        /// NVIDIA P100, SXM.
-        P100 = "p100",
-        /// NVIDIA P100, PCIe.
-        P100Pcie = "p100-pcie",
-        /// NVIDIA V100, SXM.
-        V100 = "v100",
-        /// NVIDIA A100, SXM.
-        A100 = "a100",
-        /// NVIDIA A100, PCIe.
-        A100Pcie = "a100-pcie",
-        /// NVIDIA H100, SXM.
-        H100 = "h100",
-        /// NVIDIA H100, PCIe.
-        H100Pcie = "h100-pcie",
-        /// NVIDIA H200, SXM.
-        H200 = "h200",
-        /// NVIDIA H20, SXM.
-        H20 = "h20",
-        /// NVIDIA GH200.
-        Gh200 = "gh200",
-        /// NVIDIA B200.
-        B200 = "b200",
-        /// NVIDIA B300.
-        B300 = "b300",
-        /// NVIDIA GB200.
-        Gb200 = "gb200",
-        /// NVIDIA GB300.
-        Gb300 = "gb300",
-        /// NVIDIA GB10, DGX Spark.
-        Gb10 = "gb10",
-        /// NVIDIA A10G.
-        A10g = "a10g",
-        /// NVIDIA RTX 2080 Ti.
-        Rtx2080Ti = "rtx2080ti",
-        /// NVIDIA RTX 3090.
-        Rtx3090 = "rtx3090",
-        /// NVIDIA RTX 4070 Ti Super.
-        Rtx4070TiSuper = "rtx4070tis",
-        /// NVIDIA RTX 4090.
-        Rtx4090 = "rtx4090",
-        /// NVIDIA RTX 5090.
-        Rtx5090 = "rtx5090",
-        /// NVIDIA RTX PRO 6000 Blackwell.
-        RtxPro6000 = "rtxpro6000",
-        /// AMD Instinct MI300X.
-        Mi300x = "mi300x",
-        /// AMD Instinct MI325X.
-        Mi325x = "mi325x",
-        /// AMD Instinct MI355X.
-        Mi355x = "mi355x",
-    }
-}
-
-/// What GPUs of one age have in common: kernels, copy engines, links.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Generation {
-    /// P100.
-    Pascal,
-    /// V100, RTX 2080.
-    Volta,
-    /// A100, A10, RTX 3090.
-    Ampere,
-    /// H100, RTX 4090.
-    Hopper,
-    /// B200, RTX 5090.
-    Blackwell,
-    /// AMD's MI300 and MI350.
-    Instinct,
-}
-
-impl Gpu {
-    /// Its generation. RTX 4090 counts with Hopper and RTX 2080 with Volta, their contemporaries: tuners of libraries know
-    /// no more rows than these.
-    pub fn generation(self) -> Generation {
+    /// What algbw is multiplied by to get busbw, as nccl-tests has it.
+    pub fn bus_factor(self, ranks: u32) -> f64 {
+        let ranks = f64::from(ranks);
         match self {
-            Gpu::P100 | Gpu::P100Pcie => Generation::Pascal,
-            Gpu::V100 | Gpu::Rtx2080Ti => Generation::Volta,
-            Gpu::A100 | Gpu::A100Pcie | Gpu::A10g | Gpu::Rtx3090 => Generation::Ampere,
-            Gpu::H100 | Gpu::H100Pcie | Gpu::H200 | Gpu::H20 | Gpu::Gh200 => Generation::Hopper,
-            Gpu::Rtx4070TiSuper | Gpu::Rtx4090 => Generation::Hopper,
-            Gpu::B200 | Gpu::B300 | Gpu::Gb200 | Gpu::Gb300 | Gpu::Gb10 => Generation::Blackwell,
-            Gpu::Rtx5090 | Gpu::RtxPro6000 => Generation::Blackwell,
-            Gpu::Mi300x | Gpu::Mi325x | Gpu::Mi355x => Generation::Instinct,
-        }
-    }
-
-    /// Whether it is a card in a slot, and not a module on a board that was laid out with its NIC beside it.
-    pub fn is_card(self) -> bool {
-        matches!(
-            self,
-            Gpu::P100Pcie | Gpu::A100Pcie | Gpu::H100Pcie | Gpu::A10g | Gpu::Rtx2080Ti | Gpu::Rtx3090
-        ) || self.is_consumer()
-    }
-
-    /// Whether it is a card for desktops and workstations of the kind whose drivers send peers' data through bridges at full rate.
-    pub fn is_consumer(self) -> bool {
-        matches!(
-            self,
-            Gpu::Rtx2080Ti
-                | Gpu::Rtx3090
-                | Gpu::Rtx4070TiSuper
-                | Gpu::Rtx4090
-                | Gpu::Rtx5090
-                | Gpu::RtxPro6000
-        )
-    }
-
-    /// What all its links to other GPUs carry one way, as the vendor says; nothing where it has none.
-    pub fn port_line_gbytes_per_second(self) -> f64 {
-        match self {
-            Gpu::P100 => 80.0,
-            Gpu::V100 => 150.0,
-            Gpu::A100 | Gpu::A100Pcie | Gpu::H100Pcie => 300.0,
-            Gpu::H100 | Gpu::H200 | Gpu::H20 | Gpu::Gh200 => 450.0,
-            Gpu::B200 | Gpu::B300 | Gpu::Gb200 | Gpu::Gb300 => 900.0,
-            Gpu::Rtx2080Ti => 50.0,
-            Gpu::Rtx3090 => 56.25,
-            Gpu::Mi300x | Gpu::Mi325x => 7.0 * 64.0,
-            Gpu::Mi355x => 7.0 * 76.8,
-            _ => 0.0,
+            Operation::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+            Operation::AllGather | Operation::ReduceScatter | Operation::AllToAll => (ranks - 1.0) / ranks,
+            _ => 1.0,
         }
     }
 }
@@ -246,6 +134,16 @@ named! {
         Nccl = "nccl",
         /// AMD's.
         Rccl = "rccl",
+        /// Intel's.
+        OneCcl = "oneccl",
+        /// Programs that MSCCL's interpreter runs in NCCL's place.
+        Msccl = "msccl",
+        /// PyTorch's for CPUs; GPUs' buffers are copied to the host first.
+        Gloo = "gloo",
+        /// Open MPI; GPUs' buffers are copied to the host first.
+        OpenMpi = "openmpi",
+        /// This one.
+        Weft = "weft",
     }
 }
 
@@ -264,6 +162,10 @@ named! {
         CollnetDirect = "CollnetDirect",
         /// Switches of the network sum; inside, a chain.
         CollnetChain = "CollnetChain",
+        /// A tree for every rank's part, all of them at once.
+        Pat = "PAT",
+        /// Kernels that reach into the buffers of all others, which were registered for it.
+        Symmetric = "Symmetric",
         /// Everybody to everybody, or to a neighbour.
         Direct = "Direct",
     }
@@ -275,7 +177,9 @@ pub fn algorithm_from_name(name: &str) -> Result<Option<LibraryAlgorithm>, &'sta
         return Ok(None);
     }
     let found = LibraryAlgorithm::ALL.iter().copied().find(|known| known.name().eq_ignore_ascii_case(name));
-    found.map(Some).ok_or("known are Ring, Tree, NVLS, NVLSTree, CollnetDirect, CollnetChain, or nothing")
+    found.map(Some).ok_or(
+        "known are Ring, Tree, NVLS, NVLSTree, CollnetDirect, CollnetChain, PAT, Symmetric, or nothing",
+    )
 }
 
 /// A protocol that a row names; nothing where the library chose.
@@ -296,6 +200,12 @@ pub struct Version {
     pub major: u32,
     /// After it.
     pub minor: u32,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
 }
 
 impl Version {
@@ -321,6 +231,9 @@ pub enum Launch {
     OneThread,
 }
 
+/// GPUs of a rack that is one domain.
+pub const RACK_GPUS: u32 = 72;
+
 /// A machine, a library, and what it was told.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
@@ -328,6 +241,8 @@ pub struct Setup {
     pub gpu: Gpu,
     /// What connects those of a node.
     pub intra: Intra,
+    /// GPUs of one domain where that is a rack: [`RACK_GPUS`] unless said otherwise.
+    pub rack_gpus: u32,
     /// Of the slots.
     pub pcie_generation: u32,
     /// GPUs in use.
@@ -350,6 +265,8 @@ pub struct Setup {
     pub protocol: Option<Protocol>,
     /// Who starts the kernels, where it is known; see [`Setup::launch`].
     pub launch: Option<Launch>,
+    /// What is not as it usually is.
+    pub what_if: WhatIf,
 }
 
 impl Setup {
@@ -370,7 +287,7 @@ impl Setup {
 
     /// Whether its parts fit together; otherwise what is wrong.
     pub fn check(&self) -> Result<(), &'static str> {
-        let island = self.intra == Intra::Nvl72 && self.ranks() <= 72;
+        let island = self.intra == Intra::Nvl72 && self.ranks() <= self.rack_gpus;
         if self.nodes > 1 && self.network == Network::None && !island {
             return Err("there are several nodes and no network between them; say which");
         }
@@ -383,6 +300,7 @@ impl Setup {
         Self {
             gpu,
             intra,
+            rack_gpus: RACK_GPUS,
             pcie_generation: 4,
             gpus_per_node: 2,
             nodes: 1,
@@ -394,6 +312,7 @@ impl Setup {
             algorithm: None,
             protocol: None,
             launch: None,
+            what_if: WhatIf::default(),
         }
     }
 }

@@ -11,10 +11,9 @@ use weftlink_fabric::link::{Network as NetworkKind, SpecId};
 use weftlink_fabric::rate::Rate;
 use weftlink_fabric::{DeviceId, DeviceKind, Fabric, FabricBuilder, FabricError, HostId, LinkKind, LinkSpec};
 
-use crate::setup::{Generation, Gpu, Intra, Network, Setup};
+use crate::gpu::{Generation, Gpu};
+use crate::setup::{Intra, Network, Setup};
 
-/// GPUs of a rack that is one domain.
-const RACK_GPUS: usize = 72;
 impl Setup {
     /// The fabric that it describes; its GPUs are the ranks in order.
     pub fn fabric(&self) -> Result<Fabric, FabricError> {
@@ -30,7 +29,7 @@ impl Setup {
 
     /// What it is called: `2 nodes of 8 x h100 (nvswitch), 8 x ib 400 Gb/s`.
     pub fn name(&self) -> String {
-        let node = format!("{} x {} ({})", self.gpus_per_node, self.gpu.name(), self.intra.name());
+        let node = format!("{} x {} ({})", self.gpus_per_node, self.gpu.id(), self.intra.name());
         let nodes = if self.nodes == 1 { node } else { format!("{} nodes of {node}", self.nodes) };
         match self.network {
             Network::None => nodes,
@@ -75,7 +74,7 @@ impl Wiring<'_> {
         let mut switches = Vec::new();
         for _ in 0..setup.gpus_per_node {
             let switch = self.below(numa, host, DeviceKind::PcieSwitch, slot);
-            let model = gpus::by_id(setup.gpu.name());
+            let model = Some(setup.gpu.model());
             let sm =
                 model.filter(|model| model.vendor == gpus::Vendor::Nvidia).map(|model| model.architecture);
             let gpu = DeviceKind::Gpu(GpuDevice { model, sm, ranks: Vec::new() });
@@ -109,7 +108,7 @@ impl Wiring<'_> {
         let all = self.gpus.clone();
         let (link, count) = gpu_links(self.setup.gpu);
         let spec = self.builder.spec(link);
-        let domain = if self.setup.intra == Intra::Nvl72 { RACK_GPUS } else { per_node };
+        let domain = if self.setup.intra == Intra::Nvl72 { self.setup.rack_gpus as usize } else { per_node };
         for (number, gpus) in all.chunks(domain).enumerate() {
             match self.setup.intra {
                 Intra::NvSwitch | Intra::Nvl72 => {
@@ -145,7 +144,7 @@ impl Wiring<'_> {
 
 /// A GPU's links to others, and how many.
 fn gpu_links(gpu: Gpu) -> (LinkSpec, u32) {
-    let known = gpus::by_id(gpu.name()).and_then(|model| model.gpu_links());
+    let known = gpu.model().gpu_links();
     let unknown = || (links::spec_of(LinkKind::NvLink { generation: None }), 1);
     known.map_or_else(unknown, |(link, count)| (link.clone(), count))
 }
@@ -153,12 +152,13 @@ fn gpu_links(gpu: Gpu) -> (LinkSpec, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::gpu;
     use weftlink_fabric::{PathType, Paths};
 
     #[test]
     fn every_wiring_joins_its_gpus() {
         for intra in Intra::ALL {
-            let gpu = if *intra == Intra::Xgmi { Gpu::Mi300x } else { Gpu::H100 };
+            let gpu = if *intra == Intra::Xgmi { gpu("mi300x") } else { gpu("h100") };
             let setup = Setup {
                 gpus_per_node: if *intra == Intra::None { 1 } else { 8 },
                 nodes: 3,

@@ -4,9 +4,11 @@
 
 use weftlink_sim::Constants;
 use weftlink_sim::accuracy::{by_table, summary};
+use weftlink_sim::gpu::Gpu;
 use weftlink_sim::library::predict;
 use weftlink_sim::published::{Row, Use, read};
-use weftlink_sim::setup::{Gpu, Intra, Library, Network, Operation, Setup};
+use weftlink_sim::setup::{Intra, Library, Network, Operation, Setup};
+use weftlink_sim::what_if::WhatIf;
 
 const PUBLISHED: &str = include_str!("../../../testdata/measurements/published.csv");
 
@@ -73,7 +75,7 @@ fn names_sources_and_the_order_of_columns_do_not_matter() {
 #[test]
 fn every_kind_of_machine_has_an_answer() {
     let constants = Constants::shipped();
-    for &gpu in Gpu::ALL {
+    for gpu in Gpu::all() {
         for &intra in Intra::ALL {
             for &network in Network::ALL {
                 for &operation in Operation::ALL {
@@ -81,6 +83,7 @@ fn every_kind_of_machine_has_an_answer() {
                     let setup = Setup {
                         gpu,
                         intra,
+                        rack_gpus: 72,
                         pcie_generation: 5,
                         gpus_per_node: if intra == Intra::None { 1 } else { 4 },
                         nodes: if none { 1 } else { 4 },
@@ -92,6 +95,7 @@ fn every_kind_of_machine_has_an_answer() {
                         algorithm: None,
                         protocol: None,
                         launch: None,
+                        what_if: WhatIf::default(),
                     };
                     let links = !matches!(intra, Intra::None | Intra::PciePeers | Intra::PcieHost);
                     if (links && gpu.port_line_gbytes_per_second() == 0.0) || setup.ranks() == 1 {

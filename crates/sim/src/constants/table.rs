@@ -102,4 +102,7 @@ constants! {
     MessageHops = 1.77, "", "messages", "Hops that a message across takes: it is asked for, and it is answered.", fitted(1.8, 0.2);
     CollnetDirect = 0.753, "", "SHARP", "What CollnetDirect gets of a node's NICs.", Origin::Set;
     CollnetChain = 0.689, "", "SHARP", "What CollnetChain gets of a node's NICs.", Origin::Set;
+
+    // Hosts, and libraries on their cores.
+    HostMemoryGBps = 200.0, "GB/s", "hosts", "What the memory of a socket carries, reads and writes together.", Origin::Set;
 }

@@ -2,7 +2,8 @@
 
 use super::{Case, Estimate, LL_LANE_BYTES};
 use crate::constants::Name;
-use crate::setup::{Generation, LibraryAlgorithm, Operation};
+use crate::gpu::Generation;
+use crate::setup::{LibraryAlgorithm, Operation};
 
 /// Levels of a tree that stay in a group of a dragonfly: 16 nodes.
 const TREE_LEVELS_NEAR: f64 = 4.0;

@@ -2,10 +2,10 @@
 
 use super::LANES_INSIDE;
 use crate::constants::{Constants, Name};
-use crate::setup::{Generation, Intra, Launch, Library, Network, Setup};
-
-/// GPUs of a rack that is one domain.
-const RACK_GPUS: u32 = 72;
+use crate::gpu::Generation;
+use crate::library::{gathers_messages, keeps_lines};
+use crate::setup::{Intra, Launch, Library, Network, Setup};
+use crate::what_if::CpuVendor;
 
 /// Islands of GPUs with what connects them. Bandwidths are GB/s.
 #[derive(Clone, Debug)]
@@ -24,6 +24,10 @@ pub struct Machine {
     pub switch_sums: bool,
     /// Whether links keep 128 bytes together, inside and across, so that LL128 may be used.
     pub keeps_lines: bool,
+    /// Whether messages to the GPUs of a node go together.
+    pub gathers_messages: bool,
+    /// Who made the CPUs, where it is known.
+    pub cpu: Option<CpuVendor>,
     /// Whether GPUs of an island reach each other through slots only.
     pub pcie: bool,
     /// What a GPU's port carries each way, both ways busy.
@@ -62,13 +66,15 @@ impl Machine {
     /// As a setup says.
     pub fn new(constants: &Constants, setup: &Setup) -> Self {
         let ranks = setup.ranks();
-        let island = if setup.intra == Intra::Nvl72 { ranks.min(RACK_GPUS) } else { setup.gpus_per_node };
+        let island =
+            if setup.intra == Intra::Nvl72 { ranks.min(setup.rack_gpus) } else { setup.gpus_per_node };
         let islands = ranks.div_ceil(island);
         let nodes_of_island = f64::from(island) / f64::from(setup.gpus_per_node);
         let generation = setup.gpu.generation();
         let (port, port_one_way) = ports(constants, setup);
         let nic_count = f64::from(setup.nics_per_node) * nodes_of_island;
-        let lanes = nic_count.clamp(2.0, f64::from(island).max(2.0));
+        let channels = f64::from(setup.what_if.channels_max.unwrap_or(u32::MAX).max(1));
+        let lanes = nic_count.clamp(2.0, f64::from(island).max(2.0)).min(channels);
         let line = setup.gpu.port_line_gbytes_per_second();
         let nvls = line
             * match (setup.intra, generation) {
@@ -87,13 +93,9 @@ impl Machine {
             switch_sums: matches!(setup.intra, Intra::NvSwitch | Intra::Nvl72)
                 && generation >= Generation::Hopper
                 && setup.library == Library::Nccl,
-            keeps_lines: !matches!(setup.intra, Intra::PciePeers | Intra::PcieHost)
-                && generation >= Generation::Volta
-                && !(setup.intra == Intra::None && setup.gpu.is_card())
-                && matches!(
-                    setup.network,
-                    Network::None | Network::InfiniBand | Network::Roce | Network::Efa
-                ),
+            keeps_lines: keeps_lines(setup),
+            gathers_messages: gathers_messages(setup),
+            cpu: setup.what_if.cpu,
             pcie: matches!(setup.intra, Intra::PciePeers | Intra::PcieHost),
             port,
             port_one_way,
@@ -103,7 +105,7 @@ impl Machine {
             lanes,
             hop_across_us: hop_across(constants, setup),
             hop_across_simple_us: match setup.network {
-                Network::Slingshot => constants[Name::HopSlingshotSimpleUs],
+                Network::Slingshot => constants[Name::HopSlingshotSimpleUs] + staged(constants, setup),
                 Network::Tcp => constants[Name::HopTcpSimpleUs],
                 _ => constants[Name::HopNetworkSimple] * hop_across(constants, setup),
             },
@@ -126,18 +128,32 @@ fn link(constants: &Constants, setup: &Setup) -> f64 {
     constants[Name::Xgmi] * setup.gpu.port_line_gbytes_per_second() / 7.0
 }
 
-/// What a slot carries each way on paper: x16.
+/// What a slot carries each way on paper: x16, less what storage takes of it.
 fn slot_line(setup: &Setup) -> f64 {
-    match setup.pcie_generation {
+    let line = match setup.pcie_generation {
         0..=3 => 15.75,
         4 => 31.5,
         5 => 63.0,
         _ => 121.0,
-    }
+    };
+    // Shares are fair: whatever storage wants, something is left.
+    (line - setup.what_if.storage_gbytes_per_second).max(line / 4.0)
+}
+
+/// A GPU's port as far as channels fill it, both ways busy and one way.
+fn ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
+    let (both, one_way) = wired_ports(constants, setup);
+    let Some(channels) = setup.what_if.channels_max else { return (both, one_way) };
+    let lane = match setup.gpu.generation() {
+        Generation::Pascal | Generation::Volta | Generation::Ampere => Name::MessageLaneAmpereGBps,
+        Generation::Hopper | Generation::Blackwell | Generation::Instinct => Name::MessageLaneGBps,
+    };
+    let filled = f64::from(channels.max(1)) * constants[lane];
+    (both.min(filled), one_way.min(filled))
 }
 
 /// A GPU's port, both ways busy and one way.
-fn ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
+fn wired_ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
     let slot = slot_line(setup);
     let alike = |rate: f64| (rate, rate);
     let part = match setup.gpu.generation() {
@@ -170,7 +186,9 @@ fn ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
         Intra::PciePeers => peers_both,
         Intra::PcieHost => {
             let both = if setup.gpus_per_node > 2 { Name::PcieHostBothWays } else { Name::PcieHostPair };
-            (constants[both] * slot, constants[Name::PcieHost] * slot)
+            // What every GPU sends is written to the memory of two sockets and read from there.
+            let memory = constants[Name::HostMemoryGBps] / f64::from(setup.gpus_per_node.max(1));
+            ((constants[both] * slot).min(memory), (constants[Name::PcieHost] * slot).min(memory))
         }
         Intra::None => alike(f64::INFINITY),
     }
@@ -195,15 +213,29 @@ fn nics(constants: &Constants, setup: &Setup) -> f64 {
     if setup.network == Network::Roce && setup.gpus_per_node == 1 {
         all *= constants[Name::RoceAlone];
     }
-    if setup.gpu.is_card() && setup.network != Network::Tcp {
-        all = all.min(slot_line(setup) * constants[Name::StagedCard] * f64::from(setup.gpus_per_node));
+    let slots = slot_line(setup) * f64::from(setup.gpus_per_node);
+    if (setup.gpu.is_card() || setup.what_if.no_gpudirect) && setup.network != Network::Tcp {
+        all = all.min(slots * constants[Name::StagedCard]);
+    }
+    if setup.what_if.no_gpudirect {
+        // What goes out and what comes in passes the memory of two sockets twice each.
+        all = all.min(constants[Name::HostMemoryGBps] / 2.0);
+    }
+    if setup.what_if.storage_gbytes_per_second > 0.0 {
+        all = all.min(slots * constants[Name::Copy]);
     }
     all
 }
 
+/// What a hop across takes longer where both ends copy through host memory.
+fn staged(constants: &Constants, setup: &Setup) -> f64 {
+    let copies = setup.what_if.no_gpudirect && !matches!(setup.network, Network::None | Network::Tcp);
+    if copies { 2.0 * constants[Name::HopSimpleUs] } else { 0.0 }
+}
+
 /// A hop across with LL.
 fn hop_across(constants: &Constants, setup: &Setup) -> f64 {
-    match setup.network {
+    let hop = match setup.network {
         Network::None => 0.0,
         Network::InfiniBand => constants[Name::HopInfiniBandUs],
         Network::Roce => constants[Name::HopRoceUs],
@@ -213,7 +245,8 @@ fn hop_across(constants: &Constants, setup: &Setup) -> f64 {
         Network::Tcp => constants[Name::HopTcpUs],
         Network::Tcpx => constants[Name::HopTcpxUs],
         Network::Tcpxo => constants[Name::HopTcpxoUs],
-    }
+    };
+    hop + staged(constants, setup)
 }
 
 /// Copies between a pair: one way, and each way.
@@ -237,14 +270,14 @@ fn copies(constants: &Constants, setup: &Setup) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::Gpu;
+    use crate::gpu::Gpu;
 
     #[test]
     fn every_gpu_and_link_has_a_port() {
         let constants = Constants::shipped();
-        for gpu in Gpu::ALL {
+        for gpu in Gpu::all() {
             for intra in Intra::ALL {
-                let (both, one_way) = ports(&constants, &Setup::pair(*gpu, *intra));
+                let (both, one_way) = ports(&constants, &Setup::pair(gpu, *intra));
                 assert!(both >= 0.0 && one_way >= both, "{gpu:?} {intra:?}: {both} {one_way}");
             }
         }

@@ -4,7 +4,8 @@ use weftlink_plan::plan::Protocol;
 
 use super::{Case, Estimate, LL_MESSAGE_BYTES};
 use crate::constants::Name;
-use crate::setup::{Generation, Operation};
+use crate::gpu::Generation;
+use crate::setup::Operation;
 
 /// Bytes of a message for each lane it gets, and lanes it gets at least and at most (NCCL: channels per peer).
 const LANE_BYTES: f64 = 16.0 * 1024.0 * 1024.0;
@@ -31,8 +32,8 @@ impl Case<'_> {
         }
         if machine.islands > 1 {
             let remote = ranks - island;
-            estimate.hops_us = case.message_across(message)
-                + remote * machine.hop_across_us * self.constant(Name::AllToAllPeer);
+            estimate.hops_us =
+                case.message_across(message) + remote * machine.hop_across_us * self.peer_across();
             let part = if machine.slingshot { Name::AllToAllSlingshot } else { Name::AllToAllNetwork };
             let nics = machine.nics * self.constant(part) / island;
             estimate.wire_us = estimate.wire_us.max(Self::over(self.bytes * remote / ranks, nics));
@@ -82,6 +83,14 @@ impl Case<'_> {
     fn as_messages(&self, message: f64) -> Self {
         let protocol = if message <= LL_MESSAGE_BYTES { Protocol::Ll } else { Protocol::Simple };
         Self { protocol, ..*self }
+    }
+
+    /// What every peer across adds, in hops. Where messages to a node's GPUs do not go together, each is posted by itself.
+    fn peer_across(&self) -> f64 {
+        if self.machine.gathers_messages || self.machine.pcie || self.machine.island == 1.0 {
+            return self.constant(Name::AllToAllPeer);
+        }
+        1.0
     }
 
     /// A message across that nobody waits for yet.

@@ -6,6 +6,7 @@
 //! filling of the pipeline, which with steps of the best length is a multiple of the root of latency times transfer.
 
 mod collective;
+mod later;
 mod machine;
 mod message;
 mod parts;
@@ -15,6 +16,7 @@ use weftlink_plan::plan::Protocol;
 pub use machine::Machine;
 
 use crate::constants::{Constants, Name};
+use crate::library::ll_part;
 use crate::setup::{LibraryAlgorithm, Operation};
 
 /// Bytes from which on steps are as long as buffers.
@@ -104,6 +106,10 @@ pub fn estimate(
         (O::AllReduce, A::Nvls) if machine.islands == 1 => Some(case.nvls()),
         (O::AllReduce, A::NvlsTree | A::Nvls) => Some(case.nvls_tree()),
         (O::AllGather | O::ReduceScatter, A::Nvls) => Some(case.nvls_parts()),
+        (O::AllGather | O::ReduceScatter, A::Pat) if machine.island == 1.0 => Some(case.pat()),
+        (O::AllReduce | O::AllGather | O::ReduceScatter, A::Symmetric) if machine.islands == 1 => {
+            Some(case.symmetric())
+        }
         (O::AllReduce, A::CollnetDirect) => Some(case.collnet(Name::CollnetDirect)),
         (O::AllReduce, A::CollnetChain) => Some(case.collnet(Name::CollnetChain)),
         _ => None,
@@ -243,6 +249,17 @@ impl Case<'_> {
     }
 
     fn lanes_carry(&self, lanes: f64) -> f64 {
+        // What the tuner takes LL to carry depends on who made the CPU; what it does carry was fitted over both.
+        let vendor = match (self.view, self.machine.cpu) {
+            (View::Chooser, Some(vendor)) if self.protocol == Protocol::Ll => {
+                ll_part(vendor, self.machine.islands)
+            }
+            _ => 1.0,
+        };
+        vendor * self.lanes_really_carry(lanes)
+    }
+
+    fn lanes_really_carry(&self, lanes: f64) -> f64 {
         match self.protocol {
             Protocol::Ll if self.machine.slow_ll && self.view == View::Chooser => {
                 let half = if self.machine.islands == 2 { 1.0 } else { 0.5 };

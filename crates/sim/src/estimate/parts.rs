@@ -4,6 +4,7 @@ use weftlink_plan::plan::Protocol;
 
 use super::{Case, FILL_BYTES_MAX, LL_LANE_BYTES};
 use crate::constants::Name;
+use crate::library::network_overhead_us;
 use crate::setup::{LibraryAlgorithm, Operation};
 
 impl Case<'_> {
@@ -18,10 +19,14 @@ impl Case<'_> {
         if self.machine.islands == 1 || algorithm != LibraryAlgorithm::Ring {
             return hop;
         }
-        hop.max(self.constant(match self.protocol {
-            Protocol::Simple => Name::StepNetworkSimpleUs,
-            Protocol::Ll | Protocol::Ll128 => Name::StepNetworkLlUs,
-        }))
+        let posted = match self.machine.cpu {
+            Some(vendor) => network_overhead_us(vendor, self.protocol),
+            None => self.constant(match self.protocol {
+                Protocol::Simple => Name::StepNetworkSimpleUs,
+                Protocol::Ll | Protocol::Ll128 => Name::StepNetworkLlUs,
+            }),
+        };
+        hop.max(posted)
     }
 
     /// How much of the root of latency times transfer a hop takes more.
@@ -68,6 +73,7 @@ impl Case<'_> {
             // Both trees together; a lane has what goes up and what comes down.
             LibraryAlgorithm::Tree => self.lanes_across().min(self.tree_lane() * self.machine.lanes / 2.0),
             LibraryAlgorithm::NvlsTree => self.nvls_tree_lanes(),
+            LibraryAlgorithm::Pat => self.pat_carries(),
             _ => f64::INFINITY,
         }
     }

@@ -107,6 +107,9 @@ impl Charges for Charged<'_> {
         let across = wire.path == PathType::Net;
         let hop_us = match (protocol, across) {
             _ if self.chosen.algorithm == LibraryAlgorithm::Nvls => self.case.nvls_hops(),
+            (None, _) if self.chosen.algorithm == LibraryAlgorithm::Symmetric => {
+                self.case.symmetric_hops() / 2.0
+            }
             (None, false) => self.case.nvls_hops() / 2.0,
             (None, true) => self.case.hop_switched(),
             (Some(_), true) if self.chosen.algorithm == LibraryAlgorithm::NvlsTree => {

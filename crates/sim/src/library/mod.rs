@@ -1,9 +1,13 @@
 //! What libraries choose: algorithm and protocol, by version, generation, wiring and size.
 
+mod asked;
 mod nccl;
 mod rccl;
 
 use weftlink_plan::plan::Protocol;
+
+pub use asked::{Asked, AskedError, asked, known};
+pub(crate) use nccl::{PAT_PART, gathers_messages, keeps_lines, ll_part, network_overhead_us};
 
 use crate::constants::Constants;
 use crate::estimate::{Estimate, Machine, View, estimate};
@@ -20,7 +24,8 @@ pub struct Prediction {
     pub estimate: Estimate,
 }
 
-/// What the library would choose, and what that costs; nothing where it was told to take what does not exist for the operation.
+/// What the library would choose, and what that costs; nothing where it was told to take what does not exist for the operation, and
+/// nothing of libraries that choose by tables and not by costs.
 pub fn predict(constants: &Constants, setup: &Setup, operation: Operation, bytes: u64) -> Option<Prediction> {
     predict_on(constants, &Machine::new(constants, setup), setup, operation, bytes)
 }
@@ -41,7 +46,10 @@ pub fn predict_on(
         for protocol in [Protocol::Ll, Protocol::Ll128, Protocol::Simple] {
             let allowed = match setup.library {
                 Library::Nccl => nccl::allows(setup, machine, operation, algorithm, protocol),
-                Library::Rccl => rccl::allows(setup, machine, operation, algorithm, protocol),
+                Library::Rccl | Library::OneCcl => {
+                    rccl::allows(setup, machine, operation, algorithm, protocol)
+                }
+                Library::Msccl | Library::Gloo | Library::OpenMpi | Library::Weft => false,
             };
             if !allowed {
                 continue;

@@ -7,7 +7,9 @@ mod csv;
 
 use thiserror::Error;
 
-use crate::setup::{Gpu, Intra, Library, Network, Operation, Setup, Version};
+use crate::gpu::Gpu;
+use crate::setup::{Intra, Library, Network, Operation, RACK_GPUS, Setup, Version};
+use crate::what_if::WhatIf;
 
 /// Bytes that a copy is taken to have moved, where its row gives a bandwidth only: nvbandwidth's default.
 pub const COPY_BYTES: u64 = 512 << 20;
@@ -219,6 +221,7 @@ impl Record<'_> {
         let setup = Setup {
             gpu: self.named("gpu_id", Gpu::from_name, &Gpu::names())?,
             intra: self.named("intra", Intra::from_name, &Intra::names())?,
+            rack_gpus: RACK_GPUS,
             pcie_generation: self.count("pcie_gen", 7)?,
             gpus_per_node: self.count("gpus_per_node", 1 << 10)?,
             nodes,
@@ -233,6 +236,7 @@ impl Record<'_> {
             protocol: crate::setup::protocol_from_name(self.text("proto"))
                 .map_err(|wanted| self.wrong("proto", wanted))?,
             launch: None,
+            what_if: WhatIf::default(),
         };
         setup.check().map_err(|wanted| self.wrong("net", wanted))?;
         Ok(Row {

@@ -108,8 +108,8 @@ constants! {
     LineUs = 0.112, "us", "Weft on cores; fitted on bench/runs", "A cache line from one core to another, as the one who waits for it is kept busy.", Origin::Set;
     SlotUs = 0.595, "us", "Weft on cores; fitted on bench/runs", "A message through a slot until it is seen.", Origin::Set;
     CoreGBps = 12.4, "GB/s", "cores; fitted on bench/runs", "What a core copies or reads of others' memory.", Origin::Set;
-    ColdPart = 0.707, "", "cores; fitted on bench/runs", "What is left of that where buffers do not fit a core\'s own cache.", Origin::Set;
-    MpiMessageUs = 0.7, "us", "Open MPI on cores; fitted on bench/runs", "A message, half of it on the way.", Origin::Set;
+    ColdPart = 0.707, "", "cores; fitted on bench/runs", "What is left of that where buffers do not fit a core's own cache.", Origin::Set;
+    MpiMessageUs = 0.7, "us", "Open MPI on cores; fitted on bench/runs", "A message, three quarters of it on the way.", Origin::Set;
     MpiGBps = 5.73, "GB/s", "Open MPI on cores; fitted on bench/runs", "What a core passes on through shared memory.", Origin::Set;
     TcpHopUs = 80.0, "us", "Gloo on cores; fitted on bench/runs", "A message over the loopback until a thread that slept sees it.", Origin::Set;
     TcpMessageUs = 240.0, "us", "Gloo on cores; fitted on bench/runs", "What a message takes of a core that its threads share.", Origin::Set;

@@ -9,7 +9,9 @@
 mod bench;
 mod knobs;
 mod plan;
+mod plot;
 mod run;
+mod sim;
 mod table;
 mod topo;
 mod why;
@@ -35,6 +37,7 @@ enum Command {
     Topo(topo::Args),
     Plan(plan::Args),
     Bench(Box<bench::Args>),
+    Sim(Box<sim::Args>),
     Knobs(knobs::Args),
     Why(why::Args),
     /// What `weft bench` starts for each rank
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         Ok(Command::Topo(args)) => topo::run(&args),
         Ok(Command::Plan(args)) => plan::run(&args),
         Ok(Command::Bench(args)) => bench::run(&args),
+        Ok(Command::Sim(args)) => sim::run(&args),
         Ok(Command::Knobs(args)) => knobs::run(&args),
         Ok(Command::Why(args)) => why::run(&args),
         Ok(Command::BenchRank { .. }) => return bench::rank_main(),

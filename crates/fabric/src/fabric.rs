@@ -94,6 +94,18 @@ impl Fabric {
         &self.specs
     }
 
+    /// The same devices without the links between some pairs of them, either way: what is left when these fail. Devices keep their ids.
+    pub fn without(&self, pairs: &[(DeviceId, DeviceId)]) -> Self {
+        let fails = |link: &Link| {
+            let (source, target) = (link.source, link.target);
+            pairs.iter().any(|pair| *pair == (source, target) || *pair == (target, source))
+        };
+        let mut left = self.clone();
+        left.links.retain(|link| !fails(link));
+        left.starts = starts(left.devices.len(), &left.links);
+        left
+    }
+
     /// What a link is made of.
     pub fn spec(&self, link: &Link) -> &LinkSpec {
         &self.specs[link.spec.0 as usize]
@@ -306,13 +318,7 @@ impl FabricBuilder {
             }
             same
         });
-        let mut starts = vec![0_u32; self.devices.len() + 1];
-        for link in &self.links {
-            starts[link.source.index() + 1] += 1;
-        }
-        for index in 1..starts.len() {
-            starts[index] += starts[index - 1];
-        }
+        let starts = starts(self.devices.len(), &self.links);
         if let Some(deep) = too_deep(&self.devices, &self.links, &self.specs, &starts) {
             return Err(FabricError::TooDeep(deep));
         }
@@ -334,6 +340,18 @@ impl FabricBuilder {
             notes: self.notes,
         })
     }
+}
+
+/// Where each device's links start among links sorted by source.
+fn starts(devices: usize, links: &[Link]) -> Vec<u32> {
+    let mut starts = vec![0_u32; devices + 1];
+    for link in links {
+        starts[link.source.index() + 1] += 1;
+    }
+    for index in 1..starts.len() {
+        starts[index] += starts[index - 1];
+    }
+    starts
 }
 
 /// A device that is too many PCIe links away from where its tree starts, if there is one.

@@ -272,3 +272,22 @@ fn a_route_names_the_switches_it_passes() {
     let wired = |pair: &[Vec<_>]| fabric.links_from(pair[0][0]).iter().any(|link| link.target == pair[1][0]);
     assert!(route.stations.windows(2).all(wired), "{names:?}");
 }
+
+#[test]
+fn a_fabric_without_some_links_goes_around_them() {
+    let fabric = system("hgx-h100");
+    let gpus = fabric.gpus();
+    let ports: Vec<_> = fabric
+        .links_from(gpus[3])
+        .iter()
+        .filter(|link| fabric.spec(link).kind.is_gpu_fabric())
+        .map(|link| (link.target, gpus[3]))
+        .collect();
+    let left = fabric.without(&ports);
+    assert_eq!(left.links().len(), fabric.links().len() - 2 * ports.len());
+    assert_eq!(left.gpus(), gpus);
+    let paths = Paths::of(&left);
+    assert_eq!(paths.path(gpus[0], gpus[1]).kind, PathType::Nvl);
+    assert!(paths.path(gpus[0], gpus[3]).kind > PathType::Nvl);
+    assert_eq!(fabric.without(&[]), fabric);
+}

@@ -22,6 +22,11 @@ impl Lane {
         Walk { stack: vec![Frame { nodes: &self.nodes, next: 0, index: 0, iteration: 0, times: 1 }] }
     }
 
+    /// How many steps a walk meets, however long the loops are.
+    pub fn length(&self) -> u64 {
+        length(&self.nodes)
+    }
+
     /// The steps as written, each once.
     pub fn steps(&self) -> impl Iterator<Item = &Step> {
         let mut stack: Vec<_> = self.nodes.iter().rev().collect();
@@ -107,6 +112,15 @@ fn runs(node: &Node) -> bool {
     }
 }
 
+/// How many steps these nodes run.
+fn length(nodes: &[Node]) -> u64 {
+    let of = |node: &Node| match node {
+        Node::Step(_) => 1,
+        Node::Loop(inner) => length(&inner.body).saturating_mul(inner.times.into()),
+    };
+    nodes.iter().map(of).fold(0, u64::saturating_add)
+}
+
 /// How many steps are written in these nodes.
 fn steps_in(nodes: &[Node]) -> u32 {
     nodes
@@ -156,6 +170,7 @@ mod tests {
         ];
         assert_eq!(seen, expected);
         assert!(lane.walk().all(|visit| visit.step.signals == [visit.index]));
+        assert_eq!(lane.length(), lane.walk().count() as u64);
         assert_eq!(lane.steps().count(), 5);
     }
 }

@@ -76,6 +76,9 @@ impl<'p> WellFormed<'p> {
     /// How often a rank signals each of its counters in one tile.
     pub fn signals_per_tile(&self, rank: u32) -> Vec<u32> {
         let mut signals = vec![0; self.counters as usize];
+        if signals.is_empty() {
+            return signals;
+        }
         for lane in &self.programs[rank as usize].lanes {
             for visit in lane.walk() {
                 for &counter in &visit.step.signals {

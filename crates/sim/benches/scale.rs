@@ -1,7 +1,7 @@
 //! How the simulator scales: collectives on hosts of eight GPUs with a NIC each, doubling the hosts.
 //!
 //! Prints the time and memory of each size, the fabric, its paths, the plan and the run counted apart, and what each doubling costs.
-//! `--most RANKS` stops there.
+//! `--most RANKS` stops there, `--least RANKS` starts there, `--only ALGORITHM` runs one of them.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,10 @@ use weftlink_testkit::peak;
 const CHARGES: Nominal = Nominal { launch: Picoseconds(5_000_000), hop: Picoseconds(1_000_000) };
 
 fn main() {
-    let most = std::env::args().skip_while(|word| word != "--most").nth(1);
-    let most: u32 = most.map_or(100_000, |most| most.parse().expect("--most RANKS"));
+    let given = |option: &str| std::env::args().skip_while(|word| word != option).nth(1);
+    let most: u32 = given("--most").map_or(100_000, |most| most.parse().expect("--most RANKS"));
+    let least: u32 = given("--least").map_or(32, |least| least.parse().expect("--least RANKS"));
+    let only = given("--only");
     println!(
         "collective  algorithm      ranks  fabric ms  plan ms  run ms  growth     steps  peak MiB  predicted"
     );
@@ -26,12 +28,16 @@ fn main() {
         ("all-to-all", Collective::AllToAll, Algorithm::Pairwise),
     ];
     for (name, collective, algorithm) in cases {
+        if only.as_ref().is_some_and(|only| *only != algorithm.to_string()) {
+            continue;
+        }
         let mut before: Option<Duration> = None;
         let largest = if name == "all-to-all" { 4096 } else { most };
         for hosts in (2..)
             .map(|power| 1_u32 << power)
             .take_while(|hosts| hosts * 8 <= largest)
             .chain((largest == 100_000).then_some(12_500))
+            .filter(|hosts| hosts * 8 >= least)
         {
             peak::reset();
             let start = Instant::now();
@@ -50,7 +56,8 @@ fn main() {
             let growth = before
                 .map_or(String::new(), |before| format!("{:.2}x", ran.as_secs_f64() / before.as_secs_f64()));
             println!(
-                "{name:<11} {algorithm:<13} {:>6}  {:>9.1}  {:>7.1}  {:>6.1}  {growth:>6}  {:>8}  {:>8.0}  {}",
+                "{name:<11} {:<13} {:>6}  {:>9.1}  {:>7.1}  {:>6.1}  {growth:>6}  {:>8}  {:>8.0}  {}",
+                algorithm.to_string(),
                 hosts * 8,
                 ms(built),
                 ms(planned),

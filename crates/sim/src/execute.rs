@@ -5,6 +5,7 @@
 
 mod charged;
 mod messages;
+mod together;
 
 use weftlink_fabric::{Fabric, FabricError, Paths};
 use weftlink_plan::algorithms::{Algorithm, Impossible};
@@ -18,6 +19,7 @@ use crate::estimate::{Estimate, Machine};
 use crate::library::{Prediction, predict_on};
 use crate::setup::{LibraryAlgorithm, Operation, Setup};
 use charged::{Charged, Lines};
+pub use together::Tenant;
 
 /// Messages that may be under way between two ranks: NCCL's `NCCL_STEPS`.
 const SLOTS: u32 = 8;

@@ -74,6 +74,11 @@ impl Gpu {
         self.0.id.starts_with("rtx")
     }
 
+    /// Whether its driver lets GPUs reach each other's memory over PCIe: those of GeForce cards do not.
+    pub fn reaches_peers(self) -> bool {
+        !self.is_consumer() || self.0.id.starts_with("rtxpro")
+    }
+
     /// What all its links to other GPUs carry one way, as the vendor says; nothing where it has none.
     pub fn port_line_gbytes_per_second(self) -> f64 {
         self.0.link_rate().map_or(0.0, |rate| rate.value.bytes_per_second() as f64 / 1e9)

@@ -7,7 +7,9 @@
 //! What is charged comes from [constants], each with its origin; which plan is run, from what a [library] would choose.
 
 pub mod accuracy;
+mod busy;
 pub mod constants;
+pub mod copy;
 pub mod engine;
 pub mod estimate;
 pub mod execute;

@@ -69,6 +69,16 @@ impl Operation {
     pub fn is_copy(self) -> bool {
         matches!(self, Operation::CopyOneWay | Operation::CopyBothWays)
     }
+
+    /// What algbw is multiplied by to get busbw, as nccl-tests has it.
+    pub fn bus_factor(self, ranks: u32) -> f64 {
+        let ranks = f64::from(ranks);
+        match self {
+            Operation::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+            Operation::AllGather | Operation::ReduceScatter | Operation::AllToAll => (ranks - 1.0) / ranks,
+            _ => 1.0,
+        }
+    }
 }
 
 named! {

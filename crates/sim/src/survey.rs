@@ -119,7 +119,7 @@ fn intra(fabric: &Fabric, gpu: Gpu, per_host: u32, domains: &[Vec<DeviceId>]) ->
     match links.first() {
         _ if largest.len() > per_host as usize => Intra::Nvl72,
         _ if per_host == 1 => Intra::None,
-        None if gpu.is_consumer() && !gpu.id().starts_with("rtxpro") => Intra::PcieHost,
+        None if !gpu.reaches_peers() => Intra::PcieHost,
         None => Intra::PciePeers,
         Some((LinkKind::Xgmi { .. } | LinkKind::XeLink, _)) => Intra::Xgmi,
         Some(_) if switched => Intra::NvSwitch,

@@ -80,7 +80,6 @@ pub(super) enum Verdict {
 #[serde(rename_all = "lowercase")]
 pub(super) enum Need {
     Plans,
-    Simulator,
     Training,
     Library,
     Gpu,

@@ -14,10 +14,10 @@ Weft computes and the command that computes it; `make test` runs them all and th
 [claims.toml](claims.toml). Most of what is refuted mixes two things that a data sheet prints alike: one way and both ways,
 or a link and a whole GPU.
 
-A verdict is about the wiring: rates are what the wires signal unless a note says otherwise. What needs more than wiring
-is open, and says what it waits for: `plans` (what an algorithm moves), the `simulator` (how long it takes), `training`
-(a predicted training step), the `library` (ranks that run), a `gpu`. Left out are opinions, advice on screws and slots,
-and when a technology became common.
+A verdict is about the wiring: rates are what the wires signal unless a note says otherwise. Times are predicted by
+`weft sim`, with the error that [accuracy.md](accuracy.md) tells. What needs more is open, and says what it waits for: `plans`
+(what an algorithm moves), `training` (a predicted training step), the `library` (ranks that run), a `gpu`. Left out are
+opinions, advice on screws and slots, and when a technology became common.
 ";
 
 pub(super) fn page(sections: &[(String, String)], counts: &BTreeMap<(usize, &str), usize>) -> String {

@@ -17,6 +17,8 @@ pub trait Domain {
     type Stamp: Clone;
     /// Whether chunks are remembered. If not, each holds what a [fresh](Domain::fresh) one does, and nobody looks at results.
     const REMEMBERS: bool = true;
+    /// Whether lanes learn from each other. If not, [`meet`](Domain::meet) and [`credit`](Domain::credit) are not called.
+    const LEARNS: bool = true;
 
     /// What the user of `cell.rank` has put into a chunk of its input before a call.
     fn fresh(&mut self, call: u32, cell: Cell) -> Self::Value;

@@ -22,7 +22,7 @@ impl<D: Domain> Machine<'_, D> {
                 let spot = Spot { rank: state.rank, lane: state.number, step: index, iterations };
                 state.next = Some((spot, step));
                 state.there.set(0);
-                return;
+                return self.find_fifos(lane);
             }
             state.tile += 1;
             state.ordinal = 0;

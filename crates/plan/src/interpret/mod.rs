@@ -52,6 +52,16 @@ pub struct Event {
     pub ordinal: u32,
 }
 
+/// What [`Machine::take`] tells of a step.
+pub struct Taken<D: Domain> {
+    /// Which it was.
+    pub event: Event,
+    /// Its result, if it has one.
+    pub result: Option<D::Value>,
+    /// What it did.
+    pub step: Step<u32>,
+}
+
 /// Why a lane cannot take its next step now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocked {
@@ -102,8 +112,11 @@ pub struct Machine<'p, D: Domain> {
     lanes: Vec<LaneState<'p>>,
     /// Those that stand for the others.
     ranks: Vec<RankState<D>>,
+    fifos: Vec<Fifo<D>>,
     /// By source, target and channel, the source standing for its class.
-    fifos: FxHashMap<(u32, u32, u32), Fifo<D>>,
+    fifo_numbers: FxHashMap<(u32, u32, u32), u32>,
+    /// Lanes that waited for a FIFO which has something for them now.
+    woken: Vec<u32>,
     cells: Vec<Option<D::Value>>,
 }
 
@@ -117,6 +130,10 @@ struct LaneState<'p> {
     /// How many of that step's waits, inputs and outputs, in this order, are known to be there. What is there stays
     /// until the step is taken, so whoever asks again goes on from here; a step with many is asked about often.
     there: std::cell::Cell<usize>,
+    /// For that step's inputs that come from ranks, and its outputs that go to some: the rank and the number of the FIFO. Lanes mostly
+    /// have to do with the same ranks all the time, so what was there for the step before is there for this.
+    sources: Vec<(u32, u32)>,
+    targets: Vec<(u32, u32)>,
     tile: u32,
     ordinal: u32,
 }
@@ -139,6 +156,9 @@ struct Fifo<D: Domain> {
     free: u32,
     /// What the receiver knew when it gave back slots that have not been filled again.
     given_back: VecDeque<D::Stamp>,
+    /// The lane that waits for a message, and the one that waits for a slot.
+    reader: Option<u32>,
+    writer: Option<u32>,
 }
 
 impl<'p, D: Domain> Machine<'p, D> {
@@ -157,7 +177,20 @@ impl<'p, D: Domain> Machine<'p, D> {
             for (number, lane) in (0..).zip(&program.lanes) {
                 let walk = lane.walk();
                 let there = std::cell::Cell::new(0);
-                lanes.push(LaneState { rank, number, lane, walk, next: None, there, tile: 0, ordinal: 0 });
+                let (sources, targets) = (Vec::new(), Vec::new());
+                let (next, tile, ordinal) = (None, 0, 0);
+                lanes.push(LaneState {
+                    rank,
+                    number,
+                    lane,
+                    walk,
+                    next,
+                    there,
+                    sources,
+                    targets,
+                    tile,
+                    ordinal,
+                });
             }
             ranks.push(RankState {
                 rank,
@@ -181,7 +214,9 @@ impl<'p, D: Domain> Machine<'p, D> {
             classes,
             lanes,
             ranks,
-            fifos: FxHashMap::default(),
+            fifos: Vec::new(),
+            fifo_numbers: FxHashMap::default(),
+            woken: Vec::new(),
             cells,
         };
         for position in 0..machine.ranks.len() {
@@ -233,9 +268,9 @@ impl<'p, D: Domain> Machine<'p, D> {
             let lacking = if number < waits {
                 self.lacks_wait(state, &step.waits[number])
             } else if number < inputs {
-                self.lacks_input(state, &step.inputs[number - waits])
+                self.lacks_input(state, number - waits, &step.inputs[number - waits])
             } else {
-                self.lacks_output(state, &step.outputs[number - inputs])
+                self.lacks_output(state, number - inputs, &step.outputs[number - inputs])
             };
             if let Some(blocked) = lacking {
                 return Err(blocked);
@@ -250,9 +285,17 @@ impl<'p, D: Domain> Machine<'p, D> {
     /// # Panics
     /// If the lane is not ready.
     pub fn fire(&mut self, lane: usize) -> Result<(Event, Option<D::Value>), Unset> {
+        self.take(lane).map(|taken| (taken.event, taken.result))
+    }
+
+    /// The same as [`Machine::fire`], and tells the step.
+    ///
+    /// # Panics
+    /// If the lane is not ready.
+    pub fn take(&mut self, lane: usize) -> Result<Taken<D>, Unset> {
         assert_eq!(self.ready(lane), Ok(()), "only a lane that is ready can take a step");
         let state = &mut self.lanes[lane];
-        let (rank, tile, channel) = (state.rank, state.tile, state.lane.channel);
+        let (rank, tile) = (state.rank, state.tile);
         let event = Event {
             rank,
             lane: state.number,
@@ -263,28 +306,28 @@ impl<'p, D: Domain> Machine<'p, D> {
         state.ordinal += 1;
         let Some((spot, step)) = state.next.take() else { unreachable!("ready() saw a step") };
 
-        for wait in &step.waits {
+        for wait in step.waits.iter().filter(|_| D::LEARNS) {
             let (Wait::Entered { rank: of } | Wait::Reached { rank: of, .. }) = *wait;
             let stamp = self.awaited(&self.lanes[lane], wait).cloned();
             stamp.iter().for_each(|stamp| self.meet(lane, stamp, self.classes.turn_of(of)));
         }
-        for output in &step.outputs {
-            if let Output::Sent { to } = *output {
-                let fifo = self.fifo((rank, to, channel));
+        for (number, output) in step.outputs.iter().enumerate() {
+            if let Output::Sent { .. } = *output {
+                let fifo = &mut self.fifos[self.lanes[lane].targets[number].1 as usize];
                 // Slots that were never used come first: a message that fits into one waits for nobody, even if in
                 // this run the receiver has already given another back.
                 let used_before = fifo.given_back.len() == fifo.free as usize;
                 let stamp = if used_before { fifo.given_back.pop_front() } else { None };
-                stamp.iter().for_each(|stamp| self.domain.credit(lane, stamp));
+                stamp.iter().filter(|_| D::LEARNS).for_each(|stamp| self.domain.credit(lane, stamp));
             }
         }
         let mut values = Vec::with_capacity(step.inputs.len());
-        for input in &step.inputs {
+        for (number, input) in step.inputs.iter().enumerate() {
             values.push(match *input {
                 Input::Received { from } => {
                     let turn = self.classes.turn_of(from);
-                    let Some((value, stamp)) = self.fifo(self.key(from, rank, channel)).messages.pop_front()
-                    else {
+                    let fifo = self.lanes[lane].sources[number].1 as usize;
+                    let Some((value, stamp)) = self.fifos[fifo].messages.pop_front() else {
                         unreachable!("ready() saw a message")
                     };
                     self.meet(lane, &stamp, turn);
@@ -327,7 +370,7 @@ impl<'p, D: Domain> Machine<'p, D> {
         }
         self.publish(lane, &step, result.as_ref());
         self.advance(lane);
-        Ok((event, result))
+        Ok(Taken { event, result, step })
     }
 
     /// The next step of a lane; nothing once the lane is through.
@@ -335,9 +378,32 @@ impl<'p, D: Domain> Machine<'p, D> {
         self.lanes[lane].next.as_ref().map(|(_, step)| step)
     }
 
+    /// Lets a lane that is not [ready](Machine::ready) wait for the FIFO that lacks something, if that is why; [`Machine::woken`] tells when to ask
+    /// again. A FIFO has one lane at each end.
+    pub fn wait_for_fifo(&mut self, lane: usize) -> bool {
+        let state = &self.lanes[lane];
+        let Some((_, step)) = &state.next else { return false };
+        let Some(number) = state.there.get().checked_sub(step.waits.len()) else { return false };
+        match number.checked_sub(step.inputs.len()) {
+            None => self.fifos[state.sources[number].1 as usize].reader = Some(lane as u32),
+            Some(number) => self.fifos[state.targets[number].1 as usize].writer = Some(lane as u32),
+        }
+        true
+    }
+
+    /// A lane that waited for a FIFO which has something for it now, the last first, each told once.
+    pub fn woken(&mut self) -> Option<u32> {
+        self.woken.pop()
+    }
+
     /// The rank of a lane and the channel of its messages.
     pub fn rank_and_channel(&self, lane: usize) -> (u32, u32) {
         (self.lanes[lane].rank, self.lanes[lane].lane.channel)
+    }
+
+    /// How much is run.
+    pub fn shape(&self) -> Shape {
+        self.shape
     }
 
     /// The classes that the ranks are run by.
@@ -346,29 +412,39 @@ impl<'p, D: Domain> Machine<'p, D> {
     }
 
     /// What a lane that is [ready](Machine::ready) will learn when it takes its next step, and from whom; free slots are told by the
-    /// rank they lead to.
-    pub fn learns(&self, lane: usize, mut tell: impl FnMut(Lesson, u32, &D::Stamp)) {
+    /// rank they lead to. Starts with the step's wait, input or output of this number, in this order, stops where `tell` does not want more, and
+    /// returns the number of what was told last, or how many there are.
+    pub fn learns(
+        &self,
+        lane: usize,
+        from: usize,
+        mut tell: impl FnMut(Lesson, u32, &D::Stamp) -> bool,
+    ) -> usize {
         let state = &self.lanes[lane];
-        let Some((_, step)) = &state.next else { return };
-        for wait in &step.waits {
-            let (Wait::Entered { rank } | Wait::Reached { rank, .. }) = *wait;
-            self.awaited(state, wait).into_iter().for_each(|stamp| tell(Lesson::Waited, rank, stamp));
-        }
-        for input in &step.inputs {
-            if let Input::Received { from } = *input {
-                let fifo = self.fifos.get(&self.key(from, state.rank, state.lane.channel));
-                let message = fifo.and_then(|fifo| fifo.messages.front());
-                message.into_iter().for_each(|(_, stamp)| tell(Lesson::Received, from, stamp));
+        let Some((_, step)) = &state.next else { return from };
+        let (waits, inputs) = (step.waits.len(), step.waits.len() + step.inputs.len());
+        let total = inputs + step.outputs.len();
+        for number in from..total {
+            let told = if number < waits {
+                let (Wait::Entered { rank } | Wait::Reached { rank, .. }) = step.waits[number];
+                self.awaited(state, &step.waits[number]).map(|stamp| (Lesson::Waited, rank, stamp))
+            } else if number < inputs {
+                let Input::Received { from } = step.inputs[number - waits] else { continue };
+                let message = self.fifos[state.sources[number - waits].1 as usize].messages.front();
+                message.map(|(_, stamp)| (Lesson::Received, from, stamp))
+            } else {
+                let Output::Sent { to } = step.outputs[number - inputs] else { continue };
+                let fifo = &self.fifos[state.targets[number - inputs].1 as usize];
+                let slot = fifo.given_back.front().filter(|_| fifo.given_back.len() == fifo.free as usize);
+                slot.map(|stamp| (Lesson::Freed, to, stamp))
+            };
+            if let Some((lesson, of, stamp)) = told
+                && !tell(lesson, of, stamp)
+            {
+                return number;
             }
         }
-        for output in &step.outputs {
-            if let Output::Sent { to } = *output {
-                let fifo = self.fifos.get(&(state.rank, to, state.lane.channel));
-                let used = fifo.filter(|fifo| fifo.given_back.len() == fifo.free as usize);
-                let slot = used.and_then(|fifo| fifo.given_back.front());
-                slot.into_iter().for_each(|stamp| tell(Lesson::Freed, to, stamp));
-            }
-        }
+        total
     }
 
     /// The domain, as far as the run has come.
@@ -441,6 +517,9 @@ impl<'p, D: Domain> Machine<'p, D> {
 
     /// A lane learns what is known elsewhere, told by a representative for the rank that is turned from it.
     fn meet(&mut self, lane: usize, stamp: &D::Stamp, turn: Turn) {
+        if !D::LEARNS {
+            return;
+        }
         if turn == Turn::NONE {
             return self.domain.meet(lane, stamp);
         }
@@ -460,23 +539,25 @@ impl<'p, D: Domain> Machine<'p, D> {
 
     /// Gives messages, slots and signals of a finished step to those who wait for them.
     fn publish(&mut self, lane: usize, step: &Step<u32>, result: Option<&D::Value>) {
-        let (rank, channel) = (self.lanes[lane].rank, self.lanes[lane].lane.channel);
+        let rank = self.lanes[lane].rank;
         let stamp = self.domain.stamp(lane);
-        for input in &step.inputs {
+        for (number, input) in step.inputs.iter().enumerate() {
             if let Input::Received { from } = *input {
                 let back = self.classes.back(self.classes.turn_of(from));
                 let seen =
                     if back == Turn::NONE { stamp.clone() } else { self.domain.turned_stamp(&stamp, back) };
-                let fifo = self.fifo(self.key(from, rank, channel));
+                let fifo = &mut self.fifos[self.lanes[lane].sources[number].1 as usize];
                 fifo.free += 1;
                 fifo.given_back.push_back(seen);
+                self.woken.extend(fifo.writer.take());
             }
         }
-        for output in &step.outputs {
-            if let (Output::Sent { to }, Some(value)) = (output, result) {
-                let fifo = self.fifo((rank, *to, channel));
+        for (number, output) in step.outputs.iter().enumerate() {
+            if let (Output::Sent { .. }, Some(value)) = (output, result) {
+                let fifo = &mut self.fifos[self.lanes[lane].targets[number].1 as usize];
                 fifo.free -= 1;
                 fifo.messages.push_back((value.clone(), stamp.clone()));
+                self.woken.extend(fifo.reader.take());
             }
         }
         for &counter in &step.signals {
@@ -489,16 +570,14 @@ impl<'p, D: Domain> Machine<'p, D> {
         self.awaited(state, wait).is_none().then(|| Blocked::Waits(wait.clone()))
     }
 
-    fn lacks_input(&self, state: &LaneState<'p>, input: &Input<u32>) -> Option<Blocked> {
+    fn lacks_input(&self, state: &LaneState<'p>, number: usize, input: &Input<u32>) -> Option<Blocked> {
         let Input::Received { from } = *input else { return None };
-        let fifo = self.fifos.get(&self.key(from, state.rank, state.lane.channel));
-        fifo.is_none_or(|fifo| fifo.messages.is_empty()).then_some(Blocked::Empty { from })
+        self.fifos[state.sources[number].1 as usize].messages.is_empty().then_some(Blocked::Empty { from })
     }
 
-    fn lacks_output(&self, state: &LaneState<'p>, output: &Output<u32>) -> Option<Blocked> {
+    fn lacks_output(&self, state: &LaneState<'p>, number: usize, output: &Output<u32>) -> Option<Blocked> {
         let Output::Sent { to } = *output else { return None };
-        let fifo = self.fifos.get(&(state.rank, to, state.lane.channel));
-        fifo.is_some_and(|fifo| fifo.free == 0).then_some(Blocked::Full { to })
+        (self.fifos[state.targets[number].1 as usize].free == 0).then_some(Blocked::Full { to })
     }
 
     /// What a wait brings, once it is over.
@@ -515,9 +594,50 @@ impl<'p, D: Domain> Machine<'p, D> {
         }
     }
 
-    fn fifo(&mut self, key: (u32, u32, u32)) -> &mut Fifo<D> {
-        let depth = self.plan.channels[key.2 as usize].depth;
-        let new = || Fifo { messages: VecDeque::new(), free: depth, given_back: VecDeque::new() };
-        self.fifos.entry(key).or_insert_with(new)
+    /// Finds the FIFOs of a lane's next step.
+    fn find_fifos(&mut self, lane: usize) {
+        let state = &mut self.lanes[lane];
+        let (rank, channel) = (state.rank, state.lane.channel);
+        let (mut sources, mut targets) =
+            (std::mem::take(&mut state.sources), std::mem::take(&mut state.targets));
+        let next = state.next.take();
+        if let Some((_, step)) = &next {
+            sources.resize(sources.len().max(step.inputs.len()), NO_FIFO);
+            targets.resize(targets.len().max(step.outputs.len()), NO_FIFO);
+            for (input, known) in step.inputs.iter().zip(&mut sources) {
+                if let Input::Received { from } = *input
+                    && (known.0 != from || *known == NO_FIFO)
+                {
+                    *known = (from, self.fifo(self.key(from, rank, channel)));
+                }
+            }
+            for (output, known) in step.outputs.iter().zip(&mut targets) {
+                if let Output::Sent { to } = *output
+                    && (known.0 != to || *known == NO_FIFO)
+                {
+                    *known = (to, self.fifo((rank, to, channel)));
+                }
+            }
+        }
+        let state = &mut self.lanes[lane];
+        (state.sources, state.targets, state.next) = (sources, targets, next);
+    }
+
+    fn fifo(&mut self, key: (u32, u32, u32)) -> u32 {
+        let number = *self.fifo_numbers.entry(key).or_insert(self.fifos.len() as u32);
+        if number as usize == self.fifos.len() {
+            let depth = self.plan.channels[key.2 as usize].depth;
+            self.fifos.push(Fifo {
+                messages: VecDeque::new(),
+                free: depth,
+                given_back: VecDeque::new(),
+                reader: None,
+                writer: None,
+            });
+        }
+        number
     }
 }
+
+/// No rank, and no FIFO.
+const NO_FIFO: (u32, u32) = (u32::MAX, u32::MAX);

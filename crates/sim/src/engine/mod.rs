@@ -5,27 +5,29 @@
 //! way, and the step is over when all of it has passed. Nothing else takes time but what [`Charges`] says.
 //!
 //! Run by [classes](weftlink_plan::classes), the ranks that stand for others are the only ones there are; see [`wires`].
+//!
+//! Several jobs share the links of one fabric. [`Conditions`] say what is not as it should be, and [`Spans`] keep what happened when.
 
+mod conditions;
 mod routes;
 pub mod share;
+mod spans;
+mod timeline;
 pub mod wires;
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
-use rustc_hash::FxHashMap;
+use rustc_hash::FxHashSet;
 use weftlink_fabric::{LinkKind, Paths};
-use weftlink_plan::classes::Classes;
 use weftlink_plan::cost::Picoseconds;
-use weftlink_plan::interpret::{Access, Blocked, Domain, Lesson, Machine, Shape};
-use weftlink_plan::plan::{Aliasing, Input, Output, Protocol, Step, Wait};
-use weftlink_plan::{Cell, Partial, Spot};
+use weftlink_plan::plan::{Input, Output, Protocol};
+use weftlink_plan::{Partial, Recipe};
 
 #[cfg(test)]
 mod tests;
 
-use share::{FlowId, Shares};
-use wires::{Apart, Resource, Wire, Wires};
+pub use conditions::{Conditions, Disturbance};
+pub use spans::{Span, Spans};
+use timeline::Timeline;
+use wires::{Apart, Resource, Wire};
 
 /// What things take, as a library and its hardware have it.
 pub trait Charges {
@@ -97,19 +99,49 @@ pub struct Load {
     pub tiles: u32,
 }
 
+/// A collective that some of a fabric's GPUs make.
+#[derive(Clone, Copy)]
+pub struct Job<'a> {
+    /// What they do.
+    pub plan: &'a Partial,
+    /// The number of each rank's GPU in the fabric; all GPUs in order if nothing.
+    pub gpus: Option<&'a [u32]>,
+    /// How much is moved.
+    pub load: Load,
+    /// What things take.
+    pub charges: &'a dyn Charges,
+    /// When the call is made.
+    pub start: Picoseconds,
+}
+
+/// How a plan was run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Every rank took its steps.
+    Whole,
+    /// Some ranks stood for all; what one of a class suffered, all of it did.
+    Classes,
+    /// By classes, under conditions that not all of a class suffer, of a plan whose ranks meet so many others that this matters: whoever
+    /// is late meets others on the links than it would. All its steps were too many to take.
+    Roughly,
+}
+
 /// What a run showed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// From the call until its last rank is done.
     pub time: Picoseconds,
-    /// What was passed, and how much of it.
+    /// What there was to pass, and what this job moved there.
     pub resources: Vec<Resource>,
     /// Steps taken.
     pub steps: u64,
+    /// How it was run.
+    pub mode: Mode,
 }
 
 /// A plan cannot be run on a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SimError {
     /// Ranks that nothing joins.
     #[error(transparent)]
@@ -120,7 +152,28 @@ pub enum SimError {
         /// Steps that it took.
         steps: u64,
     },
+    /// Conditions that mean nothing there, and what to say instead.
+    #[error("{0}")]
+    Conditions(String),
+    /// Jobs that do not fit the fabric or one another, and what to do.
+    #[error("{0}")]
+    Jobs(String),
+    /// More steps than a run can take.
+    #[error(
+        "the run would take {steps} steps, and {STEPS_MAX} at most are simulated: fewer ranks or tiles, or a plan with classes"
+    )]
+    TooLong {
+        /// Steps that it would take.
+        steps: u64,
+    },
 }
+
+/// Steps of a run: what fits into a few gigabytes.
+pub const STEPS_MAX: u64 = 1 << 27;
+/// Steps that are all taken where conditions make ranks of a class unlike one another: some seconds.
+const WHOLE_STEPS_MAX: u64 = 1 << 22;
+/// Ranks beyond its own island that a rank of rings and trees has to do with, on all its lanes.
+const PEERS_MAX: usize = 64;
 
 /// Runs a plan whose ranks are the fabric's GPUs in order.
 pub fn run(
@@ -129,347 +182,153 @@ pub fn run(
     load: Load,
     charges: &dyn Charges,
 ) -> Result<Outcome, SimError> {
-    Engine::new(plan, paths, load, charges).run()
+    run_with(plan, paths, load, charges, &Conditions::default())
 }
 
-type Time = u64;
-/// A step that was taken, by the order in which steps began. The first stands for the call.
-type StepId = u32;
-
-/// A step of which transfers are under way.
-const UNDER_WAY: Time = Time::MAX;
-
-struct Engine<'r> {
-    machine: Machine<'r, Began>,
-    plan: &'r Partial,
-    charges: &'r dyn Charges,
-    shares: Shares,
-    wires: Wires<'r, 'r>,
-    chunk_bytes: f64,
-    now: Time,
-    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
-    /// Events so far: what happens at the same time happens in the order it was found out.
-    count: u64,
-    /// When each step began, and when it was over.
-    began: Vec<Time>,
-    ended: Vec<Time>,
-    /// Lanes that wait for the end of a step.
-    waiting: FxHashMap<StepId, Vec<u32>>,
-    /// Lanes that wait for a rank to do something, by its class.
-    blocked: Vec<Vec<u32>>,
-    lanes: Vec<LaneState>,
-    flows: Vec<FlowState>,
-    /// Lanes to look at before time goes on.
-    looks: Vec<u32>,
+/// The same under conditions. Run by classes, all of a class suffers what one of it does.
+pub fn run_with(
+    plan: &Partial,
+    paths: &Paths<'_>,
+    load: Load,
+    charges: &dyn Charges,
+    conditions: &Conditions,
+) -> Result<Outcome, SimError> {
+    let job = Job { plan, gpus: None, load, charges, start: Picoseconds(0) };
+    let outcomes = run_jobs(&[job], paths, conditions)?;
+    outcomes.into_iter().next().ok_or(SimError::Stuck { steps: 0 })
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
-    /// A lane begins its next step.
-    Begin(u32),
-    /// A transfer is through, if its rate has not changed since.
-    Through(FlowId, u32),
-    /// A step without transfers is over.
-    Over(u32),
+/// Runs a recipe by classes that keep a rank's number within each `multiple`, or whole if conditions make ranks of a class unlike one another
+/// and it does not take long. [`Outcome::mode`] tells.
+pub fn run_recipe(
+    recipe: &Recipe<'_>,
+    multiple: u32,
+    paths: &Paths<'_>,
+    load: Load,
+    charges: &dyn Charges,
+    conditions: &Conditions,
+) -> Result<Outcome, SimError> {
+    let plan = recipe.partial(multiple);
+    if conditions.are_none() || plan.classes().are_trivial() {
+        return run_with(&plan, paths, load, charges, conditions);
+    }
+    let ranks = plan.well_formed().ranks;
+    let alike = plan.classes().representatives().len().max(1) as u64;
+    let steps = steps(&plan, load).saturating_mul(ranks.into()) / alike;
+    let must_be_whole = !conditions.missing().is_empty();
+    if steps <= if must_be_whole { STEPS_MAX } else { WHOLE_STEPS_MAX } {
+        return run_with(&recipe.partial(ranks), paths, load, charges, conditions);
+    }
+    if must_be_whole {
+        return Err(SimError::TooLong { steps });
+    }
+    let outcome = run_with(&plan, paths, load, charges, conditions)?;
+    let mode = if meets_many(&plan, multiple) { Mode::Roughly } else { outcome.mode };
+    Ok(Outcome { mode, ..outcome })
 }
 
-#[derive(Clone, Copy, Default)]
-struct LaneState {
-    step: StepId,
-    /// Transfers of its step that are under way.
-    transfers: u32,
-    is_looked_at: bool,
-}
-
-#[derive(Clone, Copy, Default)]
-struct FlowState {
-    lane: u32,
-    left: f64,
-    rate: f64,
-    since: Time,
-    version: u32,
-}
-
-/// The interpreter's domain: which step of a lane something comes from.
-struct Began {
-    lanes: Vec<StepId>,
-}
-
-impl<'r> Engine<'r> {
-    fn new(plan: &'r Partial, paths: &'r Paths<'r>, load: Load, charges: &'r dyn Charges) -> Self {
-        let classes = plan.classes();
-        let checked = plan.well_formed();
-        let shape = Shape { calls: 1, tiles: load.tiles.max(1), aliasing: Aliasing::OutOfPlace };
-        let lanes: usize =
-            classes.representatives().iter().map(|rank| checked.programs[*rank as usize].lanes.len()).sum();
-        let domain = Began { lanes: vec![0; lanes] };
-        let machine = Machine::by_classes(checked, shape, domain, classes.clone());
-        let chunks = checked.chunks.input.max(checked.chunks.output).max(1);
-        let parts = f64::from(chunks) * f64::from(shape.tiles);
-        let launch = charges.launch().0;
-        Self {
-            machine,
-            plan,
-            charges,
-            shares: Shares::default(),
-            wires: Wires::new(paths, charges, classes),
-            chunk_bytes: load.bytes as f64 / parts,
-            now: launch,
-            events: BinaryHeap::new(),
-            count: 0,
-            began: vec![launch],
-            ended: vec![launch],
-            waiting: FxHashMap::default(),
-            blocked: vec![Vec::new(); classes.representatives().len()],
-            lanes: vec![LaneState::default(); lanes],
-            flows: Vec::new(),
-            looks: (0..lanes as u32).rev().collect(),
-        }
-    }
-
-    fn classes(&self) -> &'r Classes {
-        self.plan.classes()
-    }
-
-    fn run(mut self) -> Result<Outcome, SimError> {
-        self.look_at_lanes();
-        while let Some(&Reverse((time, ..))) = self.events.peek() {
-            self.now = time;
-            // Everything of one moment comes before shares are found anew.
-            while let Some(&Reverse((next, _, event))) = self.events.peek()
-                && next == time
-            {
-                self.events.pop();
-                self.handle(event)?;
-                self.look_at_lanes();
-            }
-            self.settle();
-        }
-        let steps = self.ended.len() as u64 - 1;
-        if !self.machine.blocked().is_empty() || self.ended.contains(&UNDER_WAY) {
-            return Err(SimError::Stuck { steps });
-        }
-        let time = self.ended.iter().copied().max().unwrap_or(0);
-        Ok(Outcome { time: Picoseconds(time), resources: self.wires.resources, steps })
-    }
-
-    fn at(&mut self, time: Time, event: Event) {
-        self.count += 1;
-        self.events.push(Reverse((time, self.count, event)));
-    }
-
-    fn handle(&mut self, event: Event) -> Result<(), SimError> {
-        match event {
-            Event::Begin(lane) => self.begin(lane)?,
-            Event::Over(lane) => self.over(lane),
-            Event::Through(flow, version) => {
-                let state = self.flows[flow as usize];
-                if state.version == version {
-                    self.flows[flow as usize].version += 1;
-                    self.shares.end(flow);
-                    let lane = &mut self.lanes[state.lane as usize];
-                    lane.transfers -= 1;
-                    if lane.transfers == 0 {
-                        self.over(state.lane);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn look_at_lanes(&mut self) {
-        while let Some(lane) = self.looks.pop() {
-            self.lanes[lane as usize].is_looked_at = false;
-            self.look_at(lane);
-        }
-    }
-
-    fn look_later(&mut self, lanes: Vec<u32>) {
-        for lane in lanes.into_iter().rev() {
-            if !std::mem::replace(&mut self.lanes[lane as usize].is_looked_at, true) {
-                self.looks.push(lane);
-            }
-        }
-    }
-
-    /// Finds out when a lane can begin its next step, or what it has to be looked at again for.
-    fn look_at(&mut self, lane: u32) {
-        let position = |rank: u32| self.classes().position(rank);
-        match self.machine.ready(lane as usize) {
-            Err(Blocked::Finished) => return,
-            Err(Blocked::Waits(Wait::Entered { rank } | Wait::Reached { rank, .. })) => {
-                let at = position(rank);
-                return self.blocked[at].push(lane);
-            }
-            Err(Blocked::Empty { from: rank } | Blocked::Full { to: rank }) => {
-                let at = position(rank);
-                return self.blocked[at].push(lane);
-            }
-            Ok(()) => {}
-        }
-        let (rank, channel) = self.machine.rank_and_channel(lane as usize);
-        let mut lessons: Vec<(Lesson, u32, StepId)> = Vec::new();
-        self.machine.learns(lane as usize, |lesson, of, step| lessons.push((lesson, of, *step)));
-        if let Some((_, _, step)) =
-            lessons.iter().find(|(_, _, step)| self.ended[*step as usize] == UNDER_WAY)
-        {
-            self.waiting.entry(*step).or_default().push(lane);
-            return;
-        }
-        let mut begin = self.now;
-        for (lesson, of, step) in lessons {
-            let hop = self.hop(lesson, of, rank, channel, step);
-            begin = begin.max(self.ended[step as usize] + hop);
-        }
-        self.at(begin, Event::Begin(lane));
-    }
-
-    /// How long after a step its lesson is there.
-    fn hop(&mut self, lesson: Lesson, of: u32, rank: u32, channel: u32, step: StepId) -> Time {
-        // All enter a call at once, and a slot is given back while others are being filled.
-        if step == 0 || of == rank || lesson == Lesson::Freed {
-            return 0;
-        }
-        let protocol = match lesson {
-            Lesson::Received => Some(self.plan.well_formed().channels[channel as usize].protocol),
-            _ => None,
-        };
-        let Ok(wire) = self.wires.wire(of, rank, &mut self.shares) else { return 0 };
-        let time = Picoseconds(self.ended[step as usize] - self.began[step as usize]);
-        self.charges.hop(&wire, protocol, Sent { bytes: self.chunk_bytes, time }).0
-    }
-
-    /// A lane takes its next step.
-    fn begin(&mut self, lane: u32) -> Result<(), SimError> {
-        let id = self.ended.len() as StepId;
-        self.machine.domain().lanes[lane as usize] = id;
-        let step = self.machine.step(lane as usize).cloned();
-        let (rank, channel) = self.machine.rank_and_channel(lane as usize);
-        self.began.push(self.now);
-        self.ended.push(UNDER_WAY);
-        if self.machine.fire(lane as usize).is_err() {
-            return Err(SimError::Stuck { steps: u64::from(id) });
-        }
-        let position = self.classes().position(rank);
-        let woken = std::mem::take(&mut self.blocked[position]);
-        self.look_later(woken);
-        self.lanes[lane as usize].step = id;
-        self.lanes[lane as usize].transfers = 0;
-        let copied = match step {
-            Some(step) => self.transfers(lane, rank, channel, &step)?,
-            None => 0,
-        };
-        if self.lanes[lane as usize].transfers == 0 {
-            self.at(self.now + copied, Event::Over(lane));
-        }
-        Ok(())
-    }
-
-    /// Puts what a step moves on its way, and tells how long it takes if that is a copy within the rank.
-    fn transfers(&mut self, lane: u32, rank: u32, channel: u32, step: &Step<u32>) -> Result<Time, SimError> {
-        let checked = self.plan.well_formed();
-        let protocol = checked.channels.get(channel as usize).map(|channel| channel.protocol);
-        let (mut copies, mut moves) = (false, false);
-        for input in &step.inputs {
-            match *input {
-                Input::Peer(remote) if remote.rank != rank => {
-                    let wire = self.wires.wire(remote.rank, rank, &mut self.shares)?;
-                    self.transfer(lane, &wire, None);
-                    moves = true;
-                }
-                Input::Switch(all) => {
-                    let group = &checked.groups[all.group as usize];
-                    let wire = self.wires.grouped(rank, group, all.group, true, &mut self.shares)?;
-                    self.transfer(lane, &wire, None);
-                    moves = true;
-                }
-                Input::Received { .. } => moves = true,
-                Input::Local(_) | Input::Peer(_) => {}
-            }
-        }
-        for output in &step.outputs {
-            match *output {
-                Output::Sent { to } if to != rank => {
-                    let wire = self.wires.wire(rank, to, &mut self.shares)?;
-                    self.transfer(lane, &wire, protocol);
-                    moves = true;
-                }
-                Output::Peer(remote) if remote.rank != rank => {
-                    let wire = self.wires.wire(rank, remote.rank, &mut self.shares)?;
-                    self.transfer(lane, &wire, None);
-                    moves = true;
-                }
-                Output::Multicast(all) => {
-                    let group = &checked.groups[all.group as usize];
-                    let wire = self.wires.grouped(rank, group, all.group, false, &mut self.shares)?;
-                    self.transfer(lane, &wire, None);
-                    moves = true;
-                }
-                Output::Local(_) | Output::Sent { .. } | Output::Peer(_) => copies = true,
-            }
-        }
-        // What passes through anyway is written along.
-        let is_copy = copies && !moves;
-        Ok(if is_copy { (self.chunk_bytes / self.charges.copy() * 1e12) as Time } else { 0 })
-    }
-
-    fn transfer(&mut self, lane: u32, wire: &Wire, protocol: Option<Protocol>) {
-        let bytes = self.charges.on_the_wire(wire, protocol, self.chunk_bytes);
-        let cap = self.charges.lane(wire, protocol);
-        if bytes <= 0.0 {
-            return;
-        }
-        for (resource, weight) in &wire.uses {
-            self.wires.resources[*resource as usize].moved += bytes * weight;
-        }
-        let flow = self.shares.begin(&wire.uses, cap) as usize;
-        if flow == self.flows.len() {
-            self.flows.push(FlowState::default());
-        }
-        let version = self.flows[flow].version;
-        self.flows[flow] = FlowState { lane, left: bytes, rate: 0.0, since: self.now, version };
-        self.lanes[lane as usize].transfers += 1;
-    }
-
-    /// A step is over: those who waited for that can go on, and so can its lane.
-    fn over(&mut self, lane: u32) {
-        let step = self.lanes[lane as usize].step;
-        self.ended[step as usize] = self.now;
-        let mut woken = self.waiting.remove(&step).unwrap_or_default();
-        woken.push(lane);
-        self.look_later(woken);
-    }
-
-    /// Finds the shares of all transfers, and when they are through at that.
-    fn settle(&mut self) {
-        let (shares, flows, events, now) = (&mut self.shares, &mut self.flows, &mut self.events, self.now);
-        let count = &mut self.count;
-        shares.settle(|id, rate| {
-            let flow = &mut flows[id as usize];
-            flow.left -= flow.rate * (now - flow.since) as f64 * 1e-12;
-            flow.since = now;
-            flow.rate = rate;
-            flow.version += 1;
-            let time = (flow.left.max(0.0) / rate * 1e12).ceil() as Time;
-            *count += 1;
-            events.push(Reverse((now + time, *count, Event::Through(id, flow.version))));
+/// Whether the ranks of a plan have to do with many others beyond each `multiple`: more than rings and trees have.
+fn meets_many(plan: &Partial, multiple: u32) -> bool {
+    let Some(&rank) = plan.classes().representatives().first() else { return false };
+    let lanes = &plan.well_formed().plan().programs[rank as usize].lanes;
+    let mut peers = FxHashSet::default();
+    for step in lanes.iter().flat_map(|lane| lane.steps()) {
+        let from = step.inputs.iter().filter_map(|input| match input {
+            Input::Received { from } => Some(from),
+            Input::Peer(remote) => Some(&remote.rank),
+            Input::Local(_) | Input::Switch(_) => None,
         });
+        let to = step.outputs.iter().filter_map(|output| match output {
+            Output::Sent { to } => Some(to),
+            Output::Peer(remote) => Some(&remote.rank),
+            Output::Local(_) | Output::Multicast(_) => None,
+        });
+        for peer in from.chain(to) {
+            // One that depends on a loop goes around all of them.
+            let goes_around = peer.by.iter().any(|by| *by != 0);
+            let Some(peer) = peer.at(&[]).filter(|_| !goes_around) else { return true };
+            if peer / multiple != rank / multiple {
+                peers.insert(peer);
+            }
+        }
     }
+    peers.len() > PEERS_MAX
 }
 
-impl Domain for Began {
-    type Value = ();
-    type Stamp = StepId;
-    const REMEMBERS: bool = false;
+/// Runs jobs side by side, which share the links max-min fairly, and tells what each of them saw. Plans are run by their classes if
+/// all jobs have the same, over all GPUs in order; else they must be whole.
+pub fn run_jobs(
+    jobs: &[Job<'_>],
+    paths: &Paths<'_>,
+    conditions: &Conditions,
+) -> Result<Vec<Outcome>, SimError> {
+    run_watched(jobs, paths, conditions, None)
+}
 
-    fn fresh(&mut self, _call: u32, _cell: Cell) {}
-    fn reduce(&mut self, _spot: &Spot, _inputs: &[()]) {}
-    fn returned(&mut self, _call: u32, _cell: Cell, _value: Option<&()>) {}
-    fn stamp(&mut self, lane: usize) -> StepId {
-        self.lanes[lane]
+/// The same, and keeps steps as there is room for them.
+pub fn run_watched(
+    jobs: &[Job<'_>],
+    paths: &Paths<'_>,
+    conditions: &Conditions,
+    spans: Option<&mut Spans>,
+) -> Result<Vec<Outcome>, SimError> {
+    conditions.check(paths.fabric())?;
+    let missing = conditions.missing();
+    jobs_fit(jobs, paths.fabric().gpus().len(), !missing.is_empty())?;
+    if missing.is_empty() {
+        return Timeline::new(jobs, paths, conditions, spans)?.run();
     }
-    fn meet(&mut self, _lane: usize, _stamp: &StepId) {}
-    fn touch(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
-    fn stored(&mut self, _spot: &Spot, _cell: Cell, _value: &()) {}
+    let fabric = paths.fabric().without(&missing);
+    Timeline::new(jobs, &Paths::of(&fabric), conditions, spans)?.run()
+}
+
+/// Checks that every rank has a GPU, that classes stand for what they should, and that there is an end to it.
+fn jobs_fit(jobs: &[Job<'_>], gpus: usize, links_are_missing: bool) -> Result<(), SimError> {
+    let total = jobs.iter().map(|job| steps(job.plan, job.load)).fold(0, u64::saturating_add);
+    if total > STEPS_MAX {
+        return Err(SimError::TooLong { steps: total });
+    }
+    let by_classes = jobs.iter().any(|job| !job.plan.classes().are_trivial());
+    for (number, job) in jobs.iter().enumerate() {
+        let ranks = job.plan.well_formed().ranks as usize;
+        let refuse = |why: String| Err(SimError::Jobs(format!("job {number} {why}")));
+        if ranks > gpus {
+            return refuse(format!("has {ranks} ranks and the fabric {gpus} GPUs: give it a plan for fewer"));
+        }
+        if let Some(of) = job.gpus {
+            if of.len() != ranks {
+                return refuse(format!("has {ranks} ranks on {} GPUs: give each rank one", of.len()));
+            }
+            if let Some(gpu) = of.iter().find(|gpu| **gpu as usize >= gpus) {
+                return refuse(format!("has a rank on GPU {gpu}; the fabric's are 0 to {}", gpus - 1));
+            }
+        }
+        let in_order = job.gpus.is_none_or(|of| of.iter().copied().eq(0..gpus as u32));
+        if by_classes && (ranks != gpus || !in_order || !same_classes(job.plan, jobs[0].plan)) {
+            let whole = "give whole plans, of all ranks (`Recipe::partial(ranks)`)";
+            return refuse(format!(
+                "has other ranks that stand for one another than the fabric or other jobs: {whole}"
+            ));
+        }
+    }
+    if by_classes && links_are_missing {
+        let what =
+            "a missing link leaves ranks of a class with different ways: give whole plans, of all ranks";
+        return Err(SimError::Conditions(what.to_owned()));
+    }
+    Ok(())
+}
+
+fn same_classes(one: &Partial, other: &Partial) -> bool {
+    let ranks = one.well_formed().ranks;
+    ranks == other.well_formed().ranks
+        && (0..ranks).all(|rank| one.classes().position(rank) == other.classes().position(rank))
+}
+
+/// Steps of a run of a plan.
+fn steps(plan: &Partial, load: Load) -> u64 {
+    let programs = &plan.well_formed().plan().programs;
+    let lanes = plan.classes().representatives().iter().flat_map(|rank| &programs[*rank as usize].lanes);
+    let steps = lanes.map(|lane| lane.length()).fold(0, u64::saturating_add);
+    steps.saturating_mul(load.tiles.max(1).into())
 }

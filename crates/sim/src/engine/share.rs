@@ -12,8 +12,9 @@ pub type ResourceId = u32;
 /// A transfer under way.
 pub type FlowId = u32;
 
-/// Levels that differ by less are the same: otherwise rounding could pass around for ever.
-const SAME: f64 = 1e-9;
+/// Levels that differ by less are the same: otherwise rounding could pass around for ever, and ripples that nobody would notice through
+/// all of a large fabric.
+const SAME: f64 = 1e-7;
 /// How often a resource may be looked at in one settlement. Levels settle in as many rounds as there are different ones; should they
 /// not, shares are nearly fair, and the simulation goes on.
 const ROUNDS_MAX: u32 = 64;
@@ -28,49 +29,153 @@ pub struct Shares {
     doubtful: VecDeque<ResourceId>,
     /// Transfers whose rate may have changed since the last settlement.
     touched: Vec<FlowId>,
+    /// Settlements so far.
+    settlement: u64,
+    /// What else holds back the transfers of the resource that is looked at, and how often they pass it; kept for its memory.
+    bounds: Vec<(f64, f64)>,
 }
 
 struct Resource {
     /// Bytes per second.
     capacity: f64,
     level: f64,
-    flows: Vec<FlowId>,
+    /// The transfers on it, and how many times over.
+    flows: Vec<(FlowId, f64)>,
     is_doubtful: bool,
+    /// How often it was looked at in a settlement, and in which.
     rounds: u32,
+    settlement: u64,
 }
 
+/// A transfer. What it passes may be many resources (a switch's multicast passes all ports), so the lowest level is kept, and the lowest
+/// of the others: what holds it back elsewhere is known without a look at each.
 struct Flow {
-    /// What it passes, and how many times over.
+    /// What it passes, each once, and how many times over.
     uses: Vec<(ResourceId, f64)>,
     /// Its own limit in bytes per second.
     cap: f64,
     rate: f64,
     is_touched: bool,
+    /// The lowest level or its own limit, and which resource has it; nobody's if it is the limit.
+    low: f64,
+    low_at: ResourceId,
+    /// The lowest of all the others and the limit, and how many of them have exactly that.
+    next: f64,
+    next_count: u32,
+}
+
+/// No resource: a transfer's own limit.
+const OWN: ResourceId = ResourceId::MAX;
+
+/// What a new level means to a transfer.
+#[derive(PartialEq)]
+enum Felt {
+    /// Another one holds it back.
+    No,
+    /// The resource that holds it back would, without itself, be held back at another level.
+    Next,
+    /// It is held back at another level.
+    Low,
+}
+
+impl Flow {
+    /// What holds it back apart from a resource.
+    fn bound_without(&self, id: ResourceId) -> f64 {
+        if self.low_at == id { self.next } else { self.low }
+    }
+
+    /// Looks at everything it passes.
+    fn look(&mut self, resources: &[Resource]) {
+        (self.low, self.low_at, self.next, self.next_count) = (self.cap, OWN, f64::INFINITY, 0);
+        for &(id, _) in &self.uses {
+            let level = resources[id as usize].level;
+            // Of several that are the same the last counts as the lowest: levels rise one after the other, and as long as others stay
+            // low there is nothing to look for.
+            if level <= self.low {
+                self.next_count =
+                    if self.low == level && self.next == level { self.next_count + 1 } else { 1 };
+                (self.next, self.low, self.low_at) = (self.low, level, id);
+            } else if level < self.next {
+                (self.next, self.next_count) = (level, 1);
+            } else if level == self.next {
+                self.next_count += 1;
+            }
+        }
+    }
+
+    /// A resource that it passes has another level, which the resource has already.
+    fn feel(&mut self, id: ResourceId, before: f64, level: f64, resources: &[Resource]) -> Felt {
+        if self.low_at == id {
+            if level <= self.next {
+                self.low = level;
+                return Felt::Low;
+            }
+        } else if level < self.low {
+            (self.next, self.next_count) = (self.low, 1);
+            (self.low, self.low_at) = (level, id);
+            return Felt::Low;
+        } else if level < self.next {
+            (self.next, self.next_count) = (level, 1);
+            return Felt::Next;
+        } else if before > self.next || level == self.next {
+            self.next_count += u32::from(level == self.next && before != level);
+            return Felt::No;
+        } else if self.next_count > 1 {
+            self.next_count -= 1;
+            return Felt::No;
+        }
+        let (low, low_at, next) = (self.low, self.low_at, self.next);
+        self.look(resources);
+        match () {
+            () if (self.low, self.low_at) != (low, low_at) => Felt::Low,
+            () if self.next != next => Felt::Next,
+            () => Felt::No,
+        }
+    }
 }
 
 impl Shares {
     /// A resource of so many bytes per second, with nothing on it.
     pub fn resource(&mut self, capacity: f64) -> ResourceId {
-        let level = f64::INFINITY;
-        self.resources.push(Resource { capacity, level, flows: Vec::new(), is_doubtful: false, rounds: 0 });
+        self.resources.push(Resource {
+            capacity,
+            level: f64::INFINITY,
+            flows: Vec::new(),
+            is_doubtful: false,
+            rounds: 0,
+            settlement: 0,
+        });
         self.resources.len() as ResourceId - 1
     }
 
-    /// Puts a transfer on its way. Its rate is known after the next settlement.
+    /// Changes what a resource carries, from the next settlement on. Of nothing, its transfers stand still.
+    pub fn set_capacity(&mut self, id: ResourceId, capacity: f64) {
+        self.resources[id as usize].capacity = capacity;
+        self.doubt(id);
+    }
+
+    /// Puts a transfer on its way, which names each resource once. Its rate is known after the next settlement.
     pub fn begin(&mut self, uses: &[(ResourceId, f64)], cap: f64) -> FlowId {
-        let flow = Flow { uses: uses.to_vec(), cap, rate: 0.0, is_touched: false };
-        let id = match self.free.pop() {
-            Some(id) => {
-                self.flows[id as usize] = flow;
-                id
-            }
-            None => {
-                self.flows.push(flow);
-                self.flows.len() as FlowId - 1
-            }
-        };
-        for &(resource, _) in uses {
-            self.resources[resource as usize].flows.push(id);
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.flows.push(Flow {
+                uses: Vec::new(),
+                cap,
+                rate: 0.0,
+                is_touched: false,
+                low: cap,
+                low_at: OWN,
+                next: f64::INFINITY,
+                next_count: 0,
+            });
+            self.flows.len() as FlowId - 1
+        });
+        // Its memory is used again.
+        let flow = &mut self.flows[id as usize];
+        flow.uses.extend_from_slice(uses);
+        (flow.cap, flow.rate) = (cap, 0.0);
+        flow.look(&self.resources);
+        for &(resource, weight) in uses {
+            self.resources[resource as usize].flows.push((id, weight));
             self.doubt(resource);
         }
         self.touch(id);
@@ -79,14 +184,15 @@ impl Shares {
 
     /// Takes a transfer off its resources.
     pub fn end(&mut self, id: FlowId) {
-        let uses = std::mem::take(&mut self.flows[id as usize].uses);
-        for (resource, _) in uses {
+        for at in 0..self.flows[id as usize].uses.len() {
+            let (resource, _) = self.flows[id as usize].uses[at];
             let flows = &mut self.resources[resource as usize].flows;
-            if let Some(position) = flows.iter().position(|other| *other == id) {
+            if let Some(position) = flows.iter().position(|(other, _)| *other == id) {
                 flows.swap_remove(position);
             }
             self.doubt(resource);
         }
+        self.flows[id as usize].uses.clear();
         self.free.push(id);
     }
 
@@ -97,62 +203,66 @@ impl Shares {
 
     /// Finds all shares anew; tells the transfers whose rate is another one.
     pub fn settle(&mut self, mut changed: impl FnMut(FlowId, f64)) {
+        self.settlement += 1;
         while let Some(id) = self.doubtful.pop_front() {
             let level = self.level(id);
             let resource = &mut self.resources[id as usize];
             resource.is_doubtful = false;
+            if resource.settlement != self.settlement {
+                (resource.settlement, resource.rounds) = (self.settlement, 0);
+            }
             resource.rounds += 1;
             if same(level, resource.level) {
                 continue;
             }
-            resource.level = level;
+            let before = std::mem::replace(&mut resource.level, level);
             let go_on = resource.rounds < ROUNDS_MAX;
             for at in 0..self.resources[id as usize].flows.len() {
-                let flow = self.resources[id as usize].flows[at];
-                self.touch(flow);
-                for use_at in 0..self.flows[flow as usize].uses.len() {
-                    let (other, _) = self.flows[flow as usize].uses[use_at];
-                    if go_on && other != id {
-                        self.doubt(other);
-                    }
+                let (number, _) = self.resources[id as usize].flows[at];
+                let flow = &mut self.flows[number as usize];
+                let felt = flow.feel(id, before, level, &self.resources);
+                let low_at = flow.low_at;
+                if felt == Felt::Low {
+                    self.touch(number);
+                }
+                match felt {
+                    Felt::Low if go_on => self.doubt_others(number, id),
+                    Felt::Next if go_on && low_at != id && low_at != OWN => self.doubt(low_at),
+                    _ => {}
                 }
             }
         }
-        for id in std::mem::take(&mut self.touched) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for id in touched.drain(..) {
             let flow = &mut self.flows[id as usize];
             flow.is_touched = false;
-            for (resource, _) in &flow.uses {
-                self.resources[*resource as usize].rounds = 0;
-            }
-            let lowest = flow.uses.iter().map(|(resource, _)| self.resources[*resource as usize].level);
-            let rate = lowest.fold(flow.cap, f64::min);
-            if !flow.uses.is_empty() && !same(rate, flow.rate) {
-                flow.rate = rate;
-                changed(id, rate);
+            if !flow.uses.is_empty() && !same(flow.low, flow.rate) {
+                flow.rate = flow.low;
+                changed(id, flow.rate);
             }
         }
+        self.touched = touched;
     }
 
     /// What a transfer gets of a resource if nothing else holds it back: what those leave that are held back elsewhere, in
     /// equal parts.
-    fn level(&self, id: ResourceId) -> f64 {
+    fn level(&mut self, id: ResourceId) -> f64 {
         let resource = &self.resources[id as usize];
-        let bound = |flow: &FlowId| {
-            let flow = &self.flows[*flow as usize];
-            let (mut bound, mut weight) = (flow.cap, 0.0);
-            for &(other, times) in &flow.uses {
-                match other == id {
-                    true => weight += times,
-                    false => bound = bound.min(self.resources[other as usize].level),
-                }
-            }
-            (bound, weight)
-        };
-        let mut bounds: Vec<(f64, f64)> = resource.flows.iter().map(bound).collect();
-        bounds.sort_by(|a, b| a.0.total_cmp(&b.0));
+        self.bounds.clear();
+        let (mut weights, mut least) = (0.0, f64::INFINITY);
+        for &(flow, weight) in &resource.flows {
+            let bound = self.flows[flow as usize].bound_without(id);
+            self.bounds.push((bound, weight));
+            weights += weight;
+            least = least.min(bound);
+        }
         let mut left = resource.capacity;
-        let mut weights: f64 = bounds.iter().map(|(_, weight)| weight).sum();
-        for (bound, weight) in bounds {
+        // Mostly nothing holds any of them back.
+        if least * weights >= left {
+            return left / weights;
+        }
+        self.bounds.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        for &(bound, weight) in &self.bounds {
             if bound * weights >= left {
                 return left / weights;
             }
@@ -160,6 +270,16 @@ impl Shares {
             weights -= weight;
         }
         f64::INFINITY
+    }
+
+    /// Doubts all that a transfer passes but one.
+    fn doubt_others(&mut self, flow: FlowId, id: ResourceId) {
+        for at in 0..self.flows[flow as usize].uses.len() {
+            let (other, _) = self.flows[flow as usize].uses[at];
+            if other != id {
+                self.doubt(other);
+            }
+        }
     }
 
     fn doubt(&mut self, id: ResourceId) {
@@ -250,7 +370,7 @@ mod tests {
                 shares.settle(|_, _| {});
                 for ((flow, ..), fair) in there.iter().zip(filled(&capacities, &there)) {
                     assert!(
-                        (shares.rate(*flow) - fair).abs() < 1e-6 * fair,
+                        (shares.rate(*flow) - fair).abs() < 1e-5 * fair,
                         "{} for {fair}",
                         shares.rate(*flow)
                     );

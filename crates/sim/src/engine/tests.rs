@@ -1,3 +1,6 @@
+mod disturbed;
+mod jobs;
+
 use weftlink_fabric::{Paths, resolve};
 use weftlink_plan::algorithms::Algorithm;
 use weftlink_plan::cost::{Ground, Picoseconds};

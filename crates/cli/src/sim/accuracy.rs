@@ -1,0 +1,282 @@
+//! `weft sim accuracy FILE.csv`: predictions beside measurements.
+//!
+//! Rows of one setup are executed together; setups are shared out among threads, and what is predicted does not depend on how. With
+//! `--out`, rows are written in the file's order as soon as all before them are known, so that what is interrupted keeps them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, anyhow};
+use serde_json::{Value, json};
+use weftlink_sim::Constants;
+use weftlink_sim::accuracy::{BANDS, Class, TableError, by_table, error, quantile, summary};
+use weftlink_sim::constants::COUNT;
+use weftlink_sim::execute::Site;
+use weftlink_sim::published::{self, Row, Use};
+use weftlink_sim::setup::Operation;
+
+use super::collective::create;
+use super::progress::Progress;
+use crate::table::Table;
+use crate::{Failure, counted};
+
+/// Predict every row of a file of measurements, and say how right that is
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  weft sim accuracy testdata/measurements/published.csv
+  weft sim accuracy mine.csv --out predicted.csv --worst 40
+
+The file has a first line with the names of its columns, in any order: id, collective, size_bytes, time_us, gpu_id, intra, \
+pcie_gen, gpus_per_node, nodes, net, nics_per_node, nic_gbps, library, library_version, and if there are system, algo, proto, \
+use (score, robustness, skip). What other columns say, and what id and system say, changes no prediction.
+
+An error is |predicted / measured - 1|; a table (an id) counts once in each band, with the median of its rows.")]
+pub(super) struct Args {
+    /// A file with the columns of testdata/measurements/published.csv
+    file: PathBuf,
+    /// Write id,collective,size_bytes,predicted_us of every row that is not to be skipped to this file
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// How many of the worst rows to print
+    #[arg(long, value_name = "ROWS", default_value_t = 20)]
+    worst: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let name = args.file.display();
+    let text = std::fs::read_to_string(&args.file)
+        .with_context(|| format!("cannot read {name}"))
+        .map_err(Failure::Misuse)?;
+    let rows = published::read(&text).with_context(|| name.to_string()).map_err(Failure::Finding)?;
+    if rows.is_empty() {
+        return Err(Failure::finding(anyhow!("{name} has no rows that say enough to be predicted")));
+    }
+    let out = match &args.out {
+        Some(path) => Some((create(path)?, path)),
+        None => None,
+    };
+    let (all, uses): (Vec<Row>, Vec<Use>) = rows.into_iter().unzip();
+    let predicted = predict(&all, out)?;
+    let mut scored = Vec::new();
+    let mut times = Vec::new();
+    for ((row, purpose), time) in all.into_iter().zip(uses).zip(predicted) {
+        if purpose == Use::Score {
+            scored.push(row);
+            times.push(time);
+        }
+    }
+    let tables = by_table(&scored, &times);
+    if args.json {
+        return Ok(crate::print_json(&document(&scored, &times, &tables))?);
+    }
+    print(args.worst, &scored, &times, &tables);
+    Ok(())
+}
+
+/// What is predicted, in microseconds, with the file that it is written to.
+struct Predicted<'r> {
+    rows: &'r [Row],
+    times: Vec<Option<f64>>,
+    written: usize,
+    out: Option<BufWriter<File>>,
+    progress: Progress,
+    failure: Option<anyhow::Error>,
+}
+
+impl Predicted<'_> {
+    fn add(&mut self, group: &[usize], times: Vec<f64>) {
+        for (index, time) in group.iter().zip(times) {
+            self.times[*index] = Some(time);
+        }
+        let known = self.times.iter().flatten().count();
+        self.progress.show(&format!("{known} of {} rows predicted", self.rows.len()));
+        let Some(out) = &mut self.out else { return };
+        let mut text = String::new();
+        while let Some(Some(time)) = self.times.get(self.written) {
+            let row = &self.rows[self.written];
+            text += &format!("{},{},{},{time:.3}\n", quoted(&row.id), row.operation.name(), row.size);
+            self.written += 1;
+        }
+        if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            self.failure.get_or_insert(error.into());
+        }
+    }
+}
+
+fn predict(rows: &[Row], out: Option<(File, &PathBuf)>) -> Result<Vec<f64>, Failure> {
+    let path = out.as_ref().map(|(_, path)| path.display().to_string()).unwrap_or_default();
+    let mut out = out.map(|(file, _)| BufWriter::new(file));
+    let heading = out.as_mut().map_or(Ok(()), |out| writeln!(out, "id,collective,size_bytes,predicted_us"));
+    heading.with_context(|| format!("cannot write {path}")).map_err(Failure::Finding)?;
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (index, row) in rows.iter().enumerate() {
+        match groups.last_mut() {
+            Some(group) if rows[group[0]].setup == row.setup => group.push(index),
+            _ => groups.push(vec![index]),
+        }
+    }
+    let predicted = Mutex::new(Predicted {
+        rows,
+        times: vec![None; rows.len()],
+        written: 0,
+        out,
+        progress: Progress::new(),
+        failure: None,
+    });
+    let constants = Constants::shipped();
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let times = execute(&constants, rows, group);
+                    let mut predicted = predicted.lock().unwrap_or_else(PoisonError::into_inner);
+                    match times {
+                        Ok(times) => predicted.add(group, times),
+                        Err(error) => {
+                            predicted.failure.get_or_insert(error);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let mut predicted = predicted.into_inner().unwrap_or_else(PoisonError::into_inner);
+    predicted.progress.clear();
+    if let Some(error) = predicted.failure {
+        return Err(Failure::Finding(error));
+    }
+    Ok(predicted.times.into_iter().flatten().collect())
+}
+
+/// The rows of one setup.
+fn execute(constants: &Constants, rows: &[Row], group: &[usize]) -> anyhow::Result<Vec<f64>> {
+    let first = &rows[group[0]];
+    let at = || format!("line {}", first.line);
+    let site = Site::new(constants, &first.setup).with_context(at)?;
+    let calls: Vec<(Operation, u64)> =
+        group.iter().map(|index| (rows[*index].operation, rows[*index].bytes)).collect();
+    let done = site.execute(&calls).with_context(at)?;
+    Ok(done.into_iter().map(|execution| execution.time.0 as f64 / 1e6).collect())
+}
+
+/// A field of a CSV file.
+fn quoted(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}
+
+fn print(worst: usize, rows: &[Row], times: &[f64], tables: &[TableError]) {
+    println!(
+        "{} of {} tables, {COUNT} constants; median (90th percentile) of tables' errors in percent",
+        counted(rows.len(), "row"),
+        tables.iter().map(|table| &table.id).collect::<std::collections::BTreeSet<_>>().len(),
+    );
+    let [first, second, third, fourth] = BANDS.map(|(name, _)| name);
+    let mut table = Table::new(["class", first, second, third, fourth]);
+    for class in std::iter::once(None).chain(Class::ALL.map(Some)) {
+        let cell = |band| {
+            let found = summary(tables, band, class);
+            match found.tables {
+                0 => "-".to_owned(),
+                tables => {
+                    format!("{:.1} ({:.0}) of {tables}", found.median * 1e2, found.ninetieth * 1e2)
+                }
+            }
+        };
+        table.row([class.map_or("all", Class::name).to_owned(), cell(0), cell(1), cell(2), cell(3)]);
+    }
+    println!("{table}");
+    println!("systems, the worst first");
+    let mut table = Table::new(["system", "tables", "median", "worst"]);
+    for (system, errors) in systems(tables) {
+        let worst = errors.iter().copied().fold(0.0, f64::max);
+        let count = errors.len().to_string();
+        table.row([
+            system.to_owned(),
+            count,
+            format!("{:.1}", quantile(errors, 0.5) * 1e2),
+            format!("{:.1}", worst * 1e2),
+        ]);
+    }
+    println!("{table}");
+    println!("rows, the worst first");
+    let mut table = Table::new(["id", "collective", "bytes", "measured us", "predicted us", "error"]);
+    for index in worst_rows(rows, times).into_iter().take(worst) {
+        let (row, time) = (&rows[index], times[index]);
+        table.row([
+            row.id.clone(),
+            row.operation.name().to_owned(),
+            row.bytes.to_string(),
+            format!("{:.2}", row.measured_us),
+            format!("{time:.2}"),
+            format!("{:.1}", error(time, row.measured_us) * 1e2),
+        ]);
+    }
+    print!("{table}");
+}
+
+/// The errors of each system's tables, the worst median first.
+fn systems(tables: &[TableError]) -> Vec<(&str, Vec<f64>)> {
+    let mut systems: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for table in tables {
+        systems.entry(&table.system).or_default().push(table.error);
+    }
+    let mut systems: Vec<_> = systems.into_iter().collect();
+    systems.sort_by(|(_, a), (_, b)| quantile(b.clone(), 0.5).total_cmp(&quantile(a.clone(), 0.5)));
+    systems
+}
+
+fn worst_rows(rows: &[Row], times: &[f64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    let off = |index: usize| error(times[index], rows[index].measured_us);
+    order.sort_by(|a, b| off(*b).total_cmp(&off(*a)));
+    order
+}
+
+fn document(rows: &[Row], times: &[f64], tables: &[TableError]) -> Value {
+    let bands = |class| {
+        let each = (0..BANDS.len()).map(|band| {
+            let found = summary(tables, band, class);
+            json!({
+                "band": BANDS[band].0,
+                "tables": found.tables,
+                "median": found.median,
+                "ninetieth_percentile": found.ninetieth,
+            })
+        });
+        each.collect::<Vec<_>>()
+    };
+    let classes: serde_json::Map<String, Value> =
+        Class::ALL.into_iter().map(|class| (class.name().to_owned(), json!(bands(Some(class))))).collect();
+    let systems: Vec<Value> = systems(tables)
+        .into_iter()
+        .map(|(system, errors)| {
+            json!({ "system": system, "tables": errors.len(), "median": quantile(errors, 0.5) })
+        })
+        .collect();
+    let rows: Vec<Value> = worst_rows(rows, times)
+        .into_iter()
+        .map(|index| {
+            json!({
+                "id": rows[index].id,
+                "collective": rows[index].operation.name(),
+                "bytes": rows[index].bytes,
+                "measured_us": rows[index].measured_us,
+                "predicted_us": times[index],
+            })
+        })
+        .collect();
+    json!({ "constants": COUNT, "all": bands(None), "classes": classes, "systems": systems, "rows": rows })
+}

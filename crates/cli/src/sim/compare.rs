@@ -1,0 +1,96 @@
+//! `weft sim compare FABRIC FABRIC ...`: one call on each of them.
+
+use anyhow::anyhow;
+use serde_json::json;
+use weftlink_fabric::bytes::Bytes;
+use weftlink_sim::Constants;
+use weftlink_sim::execute::Site;
+
+use super::asked::{self, Told, What};
+use super::collective::Row;
+use super::progress::Progress;
+use super::{json as as_json, text};
+use crate::Failure;
+use crate::table::Table;
+
+/// One call on several fabrics, side by side
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  weft sim compare hgx-b200 8x-rtx5090 \"2x hgx-h100 + 8x eth100\" --size 1GB    a gigabyte of gradients
+  weft sim compare \"4x hgx-h100 + 8x ndr\" \"4x hgx-h100 + 4x ndr\" --collective all-to-all --size 64MiB")]
+pub(super) struct Args {
+    /// Fabrics, as for `weft topo`
+    #[arg(required = true, num_args = 1..=64)]
+    fabric: Vec<String>,
+    /// What all GPUs do together
+    #[arg(long, value_name = "WHAT", default_value = "all-reduce")]
+    collective: What,
+    /// The bytes of a call
+    #[arg(long, value_name = "SIZE", default_value = "1GB")]
+    size: Bytes,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    told: Told,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let constants = Constants::shipped();
+    if args.size.0 == 0 {
+        return Err(Failure::misuse(anyhow!("a call of 0 bytes has no bandwidth; give --size 1 or more")));
+    }
+    let mut progress = Progress::new();
+    let (mut values, mut rows) = (Vec::new(), Vec::new());
+    for target in &args.fabric {
+        progress.show(&format!("predicting {target}"));
+        let (fabric, setup) = asked::site(Some(target), &args.told)?;
+        asked::check_memory(&setup, args.size.0)?;
+        let site = Site::on(&constants, &setup, fabric);
+        let operation = args.collective.operation();
+        let done = site.execute(&[(operation, args.size.0)]).map_err(Failure::finding)?;
+        for execution in done {
+            let row = Row::new(&setup, operation, args.size.0, execution);
+            let mut value = as_json::head(site.fabric(), &setup);
+            value["prediction"] = as_json::row(site.fabric(), &row);
+            values.push(value);
+            rows.push((target, setup.clone(), text::limit(site.fabric(), &row), row));
+        }
+    }
+    progress.clear();
+    if args.json {
+        let document =
+            json!({ "collective": args.collective.name(), "bytes": args.size.0, "fabrics": values });
+        return Ok(crate::print_json(&document)?);
+    }
+    let best = rows.iter().map(|(.., row)| row.time_us()).fold(f64::INFINITY, f64::min);
+    println!("{} of {}\n", args.collective.name(), args.size);
+    let mut table = Table::new([
+        "fabric",
+        "GPUs",
+        "library",
+        "algorithm",
+        "time ms",
+        "slower",
+        "busbw GB/s",
+        "error",
+        "limited by",
+    ]);
+    for (target, setup, limit, row) in &rows {
+        let (median, _) = row.expected_error;
+        table.row([
+            (*target).clone(),
+            setup.ranks().to_string(),
+            text::library(setup),
+            format!("{} {}", row.execution.chosen.algorithm.name(), row.execution.chosen.protocol),
+            format!("{:.3}", row.time_us() / 1e3),
+            format!("{:.1}x", row.time_us() / best),
+            format!("{:.2}", row.busbw_gb_per_s),
+            format!("{:.0}%", median * 1e2),
+            limit.clone(),
+        ]);
+    }
+    print!("{table}");
+    Ok(())
+}

@@ -1,0 +1,236 @@
+//! What is not as it should be, or goes on beside: as it is typed, and as the engine takes it.
+
+use anyhow::anyhow;
+use clap::ValueEnum;
+use weftlink_fabric::bytes::Bytes;
+use weftlink_fabric::{DeviceId, Fabric};
+use weftlink_plan::cost::Picoseconds;
+use weftlink_sim::engine::{Conditions, Disturbance, Spans};
+use weftlink_sim::execute::{Execution, Site, Tenant};
+use weftlink_sim::setup::Operation;
+
+use super::asked::What;
+use crate::Failure;
+
+/// Disturbances, as they are typed.
+#[derive(clap::Args, Clone)]
+#[command(next_help_heading = "Disturbed by")]
+pub(super) struct Disturbed {
+    /// The links between two devices carry this part of what they would: nic0,leaf0=0.5 (`weft topo FABRIC --tree` prints names)
+    #[arg(long, value_name = "A,B=PART", value_parser = slow)]
+    slow: Vec<(Ends, f64)>,
+    /// There is no link between these two devices: gpu0,gpu1
+    #[arg(long, value_name = "A,B", value_parser = ends)]
+    missing: Vec<Ends>,
+    /// The links between two devices come and go: nic0,leaf0=10ms,1ms is down for a millisecond of every ten
+    #[arg(long, value_name = "A,B=PERIOD,DOWN", value_parser = flap)]
+    flap: Vec<(Ends, Picoseconds, Picoseconds)>,
+    /// A GPU moves its data at this part of what it could: 3=0.7
+    #[arg(long, value_name = "GPU=PART", value_parser = throttle)]
+    throttle: Vec<(u32, f64)>,
+    /// The GPUs that take part, as many of each host; others are free for --beside [default: all]
+    #[arg(long, value_name = "0-7,16", value_parser = numbers)]
+    gpus: Option<Numbers>,
+    /// Another job at the same time, on all GPUs or some: all-to-all:64MiB, all-reduce:1GiB@8-15
+    #[arg(long, value_name = "WHAT:SIZE[@GPUS]", value_parser = beside)]
+    beside: Vec<Beside>,
+}
+
+/// Two names of devices.
+type Ends = (String, String);
+
+/// Numbers of GPUs.
+#[derive(Clone, Debug)]
+struct Numbers(Vec<u32>);
+
+/// Another job.
+#[derive(Clone, Debug)]
+struct Beside {
+    what: What,
+    bytes: u64,
+    gpus: Option<Numbers>,
+}
+
+/// A job that ran beside another.
+pub(super) struct Neighbour {
+    pub(super) what: String,
+    pub(super) bytes: u64,
+    pub(super) gpus: usize,
+    pub(super) time_us: f64,
+    pub(super) alone_us: f64,
+}
+
+/// A call that was disturbed.
+pub(super) struct Suffered {
+    pub(super) execution: Execution,
+    /// The same call with nothing beside it, on links as they should be.
+    pub(super) alone_us: f64,
+    pub(super) beside: Vec<Neighbour>,
+}
+
+impl Disturbed {
+    /// Whether nothing is out of order.
+    pub(super) fn is_none(&self) -> bool {
+        self.slow.is_empty()
+            && self.missing.is_empty()
+            && self.flap.is_empty()
+            && self.throttle.is_empty()
+            && self.gpus.is_none()
+            && self.beside.is_empty()
+    }
+
+    /// A call with all of this.
+    pub(super) fn run(
+        &self,
+        site: &Site<'_>,
+        operation: Operation,
+        bytes: u64,
+        spans: Option<&mut Spans>,
+    ) -> Result<Suffered, Failure> {
+        let conditions = self.conditions(site.fabric())?;
+        let all = || Numbers((0..site.fabric().gpus().len() as u32).collect());
+        let tenant = |operation, bytes, gpus: &Option<Numbers>| Tenant {
+            operation,
+            bytes,
+            gpus: gpus.clone().unwrap_or_else(all).0,
+            start: Picoseconds(0),
+        };
+        let beside = self.beside.iter().map(|job| tenant(job.what.operation(), job.bytes, &job.gpus));
+        let tenants: Vec<Tenant> =
+            std::iter::once(tenant(operation, bytes, &self.gpus)).chain(beside).collect();
+        let none = Conditions::default();
+        let alone_us = |tenant: &Tenant| -> Result<f64, Failure> {
+            let done = site.execute_together(std::slice::from_ref(tenant), &none, None);
+            let done = done.map_err(Failure::finding)?;
+            Ok(done.first().map_or(f64::NAN, |execution| execution.time.0 as f64 / 1e6))
+        };
+        let alone: Vec<f64> = tenants.iter().map(alone_us).collect::<Result<_, _>>()?;
+        let mut done =
+            site.execute_together(&tenants, &conditions, spans).map_err(Failure::finding)?.into_iter();
+        let execution = done.next().ok_or_else(|| Failure::finding(anyhow!("nothing was run")))?;
+        let beside = self.beside.iter().zip(done).zip(tenants.iter().zip(&alone).skip(1));
+        let beside = beside.map(|((job, execution), (tenant, alone_us))| Neighbour {
+            what: job.what.name(),
+            bytes: job.bytes,
+            gpus: tenant.gpus.len(),
+            time_us: execution.time.0 as f64 / 1e6,
+            alone_us: *alone_us,
+        });
+        Ok(Suffered { execution, alone_us: alone[0], beside: beside.collect() })
+    }
+
+    /// Names as devices.
+    fn conditions(&self, fabric: &Fabric) -> Result<Conditions, Failure> {
+        let find = |name: &str| {
+            fabric.find(name).ok_or_else(|| {
+                let text = "`weft topo FABRIC --tree` prints their names";
+                Failure::misuse(anyhow!("no device `{name}` on {}; {text}", fabric.name()))
+            })
+        };
+        let link =
+            |ends: &Ends| -> Result<(DeviceId, DeviceId), Failure> { Ok((find(&ends.0)?, find(&ends.1)?)) };
+        let mut disturbances = Vec::new();
+        for (ends, part) in &self.slow {
+            disturbances.push(Disturbance::Slow { link: link(ends)?, part: *part });
+        }
+        for ends in &self.missing {
+            disturbances.push(Disturbance::Slow { link: link(ends)?, part: 0.0 });
+        }
+        for (ends, period, down) in &self.flap {
+            disturbances.push(Disturbance::Flapping { link: link(ends)?, period: *period, down: *down });
+        }
+        for (gpu, part) in &self.throttle {
+            disturbances.push(Disturbance::Throttled { gpu: *gpu, part: *part });
+        }
+        Ok(Conditions { disturbances })
+    }
+}
+
+fn ends(text: &str) -> Result<Ends, String> {
+    let (a, b) = text.split_once(',').ok_or("write two devices with a comma between: nic0,leaf0")?;
+    Ok((a.trim().to_owned(), b.trim().to_owned()))
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    let found = text.trim().parse().ok().filter(|part: &f64| (0.0..=1.0).contains(part));
+    found.ok_or_else(|| format!("`{text}` is not a part from 0 to 1, as 0.5"))
+}
+
+fn slow(text: &str) -> Result<(Ends, f64), String> {
+    let (devices, number) = text.rsplit_once('=').ok_or("write nic0,leaf0=0.5")?;
+    Ok((ends(devices)?, part(number)?))
+}
+
+fn flap(text: &str) -> Result<(Ends, Picoseconds, Picoseconds), String> {
+    let (devices, times) = text.rsplit_once('=').ok_or("write nic0,leaf0=10ms,1ms")?;
+    let (period, down) = times.split_once(',').ok_or("write period and outage: 10ms,1ms")?;
+    Ok((ends(devices)?, duration(period)?, duration(down)?))
+}
+
+fn duration(text: &str) -> Result<Picoseconds, String> {
+    let wrong = || format!("`{text}` is not a time; write 500us, 10ms or 1s");
+    let units = [("us", 1e6), ("ms", 1e9), ("ns", 1e3), ("s", 1e12)];
+    let (unit, scale) = units.into_iter().find(|(unit, _)| text.trim().ends_with(unit)).ok_or_else(wrong)?;
+    let number: f64 = text.trim().trim_end_matches(unit).trim().parse().map_err(|_| wrong())?;
+    let picoseconds = number * scale;
+    (0.0..=1e18).contains(&picoseconds).then_some(Picoseconds(picoseconds as u64)).ok_or_else(wrong)
+}
+
+fn throttle(text: &str) -> Result<(u32, f64), String> {
+    let (gpu, number) = text.split_once('=').ok_or("write 3=0.7: the GPU and what it still moves")?;
+    let gpu =
+        gpu.trim().trim_start_matches("gpu").parse().map_err(|_| format!("`{gpu}` is not a GPU, as 3"))?;
+    Ok((gpu, part(number)?))
+}
+
+fn numbers(text: &str) -> Result<Numbers, String> {
+    const GPUS_MAX: usize = 1 << 20;
+    let wrong = || format!("`{text}` is no list of GPUs; write 0-7 or 0-3,8-11");
+    let mut all = Vec::new();
+    for piece in text.split(',') {
+        let (from, to) = piece.split_once('-').unwrap_or((piece, piece));
+        let (from, to): (u32, u32) =
+            (from.trim().parse().map_err(|_| wrong())?, to.trim().parse().map_err(|_| wrong())?);
+        if from > to || (to - from) as usize >= GPUS_MAX - all.len().min(GPUS_MAX) {
+            return Err(wrong());
+        }
+        all.extend(from..=to);
+    }
+    let mut sorted = all.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    if sorted.len() != all.len() { Err(format!("`{text}` names a GPU twice")) } else { Ok(Numbers(all)) }
+}
+
+fn beside(text: &str) -> Result<Beside, String> {
+    let (job, gpus) = match text.split_once('@') {
+        Some((job, gpus)) => (job, Some(numbers(gpus)?)),
+        None => (text, None),
+    };
+    let (what, size) = job.split_once(':').ok_or("write what and how much: all-to-all:64MiB")?;
+    let what = What::from_str(what, true)?;
+    let bytes = size.parse::<Bytes>().map_err(|error| error.to_string())?.0;
+    if bytes == 0 {
+        Err("a call of 0 bytes moves nothing".to_owned())
+    } else {
+        Ok(Beside { what, bytes, gpus })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_typed_is_read() {
+        assert_eq!(numbers("0-2,8").unwrap().0, [0, 1, 2, 8]);
+        assert!(numbers("3-1").is_err() && numbers("0,0").is_err() && numbers("0-4000000000").is_err());
+        assert_eq!(duration("1.5ms").unwrap(), Picoseconds(1_500_000_000));
+        assert!(duration("5").is_err() && duration("-1s").is_err());
+        assert_eq!(slow("host0/nic0,leaf0=0.5").unwrap(), (("host0/nic0".into(), "leaf0".into()), 0.5));
+        assert!(slow("nic0,leaf0=2").is_err());
+        assert_eq!(throttle("gpu3=0.7").unwrap(), (3, 0.7));
+        let job = beside("all-reduce:1GiB@8-15").unwrap();
+        assert_eq!((job.bytes, job.gpus.unwrap().0.len()), (1 << 30, 8));
+    }
+}

@@ -1,0 +1,61 @@
+//! `weft sim`: how long it would take, on machines that need not be at hand.
+
+mod accuracy;
+mod asked;
+mod collective;
+mod compare;
+mod copy;
+mod disturbed;
+mod json;
+mod progress;
+mod text;
+mod trace;
+
+use clap::Subcommand;
+
+use crate::Failure;
+
+/// Predict how long collectives and copies take, on any fabric
+#[derive(clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  weft sim all-reduce hgx-h100                                    a range of sizes, as NCCL does it
+  weft sim all-reduce \"16x hgx-h100 + 8x ndr\" --sizes 8..16GiB --plot a.svg
+  weft sim all-gather p5 --library nccl:2.18 --size 64MiB
+  weft sim all-reduce hgx-h100 --size 1GiB --algorithm ring --protocol simple
+  weft sim all-reduce \"4x hgx-h100 + 8x ndr\" --size 1GiB --slow host1/nic0,leaf0=0.5
+  weft sim all-reduce \"2x hgx-h100 + 8x ndr\" --size 1GiB --beside all-to-all:256MiB --trace t.json
+  weft sim compare hgx-b200 8x-rtx5090 \"2x hgx-h100 + 8x eth100\" --size 1GB
+  weft sim copy numa0 gpu0 --fabric hgx-h100 --size 80GB          a model's weights into a GPU
+  weft sim accuracy published.csv --out predicted.csv             against measurements
+
+A SIZE is 8, 64KiB or 25MB; K, M and G alone are 2^10, 2^20 and 2^30, as in nccl-tests. Sizes, algbw and busbw are counted \
+as nccl-tests counts them.
+
+How right predictions are: docs/accuracy.md. How they are made, with every constant: docs/model.md."
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    collective: collective::Calls,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Compare(compare::Args),
+    Copy(copy::Args),
+    Accuracy(accuracy::Args),
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        Some(Command::Compare(args)) => compare::run(args),
+        Some(Command::Copy(args)) => copy::run(args),
+        Some(Command::Accuracy(args)) => accuracy::run(args),
+        None => collective::run(&args.collective),
+    }
+}

@@ -1,0 +1,226 @@
+//! `weft sim` from the outside: what it prints, that it can be read by programs, and what it refuses.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{Outcome, root, scratch, shell};
+use serde_json::Value;
+
+/// The output of a command that must go well.
+fn shown(folder: &Path, command: &str) -> String {
+    let Outcome { output, errors, code } = shell(folder, command);
+    assert_eq!(code, Some(0), "{command}\n{errors}");
+    output
+}
+
+fn json(folder: &Path, command: &str) -> Value {
+    serde_json::from_str(&shown(folder, &format!("{command} --json"))).unwrap()
+}
+
+fn time_us(folder: &Path, question: &str) -> f64 {
+    json(folder, &format!("weft sim {question}"))["rows"][0]["time_us"].as_f64().unwrap()
+}
+
+#[test]
+fn every_collective_says_where_by_what_and_how_surely() {
+    let folder = scratch("sim-all");
+    for collective in
+        ["all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatter", "all-to-all", "send-receive"]
+    {
+        for fabric in ["hgx-h100", "2x hgx-a100 + 8x hdr", "dgx-1-v100", "4x-rtx4090"] {
+            let found =
+                json(&folder, &format!("weft sim {collective} '{fabric}' --sizes 1KiB..64MiB -f 256"));
+            assert_eq!(found["fabric"], fabric);
+            assert_eq!(found["library"], "nccl");
+            let rows = found["rows"].as_array().unwrap();
+            assert_eq!(rows.len(), 3, "{collective} on {fabric}");
+            for row in rows {
+                assert!(row["time_us"].as_f64().unwrap() > 1.0, "{row}");
+                assert!(row["expected_error"]["median"].as_f64().unwrap() > 0.0, "{row}");
+                let busy = row["bottleneck"]["busy"].as_f64().unwrap_or(0.0);
+                assert!(busy <= 1.001, "no link is busier than always: {row}");
+            }
+        }
+    }
+    let text = shown(&folder, "weft sim all-reduce hgx-h100 --size 1GiB --library nccl:2.22");
+    for part in ["8 x h100 (nvswitch)", "library nccl 2.22", "NVLS", "NVLink 4", "error is"] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+}
+
+#[test]
+fn what_ifs_and_algorithms_change_the_answer() {
+    let folder = scratch("sim-what-if");
+    let cluster = "all-reduce '4x hgx-h100 + 8x ndr' --size 256MiB";
+    let usual = time_us(&folder, cluster);
+    for (option, least) in
+        [("--no-gpudirect", 1.5), ("--sockets", 5.0), ("--storage 40", 1.05), ("--algorithm tree", 1.05)]
+    {
+        let otherwise = time_us(&folder, &format!("{cluster} {option}"));
+        assert!(otherwise > least * usual, "{option}: {otherwise} us, usually {usual} us");
+    }
+    let half = time_us(&folder, "all-reduce '4x hgx-h100 + 4x ndr' --size 256MiB");
+    let whole = time_us(&folder, "all-reduce '4x hgx-h100 + 4x ndr' --size 256MiB --nics-per-gpu 1");
+    assert!(half > 1.3 * whole, "{half} us with half the NICs, {whole} us");
+    let node = time_us(&folder, "all-reduce hgx-h100 --size 256MiB");
+    assert!(time_us(&folder, "all-reduce hgx-h100 --size 256MiB --no-peer-access") > 8.0 * node);
+    assert!(
+        time_us(&folder, "all-reduce hgx-h100 --size 8 --launch thread")
+            > 1.5 * time_us(&folder, "all-reduce hgx-h100 --size 8")
+    );
+    let old = json(&folder, "weft sim all-reduce hgx-h100 --size 256MiB --library nccl:2.10");
+    assert_eq!(old["rows"][0]["algorithm"], "Ring", "NVLS came with 2.17");
+}
+
+#[test]
+fn fabrics_are_compared_and_copies_predicted() {
+    let folder = scratch("sim-compare");
+    let found = json(&folder, "weft sim compare hgx-b200 8x-rtx5090 '2x hgx-h100 + 8x eth100' --size 1GB");
+    let time = |at: usize| found["fabrics"][at]["prediction"]["time_us"].as_f64().unwrap();
+    assert!(time(1) > 10.0 * time(0) && time(2) > 10.0 * time(0), "{found}");
+    let text = shown(&folder, "weft sim compare hgx-b200 8x-rtx5090 --size 1GB");
+    assert!(text.contains("1.0x") && text.contains("PCIe 5.0 x16"), "{text}");
+    let copy =
+        |question: &str| json(&folder, &format!("weft sim copy {question}"))["seconds"].as_f64().unwrap();
+    let load = copy("numa0 gpu0 --fabric hgx-h100 --size 80GB");
+    assert!((1.3..1.7).contains(&load), "80 GB over PCIe 5.0 in {load} s");
+    assert!(copy("gpu0 gpu1 --fabric hgx-h100 --size 80GB") < load / 5.0);
+    assert!(
+        copy("gpu0 gpu1 --fabric 2x-rtx4090") > 2.0 * copy("gpu0 gpu1 --fabric 2x-rtx4090 --peer-access on")
+    );
+}
+
+#[test]
+fn pictures_are_drawn() {
+    let folder = scratch("sim-plot");
+    shown(&folder, "weft sim all-reduce hgx-h100 --sizes 8..1GiB --plot a.svg");
+    let picture = fs::read_to_string(folder.join("a.svg")).unwrap();
+    assert!(picture.starts_with("<svg ") && picture.contains("all-reduce, hgx-h100, predicted"));
+    assert_eq!(picture.matches("<path class=\"p\"").count(), 3, "a line in each panel and in the legend");
+}
+
+#[test]
+fn disturbed_calls_take_longer_and_say_so() {
+    let folder = scratch("sim-disturbed");
+    let slower = |question: &str| {
+        let found = json(&folder, &format!("weft sim all-reduce {question}"));
+        let row = &found["rows"][0];
+        row["time_us"].as_f64().unwrap() / row["undisturbed_us"].as_f64().unwrap()
+    };
+    let cluster = "'2x hgx-h100 + 8x ndr' --size 256MiB --algorithm ring";
+    for (question, least, most) in [
+        (format!("{cluster} --slow host1/nic0,leaf0=0.5"), 1.4, 2.2),
+        (format!("{cluster} --flap host1/nic0,leaf0=1ms,500us"), 1.3, 2.4),
+        (format!("{cluster} --throttle 3=0.25"), 1.5, 4.2),
+        (format!("{cluster} --beside all-reduce:256MiB"), 1.4, 2.2),
+        ("dgx-1-v100 --size 64MiB --missing gpu0,gpu1".to_owned(), 1.1, 4.0),
+        // Four GPUs of each host and the other four share nothing but NICs that are not theirs.
+        (
+            "'2x hgx-h100 + 8x ndr' --size 256MiB --gpus 0-3,8-11 --beside all-reduce:256MiB@4-7,12-15"
+                .to_owned(),
+            0.99,
+            2.2,
+        ),
+    ] {
+        let found = slower(&question);
+        assert!((least..=most).contains(&found), "{question}: {found} times as long");
+    }
+    let text = shown(&folder, &format!("weft sim all-reduce {cluster} --beside all-to-all:16MiB"));
+    assert!(
+        text.contains("undisturbed") && text.contains("beside all-to-all of 16 MiB on 16 GPUs"),
+        "{text}"
+    );
+}
+
+#[test]
+fn traces_hold_every_step() {
+    let folder = scratch("sim-trace");
+    shown(&folder, "weft sim all-reduce hgx-h100 --size 1MiB --algorithm ring --trace t.json");
+    let trace: Value = serde_json::from_str(&fs::read_to_string(folder.join("t.json")).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    assert!(events.iter().any(|event| event["args"]["name"] == "rank 0"));
+    let steps: Vec<&Value> = events.iter().filter(|event| event["ph"] == "X").collect();
+    assert!(steps.len() >= 14, "{}", steps.len());
+    assert!(steps.iter().any(|step| step["name"].as_str().unwrap().contains("sent to 1")));
+    assert_eq!(trace["otherData"]["steps_left_out"], 0);
+}
+
+#[test]
+fn nonsense_is_refused_with_what_to_do() {
+    let folder = scratch("sim-refused");
+    for (question, message) in [
+        ("all-reduce hgx-h100 --library ncll", "no library \"ncll\" is known; known are nccl"),
+        ("all-reduce hgx-h100 --library nccl:9.9", "no version \"9.9\" of nccl is known"),
+        ("all-reduce '0x hgx-h100'", "systems may be 1 to 100000"),
+        ("all-reduce '2x hgx-h100'", "no network between them"),
+        ("all-reduce hgx-h900", "hgx-h900"),
+        ("all-reduce hgx-h100 --size 100GB", "do not fit: the memory of NVIDIA H100 SXM5 80GB is 80 GB"),
+        ("all-reduce hgx-h100 --size 0", "0 bytes"),
+        ("all-reduce hgx-h100 --sizes 1GiB..8", "is more than"),
+        ("all-reduce hgx-h100 --algorithm rings", "known are Ring"),
+        ("all-reduce hgx-h100 --plot /nonexistent/a.svg", "cannot write /nonexistent/a.svg"),
+        ("all-reduce hgx-h100 --slow gpu0,gpu1=0.5", "no link joins gpu0 to gpu1"),
+        ("all-reduce hgx-h100 --slow gpu0,gpu77=0.5", "no device `gpu77`"),
+        ("all-reduce hgx-h100 --throttle 9=0.5", "there is no GPU 9 to throttle"),
+        ("all-reduce hgx-h100 --gpus 0", "nobody to talk to"),
+        ("all-reduce hgx-h100 --gpus 0-8", "there is no GPU 8"),
+        ("all-reduce hgx-h100 --beside nothing:1GiB", "nothing"),
+        ("copy gpu0 gpu0 --fabric hgx-h100", "both source and target"),
+        ("copy gpu0 gpu9 --fabric hgx-h100", "no device `gpu9` on hgx-h100"),
+        ("accuracy nowhere.csv", "cannot read nowhere.csv"),
+    ] {
+        let Outcome { errors, code, output } = shell(&folder, &format!("weft sim {question}"));
+        assert!(matches!(code, Some(1 | 2)), "{question}: {code:?}\n{output}");
+        assert!(errors.contains(message), "{question}: {errors}");
+    }
+}
+
+#[test]
+fn measurements_are_predicted_whatever_they_are_called() {
+    let folder = scratch("sim-accuracy");
+    let all = fs::read_to_string(root().join("testdata/measurements/published.csv")).unwrap();
+    let mut lines = all.lines();
+    let head = lines.next().unwrap();
+    // One machine with NVLink, one of two nodes, and copies; no field of these has a comma in quotes.
+    let some: Vec<&str> = lines
+        .filter(|line| {
+            ["p5-1n-ar-batch,", "nebius-h100-2n-ar,"].iter().any(|id| line.starts_with(id))
+                || line.contains(",p2p_unidir_bw,")
+        })
+        .filter(|line| !line.contains('"'))
+        .collect();
+    assert!(some.len() > 20, "{} rows", some.len());
+    fs::write(folder.join("some.csv"), format!("{head}\n{}\n", some.join("\n"))).unwrap();
+    let text = shown(&folder, "weft sim accuracy some.csv --out predicted.csv");
+    for part in ["constants", "NVLink node", "systems, the worst first", "rows, the worst first"] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    let predicted = fs::read_to_string(folder.join("predicted.csv")).unwrap();
+    assert!(predicted.starts_with("id,collective,size_bytes,predicted_us\n"), "{predicted}");
+    let column = |name: &str| head.split(',').position(|column| column == name).unwrap();
+    let renamed: Vec<String> = some
+        .iter()
+        .map(|line| {
+            let mut fields: Vec<&str> = line.split(',').collect();
+            for name in ["system", "source", "notes"] {
+                fields[column(name)] = "elsewhere";
+            }
+            fields[column("id")] = "a";
+            fields.join(",")
+        })
+        .collect();
+    fs::write(folder.join("renamed.csv"), format!("{head}\n{}\n", renamed.join("\n"))).unwrap();
+    shown(&folder, "weft sim accuracy renamed.csv --out again.csv");
+    let times = |file: &str| -> Vec<String> {
+        let text = fs::read_to_string(folder.join(file)).unwrap();
+        text.lines().map(|line| line.rsplit(',').next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(times("predicted.csv"), times("again.csv"));
+    let value = json(&folder, "weft sim accuracy some.csv");
+    assert!(value["all"][3]["median"].as_f64().unwrap() < 0.3, "{}", value["all"]);
+}

@@ -1,0 +1,146 @@
+//! One copy from device to device: between GPUs of a host or of two, or between a GPU and host memory or a drive.
+//!
+//! Each link on the way passes the part of its line rate that copies were measured to get of its kind, and the narrowest counts.
+//! GPUs without peer access copy to host memory and from there.
+
+use thiserror::Error;
+use weftlink_fabric::link::Network;
+use weftlink_fabric::{DeviceId, DeviceKind, LinkKind, Measure, PathType, Paths};
+use weftlink_plan::cost::Picoseconds;
+
+use crate::constants::{Constants, Name};
+use crate::gpu::Gpu;
+
+/// A copy, predicted.
+#[derive(Clone, Debug)]
+pub struct Copied {
+    /// The kind of path it takes.
+    pub path: PathType,
+    /// The narrowest link of it.
+    pub narrowest: (DeviceId, DeviceId),
+    /// What kind of link that is.
+    pub kind: LinkKind,
+    /// What that signals.
+    pub nominal_gbytes_per_second: f64,
+    /// What the copy gets.
+    pub gbytes_per_second: f64,
+    /// Whether it goes through host memory because GPUs do not reach each other.
+    pub is_staged: bool,
+    /// What it takes.
+    pub time: Picoseconds,
+}
+
+/// There is no such copy.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// Source and target are one.
+    #[error("{0} is both source and target; name two devices")]
+    Same(String),
+    /// Nothing joins them.
+    #[error("no links of known speed join {0} to {1}")]
+    Apart(String, String),
+}
+
+/// A copy of so many bytes. `peer_access` is whether GPUs may reach each other's memory over PCIe; nothing: as their drivers have it.
+pub fn copy(
+    constants: &Constants,
+    paths: &Paths<'_>,
+    (from, to): (DeviceId, DeviceId),
+    bytes: u64,
+    peer_access: Option<bool>,
+) -> Result<Copied, CopyError> {
+    let fabric = paths.fabric();
+    if from == to {
+        return Err(CopyError::Same(fabric.device_name(from)));
+    }
+    let apart = || CopyError::Apart(fabric.device_name(from), fabric.device_name(to));
+    let route = paths.route(from, to);
+    let model = |id: DeviceId| fabric.device(id).kind.gpu_model().map(Gpu::from);
+    let reach = peer_access.unwrap_or_else(|| model(from).is_none_or(Gpu::reaches_peers));
+    let is_gpu = |id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::Gpu(_));
+    let over_pcie = matches!(route.path.kind, PathType::Pix | PathType::Pxb | PathType::Phb | PathType::Sys);
+    let is_staged = is_gpu(from) && is_gpu(to) && over_pcie && !reach;
+    let mut narrowest: Option<Copied> = None;
+    for pair in route.stations.windows(2) {
+        let links = pair[0].iter().flat_map(|id| fabric.links_from(*id));
+        let between: Vec<_> = links.filter(|link| pair[1].contains(&link.target)).collect();
+        // Where PCIe and faster links join the same two, data takes the faster.
+        let best = between.iter().max_by_key(|link| fabric.rate(link, Measure::Nominal)).ok_or_else(apart)?;
+        let kind = fabric.spec(best).kind;
+        let alike = between.iter().filter(|link| fabric.spec(link).kind == kind);
+        let nominal = alike
+            .map(|link| {
+                let nominal = fabric.rate(link, Measure::Nominal).bytes_per_second();
+                nominal.max(fabric.rate(link, Measure::Effective).bytes_per_second()) as f64 / 1e9
+            })
+            .sum::<f64>();
+        let gets = nominal * part(constants, kind, is_staged);
+        if nominal > 0.0 && narrowest.as_ref().is_none_or(|before| gets < before.gbytes_per_second) {
+            let us = constants[Name::LaunchUs] + bytes as f64 / gets / 1e3;
+            narrowest = Some(Copied {
+                path: route.path.kind,
+                narrowest: (best.source, best.target),
+                kind,
+                nominal_gbytes_per_second: nominal,
+                gbytes_per_second: gets,
+                is_staged,
+                time: Picoseconds((us * 1e6).round() as u64),
+            });
+        }
+    }
+    narrowest.ok_or_else(apart)
+}
+
+/// What of a link's line rate a copy gets.
+fn part(constants: &Constants, kind: LinkKind, is_staged: bool) -> f64 {
+    match kind {
+        LinkKind::Network { network, .. } => match network {
+            Network::Slingshot => constants[Name::NetworkSlingshot],
+            Network::TcpX => constants[Name::NetworkTcpx],
+            Network::Ethernet => constants[Name::NetworkTcp],
+            _ => constants[Name::NetworkRdma],
+        },
+        LinkKind::Pcie { .. } if is_staged => constants[Name::CopyHost],
+        _ => constants[Name::Copy],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weftlink_fabric::resolve;
+
+    fn gbytes_per_second(spec: &str, from: &str, to: &str) -> f64 {
+        let fabric = resolve(spec).unwrap();
+        let ends = (fabric.find(from).unwrap(), fabric.find(to).unwrap());
+        copy(&Constants::shipped(), &Paths::of(&fabric), ends, 80_000_000_000, None)
+            .unwrap()
+            .gbytes_per_second
+    }
+
+    /// Published: an H200 pair 396, pinned host memory to a Gen5 slot 55, two RTX 4090 through host memory 11 to 12.
+    #[test]
+    fn copies_take_what_was_measured() {
+        for (spec, from, to, measured) in [
+            ("hgx-h200", "gpu0", "gpu1", 396.0),
+            ("hgx-h100", "numa0", "gpu0", 55.2),
+            ("2x-rtx4090", "gpu0", "gpu1", 12.0),
+            ("2x hgx-h100 + 8x ndr", "gpu0", "gpu8", 48.0),
+        ] {
+            let found = gbytes_per_second(spec, from, to);
+            assert!(
+                (found / measured - 1.0).abs() < 0.06,
+                "{spec} {from} to {to}: {found:.1}, measured {measured}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_copy_has_two_ends() {
+        let fabric = resolve("hgx-h100").unwrap();
+        let gpu = fabric.gpus()[0];
+        let error = copy(&Constants::shipped(), &Paths::of(&fabric), (gpu, gpu), 8, None).unwrap_err();
+        assert_eq!(error.to_string(), "gpu0 is both source and target; name two devices");
+    }
+}

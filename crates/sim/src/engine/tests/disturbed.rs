@@ -1,0 +1,187 @@
+//! Runs that something disturbs: by classes they say what they say whole.
+
+use weftlink_fabric::{DeviceId, DeviceKind, Fabric, LinkKind};
+
+use weftlink_plan::Layout;
+
+use super::*;
+use crate::engine::{Conditions, Disturbance, Mode, SimError, run_recipe, run_with};
+
+const FABRICS: [&str; 2] = ["4x hgx-h100 + 8x ndr", "4x hgx-a100 + 4x hdr, leaf-spine"];
+
+/// The link of the n-th NIC to its switch.
+fn nic_link(fabric: &Fabric, number: usize) -> (DeviceId, DeviceId) {
+    let nic = fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_)));
+    let cable = |id: DeviceId| {
+        let links = fabric.links_from(id).iter();
+        links
+            .filter(|link| matches!(fabric.spec(link).kind, LinkKind::Network { .. }))
+            .map(|link| link.target)
+            .next()
+    };
+    nic.filter_map(|id| Some((id, cable(id)?))).nth(number).unwrap()
+}
+
+/// The links of a GPU to its switches.
+fn port(fabric: &Fabric, gpu: u32) -> Vec<(DeviceId, DeviceId)> {
+    let id = fabric.gpus()[gpu as usize];
+    let links = fabric.links_from(id).iter().filter(|link| fabric.spec(link).kind.is_gpu_fabric());
+    links.map(|link| (id, link.target)).collect()
+}
+
+fn slow(links: &[(DeviceId, DeviceId)], part: f64) -> Conditions {
+    let slow = |link: &(DeviceId, DeviceId)| Disturbance::Slow { link: *link, part };
+    Conditions { disturbances: links.iter().map(slow).collect() }
+}
+
+fn delayed(rank: u32, step: u64, by_us: u64) -> Conditions {
+    Conditions::only(Disturbance::Delayed { job: 0, rank, lane: 0, step, by: Picoseconds(by_us * 1_000_000) })
+}
+
+fn disturbances(fabric: &Fabric) -> Vec<(&'static str, Conditions)> {
+    let flapping = Disturbance::Flapping {
+        link: nic_link(fabric, 9),
+        period: Picoseconds(1_000_000_000),
+        down: Picoseconds(250_000_000),
+    };
+    vec![
+        ("a slow NIC", slow(&[nic_link(fabric, 9)], 0.5)),
+        ("a slow port", slow(&port(fabric, 13), 0.2)),
+        ("a slow way inside", slow(&port(fabric, 13)[..1], 0.5)),
+        ("a throttled GPU", Conditions::only(Disturbance::Throttled { gpu: 21, part: 0.4 })),
+        ("an early delay", delayed(10, 1, 2_000)),
+        ("a late delay", delayed(26, 9, 2_000)),
+        ("a flapping NIC", Conditions::only(flapping)),
+    ]
+}
+
+fn partly(recipe: &Recipe<'_>, multiple: u32, paths: &Paths<'_>, conditions: &Conditions) -> Outcome {
+    run_with(&recipe.partial(multiple), paths, load(recipe), &CHARGES, conditions).unwrap()
+}
+
+fn load(recipe: &Recipe<'_>) -> Load {
+    Load { bytes: BYTES, tiles: if recipe.outline().name == "tree" { 16 } else { 1 } }
+}
+
+/// Rings and hierarchies wait for their slowest everywhere, so that classes are right about them whatever happens to one rank.
+#[test]
+fn classes_suffer_what_one_rank_does() {
+    let mut wrong = Vec::new();
+    for spec in FABRICS {
+        let fabric = resolve(spec).unwrap();
+        let (ground, paths) = (Ground::of(&fabric), Paths::of(&fabric));
+        for algorithm in [Algorithm::Ring, Algorithm::Hierarchical] {
+            let recipe = algorithm.recipe(&Collective::AllReduce, ground.layout()).unwrap();
+            for (what, conditions) in disturbances(&fabric) {
+                let [whole, classes] = [32, 8].map(|multiple| partly(&recipe, multiple, &paths, &conditions));
+                assert_eq!((whole.mode, classes.mode), (Mode::Whole, Mode::Classes));
+                if (classes.time.0 as f64 / whole.time.0 as f64 - 1.0).abs() > 0.01 {
+                    wrong.push(format!("{algorithm}, {spec}, {what}: {} for {}", classes.time, whole.time));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Where ranks meet many others, who comes late meets others than it would: those are run whole. So is what has no classes.
+#[test]
+fn what_classes_cannot_tell_is_run_whole() {
+    for spec in FABRICS {
+        let fabric = resolve(spec).unwrap();
+        let (ground, paths) = (Ground::of(&fabric), Paths::of(&fabric));
+        for (algorithm, collective) in
+            [(Algorithm::Tree, Collective::AllReduce), (Algorithm::Pairwise, Collective::AllToAll)]
+        {
+            let recipe = algorithm.recipe(&collective, ground.layout()).unwrap();
+            let calm = partly(&recipe, 32, &paths, &Conditions::default());
+            for (what, conditions) in disturbances(&fabric) {
+                let done = run_recipe(&recipe, 8, &paths, load(&recipe), &CHARGES, &conditions);
+                let done = done.unwrap();
+                assert_eq!(done.mode, Mode::Whole);
+                assert!(done.time >= calm.time || what.contains("slow way"), "{algorithm}, {spec}, {what}");
+            }
+        }
+    }
+}
+
+fn ring(spec: &str, conditions: impl Fn(&Fabric) -> Conditions) -> f64 {
+    let fabric = resolve(spec).unwrap();
+    let (ground, paths) = (Ground::of(&fabric), Paths::of(&fabric));
+    let recipe = Algorithm::Ring.recipe(&Collective::AllReduce, ground.layout()).unwrap();
+    let ranks = recipe.outline().ranks;
+    let done =
+        run_with(&recipe.partial(ranks), &paths, load(&recipe), &CHARGES, &conditions(&fabric)).unwrap();
+    done.time.0 as f64 / 1e6
+}
+
+#[test]
+fn a_ring_is_as_late_as_its_step_and_as_slow_as_its_link() {
+    // What is down for a quarter of the time takes a third longer.
+    let spec = "4x hgx-h100 + 8x ndr";
+    let calm = ring(spec, |_| Conditions::default());
+    let node = ring("hgx-h100", |_| Conditions::default());
+    let fabric = resolve("hgx-h100").unwrap();
+    let one_lane = Layout::flat(8, 1);
+    let recipe = Algorithm::Ring.recipe(&Collective::AllReduce, &one_lane).unwrap();
+    let [on_time, late] = [Conditions::default(), delayed(3, 2, 700)]
+        .map(|conditions| partly(&recipe, 8, &Paths::of(&fabric), &conditions).time.0);
+    assert_eq!(late, on_time + 700_000_000);
+    let half = ring(spec, |fabric| slow(&[nic_link(fabric, 9)], 0.5));
+    // The NVLinks of a ring's steps are as fast as before.
+    assert!((1.8..2.0).contains(&(half / calm)), "{half} us, {calm} us without");
+    let flapping = ring(spec, |fabric| {
+        let (period, down) = (Picoseconds(100_000_000), Picoseconds(25_000_000));
+        Conditions::only(Disturbance::Flapping { link: nic_link(fabric, 9), period, down })
+    });
+    assert!((flapping / calm - 4.0 / 3.0).abs() < 0.05, "{flapping} us, {calm} us without");
+    let throttled = ring("hgx-h100", |_| Conditions::only(Disturbance::Throttled { gpu: 5, part: 0.25 }));
+    assert!((throttled / node - 4.0).abs() < 0.1, "{throttled} us, {node} us without");
+}
+
+#[test]
+fn ways_are_found_around_a_missing_link() {
+    let spec = "2x hgx-h100 + 8x ndr";
+    let calm = ring(spec, |_| Conditions::default());
+    let missing = ring(spec, |fabric| slow(&[nic_link(fabric, 3)], 0.0));
+    assert!(missing > 1.5 * calm, "another NIC carries it: {missing} us, {calm} us without");
+    let fabric = resolve("hgx-h100").unwrap();
+    let paths = Paths::of(&fabric);
+    let ground = Ground::of(&fabric);
+    let recipe = Algorithm::Ring.recipe(&Collective::AllReduce, ground.layout()).unwrap();
+    let whole = recipe.partial(8);
+    let cut_off = run_with(&whole, &paths, load(&recipe), &CHARGES, &slow(&port(&fabric, 3), 0.0));
+    // Without NVLink there is PCIe.
+    let by_nvlink = run_with(&whole, &paths, load(&recipe), &CHARGES, &Conditions::default()).unwrap();
+    assert!(cut_off.unwrap().time > by_nvlink.time);
+}
+
+#[test]
+fn what_is_cut_off_or_means_nothing_is_refused() {
+    let fabric = resolve("2x hgx-h100 + 1x ndr").unwrap();
+    let paths = Paths::of(&fabric);
+    let ground = Ground::of(&fabric);
+    let recipe = Algorithm::Ring.recipe(&Collective::AllReduce, ground.layout()).unwrap();
+    let whole = |conditions: &Conditions| {
+        run_with(&recipe.partial(16), &paths, load(&recipe), &CHARGES, conditions).unwrap_err()
+    };
+    let cable = nic_link(&fabric, 0);
+    assert!(matches!(whole(&slow(&[cable], 0.0)), SimError::Apart(_)));
+    let by_classes = run_with(&recipe.partial(8), &paths, load(&recipe), &CHARGES, &slow(&[cable], 0.0));
+    assert!(matches!(by_classes, Err(SimError::Conditions(_))));
+    let second = Picoseconds(1_000_000_000_000);
+    for conditions in [
+        slow(&[cable], 1.5),
+        slow(&[cable], f64::NAN),
+        slow(&[(cable.0, cable.0)], 0.5),
+        slow(&[(DeviceId(u32::MAX), cable.0)], 0.5),
+        delayed(16, 0, 1),
+        delayed(0, 1 << 40, 1),
+        Conditions::only(Disturbance::Throttled { gpu: 16, part: 0.5 }),
+        Conditions::only(Disturbance::Throttled { gpu: 0, part: 0.0 }),
+        Conditions::only(Disturbance::Flapping { link: cable, period: second, down: second }),
+        Conditions::only(Disturbance::Flapping { link: cable, period: Picoseconds(9), down: Picoseconds(1) }),
+    ] {
+        assert!(matches!(whole(&conditions), SimError::Conditions(_)), "{conditions:?}");
+    }
+}

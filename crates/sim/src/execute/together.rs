@@ -1,0 +1,172 @@
+//! Calls that disturb one another, or are disturbed: several jobs on one fabric, links that are slow or missing, GPUs that are throttled.
+
+use weftlink_fabric::{HostId, Paths};
+use weftlink_plan::cost::{Ground, Picoseconds};
+use weftlink_plan::{Layout, Partial};
+
+use super::charged::{Charged, Lines};
+use super::{ExecuteError, Execution, SLOTS, Site, charged, layout, picoseconds, recipe, tiles};
+
+use crate::engine::{self, Conditions, Job, Load, Spans};
+use crate::estimate::Machine;
+use crate::library::{Prediction, predict_on};
+use crate::setup::{LibraryAlgorithm, Operation, Setup};
+
+/// A job's call: on some GPUs of the fabric, or on all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// What its GPUs do.
+    pub operation: Operation,
+    /// Bytes of the call, as nccl-tests counts them.
+    pub bytes: u64,
+    /// The numbers of its GPUs in the fabric, in order; as many of each host.
+    pub gpus: Vec<u32>,
+    /// When it is made.
+    pub start: Picoseconds,
+}
+
+/// A tenant's call, ready to run.
+struct Prepared {
+    machine: Machine,
+    chosen: Prediction,
+    plan: Partial,
+    load: Load,
+    /// The numbers of its GPUs, unless it has all of them.
+    gpus: Option<Vec<u32>>,
+}
+
+impl Site<'_> {
+    /// A call on all GPUs, which conditions disturb, with its steps as far as there is room for them.
+    pub fn execute_under(
+        &self,
+        operation: Operation,
+        bytes: u64,
+        conditions: &Conditions,
+        spans: Option<&mut Spans>,
+    ) -> Result<Execution, ExecuteError> {
+        let gpus = (0..self.setup.ranks()).collect();
+        let tenant = Tenant { operation, bytes, gpus, start: Picoseconds(0) };
+        let done = self.execute_together(&[tenant], conditions, spans)?;
+        done.into_iter().next().ok_or_else(|| ExecuteError::Impossible("there is no call".to_owned()))
+    }
+
+    /// Calls of several jobs, side by side. Each takes what the library would choose if it were alone.
+    pub fn execute_together(
+        &self,
+        tenants: &[Tenant],
+        conditions: &Conditions,
+        spans: Option<&mut Spans>,
+    ) -> Result<Vec<Execution>, ExecuteError> {
+        let ground = Ground::of(&self.fabric);
+        let paths = Paths::of(&self.fabric);
+        // By classes all of a class are alike; what happens to one of them, or beside one, is found by running all.
+        let on_some = tenants.iter().any(|tenant| tenant.gpus.len() < self.fabric.gpus().len());
+        let whole = tenants.len() > 1 || on_some || !conditions.are_none();
+        let prepared: Vec<Prepared> =
+            tenants.iter().map(|tenant| self.prepared(&ground, tenant, whole)).collect::<Result<_, _>>()?;
+        let lines = Lines::of(&self.fabric, &self.machine);
+        let charges: Vec<Charged<'_>> = tenants
+            .iter()
+            .zip(&prepared)
+            .map(|(tenant, ready)| {
+                Charged::new(
+                    self.constants,
+                    &ready.machine,
+                    lines,
+                    &ready.chosen,
+                    tenant.operation,
+                    tenant.bytes as f64,
+                    &ready.plan,
+                )
+            })
+            .collect();
+        let jobs: Vec<Job<'_>> = tenants
+            .iter()
+            .zip(&prepared)
+            .zip(&charges)
+            .map(|((tenant, ready), charges)| Job {
+                plan: &ready.plan,
+                gpus: ready.gpus.as_deref(),
+                load: ready.load,
+                charges,
+                start: tenant.start,
+            })
+            .collect();
+        let outcomes = engine::run_watched(&jobs, &paths, conditions, spans)?;
+        let done = prepared.iter().zip(outcomes).map(|(ready, outcome)| {
+            let device_us = outcome.time.0 as f64 / 1e6;
+            let time = picoseconds(ready.chosen.estimate.with_device(device_us));
+            Execution { chosen: ready.chosen, time, outcome: Some(outcome) }
+        });
+        Ok(done.collect())
+    }
+
+    fn prepared(&self, ground: &Ground<'_>, tenant: &Tenant, whole: bool) -> Result<Prepared, ExecuteError> {
+        let all = tenant.gpus.iter().copied().eq(0..self.setup.ranks());
+        let setup = self.part_of_setup(&tenant.gpus)?;
+        let machine = Machine::new(self.constants, &setup);
+        let chosen = predict_on(self.constants, &machine, &setup, tenant.operation, tenant.bytes);
+        let mut chosen = chosen.ok_or(ExecuteError::NoWay(setup.library.name(), tenant.operation.name()))?;
+        // Of trees one of several that are alike is run, which nobody can share links with: rings take their place.
+        if whole
+            && chosen.algorithm == LibraryAlgorithm::Tree
+            && charged::alike(&machine, chosen.algorithm) > 1.0
+        {
+            let told = Setup { algorithm: Some(LibraryAlgorithm::Ring), ..setup.clone() };
+            let ring = predict_on(self.constants, &machine, &told, tenant.operation, tenant.bytes);
+            chosen = ring.ok_or(ExecuteError::NoWay(setup.library.name(), tenant.operation.name()))?;
+        }
+        let part;
+        let of = if all {
+            ground.layout()
+        } else {
+            part = among(ground.layout(), &tenant.gpus);
+            &part
+        };
+        let layout = layout(of, chosen.algorithm);
+        let recipe = recipe(chosen.algorithm, chosen.protocol, tenant.operation, &layout)?
+            .with_protocol(chosen.protocol)
+            .with_depth_of(SLOTS);
+        let per_island = layout.per_island().unwrap_or(layout.ranks());
+        let plan = recipe.partial(if whole { layout.ranks() } else { per_island });
+        let share = tenant.bytes as f64 / charged::alike(&machine, chosen.algorithm);
+        let tiles = tiles(&chosen.estimate, &machine, chosen.algorithm, tenant.operation);
+        let load = Load { bytes: (share.round() as u64).max(1), tiles };
+        Ok(Prepared { machine, chosen, plan, load, gpus: (!all).then(|| tenant.gpus.clone()) })
+    }
+
+    /// What a job with some of the GPUs sees.
+    fn part_of_setup(&self, gpus: &[u32]) -> Result<Setup, ExecuteError> {
+        let impossible = |why: &str| Err(ExecuteError::Impossible(why.to_owned()));
+        if gpus.len() < 2 {
+            return impossible("a job with one GPU has nobody to talk to; give it two or more");
+        }
+        let mut hosts: Vec<(Option<HostId>, u32)> = Vec::new();
+        for gpu in gpus {
+            let Some(id) = self.fabric.gpus().get(*gpu as usize) else {
+                return impossible(&format!(
+                    "there is no GPU {gpu}: the fabric has {}, counted from 0",
+                    self.fabric.gpus().len()
+                ));
+            };
+            let host = self.fabric.device(*id).host;
+            match hosts.iter_mut().find(|(known, _)| *known == host) {
+                Some((_, count)) => *count += 1,
+                None => hosts.push((host, 1)),
+            }
+        }
+        let per_host = hosts[0].1;
+        if hosts.iter().any(|(_, count)| *count != per_host) {
+            return impossible("a job needs as many GPUs of each of its hosts");
+        }
+        Ok(Setup { gpus_per_node: per_host, nodes: hosts.len() as u32, ..self.setup.clone() })
+    }
+}
+
+/// The layout of some ranks, numbered anew: islands and rings keep their order.
+fn among(all: &Layout, ranks: &[u32]) -> Layout {
+    let number = |rank: &u32| ranks.iter().position(|kept| kept == rank).map(|at| at as u32);
+    let kept = |order: &Vec<u32>| order.iter().filter_map(number).collect::<Vec<u32>>();
+    let islands: Vec<Vec<u32>> = all.islands.iter().map(kept).filter(|island| !island.is_empty()).collect();
+    Layout { islands, rings: all.rings.iter().map(kept).collect(), trees: Vec::new(), ..all.clone() }
+}

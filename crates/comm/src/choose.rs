@@ -10,39 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use weftlink_plan::Algorithm::{
-    Chain, Exchange, ExchangeLl, Hierarchical, Linear, OneShot, Pairwise, RecursiveDoubling, Ring, Staged,
-    Tree, TwoShot,
-};
+use weftlink_plan::Algorithm::{Hierarchical, OneShot, Staged, TwoShot};
+pub(crate) use weftlink_plan::choose::measured::Memory;
+use weftlink_plan::choose::measured::{self, ANY, measured};
 use weftlink_plan::plan::{Input, Output, Protocol, Wait};
 use weftlink_plan::{Algorithm, Aliasing, Collective, Layout, Order, Plan, Proof, Verified, verify};
 
 use crate::Error;
-use crate::layout::PACKET_BYTES;
-
-/// What kind of memory a call's buffers are, for all ranks together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Memory {
-    /// Peers see what is sent to them or staged.
-    Ordinary,
-    /// The kernel reads it for peers.
-    Readable,
-    /// Peers have mapped it.
-    Symmetric,
-}
-
-impl Memory {
-    const ALL: [Memory; 3] = [Memory::Ordinary, Memory::Readable, Memory::Symmetric];
-
-    /// What it is called in files.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Memory::Ordinary => "ordinary",
-            Memory::Readable => "readable",
-            Memory::Symmetric => "symmetric",
-        }
-    }
-}
 
 /// An algorithm, as it is told in tables: `ring`, or `linear:ll` for messages whose payload rides with its flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,16 +60,15 @@ impl std::fmt::Display for Choice {
     }
 }
 
-const ANY: usize = usize::MAX;
-
 impl Table {
     /// What is best for so many ranks: as `weft bench --tune` found it with 2 ranks on 2 cores and with 2, 4, 8 and 16 on 16
     /// (`bench/runs/2026-11-15-tuning`), without what was hardly better or only on one machine.
     pub(crate) fn measured(ranks: usize) -> Self {
         let mut rows: [[Vec<_>; 3]; Collective::NAMES.len()] = Default::default();
         for memory in Memory::ALL {
-            for (row, choices) in rows.iter_mut().zip(measured(ranks, memory)) {
-                row[memory as usize] = choices;
+            for (row, chosen) in rows.iter_mut().zip(measured(ranks, memory)) {
+                let choice = |(up_to, algorithm, packets)| (up_to, Choice { algorithm, packets });
+                row[memory as usize] = chosen.into_iter().map(choice).collect();
             }
         }
         Self { rows }
@@ -127,97 +100,6 @@ impl Table {
         let fits = |&&(up_to, _): &&(usize, Choice)| bytes <= up_to;
         row.iter().find(fits).or(row.last()).map_or(Choice::of(Algorithm::Linear), |&(_, choice)| choice)
     }
-}
-
-/// The rows of the table for one kind of memory, in the order of [`Collective::NAMES`].
-fn measured(ranks: usize, memory: Memory) -> [Vec<(usize, Choice)>; Collective::NAMES.len()] {
-    let of = |up_to: usize, algorithm: Algorithm| Some((up_to, Choice::of(algorithm)));
-    let packets = |up_to: usize, algorithm: Algorithm| Some((up_to, Choice::packets(algorithm)));
-    let row = |choices: &[Option<(usize, Choice)>]| choices.iter().copied().flatten().collect::<Vec<_>>();
-    let (pair, few) = (ranks <= 2, ranks <= 4);
-    let symmetric = memory == Memory::Symmetric;
-    // Reading a peer's memory by a system call pays where long blocks go to one rank each.
-    let readable = memory == Memory::Readable;
-    // All send to all: the more they are, the sooner it pays to send less often.
-    let exchanged = (2048 / ranks.max(1)).min(PACKET_BYTES);
-    let all_reduce = [
-        of(if few { PACKET_BYTES } else { 64 }, ExchangeLl).filter(|_| ranks <= 8),
-        packets(PACKET_BYTES, RecursiveDoubling).filter(|_| !few),
-        if pair { of(128 << 10, Exchange) } else { of(16 << 10, RecursiveDoubling) }.filter(|_| !symmetric),
-        of(ANY, if symmetric { TwoShot } else { Staged }),
-    ];
-    let reduce = [
-        packets(PACKET_BYTES, Chain),
-        of(16 << 10, Linear).filter(|_| few && !symmetric),
-        of(ANY, if symmetric { TwoShot } else { Tree }),
-        None,
-    ];
-    let broadcast = [
-        packets(PACKET_BYTES, Chain),
-        if few { of(16 << 10, Linear) } else { of(64 << 10, Staged) }.filter(|_| !symmetric),
-        of(ANY, if symmetric { TwoShot } else { Tree }),
-        None,
-    ];
-    let all_gather = match (symmetric, pair) {
-        (true, _) => [of(exchanged, ExchangeLl), of(ANY, TwoShot), None, None, None],
-        (false, true) => {
-            let read = of(2 << 20, OneShot).filter(|_| readable);
-            [of(exchanged, ExchangeLl), of(8 << 10, Staged), of(256 << 10, Ring), read, of(ANY, Ring)]
-        }
-        (false, false) => [of(exchanged, ExchangeLl), of(ANY, Staged), None, None, None],
-    };
-    let reduce_scatter = match (symmetric, pair) {
-        (true, _) => [of(exchanged, ExchangeLl), of(ANY, OneShot), None, None],
-        (false, true) => [of(exchanged, ExchangeLl), of(ANY, Exchange), None, None],
-        (false, false) => {
-            let long = of(ANY, if readable { OneShot } else { Ring });
-            [of(exchanged, ExchangeLl), of(64 << 10, Exchange), of(256 << 10, Ring), long]
-        }
-    };
-    let all_to_all = match pair {
-        true => {
-            let sent = of(64 << 10, Pairwise).filter(|_| !symmetric);
-            [
-                packets(PACKET_BYTES, Pairwise),
-                sent,
-                of(ANY, if memory == Memory::Ordinary { Staged } else { OneShot }),
-                None,
-            ]
-        }
-        false => [of(if symmetric { PACKET_BYTES } else { ANY }, Staged), of(ANY, OneShot), None, None],
-    };
-    let gather = match symmetric && few {
-        true => [packets(PACKET_BYTES, Linear), of(4 << 10, Linear), of(ANY, OneShot), None],
-        false => [packets(PACKET_BYTES, Linear), of(ANY, Linear), None, None],
-    };
-    let scatter = match symmetric {
-        true => [packets(PACKET_BYTES, Linear), of(ANY, OneShot), None, None],
-        false => {
-            let sent = of(if readable { 64 << 10 } else { ANY }, Linear);
-            [packets(PACKET_BYTES, Linear), sent, of(ANY, OneShot), None]
-        }
-    };
-    let send_receive = match memory {
-        Memory::Ordinary => [packets(PACKET_BYTES, Linear), of(ANY, Linear), None, None],
-        Memory::Readable => [packets(PACKET_BYTES, Linear), of(512 << 10, Linear), of(ANY, OneShot), None],
-        Memory::Symmetric => [packets(PACKET_BYTES, Linear), of(ANY, OneShot), None, None],
-    };
-    let sent = |algorithm| row(&[packets(PACKET_BYTES, algorithm), of(ANY, algorithm)]);
-    [
-        row(&all_reduce),
-        row(&reduce),
-        row(&broadcast),
-        row(&all_gather),
-        row(&reduce_scatter),
-        row(&all_to_all),
-        row(&gather),
-        row(&scatter),
-        sent(Chain),
-        sent(Chain),
-        row(&send_receive),
-        sent(Linear),
-        row(&[of(ANY, OneShot)]),
-    ]
 }
 
 /// The plan for a call: the one that was chosen, or if that cannot do it, the first that can, with packets if it has to be
@@ -328,19 +210,9 @@ pub(crate) fn carries(plan: &Verified, hosts: &[u32]) -> bool {
     })
 }
 
-/// What is tried first for ranks of several hosts, for a block of so many bytes: few rounds for little, little across for
-/// much. Where all-reduces change over was measured (`bench/runs/2026-11-15-tcp-16-core-vm`); hierarchical was not held against
-/// a plain ring there, nor were the others measured.
+/// What is tried first for ranks of several hosts, for a block of so many bytes.
 pub(crate) fn across(collective: u8, bytes: usize) -> Choice {
-    let small = bytes <= 64 << 10;
-    Choice::of(match Collective::NAMES[usize::from(collective)] {
-        "all-reduce" if small => RecursiveDoubling,
-        "all-reduce" | "all-gather" | "reduce-scatter" if !small => Hierarchical,
-        "broadcast" | "reduce" => Tree,
-        "all-gather" => Ring,
-        "reduce-scatter" | "all-to-all" => Pairwise,
-        _ => Linear,
-    })
+    Choice::of(measured::across(Collective::NAMES[usize::from(collective)], bytes))
 }
 
 /// What is wrong with a plan that does not keep this order.
@@ -422,6 +294,7 @@ fn by_host(hosts: &[u32]) -> Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weftlink_plan::Algorithm::{Chain, RecursiveDoubling, Ring, Tree};
 
     fn plan(
         collective: Collective,

@@ -20,6 +20,8 @@ const PACKET_LINES: usize = 20;
 pub(crate) const PACKET_WORDS: usize = PACKET_LINES * PAYLOAD_WORDS;
 /// Bytes of such a message.
 pub(crate) const PACKET_BYTES: usize = PACKET_WORDS * size_of::<u64>();
+const _: () =
+    assert!(PACKET_BYTES == weftlink_plan::choose::measured::PACKET_BYTES, "choices are made by it");
 /// The most bytes of a message in memory of its own: large enough to run at full speed, small enough that what a FIFO holds
 /// stays in a core's own cache.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;

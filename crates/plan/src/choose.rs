@@ -9,6 +9,7 @@
 //! Deliberately absent: counts. Ranks do not know each other's when blocks differ, so a v-collective is chosen by the
 //! bytes of all blocks together, among plans that are right for any lengths.
 
+pub mod measured;
 mod reason;
 
 use std::hash::{Hash, Hasher};

@@ -14,6 +14,7 @@ pub mod engine;
 pub mod estimate;
 pub mod execute;
 pub mod gpu;
+pub mod host;
 pub mod library;
 pub mod published;
 pub mod setup;

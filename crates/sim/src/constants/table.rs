@@ -103,6 +103,15 @@ constants! {
     CollnetDirect = 0.753, "", "SHARP", "What CollnetDirect gets of a node's NICs.", Origin::Set;
     CollnetChain = 0.689, "", "SHARP", "What CollnetChain gets of a node's NICs.", Origin::Set;
 
-    // Hosts, and libraries on their cores.
-    HostMemoryGBps = 200.0, "GB/s", "hosts", "What the memory of a socket carries, reads and writes together.", Origin::Set;
+    // Hosts, and libraries on their cores: fitted by `examples/hosts.rs` on every second call of `bench/runs/*-peers-*`.
+    HostMemoryGBps = 139.0, "GB/s", "hosts; fitted on bench/runs", "What the memory of 16 cores carries, reads and writes together; hosts of GPUs are taken to have four times that.", Origin::Set;
+    LineUs = 0.112, "us", "Weft on cores; fitted on bench/runs", "A cache line from one core to another, as the one who waits for it is kept busy.", Origin::Set;
+    SlotUs = 0.595, "us", "Weft on cores; fitted on bench/runs", "A message through a slot until it is seen.", Origin::Set;
+    CoreGBps = 12.4, "GB/s", "cores; fitted on bench/runs", "What a core copies or reads of others' memory.", Origin::Set;
+    ColdPart = 0.707, "", "cores; fitted on bench/runs", "What is left of that where buffers do not fit a core's own cache.", Origin::Set;
+    MpiMessageUs = 0.7, "us", "Open MPI on cores; fitted on bench/runs", "A message, three quarters of it on the way.", Origin::Set;
+    MpiGBps = 5.73, "GB/s", "Open MPI on cores; fitted on bench/runs", "What a core passes on through shared memory.", Origin::Set;
+    TcpHopUs = 80.0, "us", "Gloo on cores; fitted on bench/runs", "A message over the loopback until a thread that slept sees it.", Origin::Set;
+    TcpMessageUs = 240.0, "us", "Gloo on cores; fitted on bench/runs", "What a message takes of a core that its threads share.", Origin::Set;
+    TcpCoreGBps = 1.44, "GB/s", "Gloo on cores; fitted on bench/runs", "What a core passes through a socket of the loopback.", Origin::Set;
 }

@@ -128,6 +128,14 @@ fn link(constants: &Constants, setup: &Setup) -> f64 {
     constants[Name::Xgmi] * setup.gpu.port_line_gbytes_per_second() / 7.0
 }
 
+/// Hosts of 16 cores, of whose memory something was measured, that a host of GPUs makes: two sockets of 32 cores and their channels.
+const HOSTS_OF_16_CORES: f64 = 4.0;
+
+/// What the memory of a host carries, reads and writes together.
+fn host_memory(constants: &Constants) -> f64 {
+    HOSTS_OF_16_CORES * constants[Name::HostMemoryGBps]
+}
+
 /// What a slot carries each way on paper: x16, less what storage takes of it.
 fn slot_line(setup: &Setup) -> f64 {
     let line = match setup.pcie_generation {
@@ -186,8 +194,8 @@ fn wired_ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
         Intra::PciePeers => peers_both,
         Intra::PcieHost => {
             let both = if setup.gpus_per_node > 2 { Name::PcieHostBothWays } else { Name::PcieHostPair };
-            // What every GPU sends is written to the memory of two sockets and read from there.
-            let memory = constants[Name::HostMemoryGBps] / f64::from(setup.gpus_per_node.max(1));
+            // What every GPU sends is written to memory and read from there.
+            let memory = host_memory(constants) / 2.0 / f64::from(setup.gpus_per_node.max(1));
             ((constants[both] * slot).min(memory), (constants[Name::PcieHost] * slot).min(memory))
         }
         Intra::None => alike(f64::INFINITY),
@@ -218,8 +226,8 @@ fn nics(constants: &Constants, setup: &Setup) -> f64 {
         all = all.min(slots * constants[Name::StagedCard]);
     }
     if setup.what_if.no_gpudirect {
-        // What goes out and what comes in passes the memory of two sockets twice each.
-        all = all.min(constants[Name::HostMemoryGBps] / 2.0);
+        // What goes out and what comes in passes memory twice each.
+        all = all.min(host_memory(constants) / 4.0);
     }
     if setup.what_if.storage_gbytes_per_second > 0.0 {
         all = all.min(slots * constants[Name::Copy]);

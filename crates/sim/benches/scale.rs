@@ -8,7 +8,11 @@ use std::time::{Duration, Instant};
 use weftlink_fabric::{Paths, resolve};
 use weftlink_plan::cost::{Ground, Picoseconds};
 use weftlink_plan::{Algorithm, Collective};
+use weftlink_sim::Constants;
 use weftlink_sim::engine::{Load, Nominal, run};
+use weftlink_sim::execute::Site;
+use weftlink_sim::published;
+use weftlink_sim::setup::Operation;
 use weftlink_testkit::peak;
 
 const CHARGES: Nominal = Nominal { launch: Picoseconds(5_000_000), hop: Picoseconds(1_000_000) };
@@ -53,22 +57,63 @@ fn main() {
             let load = Load { bytes: 1 << 30, tiles: if algorithm == Algorithm::Tree { 16 } else { 1 } };
             let outcome = run(&plan, &paths, load, &CHARGES).expect("built-in plans run");
             let ran = start.elapsed();
-            let growth = before
-                .map_or(String::new(), |before| format!("{:.2}x", ran.as_secs_f64() / before.as_secs_f64()));
-            println!(
-                "{name:<11} {:<13} {:>6}  {:>9.1}  {:>7.1}  {:>6.1}  {growth:>6}  {:>8}  {:>8.0}  {}",
-                algorithm.to_string(),
-                hosts * 8,
-                ms(built),
-                ms(planned),
-                ms(ran),
-                outcome.steps,
-                peak::mib(),
-                outcome.time
-            );
+            let times = [built, planned, ran];
+            row(name, &algorithm.to_string(), hosts * 8, times, before, outcome.steps, outcome.time);
             before = Some(ran);
         }
     }
+    if only.is_none_or(|only| only == "messages") {
+        messages(least, most);
+    }
+}
+
+/// A library's all-to-all: every message on a lane of its own, all at once.
+fn messages(least: u32, most: u32) {
+    let constants = Constants::shipped();
+    let mut before: Option<Duration> = None;
+    for nodes in (2..8).map(|power| 1_u32 << power).filter(|nodes| (least..=most).contains(&(nodes * 8))) {
+        let rows = published::read(&row_of(nodes)).expect("a row");
+        let setup = &rows[0].0.setup;
+        peak::reset();
+        let start = Instant::now();
+        let site = Site::new(&constants, setup).expect("a fabric");
+        let built = start.elapsed();
+        let start = Instant::now();
+        let done = site.execute(&[(Operation::AllToAll, 1 << 30)]).expect("NCCL does that");
+        let ran = start.elapsed();
+        let steps = done[0].outcome.as_ref().map_or(0, |outcome| outcome.steps);
+        row("all-to-all", "messages", nodes * 8, [built, Duration::ZERO, ran], before, steps, done[0].time);
+        before = Some(ran);
+    }
+}
+
+/// NCCL on so many hosts, as files of measurements have it.
+fn row_of(nodes: u32) -> String {
+    let columns = "id,gpu_id,intra,pcie_gen,gpus_per_node,nodes,net,nics_per_node,nic_gbps,library,library_version,collective,algo,proto";
+    let rest = "size_bytes,time_us,use";
+    format!(
+        "{columns},{rest}\nscale,h100,nvswitch,5,8,{nodes},ib,8,400,nccl,2.26.2,alltoall,,,1073741824,1000,score\n"
+    )
+}
+
+fn row(
+    collective: &str,
+    algorithm: &str,
+    ranks: u32,
+    [built, planned, ran]: [Duration; 3],
+    before: Option<Duration>,
+    steps: u64,
+    predicted: Picoseconds,
+) {
+    let growth =
+        before.map_or(String::new(), |before| format!("{:.2}x", ran.as_secs_f64() / before.as_secs_f64()));
+    println!(
+        "{collective:<11} {algorithm:<13} {ranks:>6}  {:>9.1}  {:>7.1}  {:>6.1}  {growth:>6}  {steps:>8}  {:>8.0}  {predicted}",
+        ms(built),
+        ms(planned),
+        ms(ran),
+        peak::mib(),
+    );
 }
 
 fn ms(time: Duration) -> f64 {

@@ -28,7 +28,7 @@ pub enum SurveyError {
     NoGpu,
     /// A GPU that the catalog does not know.
     #[error(
-        "the fabric does not say what its GPUs are, and how fast one is depends on it; `weft topo --list gpus` prints those that are known"
+        "the fabric does not say what its GPUs are, and how fast they are depends on it: say it with --gpu (`weft topo --list gpus` prints those that are known)"
     )]
     UnknownGpu,
     /// Hosts that differ.

@@ -20,7 +20,7 @@
 //!   lines, has it proved and runs it.
 //! - [`FlightRecorder`] and [`Counters`] tell what a rank did and waits for, [`why`] merges what all ranks recorded,
 //!   [`attach`] reads it from processes that hang, [`knobs`] are the settings in the environment.
-//! - [`fabric`] describes what is wired to what, and how fast.
+//! - [`fabric`] describes what is wired to what, and how fast; [`sim`] predicts how long calls take on it.
 
 pub use weftlink_comm::{
     Background, Buffers, Communicator, Counters, Data, DataType, Done, Ended, Error, FlightRecorder, Group,
@@ -30,6 +30,7 @@ pub use weftlink_comm::{
 };
 pub use weftlink_fabric as fabric;
 pub use weftlink_plan as plan;
+pub use weftlink_sim as sim;
 
 /// What `docs/async.md` shows is compiled and run.
 #[cfg(doctest)]

@@ -70,6 +70,9 @@ pub(super) struct Told {
     /// [default: process; thread on a single host of GPUs before Hopper, or without NVLink]
     #[arg(long, value_name = "WHO")]
     pub(super) launch: Option<Launcher>,
+    /// For the text of `nvidia-smi topo -m`, which does not say: what the GPUs are; `weft topo --list gpus` prints them
+    #[arg(long, value_name = "MODEL")]
+    gpu: Option<String>,
     #[command(flatten)]
     what_if: Otherwise,
 }
@@ -156,7 +159,7 @@ fn protocol(name: &str) -> Result<Protocol, String> {
 
 /// The fabric of a target, with what a library would see of it.
 pub(super) fn site(target: Option<&str>, told: &Told) -> Result<(Fabric, Setup), Failure> {
-    let fabric = crate::topo::resolve(target, None)?;
+    let fabric = crate::topo::resolve(target, told.gpu.as_deref())?;
     let mut setup = Setup::of(&fabric).with_context(|| fabric.name().to_owned()).map_err(Failure::Finding)?;
     if setup.ranks() < 2 {
         return Err(Failure::misuse(anyhow!(

@@ -12,6 +12,7 @@ mod conditions;
 mod routes;
 pub mod share;
 mod spans;
+mod steady;
 mod timeline;
 pub mod wires;
 
@@ -175,7 +176,7 @@ const WHOLE_STEPS_MAX: u64 = 1 << 22;
 /// Ranks beyond its own island that a rank of rings and trees has to do with, on all its lanes.
 const PEERS_MAX: usize = 64;
 
-/// Runs a plan whose ranks are the fabric's GPUs in order.
+/// Runs a plan whose ranks are the fabric's GPUs in order. Of many tiles, as many are run as show what each further one takes.
 pub fn run(
     plan: &Partial,
     paths: &Paths<'_>,
@@ -194,6 +195,11 @@ pub fn run_with(
     conditions: &Conditions,
 ) -> Result<Outcome, SimError> {
     let job = Job { plan, gpus: None, load, charges, start: Picoseconds(0) };
+    if conditions.are_none()
+        && let Some(outcome) = steady::run(&job, paths)?
+    {
+        return Ok(outcome);
+    }
     let outcomes = run_jobs(&[job], paths, conditions)?;
     outcomes.into_iter().next().ok_or(SimError::Stuck { steps: 0 })
 }
@@ -276,10 +282,10 @@ pub fn run_watched(
     let missing = conditions.missing();
     jobs_fit(jobs, paths.fabric().gpus().len(), !missing.is_empty())?;
     if missing.is_empty() {
-        return Timeline::new(jobs, paths, conditions, spans)?.run();
+        return Timeline::new(jobs, paths, conditions, spans, u32::MAX)?.run();
     }
     let fabric = paths.fabric().without(&missing);
-    Timeline::new(jobs, &Paths::of(&fabric), conditions, spans)?.run()
+    Timeline::new(jobs, &Paths::of(&fabric), conditions, spans, u32::MAX)?.run()
 }
 
 /// Checks that every rank has a GPU, that classes stand for what they should, and that there is an end to it.

@@ -119,6 +119,7 @@ impl<'r> Timeline<'r> {
         paths: &'r Paths<'r>,
         conditions: &Conditions,
         spans: Option<&'r mut Spans>,
+        tiles_most: u32,
     ) -> Result<Self, SimError> {
         let by_classes = jobs.iter().any(|job| !job.plan.classes().are_trivial());
         let mut line = Self {
@@ -140,15 +141,16 @@ impl<'r> Timeline<'r> {
             spans,
             begun: FxHashMap::default(),
         };
-        jobs.iter().for_each(|job| line.enter(job));
+        jobs.iter().for_each(|job| line.enter(job, tiles_most));
         conditions.disturbances.iter().try_for_each(|disturbance| line.delay(disturbance))?;
         Ok(line)
     }
 
-    /// A job's ranks make their call.
-    fn enter(&mut self, job: &'r Job<'r>) {
+    /// A job's ranks make their call, of so many of its tiles at most.
+    fn enter(&mut self, job: &'r Job<'r>, tiles_most: u32) {
         let (classes, checked) = (job.plan.classes(), job.plan.well_formed());
-        let shape = Shape { calls: 1, tiles: job.load.tiles.max(1), aliasing: Aliasing::OutOfPlace };
+        let tiles = job.load.tiles.max(1);
+        let shape = Shape { calls: 1, tiles: tiles.min(tiles_most), aliasing: Aliasing::OutOfPlace };
         let representatives = classes.representatives();
         let lanes: usize =
             representatives.iter().map(|rank| checked.programs[*rank as usize].lanes.len()).sum();
@@ -161,7 +163,7 @@ impl<'r> Timeline<'r> {
             machine: Machine::by_classes(checked, shape, domain, classes.clone()),
             plan: job.plan,
             side: Side::new(job.charges, classes, checked.ranks, job.gpus),
-            chunk_bytes: job.load.bytes as f64 / (f64::from(chunks) * f64::from(shape.tiles)),
+            chunk_bytes: job.load.bytes as f64 / (f64::from(chunks) * f64::from(tiles)),
             first_lane,
             first_class: self.blocked.len(),
             start: job.start.0,

@@ -1,0 +1,95 @@
+//! Many tiles: once a pipeline is full, each further tile takes as long as the one before, so a few hundred tell what thousands take.
+//!
+//! Three runs of different lengths are held against one another. If the later tiles took as long as the earlier ones, so will the rest; if
+//! not, all of them are run.
+
+use weftlink_fabric::Paths;
+use weftlink_plan::cost::Picoseconds;
+
+use super::timeline::Timeline;
+use super::wires::Resource;
+use super::{Conditions, Job, Outcome, SimError, jobs_fit};
+
+/// Tiles of the three runs: multiples of every depth that FIFOs have.
+const RUNS: [u32; 3] = [64, 128, 256];
+/// Fewer tiles are run as they are.
+const TILES_MIN: u32 = 768;
+/// The part by which tiles may differ and still count as the same: less than is asked of the whole.
+const SAME: f64 = 2e-4;
+
+/// What a job with many tiles takes; nothing if it has few, or does not become steady.
+pub(super) fn run(job: &Job<'_>, paths: &Paths<'_>) -> Result<Option<Outcome>, SimError> {
+    if job.load.tiles < TILES_MIN {
+        return Ok(None);
+    }
+    let jobs = [Job { load: super::Load { tiles: RUNS[2], ..job.load }, ..*job }];
+    jobs_fit(&jobs, paths.fabric().gpus().len(), false)?;
+    let calm = Conditions::default();
+    let first = |tiles: u32| -> Result<Option<Outcome>, SimError> {
+        let outcomes = Timeline::new(std::slice::from_ref(job), paths, &calm, None, tiles)?.run()?;
+        Ok(outcomes.into_iter().next())
+    };
+    let (Some(short), Some(middle)) = (first(RUNS[0])?, first(RUNS[1])?) else { return Ok(None) };
+    let Some(long) = first(RUNS[2])? else { return Ok(None) };
+    let per_tile =
+        |a: &Outcome, b: &Outcome, tiles: u32| (b.time.0 - a.time.0.min(b.time.0)) as f64 / f64::from(tiles);
+    let early = per_tile(&short, &middle, RUNS[1] - RUNS[0]);
+    let late = per_tile(&middle, &long, RUNS[2] - RUNS[1]);
+    if (early - late).abs() > late * SAME {
+        return Ok(None);
+    }
+    let times = f64::from(job.load.tiles) / f64::from(RUNS[2]);
+    let time = long.time.0 as f64 + late * f64::from(job.load.tiles - RUNS[2]);
+    let scaled = |resource: Resource| Resource { moved: resource.moved * times, ..resource };
+    Ok(Some(Outcome {
+        time: Picoseconds(time.round() as u64),
+        resources: long.resources.into_iter().map(scaled).collect(),
+        steps: long.steps / u64::from(RUNS[2]) * u64::from(job.load.tiles),
+        mode: long.mode,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use weftlink_fabric::{Fabric, resolve};
+    use weftlink_plan::algorithms::Algorithm;
+    use weftlink_plan::cost::Ground;
+    use weftlink_plan::{Collective, Partial};
+
+    use super::*;
+    use crate::engine::{Load, Nominal, run_jobs};
+
+    const CHARGES: Nominal = Nominal { launch: Picoseconds(5_000_000), hop: Picoseconds(1_000_000) };
+
+    fn job<'a>(plan: &'a Partial, bytes: u64, tiles: u32) -> Job<'a> {
+        Job { plan, gpus: None, load: Load { bytes, tiles }, charges: &CHARGES, start: Picoseconds(0) }
+    }
+
+    fn plan(fabric: &Fabric, algorithm: Algorithm, collective: Collective) -> Partial {
+        let ground = Ground::of(fabric);
+        algorithm.recipe(&collective, ground.layout()).unwrap().partial(8)
+    }
+
+    #[test]
+    fn a_few_tiles_tell_what_many_take() {
+        for (spec, algorithm, collective) in [
+            ("2x hgx-h100 + 8x ndr", Algorithm::Tree, Collective::AllReduce),
+            ("3x hgx-a100 + 4x hdr, leaf-spine", Algorithm::Tree, Collective::AllReduce),
+            ("2x hgx-h100 + 8x ndr", Algorithm::NvlsTree, Collective::AllReduce),
+            ("hgx-h100", Algorithm::Chain, Collective::Broadcast { root: 0 }),
+        ] {
+            let fabric = resolve(spec).unwrap();
+            let paths = Paths::of(&fabric);
+            let plan = plan(&fabric, algorithm, collective);
+            let job = job(&plan, 1 << 26, 1000);
+            let all = run_jobs(&[job], &paths, &Conditions::default()).unwrap().remove(0);
+            let Some(few) = run(&job, &paths).unwrap() else { panic!("{algorithm} on {spec} is not steady") };
+            let ratio = few.time.0 as f64 / all.time.0 as f64;
+            assert!((ratio - 1.0).abs() < 0.001, "{algorithm} on {spec}: {} for {}", few.time, all.time);
+            assert_eq!(few.steps, all.steps);
+            for (few, all) in few.resources.iter().zip(&all.resources) {
+                assert!((few.moved - all.moved).abs() <= 1e-6 * all.moved);
+            }
+        }
+    }
+}

@@ -5,17 +5,19 @@
 
 mod charged;
 mod messages;
+mod others;
 mod together;
 
 use weftlink_fabric::{Fabric, FabricError, Paths};
 use weftlink_plan::algorithms::{Algorithm, Impossible};
 use weftlink_plan::cost::{Ground, Picoseconds};
 use weftlink_plan::plan::Protocol;
-use weftlink_plan::{Collective, Layout, Recipe};
+use weftlink_plan::{Collective, Layout, Plan, Recipe};
 
 use crate::constants::Constants;
 use crate::engine::{self, Load, Outcome, SimError};
 use crate::estimate::{Estimate, Machine};
+use crate::host::HostError;
 use crate::library::{Prediction, predict_on};
 use crate::setup::{LibraryAlgorithm, Operation, Setup};
 use charged::{Charged, Lines};
@@ -37,6 +39,12 @@ pub enum ExecuteError {
     /// The plan is not possible on the fabric.
     #[error("{0}")]
     Impossible(String),
+    /// A program of MSCCL's cannot be run.
+    #[error("the program: {0}")]
+    Program(String),
+    /// Cores cannot do it.
+    #[error(transparent)]
+    Host(#[from] HostError),
     /// It does not run there.
     #[error(transparent)]
     Sim(#[from] SimError),
@@ -53,6 +61,8 @@ impl From<Impossible> for ExecuteError {
 pub struct Execution {
     /// What the library chose.
     pub chosen: Prediction,
+    /// The algorithm as the library calls it.
+    pub algorithm: &'static str,
     /// From the call until it is done, as a benchmark that makes many of them sees it.
     pub time: Picoseconds,
     /// What was passed on the way; nothing for copies.
@@ -65,6 +75,8 @@ pub struct Site<'s> {
     setup: &'s Setup,
     machine: Machine,
     fabric: Fabric,
+    /// What MSCCL runs.
+    program: Option<Plan>,
 }
 
 impl<'s> Site<'s> {
@@ -75,7 +87,7 @@ impl<'s> Site<'s> {
 
     /// On a fabric, of which the setup was [found](Setup::of).
     pub fn on(constants: &'s Constants, setup: &'s Setup, fabric: Fabric) -> Self {
-        Self { constants, setup, machine: Machine::new(constants, setup), fabric }
+        Self { constants, setup, machine: Machine::new(constants, setup), fabric, program: None }
     }
 
     /// Its fabric.
@@ -97,10 +109,14 @@ impl<'s> Site<'s> {
         operation: Operation,
         bytes: u64,
     ) -> Result<Execution, ExecuteError> {
+        if let Some(done) = self.other(ground, paths, operation, bytes)? {
+            return Ok(done);
+        }
         let chosen = predict_on(self.constants, &self.machine, self.setup, operation, bytes)
             .ok_or(ExecuteError::NoWay(self.setup.library.name(), operation.name()))?;
         if operation.is_copy() {
-            return Ok(Execution { chosen, time: picoseconds(chosen.estimate.total_us()), outcome: None });
+            let (algorithm, time) = (chosen.algorithm.name(), picoseconds(chosen.estimate.total_us()));
+            return Ok(Execution { chosen, algorithm, time, outcome: None });
         }
         let layout = layout(ground.layout(), chosen.algorithm);
         let recipe = recipe(chosen.algorithm, chosen.protocol, operation, &layout)?
@@ -124,7 +140,7 @@ impl<'s> Site<'s> {
         };
         let outcome = engine::run(&plan, paths, load, &charged)?;
         let time = picoseconds(chosen.estimate.with_device(outcome.time.0 as f64 / 1e6));
-        Ok(Execution { chosen, time, outcome: Some(outcome) })
+        Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome: Some(outcome) })
     }
 }
 

@@ -157,3 +157,69 @@ fn hosts_are_further_apart_than_cores() {
         }
     }
 }
+
+/// What other libraries take on GPUs: copied to the host it takes longest, and Weft's own plans are near NCCL's.
+#[test]
+fn other_libraries_run_on_gpus() {
+    let by = |library, bytes| time_us(&Setup { library, ..cluster(1) }, Operation::AllReduce, bytes).1;
+    for bytes in [1 << 10, 1 << 20, 1 << 26] {
+        let nccl = by(Library::Nccl, bytes);
+        let weft = by(Library::Weft, bytes);
+        assert!((0.3..3.0).contains(&(weft / nccl)), "{bytes}: weft {weft:.1} us, nccl {nccl:.1} us");
+        let (gloo, mpi) = (by(Library::Gloo, bytes), by(Library::OpenMpi, bytes));
+        assert!(gloo > 2.0 * mpi, "{bytes}: gloo {gloo:.1} us, openmpi {mpi:.1} us");
+        assert!(bytes < 1 << 20 || mpi > 2.0 * nccl, "{bytes}: openmpi {mpi:.1} us, nccl {nccl:.1} us");
+    }
+    for library in [Library::Gloo, Library::OpenMpi, Library::Weft] {
+        for &operation in Operation::ALL {
+            let near = time_us(&Setup { library, ..cluster(1) }, operation, 1 << 20).1;
+            let far = time_us(&Setup { library, ..cluster(2) }, operation, 1 << 20).1;
+            assert!(near > 1.0 && far > 1.0, "{library:?} {operation:?}");
+        }
+    }
+}
+
+/// Intel's GPUs with oneCCL: there are no measurements, but there is an answer that no link forbids.
+#[test]
+fn one_ccl_is_foretold_without_evidence() {
+    let max = Setup {
+        gpu: Gpu::from_name("max1550").unwrap(),
+        intra: Intra::Xgmi,
+        gpus_per_node: 6,
+        library: Library::OneCcl,
+        ..cluster(1)
+    };
+    let bytes = 1_u64 << 28;
+    let (algorithm, us, _) = time_us(&max, Operation::AllReduce, bytes);
+    assert_eq!(algorithm, LibraryAlgorithm::Ring);
+    let busbw = bytes as f64 / us / 1e3 * 2.0 * 5.0 / 6.0;
+    assert!(busbw > 20.0 && busbw < max.gpu.port_line_gbytes_per_second(), "{busbw}");
+    assert!(Library::OneCcl.evidence().starts_with("no evidence"));
+    assert!(Library::Rccl.evidence().starts_with("thin evidence"));
+}
+
+/// Programs of MSCCL's run with what NCCL is charged.
+#[test]
+fn programs_of_msccl_run() {
+    let constants = Constants::shipped();
+    let setup = Setup { library: Library::Msccl, gpus_per_node: 3, ..cluster(1) };
+    let ring = include_str!("../../../testdata/msccl/ring-3.xml");
+    let site = Site::new(&constants, &setup).unwrap().with_program(ring).unwrap();
+    let times: Vec<f64> = [1 << 10, 1 << 20, 1 << 28]
+        .into_iter()
+        .map(|bytes| site.execute(&[(Operation::AllReduce, bytes)]).unwrap()[0].time.0 as f64 / 1e6)
+        .collect();
+    // The least: a launch and two hops, and twice the bytes of a rank over its port.
+    assert!(times[0] > 5.0 && times[0] < 100.0, "{times:?}");
+    assert!(times[0] < times[1] && times[1] < times[2], "{times:?}");
+    let port_us = 2.0 * (1_u64 << 28) as f64 * 2.0 / 3.0 / 450e3;
+    assert!(times[2] > port_us && times[2] < 20.0 * port_us, "{times:?}");
+    let message = site.execute(&[(Operation::AllGather, 1 << 20)]).unwrap_err().to_string();
+    assert_eq!(message, "the program: it does all-reduce, not all-gather");
+    let bare = Site::new(&constants, &setup).unwrap();
+    assert!(bare.execute(&[(Operation::AllReduce, 8)]).unwrap_err().to_string().contains("there is none"));
+    let wrong = Setup { gpus_per_node: 4, ..setup.clone() };
+    let message = Site::new(&constants, &wrong).unwrap().with_program(ring).err().unwrap().to_string();
+    assert!(message.contains("it is for 3 GPUs, and there are 4"), "{message}");
+    assert!(Site::new(&constants, &setup).unwrap().with_program("<algo").is_err());
+}

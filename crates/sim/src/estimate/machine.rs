@@ -137,7 +137,7 @@ fn host_memory(constants: &Constants) -> f64 {
 }
 
 /// What a slot carries each way on paper: x16, less what storage takes of it.
-fn slot_line(setup: &Setup) -> f64 {
+pub(crate) fn slot_line(setup: &Setup) -> f64 {
     let line = match setup.pcie_generation {
         0..=3 => 15.75,
         4 => 31.5,

@@ -14,6 +14,7 @@ mod parts;
 use weftlink_plan::plan::Protocol;
 
 pub use machine::Machine;
+pub(crate) use machine::slot_line;
 
 use crate::constants::{Constants, Name};
 use crate::library::ll_part;

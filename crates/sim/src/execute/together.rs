@@ -96,7 +96,12 @@ impl Site<'_> {
         let done = prepared.iter().zip(outcomes).map(|(ready, outcome)| {
             let device_us = outcome.time.0 as f64 / 1e6;
             let time = picoseconds(ready.chosen.estimate.with_device(device_us));
-            Execution { chosen: ready.chosen, time, outcome: Some(outcome) }
+            Execution {
+                chosen: ready.chosen,
+                algorithm: ready.chosen.algorithm.name(),
+                time,
+                outcome: Some(outcome),
+            }
         });
         Ok(done.collect())
     }

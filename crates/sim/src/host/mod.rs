@@ -228,7 +228,8 @@ fn together(chosen: &Chosen, recipe: &Recipe<'_>, ranks: u32) -> f64 {
     f64::from(ranks - 1) / f64::from(ranks).log2().ceil()
 }
 
-fn collective(operation: Operation, ranks: u32) -> Option<Collective> {
+/// A call as a collective; nothing for copies.
+pub(crate) fn collective(operation: Operation, ranks: u32) -> Option<Collective> {
     Some(match operation {
         Operation::AllReduce => Collective::AllReduce,
         Operation::AllGather => Collective::AllGather,

@@ -1,0 +1,188 @@
+//! Libraries that do not choose by costs, on GPUs: Weft's own plans and MSCCL's programs at what links and lanes are charged with NCCL, and
+//! libraries of cores, for which buffers are copied to the host and back.
+
+use weftlink_fabric::Paths;
+use weftlink_plan::choose::{Chooser, Verdict};
+use weftlink_plan::cost::Ground;
+use weftlink_plan::plan::Protocol;
+use weftlink_plan::{Algorithm, Collective, Plan, Recipe, verify};
+
+use super::charged::{Charged, Lines};
+use super::{ExecuteError, Execution, SLOTS, Site, picoseconds};
+use crate::constants::Name;
+use crate::engine::{self, Load};
+use crate::estimate::{Estimate, View, estimate, slot_line};
+use crate::host::{self, Hosts};
+use crate::library::Prediction;
+use crate::setup::{Library, LibraryAlgorithm, Operation};
+
+/// Bytes of a chunk from which on it is cut into tiles that follow one another, and how many those are at most.
+const TILE_BYTES: f64 = 1024.0 * 1024.0;
+const TILES_MAX: f64 = 64.0;
+
+impl Site<'_> {
+    /// The same, ready to run a program of MSCCL's in place of what a library chooses. It is proved first.
+    pub fn with_program(mut self, text: &str) -> Result<Self, ExecuteError> {
+        let wrong = |why: String| ExecuteError::Program(why);
+        let plan = Plan::from_msccl(text).map_err(|error| wrong(error.to_string()))?;
+        let verified = verify(plan).map_err(|refusal| wrong(refusal.to_string()))?;
+        if verified.ranks != self.setup.ranks() {
+            let (program, there) = (verified.ranks, self.setup.ranks());
+            return Err(wrong(format!(
+                "it is for {program} GPUs, and there are {there}; name a fabric with as many"
+            )));
+        }
+        self.program = Some((*verified).clone());
+        Ok(self)
+    }
+
+    /// A call of a library that does not choose by costs; nothing if this one does.
+    pub(super) fn other(
+        &self,
+        ground: &Ground<'_>,
+        paths: &Paths<'_>,
+        operation: Operation,
+        bytes: u64,
+    ) -> Result<Option<Execution>, ExecuteError> {
+        // Copy engines copy, whatever the library.
+        if operation.is_copy() {
+            return Ok(None);
+        }
+        match self.setup.library {
+            Library::Nccl | Library::Rccl | Library::OneCcl => Ok(None),
+            Library::Msccl => self.by_program(paths, operation, bytes).map(Some),
+            Library::Weft => self.by_plan(ground, paths, operation, bytes).map(Some),
+            Library::Gloo | Library::OpenMpi => self.by_host(operation, bytes).map(Some),
+        }
+    }
+
+    /// MSCCL's program, if it is for the call.
+    fn by_program(
+        &self,
+        paths: &Paths<'_>,
+        operation: Operation,
+        bytes: u64,
+    ) -> Result<Execution, ExecuteError> {
+        let plan = self.program.as_ref().ok_or_else(|| {
+            ExecuteError::Program(
+                "msccl runs a program, and there is none; say which file holds it".to_owned(),
+            )
+        })?;
+        let wanted = self.collective(operation)?;
+        if plan.collective.name() != wanted.name() {
+            let (does, wanted) = (plan.collective.name(), wanted.name());
+            return Err(ExecuteError::Program(format!("it does {does}, not {wanted}")));
+        }
+        let protocol = plan.channels.first().map_or(Protocol::Simple, |channel| channel.protocol);
+        let recipe = Recipe::new(plan.clone(), |rank| plan.programs[rank as usize].clone());
+        self.run(paths, &recipe, ("program", LibraryAlgorithm::Ring, protocol), operation, bytes)
+    }
+
+    /// What Weft's own cost model chooses, without switches of the network, whose use needs a plugin.
+    fn by_plan(
+        &self,
+        ground: &Ground<'_>,
+        paths: &Paths<'_>,
+        operation: Operation,
+        bytes: u64,
+    ) -> Result<Execution, ExecuteError> {
+        let collective = self.collective(operation)?;
+        let chooser = Chooser::new(&collective, false, ground)
+            .without(&[Algorithm::CollnetDirect, Algorithm::CollnetChain]);
+        let choice = chooser.choose(bytes);
+        let candidate = choice.candidates.iter().find(|candidate| candidate.verdict == Verdict::Chosen);
+        let candidate = candidate.ok_or(ExecuteError::NoWay("weft", operation.name()))?;
+        let protocol = candidate.protocol.unwrap_or(Protocol::Simple);
+        let recipe = candidate.algorithm.recipe(&collective, ground.layout())?.with_protocol(protocol);
+        let charged_as = match candidate.algorithm {
+            Algorithm::Nvls => LibraryAlgorithm::Nvls,
+            Algorithm::NvlsTree => LibraryAlgorithm::NvlsTree,
+            Algorithm::OneShot | Algorithm::TwoShot | Algorithm::Pull | Algorithm::Staged => {
+                LibraryAlgorithm::Symmetric
+            }
+            _ => LibraryAlgorithm::Ring,
+        };
+        let recipe = recipe.with_depth_of(SLOTS);
+        self.run(paths, &recipe, (candidate.algorithm.name(), charged_as, protocol), operation, bytes)
+    }
+
+    /// Runs a plan with what one of NCCL's algorithms is charged for links, lanes and hops.
+    fn run(
+        &self,
+        paths: &Paths<'_>,
+        recipe: &Recipe<'_>,
+        (name, charged_as, protocol): (&'static str, LibraryAlgorithm, Protocol),
+        operation: Operation,
+        bytes: u64,
+    ) -> Result<Execution, ExecuteError> {
+        // What it takes to start is that of any call.
+        let started = estimate(
+            self.constants,
+            &self.machine,
+            View::Real,
+            Operation::AllReduce,
+            bytes as f64,
+            LibraryAlgorithm::Ring,
+            protocol,
+        );
+        let started = started.unwrap_or_default();
+        let launched =
+            Estimate { launch_us: started.launch_us, host_us: started.host_us, ..Estimate::default() };
+        let chosen = Prediction { algorithm: charged_as, protocol, estimate: launched };
+        let per_island = (self.machine.island as u32).clamp(1, self.setup.ranks());
+        let plan = recipe.partial(per_island);
+        let charged = Charged::new(
+            self.constants,
+            &self.machine,
+            Lines::of(&self.fabric, &self.machine),
+            &chosen,
+            operation,
+            bytes as f64,
+            &plan,
+        );
+        let chunks = recipe.outline().chunks;
+        let chunk = bytes as f64 / f64::from(chunks.input.max(chunks.output).max(1));
+        let tiles = (chunk / TILE_BYTES).ceil().clamp(1.0, TILES_MAX) as u32;
+        let outcome = engine::run(&plan, paths, Load { bytes: bytes.max(1), tiles }, &charged)?;
+        let device_us = outcome.time.0 as f64 / 1e6;
+        let time = picoseconds(launched.with_device(device_us));
+        let wire_us = (device_us - launched.launch_us).max(0.0);
+        let chosen = Prediction { estimate: Estimate { wire_us, ..launched }, ..chosen };
+        Ok(Execution { chosen, algorithm: name, time, outcome: Some(outcome) })
+    }
+
+    /// Copied to the host, done between cores there, a rank for each GPU, and copied back.
+    fn by_host(&self, operation: Operation, bytes: u64) -> Result<Execution, ExecuteError> {
+        let setup = self.setup;
+        let hosts = Hosts {
+            hosts: setup.nodes,
+            network: setup.network,
+            nics_per_host: setup.nics_per_node,
+            nic_gbits_per_second: setup.nic_gbits_per_second,
+            ..Hosts::one(setup.library, setup.gpus_per_node, setup.gpus_per_node)
+        };
+        let call = host::execute(self.constants, &hosts, operation, bytes)?;
+        let ranks = f64::from(setup.ranks());
+        let (inputs, outputs) = match operation {
+            Operation::AllGather => (1.0 / ranks, 1.0),
+            Operation::ReduceScatter => (1.0, 1.0 / ranks),
+            _ => (1.0, 1.0),
+        };
+        let slot = slot_line(setup) * self.constants[Name::PcieHost];
+        let estimate = Estimate {
+            // A copy there and a copy back.
+            launch_us: 2.0 * self.constants[Name::LaunchUs],
+            hops_us: call.time.0 as f64 / 1e6,
+            wire_us: bytes as f64 * (inputs + outputs) / slot / 1e3,
+            ..Estimate::default()
+        };
+        let chosen = Prediction { algorithm: LibraryAlgorithm::Direct, protocol: call.protocol, estimate };
+        let time = picoseconds(estimate.total_us());
+        Ok(Execution { chosen, algorithm: call.algorithm.name(), time, outcome: None })
+    }
+
+    fn collective(&self, operation: Operation) -> Result<Collective, ExecuteError> {
+        host::collective(operation, self.setup.ranks())
+            .ok_or(ExecuteError::NoWay(self.setup.library.name(), operation.name()))
+    }
+}

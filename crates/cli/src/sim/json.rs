@@ -22,6 +22,7 @@ pub(super) fn head(fabric: &Fabric, setup: &Setup) -> Value {
         "ranks": setup.ranks(),
         "library": setup.library.name(),
         "library_version": setup.version.map(|version| version.to_string()),
+        "evidence": setup.library.evidence(),
         "assumed": text::assumed(setup),
         "basis": "predicted",
     })
@@ -58,13 +59,15 @@ pub(super) fn row(fabric: &Fabric, row: &Row) -> Value {
         });
         each.collect::<Vec<_>>()
     });
-    let (median, ninetieth) = row.expected_error;
+    let error = row
+        .expected_error
+        .map(|(median, ninetieth)| json!({ "median": median, "ninetieth_percentile": ninetieth }));
     json!({
         "bytes": row.bytes,
         "time_us": row.time_us(),
         "algbw_gb_per_s": row.algbw_gb_per_s,
         "busbw_gb_per_s": row.busbw_gb_per_s,
-        "algorithm": chosen.algorithm.name(),
+        "algorithm": row.execution.algorithm,
         "protocol": chosen.protocol.to_string(),
         "limited_by": text::limit(fabric, row),
         "bottleneck": busiest,
@@ -78,6 +81,6 @@ pub(super) fn row(fabric: &Fabric, row: &Row) -> Value {
         },
         "undisturbed_us": row.undisturbed.as_ref().map(|(alone_us, _)| alone_us),
         "beside": beside,
-        "expected_error": { "median": median, "ninetieth_percentile": ninetieth },
+        "expected_error": error,
     })
 }

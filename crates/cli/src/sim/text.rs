@@ -34,7 +34,7 @@ pub(super) fn assumed(setup: &Setup) -> Vec<&'static str> {
 pub(super) fn head(out: &mut impl Write, what: &str, fabric: &Fabric, setup: &Setup) -> io::Result<()> {
     writeln!(out, "{what} on {}: {}", fabric.name(), counted(setup.ranks(), "GPU"))?;
     writeln!(out, "seen as {}", setup.name())?;
-    writeln!(out, "library {}", library(setup))?;
+    writeln!(out, "library {}: {}", library(setup), setup.library.evidence())?;
     for text in assumed(setup) {
         writeln!(out, "assumed {text}")?;
     }
@@ -53,14 +53,14 @@ pub(super) fn row(out: &mut impl Write, fabric: &Fabric, row: &Row) -> io::Resul
     let chosen = &row.execution.chosen;
     writeln!(
         out,
-        "{:>10} {:>12} {:>9.2} {:>9.2}  {:<13} {:<8} {:>5.0}%  {}",
+        "{:>10} {:>12} {:>9.2} {:>9.2}  {:<13} {:<8} {:>6}  {}",
         size(row.bytes),
         time(row.time_us()),
         row.algbw_gb_per_s,
         row.busbw_gb_per_s,
-        chosen.algorithm.name(),
+        row.execution.algorithm,
         chosen.protocol.to_string(),
-        row.expected_error.0 * 1e2,
+        error(row),
         limit(fabric, row)
     )?;
     let Some((alone_us, beside)) = &row.undisturbed else { return Ok(()) };
@@ -118,13 +118,18 @@ pub(super) fn foot(out: &mut impl Write, setup: &Setup, rows: &[Row]) -> io::Res
         let each = used.iter().map(|(kind, part)| format!("{kind} {:.0}%", part * 1e2));
         writeln!(out, "\nused at {}: {}", size(last.bytes), each.collect::<Vec<_>>().join(", "))?;
     }
-    let (median, ninetieth) = last.expected_error;
+    let Some((_, ninetieth)) = last.expected_error else { return Ok(()) };
     writeln!(
         out,
         "error is what half of such predictions stayed below on machines that were not fitted to ({}); nine in ten of the last row's stayed below {:.0}%",
         weftlink_sim::accuracy::Class::of(setup).name(),
-        ninetieth.max(median) * 1e2
+        ninetieth * 1e2
     )
+}
+
+/// What half of such predictions stay below.
+pub(super) fn error(row: &Row) -> String {
+    row.expected_error.map_or_else(|| "-".to_owned(), |(median, _)| format!("{:.0}%", median * 1e2))
 }
 
 /// Bytes as whoever doubles them counts, where they are so many.

@@ -8,43 +8,49 @@ use weftlink_plan::cost::Picoseconds;
 
 use super::timeline::Timeline;
 use super::wires::Resource;
-use super::{Conditions, Job, Outcome, SimError, jobs_fit};
+use super::{Conditions, Job, Load, Outcome, SimError, jobs_fit};
 
-/// Tiles of the three runs: multiples of every depth that FIFOs have.
-const RUNS: [u32; 3] = [64, 128, 256];
-/// Fewer tiles are run as they are.
-const TILES_MIN: u32 = 768;
+/// Tiles of the three runs, multiples of the depths that FIFOs have; the second three where the first do not agree.
+const RUNS: [[u32; 3]; 2] = [[16, 32, 64], [64, 128, 256]];
+/// How many times the tiles of the longest run there must be, for it to be worth while.
+const TIMES_MIN: u32 = 3;
 /// The part by which tiles may differ and still count as the same: less than is asked of the whole.
 const SAME: f64 = 2e-4;
 
 /// What a job with many tiles takes; nothing if it has few, or does not become steady.
 pub(super) fn run(job: &Job<'_>, paths: &Paths<'_>) -> Result<Option<Outcome>, SimError> {
-    if job.load.tiles < TILES_MIN {
-        return Ok(None);
+    for runs in RUNS.into_iter().filter(|runs| job.load.tiles / TIMES_MIN >= runs[2]) {
+        if let Some(outcome) = held_against(job, paths, runs)? {
+            return Ok(Some(outcome));
+        }
     }
-    let jobs = [Job { load: super::Load { tiles: RUNS[2], ..job.load }, ..*job }];
+    Ok(None)
+}
+
+fn held_against(job: &Job<'_>, paths: &Paths<'_>, runs: [u32; 3]) -> Result<Option<Outcome>, SimError> {
+    let jobs = [Job { load: Load { tiles: runs[2], ..job.load }, ..*job }];
     jobs_fit(&jobs, paths.fabric().gpus().len(), false)?;
     let calm = Conditions::default();
     let first = |tiles: u32| -> Result<Option<Outcome>, SimError> {
         let outcomes = Timeline::new(std::slice::from_ref(job), paths, &calm, None, tiles)?.run()?;
         Ok(outcomes.into_iter().next())
     };
-    let (Some(short), Some(middle)) = (first(RUNS[0])?, first(RUNS[1])?) else { return Ok(None) };
-    let Some(long) = first(RUNS[2])? else { return Ok(None) };
+    let (Some(short), Some(middle)) = (first(runs[0])?, first(runs[1])?) else { return Ok(None) };
+    let Some(long) = first(runs[2])? else { return Ok(None) };
     let per_tile =
         |a: &Outcome, b: &Outcome, tiles: u32| (b.time.0 - a.time.0.min(b.time.0)) as f64 / f64::from(tiles);
-    let early = per_tile(&short, &middle, RUNS[1] - RUNS[0]);
-    let late = per_tile(&middle, &long, RUNS[2] - RUNS[1]);
+    let early = per_tile(&short, &middle, runs[1] - runs[0]);
+    let late = per_tile(&middle, &long, runs[2] - runs[1]);
     if (early - late).abs() > late * SAME {
         return Ok(None);
     }
-    let times = f64::from(job.load.tiles) / f64::from(RUNS[2]);
-    let time = long.time.0 as f64 + late * f64::from(job.load.tiles - RUNS[2]);
+    let times = f64::from(job.load.tiles) / f64::from(runs[2]);
+    let time = long.time.0 as f64 + late * f64::from(job.load.tiles - runs[2]);
     let scaled = |resource: Resource| Resource { moved: resource.moved * times, ..resource };
     Ok(Some(Outcome {
         time: Picoseconds(time.round() as u64),
         resources: long.resources.into_iter().map(scaled).collect(),
-        steps: long.steps / u64::from(RUNS[2]) * u64::from(job.load.tiles),
+        steps: long.steps / u64::from(runs[2]) * u64::from(job.load.tiles),
         mode: long.mode,
     }))
 }
@@ -57,7 +63,7 @@ mod tests {
     use weftlink_plan::{Collective, Partial};
 
     use super::*;
-    use crate::engine::{Load, Nominal, run_jobs};
+    use crate::engine::{Nominal, run_jobs};
 
     const CHARGES: Nominal = Nominal { launch: Picoseconds(5_000_000), hop: Picoseconds(1_000_000) };
 

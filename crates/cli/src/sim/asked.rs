@@ -1,5 +1,7 @@
 //! What was typed, as what it means: an operation, a setup with what is told to the library, and sizes.
 
+use std::fs::File;
+use std::io::Read;
 use std::str::FromStr;
 
 use anyhow::{Context, anyhow};
@@ -8,6 +10,7 @@ use weftlink_fabric::Fabric;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::plan::Protocol;
 use weftlink_sim::Setup;
+use weftlink_sim::execute::Site;
 use weftlink_sim::library;
 use weftlink_sim::setup::{Launch, LibraryAlgorithm, Operation, algorithm_from_name, protocol_from_name};
 use weftlink_sim::what_if::{CpuVendor, WhatIf};
@@ -155,6 +158,23 @@ fn algorithm(name: &str) -> Result<LibraryAlgorithm, String> {
 
 fn protocol(name: &str) -> Result<Protocol, String> {
     protocol_from_name(name).map_err(str::to_owned)?.ok_or_else(|| "it is empty".to_owned())
+}
+
+/// The longest program that is read.
+const PROGRAM_BYTES_MAX: u64 = 64 << 20;
+
+impl Told {
+    /// A site, with the program that it was told to run there, if any.
+    pub(super) fn ready<'s>(&self, site: Site<'s>) -> Result<Site<'s>, Failure> {
+        let asked = self.library.as_deref().map(library::asked).transpose().map_err(Failure::misuse)?;
+        let Some(path) = asked.and_then(|asked| asked.program) else { return Ok(site) };
+        let mut text = String::new();
+        File::open(&path)
+            .and_then(|file| file.take(PROGRAM_BYTES_MAX).read_to_string(&mut text))
+            .with_context(|| format!("cannot read {path}"))
+            .map_err(Failure::Misuse)?;
+        site.with_program(&text).with_context(|| path.clone()).map_err(Failure::Finding)
+    }
 }
 
 /// The fabric of a target, with what a library would see of it.

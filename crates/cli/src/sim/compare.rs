@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         progress.show(&format!("predicting {target}"));
         let (fabric, setup) = asked::site(Some(target), &args.told)?;
         asked::check_memory(&setup, args.size.0)?;
-        let site = Site::on(&constants, &setup, fabric);
+        let site = args.told.ready(Site::on(&constants, &setup, fabric))?;
         let operation = args.collective.operation();
         let done = site.execute(&[(operation, args.size.0)]).map_err(Failure::finding)?;
         for execution in done {
@@ -83,11 +83,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             (*target).clone(),
             setup.ranks().to_string(),
             text::library(setup),
-            format!("{} {}", row.execution.chosen.algorithm.name(), row.execution.chosen.protocol),
+            format!("{} {}", row.execution.algorithm, row.execution.chosen.protocol),
             format!("{:.3}", row.time_us() / 1e3),
             format!("{:.1}x", row.time_us() / best),
             format!("{:.2}", row.busbw_gb_per_s),
-            format!("{:.0}%", median * 1e2),
+            text::percent(median),
             limit.clone(),
         ]);
     }

@@ -22,6 +22,7 @@ pub(super) fn head(fabric: &Fabric, setup: &Setup) -> Value {
         "ranks": setup.ranks(),
         "library": setup.library.name(),
         "library_version": setup.version.map(|version| version.to_string()),
+        "evidence": setup.library.evidence(),
         "assumed": text::assumed(setup),
         "basis": "predicted",
     })
@@ -64,7 +65,7 @@ pub(super) fn row(fabric: &Fabric, row: &Row) -> Value {
         "time_us": row.time_us(),
         "algbw_gb_per_s": row.algbw_gb_per_s,
         "busbw_gb_per_s": row.busbw_gb_per_s,
-        "algorithm": chosen.algorithm.name(),
+        "algorithm": row.execution.algorithm,
         "protocol": chosen.protocol.to_string(),
         "limited_by": text::limit(fabric, row),
         "bottleneck": busiest,

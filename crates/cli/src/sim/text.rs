@@ -17,6 +17,7 @@ const LIMITS: f64 = 0.5;
 pub(super) fn library(setup: &Setup) -> String {
     match setup.version {
         Some(version) => format!("{} {version}", setup.library.name()),
+        None if !setup.library.has_versions() => setup.library.name().to_owned(),
         None => format!("{}, newest known", setup.library.name()),
     }
 }
@@ -35,6 +36,7 @@ pub(super) fn head(out: &mut impl Write, what: &str, fabric: &Fabric, setup: &Se
     writeln!(out, "{what} on {}: {}", fabric.name(), counted(setup.ranks(), "GPU"))?;
     writeln!(out, "seen as {}", setup.name())?;
     writeln!(out, "library {}", library(setup))?;
+    writeln!(out, "rests on: {}", setup.library.evidence())?;
     for text in assumed(setup) {
         writeln!(out, "assumed {text}")?;
     }
@@ -53,14 +55,14 @@ pub(super) fn row(out: &mut impl Write, fabric: &Fabric, row: &Row) -> io::Resul
     let chosen = &row.execution.chosen;
     writeln!(
         out,
-        "{:>10} {:>12} {:>9.2} {:>9.2}  {:<13} {:<8} {:>5.0}%  {}",
+        "{:>10} {:>12} {:>9.2} {:>9.2}  {:<13} {:<8} {:>6}  {}",
         size(row.bytes),
         time(row.time_us()),
         row.algbw_gb_per_s,
         row.busbw_gb_per_s,
-        chosen.algorithm.name(),
+        row.execution.algorithm,
         chosen.protocol.to_string(),
-        row.expected_error.0 * 1e2,
+        percent(row.expected_error.0),
         limit(fabric, row)
     )?;
     let Some((alone_us, beside)) = &row.undisturbed else { return Ok(()) };
@@ -79,6 +81,11 @@ pub(super) fn row(out: &mut impl Write, fabric: &Fabric, row: &Row) -> io::Resul
         )?;
     }
     Ok(())
+}
+
+/// An error, if it is known.
+pub(super) fn percent(error: f64) -> String {
+    if error.is_nan() { "?".to_owned() } else { format!("{:.0}%", error * 1e2) }
 }
 
 /// What a call spends most of its time on.
@@ -119,6 +126,9 @@ pub(super) fn foot(out: &mut impl Write, setup: &Setup, rows: &[Row]) -> io::Res
         writeln!(out, "\nused at {}: {}", size(last.bytes), each.collect::<Vec<_>>().join(", "))?;
     }
     let (median, ninetieth) = last.expected_error;
+    if median.is_nan() {
+        return writeln!(out, "\nwhat such predictions are off by is not known");
+    }
     writeln!(
         out,
         "error is what half of such predictions stayed below on machines that were not fitted to ({}); nine in ten of the last row's stayed below {:.0}%",

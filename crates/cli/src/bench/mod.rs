@@ -18,6 +18,7 @@ mod measure;
 mod names;
 mod pairs;
 mod plot;
+mod predict;
 mod probe;
 mod rank;
 mod results;
@@ -98,7 +99,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         table::header(&mut out, &job, &crew)?;
     }
     let (outcome, machine, rows, matrices) = {
-        let mut gathered = Gathered::new(&job, args.average());
+        let mut gathered = Gathered::new(&job, args.average(), crew.count_hosts() == 1);
         let mut before = None;
         let outcome = collect(&job, &mut ranks, &mut gathered, |event| match event {
             Progressed::Probed(machine) if shows_table && job.pairs.is_none() => {
@@ -227,9 +228,9 @@ struct Gathered<'j> {
 }
 
 impl<'j> Gathered<'j> {
-    fn new(job: &'j Job, average: results::Average) -> Self {
+    fn new(job: &'j Job, average: results::Average, is_one_host: bool) -> Self {
         let matrices = job.pairs.map(|_| Matrices::new(job.ranks));
-        Self { merger: Merger::new(job, average), rows: Vec::new(), matrices }
+        Self { merger: Merger::new(job, average, is_one_host), rows: Vec::new(), matrices }
     }
 }
 

@@ -1,14 +1,11 @@
-//! What predictions are made from: how long a message of 8 bytes takes from rank 0 to rank 1, and how fast large ones go.
-//!
-//! A prediction is hops times that latency plus bytes over that bandwidth, both counted on the plan that ran. It knows
-//! nothing of caches, of symmetric memory or of ranks that share a link; a simulator will.
+//! What the machine is like: how long a message of 8 bytes takes from rank 0 to rank 1, and how fast large ones go.
 
 use std::time::Instant;
 
 use weftlink_comm::{Communicator, Error, Request};
 use weftlink_plan::Collective;
 
-use super::job::{Machine, Work};
+use super::job::Machine;
 use super::rank::clock_ns;
 
 const SMALL_BYTES: usize = 8;
@@ -33,12 +30,6 @@ pub(super) fn machine(comm: &mut Communicator) -> Result<Machine, Error> {
     machine.latency_us = Some(latency_s * 1e6);
     machine.bandwidth_gb_per_s = Some(LARGE_BYTES as f64 / transfer_s / 1e9);
     Ok(machine)
-}
-
-/// How long a call of so many bytes should take.
-pub(super) fn predicted_us(machine: &Machine, work: &Work, bytes: usize) -> Option<f64> {
-    let transfer_us = work.share * bytes as f64 / machine.bandwidth_gb_per_s? / 1e3;
-    Some(f64::from(work.hops) * machine.latency_us? + transfer_us)
 }
 
 /// Two ranks that send each other messages while the others look on.
@@ -126,17 +117,4 @@ enum Way {
     There,
     Back,
     Both,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_prediction_is_hops_and_bytes() {
-        let machine = Machine { latency_us: Some(0.5), bandwidth_gb_per_s: Some(10.0), ..Machine::default() };
-        let work = Work { hops: 4, share: 0.5 };
-        assert!((predicted_us(&machine, &work, 200_000).unwrap() - 12.0).abs() < 1e-9);
-        assert_eq!(predicted_us(&Machine::default(), &work, 8), None);
-    }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use weftlink_plan::Collective;
 
 use super::job::{Case, Job, Machine, RankRow, Recorded, Timing};
-use super::probe::predicted_us;
+use super::predict::predicted_us;
 
 /// One row, as measured by all ranks.
 #[derive(Debug)]
@@ -133,13 +133,20 @@ pub(super) fn bus_factor(collective: &Collective, ranks: usize) -> f64 {
 pub(super) struct Merger<'j> {
     job: &'j Job,
     average: Average,
+    is_one_host: bool,
     waiting: Vec<VecDeque<RankRow>>,
     pub(super) machine: Machine,
 }
 
 impl<'j> Merger<'j> {
-    pub(super) fn new(job: &'j Job, average: Average) -> Self {
-        Self { job, average, waiting: vec![VecDeque::new(); job.ranks], machine: Machine::default() }
+    pub(super) fn new(job: &'j Job, average: Average, is_one_host: bool) -> Self {
+        Self {
+            job,
+            average,
+            is_one_host,
+            waiting: vec![VecDeque::new(); job.ranks],
+            machine: Machine::default(),
+        }
     }
 
     /// Takes what a rank reports, and returns the row that this completes, if any.
@@ -159,7 +166,8 @@ impl<'j> Merger<'j> {
         };
         let out_of_place = merge(|row| row.out_of_place.as_ref());
         let in_place = merge(|row| row.in_place.as_ref());
-        let predicted_us = work.and_then(|work| predicted_us(&self.machine, &work, bytes));
+        let predicted_us =
+            predicted_us(self.job, case, &self.machine, work.as_ref(), bytes, self.is_one_host);
         let steps = rows.into_iter().map(|row| row.steps).collect();
         Some(Row { steps, case: at, count, bytes, plan, predicted_us, out_of_place, in_place })
     }
@@ -198,7 +206,7 @@ mod tests {
     #[test]
     fn the_slowest_rank_counts() {
         let job = job("all-reduce -n 4 -b 1000 -e 1000");
-        let mut merger = Merger::new(&job, Average::Most);
+        let mut merger = Merger::new(&job, Average::Most, true);
         assert!(merger.add(3, rank_row(1e-5, 1)).is_none());
         assert!(merger.add(3, rank_row(9.0, 0)).is_none());
         assert!(merger.add(0, rank_row(2e-5, 0)).is_none());

@@ -65,7 +65,7 @@ pub(super) fn columns(out: &mut impl Write, job: &Job, machine: &Machine) -> io:
     if let (Some(latency), Some(rate)) = (machine.latency_us, machine.bandwidth_gb_per_s) {
         writeln!(
             out,
-            "#  Rank 0 to rank 1: {latency:.2} us, {rate:.1} GB/s; predictions are made from these"
+            "#  Rank 0 to rank 1: {latency:.2} us, {rate:.1} GB/s; calls that the simulator does not know are predicted from these"
         )?;
     }
     writeln!(out, "#")?;

@@ -1,7 +1,5 @@
 //! What was typed, as what it means: an operation, a setup with what is told to the library, and sizes.
 
-use std::fs::File;
-use std::io::Read;
 use std::str::FromStr;
 
 use anyhow::{Context, anyhow};
@@ -9,11 +7,11 @@ use clap::ValueEnum;
 use weftlink_fabric::Fabric;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::plan::Protocol;
-use weftlink_sim::Setup;
 use weftlink_sim::execute::Site;
 use weftlink_sim::library;
 use weftlink_sim::setup::{Launch, LibraryAlgorithm, Operation, algorithm_from_name, protocol_from_name};
 use weftlink_sim::what_if::{CpuVendor, WhatIf};
+use weftlink_sim::{Constants, Setup};
 
 use crate::Failure;
 
@@ -160,25 +158,30 @@ fn protocol(name: &str) -> Result<Protocol, String> {
     protocol_from_name(name).map_err(str::to_owned)?.ok_or_else(|| "it is empty".to_owned())
 }
 
-/// The longest program that is read.
-const PROGRAM_BYTES_MAX: u64 = 64 << 20;
+/// Where a call is made, and by what.
+pub(super) struct Asked {
+    pub(super) fabric: Fabric,
+    /// What a library sees of it.
+    pub(super) setup: Setup,
+    /// The text of MSCCL's program, with the name of its file.
+    program: Option<(String, String)>,
+}
 
-impl Told {
-    /// A site, with the program that it was told to run there, if any.
-    pub(super) fn ready<'s>(&self, site: Site<'s>) -> Result<Site<'s>, Failure> {
-        let asked = self.library.as_deref().map(library::asked).transpose().map_err(Failure::misuse)?;
-        let Some(path) = asked.and_then(|asked| asked.program) else { return Ok(site) };
-        let mut text = String::new();
-        File::open(&path)
-            .and_then(|file| file.take(PROGRAM_BYTES_MAX).read_to_string(&mut text))
-            .with_context(|| format!("cannot read {path}"))
-            .map_err(Failure::Misuse)?;
-        site.with_program(&text).with_context(|| path.clone()).map_err(Failure::Finding)
+impl Asked {
+    /// Ready to execute calls.
+    pub(super) fn site<'s>(&'s self, constants: &'s Constants) -> Result<Site<'s>, Failure> {
+        let site = Site::on(constants, &self.setup, self.fabric.clone());
+        match &self.program {
+            None => Ok(site),
+            Some((file, text)) => {
+                site.with_program(text).with_context(|| file.clone()).map_err(Failure::Finding)
+            }
+        }
     }
 }
 
 /// The fabric of a target, with what a library would see of it.
-pub(super) fn site(target: Option<&str>, told: &Told) -> Result<(Fabric, Setup), Failure> {
+pub(super) fn asked(target: Option<&str>, told: &Told) -> Result<Asked, Failure> {
     let fabric = crate::topo::resolve(target, told.gpu.as_deref())?;
     let mut setup = Setup::of(&fabric).with_context(|| fabric.name().to_owned()).map_err(Failure::Finding)?;
     if setup.ranks() < 2 {
@@ -187,9 +190,14 @@ pub(super) fn site(target: Option<&str>, told: &Told) -> Result<(Fabric, Setup),
             fabric.name()
         )));
     }
+    let mut program = None;
     if let Some(library) = &told.library {
         let asked = library::asked(library).map_err(Failure::misuse)?;
         (setup.library, setup.version) = (asked.library, asked.version);
+        if let Some(file) = asked.program {
+            let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {file}"));
+            program = Some((file, text.map_err(Failure::Misuse)?));
+        }
     }
     setup.algorithm = told.algorithm;
     setup.protocol = told.protocol;
@@ -201,9 +209,9 @@ pub(super) fn site(target: Option<&str>, told: &Told) -> Result<(Fabric, Setup),
     setup.check().map_err(|wrong| Failure::misuse(anyhow!("{}: {wrong}", fabric.name())))?;
     if told.what_if.changes_wiring() {
         let fabric = setup.fabric().with_context(|| setup.name()).map_err(Failure::Finding)?;
-        return Ok((fabric, setup));
+        return Ok(Asked { fabric, setup, program });
     }
-    Ok((fabric, setup))
+    Ok(Asked { fabric, setup, program })
 }
 
 /// That GPUs hold so many bytes.

@@ -15,7 +15,7 @@ use weftlink_sim::{Constants, Setup};
 use super::asked::{self, Sizes, Told, What};
 use super::disturbed::{Disturbed, Neighbour};
 use super::progress::Progress;
-use super::{json, text, trace};
+use super::{cores, json, text, trace};
 use crate::Failure;
 use crate::plot::{self, Line};
 
@@ -46,6 +46,12 @@ pub(super) struct Calls {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Instead of GPUs, so many ranks on as many cores of one host, with --library weft, gloo or openmpi [default: weft]
+    #[arg(short = 'n', long, conflicts_with_all = ["fabric", "plot", "trace"], value_parser = clap::value_parser!(u32).range(2..=1024))]
+    ranks: Option<u32>,
+    /// With -n and weft: buffers in symmetric memory, as by `weft bench -R 2`
+    #[arg(long = "symmetric-memory", requires = "ranks")]
+    symmetric: bool,
     /// Write what each rank does in the last of the calls to this file, for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -62,7 +68,7 @@ pub(super) struct Row {
     pub(super) algbw_gb_per_s: f64,
     pub(super) busbw_gb_per_s: f64,
     /// What predictions of its kind are off by: the median, and what nine in ten stay below.
-    pub(super) expected_error: (f64, f64),
+    pub(super) expected_error: Option<(f64, f64)>,
     /// What the same call takes where nothing disturbs it, and what went on beside it; nothing if it was not disturbed.
     pub(super) undisturbed: Option<(f64, Vec<Neighbour>)>,
 }
@@ -71,11 +77,8 @@ impl Row {
     pub(super) fn new(setup: &Setup, operation: Operation, bytes: u64, execution: Execution) -> Self {
         let algbw_gb_per_s = bytes as f64 / (execution.time.0 as f64 / 1e12) / 1e9;
         let busbw_gb_per_s = algbw_gb_per_s * operation.bus_factor(setup.ranks());
-        // What was not held against measurements of GPUs has no error that anybody knows.
-        let expected_error = match setup.library {
-            Library::Nccl | Library::Rccl => expected(Class::of(setup), band(bytes)),
-            _ => (f64::NAN, f64::NAN),
-        };
+        let measured = matches!(setup.library, Library::Nccl | Library::Rccl);
+        let expected_error = measured.then(|| expected(Class::of(setup), band(bytes)));
         Self { bytes, execution, algbw_gb_per_s, busbw_gb_per_s, expected_error, undisturbed: None }
     }
 
@@ -88,22 +91,28 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
     let what = args.collective.ok_or_else(|| {
         Failure::misuse(anyhow!("say what to predict, and where: `weft sim all-reduce hgx-h100`"))
     })?;
-    let (fabric, setup) = asked::site(args.fabric.as_deref(), &args.told)?;
-    let sizes = match (args.size, args.sizes) {
-        (Some(Bytes(0)), _) => {
-            return Err(Failure::misuse(anyhow!(
-                "a call of 0 bytes has no bandwidth; give --size 1 or more"
-            )));
-        }
-        (Some(size), _) => vec![size.0],
-        (None, Some(sizes)) => sizes.by(args.stepfactor),
-        (None, None) => {
-            let most = setup.gpu.model().memory.0;
-            SIZES.by(FACTOR).into_iter().filter(|size| *size <= most).collect()
-        }
-    };
+    if let Some(ranks) = args.ranks {
+        return cores::run(
+            what,
+            ranks,
+            args.symmetric,
+            &sizes(args, u64::MAX)?,
+            args.told.library.as_deref(),
+            args.json,
+        );
+    }
+    let asked = asked::asked(args.fabric.as_deref(), &args.told)?;
+    let setup = &asked.setup;
+    let is_watched = args.trace.is_some() || !args.disturbed.is_none();
+    if is_watched && !chooses_by_costs(setup.library) {
+        return Err(Failure::misuse(anyhow!(
+            "disturbances and traces are for nccl, rccl and oneccl, not for {}",
+            setup.library.name()
+        )));
+    }
+    let sizes = sizes(args, setup.gpu.model().memory.0)?;
     for bytes in &sizes {
-        asked::check_memory(&setup, *bytes)?;
+        asked::check_memory(setup, *bytes)?;
     }
     let plot = match &args.plot {
         Some(path) => Some((create(path)?, path)),
@@ -114,10 +123,10 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
         None => None,
     };
     let constants = Constants::shipped();
-    let site = args.told.ready(Site::on(&constants, &setup, fabric))?;
+    let site = asked.site(&constants)?;
     let mut out = io::stdout().lock();
     if !args.json {
-        text::head(&mut out, &what.name(), site.fabric(), &setup)?;
+        text::head(&mut out, &what.name(), site.fabric(), setup)?;
         text::columns(&mut out)?;
         out.flush()?;
     }
@@ -127,7 +136,7 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
     for (at, bytes) in sizes.iter().enumerate() {
         progress.show(&format!("predicting {} ({} of {})", text::size(*bytes), at + 1, sizes.len()));
         let is_traced = trace.is_some() && at + 1 == sizes.len();
-        let row = call(&site, &setup, what.operation(), *bytes, args, is_traced.then_some(&mut spans))?;
+        let row = call(&site, setup, what.operation(), *bytes, args, is_traced.then_some(&mut spans))?;
         progress.clear();
         if !args.json {
             text::row(&mut out, site.fabric(), &row)?;
@@ -137,13 +146,13 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
     }
     if args.json {
         drop(out);
-        crate::print_json(&json::collective(&what.name(), site.fabric(), &setup, &rows))?;
+        crate::print_json(&json::collective(&what.name(), site.fabric(), setup, &rows))?;
     } else {
-        text::foot(&mut out, &setup, &rows)?;
+        text::foot(&mut out, setup, &rows)?;
     }
     if let Some((mut file, path)) = plot {
         let points = rows.iter().map(|row| (row.bytes as f64, row.time_us(), row.busbw_gb_per_s)).collect();
-        let line = Line { name: text::library(&setup), points };
+        let line = Line { name: text::library(setup), points };
         let title = format!("{}, {}, predicted", what.name(), site.fabric().name());
         file.write_all(plot::svg(&title, &[line]).as_bytes())
             .with_context(|| format!("cannot write {}", path.display()))
@@ -163,6 +172,23 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
             .map_err(Failure::Finding)?;
     }
     Ok(())
+}
+
+/// Which calls are asked for; of the usual ones those that fit.
+fn sizes(args: &Calls, most: u64) -> Result<Vec<u64>, Failure> {
+    match (args.size, args.sizes) {
+        (Some(Bytes(0)), _) => {
+            Err(Failure::misuse(anyhow!("a call of 0 bytes has no bandwidth; give --size 1 or more")))
+        }
+        (Some(size), _) => Ok(vec![size.0]),
+        (None, Some(sizes)) => Ok(sizes.by(args.stepfactor)),
+        (None, None) => Ok(SIZES.by(FACTOR).into_iter().filter(|size| *size <= most).collect()),
+    }
+}
+
+/// Whether a library tells by costs what it takes, so that it can be watched and disturbed.
+fn chooses_by_costs(library: Library) -> bool {
+    matches!(library, Library::Nccl | Library::Rccl | Library::OneCcl)
 }
 
 /// One call, disturbed or not.

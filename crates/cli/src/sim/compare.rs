@@ -4,7 +4,6 @@ use anyhow::anyhow;
 use serde_json::json;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_sim::Constants;
-use weftlink_sim::execute::Site;
 
 use super::asked::{self, Told, What};
 use super::collective::Row;
@@ -45,14 +44,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (mut values, mut rows) = (Vec::new(), Vec::new());
     for target in &args.fabric {
         progress.show(&format!("predicting {target}"));
-        let (fabric, setup) = asked::site(Some(target), &args.told)?;
-        asked::check_memory(&setup, args.size.0)?;
-        let site = args.told.ready(Site::on(&constants, &setup, fabric))?;
+        let asked = asked::asked(Some(target), &args.told)?;
+        let setup = &asked.setup;
+        asked::check_memory(setup, args.size.0)?;
+        let site = asked.site(&constants)?;
         let operation = args.collective.operation();
         let done = site.execute(&[(operation, args.size.0)]).map_err(Failure::finding)?;
         for execution in done {
-            let row = Row::new(&setup, operation, args.size.0, execution);
-            let mut value = as_json::head(site.fabric(), &setup);
+            let row = Row::new(setup, operation, args.size.0, execution);
+            let mut value = as_json::head(site.fabric(), setup);
             value["prediction"] = as_json::row(site.fabric(), &row);
             values.push(value);
             rows.push((target, setup.clone(), text::limit(site.fabric(), &row), row));
@@ -78,7 +78,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         "limited by",
     ]);
     for (target, setup, limit, row) in &rows {
-        let (median, _) = row.expected_error;
         table.row([
             (*target).clone(),
             setup.ranks().to_string(),
@@ -87,7 +86,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             format!("{:.3}", row.time_us() / 1e3),
             format!("{:.1}x", row.time_us() / best),
             format!("{:.2}", row.busbw_gb_per_s),
-            text::percent(median),
+            text::error(row),
             limit.clone(),
         ]);
     }

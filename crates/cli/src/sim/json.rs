@@ -59,7 +59,9 @@ pub(super) fn row(fabric: &Fabric, row: &Row) -> Value {
         });
         each.collect::<Vec<_>>()
     });
-    let (median, ninetieth) = row.expected_error;
+    let error = row
+        .expected_error
+        .map(|(median, ninetieth)| json!({ "median": median, "ninetieth_percentile": ninetieth }));
     json!({
         "bytes": row.bytes,
         "time_us": row.time_us(),
@@ -79,6 +81,6 @@ pub(super) fn row(fabric: &Fabric, row: &Row) -> Value {
         },
         "undisturbed_us": row.undisturbed.as_ref().map(|(alone_us, _)| alone_us),
         "beside": beside,
-        "expected_error": { "median": median, "ninetieth_percentile": ninetieth },
+        "expected_error": error,
     })
 }

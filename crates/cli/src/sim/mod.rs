@@ -5,6 +5,7 @@ mod asked;
 mod collective;
 mod compare;
 mod copy;
+mod cores;
 mod disturbed;
 mod json;
 mod progress;
@@ -28,6 +29,7 @@ Examples:
   weft sim all-reduce hgx-h100 --size 1GiB --algorithm ring --protocol simple
   weft sim all-reduce \"4x hgx-h100 + 8x ndr\" --size 1GiB --slow host1/nic0,leaf0=0.5
   weft sim all-reduce \"2x hgx-h100 + 8x ndr\" --size 1GiB --beside all-to-all:256MiB --trace t.json
+  weft sim all-reduce -n 8 --library openmpi                      ranks on cores of one host
   weft sim compare hgx-b200 8x-rtx5090 \"2x hgx-h100 + 8x eth100\" --size 1GB
   weft sim copy numa0 gpu0 --fabric hgx-h100 --size 80GB          a model's weights into a GPU
   weft sim accuracy published.csv --out predicted.csv             against measurements

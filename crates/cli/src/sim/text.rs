@@ -17,7 +17,6 @@ const LIMITS: f64 = 0.5;
 pub(super) fn library(setup: &Setup) -> String {
     match setup.version {
         Some(version) => format!("{} {version}", setup.library.name()),
-        None if !setup.library.has_versions() => setup.library.name().to_owned(),
         None => format!("{}, newest known", setup.library.name()),
     }
 }
@@ -35,8 +34,7 @@ pub(super) fn assumed(setup: &Setup) -> Vec<&'static str> {
 pub(super) fn head(out: &mut impl Write, what: &str, fabric: &Fabric, setup: &Setup) -> io::Result<()> {
     writeln!(out, "{what} on {}: {}", fabric.name(), counted(setup.ranks(), "GPU"))?;
     writeln!(out, "seen as {}", setup.name())?;
-    writeln!(out, "library {}", library(setup))?;
-    writeln!(out, "rests on: {}", setup.library.evidence())?;
+    writeln!(out, "library {}: {}", library(setup), setup.library.evidence())?;
     for text in assumed(setup) {
         writeln!(out, "assumed {text}")?;
     }
@@ -62,7 +60,7 @@ pub(super) fn row(out: &mut impl Write, fabric: &Fabric, row: &Row) -> io::Resul
         row.busbw_gb_per_s,
         row.execution.algorithm,
         chosen.protocol.to_string(),
-        percent(row.expected_error.0),
+        error(row),
         limit(fabric, row)
     )?;
     let Some((alone_us, beside)) = &row.undisturbed else { return Ok(()) };
@@ -81,11 +79,6 @@ pub(super) fn row(out: &mut impl Write, fabric: &Fabric, row: &Row) -> io::Resul
         )?;
     }
     Ok(())
-}
-
-/// An error, if it is known.
-pub(super) fn percent(error: f64) -> String {
-    if error.is_nan() { "?".to_owned() } else { format!("{:.0}%", error * 1e2) }
 }
 
 /// What a call spends most of its time on.
@@ -125,16 +118,18 @@ pub(super) fn foot(out: &mut impl Write, setup: &Setup, rows: &[Row]) -> io::Res
         let each = used.iter().map(|(kind, part)| format!("{kind} {:.0}%", part * 1e2));
         writeln!(out, "\nused at {}: {}", size(last.bytes), each.collect::<Vec<_>>().join(", "))?;
     }
-    let (median, ninetieth) = last.expected_error;
-    if median.is_nan() {
-        return writeln!(out, "\nwhat such predictions are off by is not known");
-    }
+    let Some((_, ninetieth)) = last.expected_error else { return Ok(()) };
     writeln!(
         out,
         "error is what half of such predictions stayed below on machines that were not fitted to ({}); nine in ten of the last row's stayed below {:.0}%",
         weftlink_sim::accuracy::Class::of(setup).name(),
-        ninetieth.max(median) * 1e2
+        ninetieth * 1e2
     )
+}
+
+/// What half of such predictions stay below.
+pub(super) fn error(row: &Row) -> String {
+    row.expected_error.map_or_else(|| "-".to_owned(), |(median, _)| format!("{:.0}%", median * 1e2))
 }
 
 /// Bytes as whoever doubles them counts, where they are so many.

@@ -63,13 +63,6 @@ pub fn asked(text: &str) -> Result<Asked, AskedError> {
     Ok(Asked { library, version: Some(version), program: None })
 }
 
-impl Library {
-    /// Whether anything is known to differ between its versions.
-    pub fn has_versions(self) -> bool {
-        !ranges(self).is_empty()
-    }
-}
-
 /// Names and what may follow them, for messages.
 pub fn known() -> String {
     let each = |library: &Library| match library {

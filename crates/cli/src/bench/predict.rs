@@ -1,0 +1,64 @@
+//! What a call should take, beside what it took: the simulator's answer for ranks that have a core each of one host, whose call takes
+//! what the library chooses. For other calls hops times the latency that was measured between two ranks, plus bytes over the bandwidth.
+
+use weftlink_plan::Collective;
+use weftlink_plan::choose::measured::Memory;
+use weftlink_sim::Constants;
+use weftlink_sim::host::{self, Hosts};
+use weftlink_sim::setup::{Library, Operation};
+
+use super::job::{Case, Job, Machine, Work};
+
+/// Microseconds of a call of so many bytes, if anything is known of it.
+pub(super) fn predicted_us(
+    job: &Job,
+    case: &Case,
+    machine: &Machine,
+    work: Option<&Work>,
+    bytes: usize,
+    is_one_host: bool,
+) -> Option<f64> {
+    let simulated = || {
+        (is_one_host && job.spin && case.plan.is_none()).then(|| simulated_us(job, case, machine, bytes))?
+    };
+    simulated().or_else(|| counted_us(machine, work?, bytes))
+}
+
+fn simulated_us(job: &Job, case: &Case, machine: &Machine, bytes: usize) -> Option<f64> {
+    let operation = match case.collective {
+        Collective::AllReduce => Operation::AllReduce,
+        Collective::AllGather => Operation::AllGather,
+        Collective::ReduceScatter => Operation::ReduceScatter,
+        Collective::Broadcast { .. } => Operation::Broadcast,
+        Collective::Reduce { .. } => Operation::Reduce,
+        Collective::AllToAll => Operation::AllToAll,
+        _ => return None,
+    };
+    let memory = match (case.symmetric, machine.reads_peers) {
+        (true, _) => Memory::Symmetric,
+        (false, true) => Memory::Readable,
+        (false, false) => Memory::Ordinary,
+    };
+    let ranks = job.ranks as u32;
+    let hosts = Hosts { memory, ..Hosts::one(Library::Weft, ranks, ranks) };
+    let call = host::execute(&Constants::shipped(), &hosts, operation, bytes.max(1) as u64).ok()?;
+    Some(call.time.0 as f64 / 1e6)
+}
+
+fn counted_us(machine: &Machine, work: &Work, bytes: usize) -> Option<f64> {
+    let transfer_us = work.share * bytes as f64 / machine.bandwidth_gb_per_s? / 1e3;
+    Some(f64::from(work.hops) * machine.latency_us? + transfer_us)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_simulated_is_hops_and_bytes() {
+        let machine = Machine { latency_us: Some(1.0), bandwidth_gb_per_s: Some(20.0), ..Machine::default() };
+        let work = Work { hops: 2, share: 1.0 };
+        assert!((counted_us(&machine, &work, 200_000).unwrap() - 12.0).abs() < 1e-9);
+        assert_eq!(counted_us(&Machine::default(), &work, 8), None);
+    }
+}

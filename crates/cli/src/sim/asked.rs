@@ -78,6 +78,13 @@ pub(super) struct Told {
     what_if: Otherwise,
 }
 
+impl Told {
+    /// Whether buffers are registered for everybody to reach.
+    pub(super) fn is_symmetric(&self) -> bool {
+        self.what_if.symmetric
+    }
+}
+
 /// What if it were otherwise.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "What if")]
@@ -100,7 +107,7 @@ struct Otherwise {
     /// Who made the CPUs, intel or amd: NCCL's tuner goes by it between hosts
     #[arg(long, value_name = "VENDOR", value_parser = cpu)]
     cpu: Option<CpuVendor>,
-    /// Buffers are registered as symmetric windows, so that NCCL's symmetric kernels may be used
+    /// Buffers are registered as symmetric windows, so that NCCL's symmetric kernels may be used; with -n, in symmetric memory
     #[arg(long)]
     symmetric: bool,
     /// Channels that the library is limited to (NCCL_MAX_CTAS)

@@ -49,9 +49,6 @@ pub(super) struct Calls {
     /// Instead of GPUs, so many ranks on as many cores of one host, with --library weft, gloo or openmpi [default: weft]
     #[arg(short = 'n', long, conflicts_with_all = ["fabric", "plot", "trace"], value_parser = clap::value_parser!(u32).range(2..=1024))]
     ranks: Option<u32>,
-    /// With -n and weft: buffers in symmetric memory, as by `weft bench -R 2`
-    #[arg(long = "symmetric-memory", requires = "ranks")]
-    symmetric: bool,
     /// Write what each rank does in the last of the calls to this file, for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -95,7 +92,7 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
         return cores::run(
             what,
             ranks,
-            args.symmetric,
+            args.told.is_symmetric(),
             &sizes(args, u64::MAX)?,
             args.told.library.as_deref(),
             args.json,

@@ -27,7 +27,7 @@ pub(super) fn run(
         None => Library::Weft,
     };
     if is_symmetric && library != Library::Weft {
-        return Err(Failure::misuse(anyhow!("--symmetric-memory is for weft, not for {}", library.name())));
+        return Err(Failure::misuse(anyhow!("with -n, --symmetric is for weft, not for {}", library.name())));
     }
     let memory = if is_symmetric { Memory::Symmetric } else { Memory::Readable };
     let hosts = Hosts { memory, ..Hosts::one(library, ranks, ranks) };

@@ -1,6 +1,6 @@
 //! Predictions between cores against the committed runs, and the constants that fit the runs of all-reduces best.
 //!
-//!     cargo run -p weftlink-sim --example hosts [-- fit]
+//!     cargo run -p weftlink-sim --example hosts [-- fit [machines]]
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "an example ends by panicking")]
 
@@ -43,10 +43,12 @@ fn loss(constants: &Constants, rows: &[Measured]) -> f64 {
 }
 
 fn main() {
-    // Every second call of every run is fitted, the others are checked.
+    // Every second call of every run is fitted, the others are checked; or all of the larger machine's, and the other machine's are.
     let (mut fitted, mut checked) = (Vec::new(), Vec::new());
+    let by_machine = std::env::args().nth(2).as_deref() == Some("machines");
     for (at, row) in rows(&RUNS).into_iter().enumerate() {
-        if at % 2 == 0 { fitted.push(row) } else { checked.push(row) }
+        let is_fitted = if by_machine { row.hosts.cores_per_host == 16 } else { at % 2 == 0 };
+        if is_fitted { fitted.push(row) } else { checked.push(row) }
     }
     let mut constants = Constants::shipped();
     if std::env::args().nth(1).as_deref() == Some("fit") {

@@ -142,7 +142,9 @@ impl Site<'_> {
         );
         let chunks = recipe.outline().chunks;
         let chunk = bytes as f64 / f64::from(chunks.input.max(chunks.output).max(1));
-        let tiles = (chunk / TILE_BYTES).ceil().clamp(1.0, TILES_MAX) as u32;
+        // Steps that follow each other around a ring, or between two meetings, are a pipeline already: what fills it is in their hops.
+        let is_pipeline = matches!(name, "ring" | "nvls" | "one-shot" | "two-shot" | "pull" | "staged");
+        let tiles = if is_pipeline { 1 } else { (chunk / TILE_BYTES).ceil().clamp(1.0, TILES_MAX) as u32 };
         let outcome = engine::run(&plan, paths, Load { bytes: bytes.max(1), tiles }, &charged)?;
         let device_us = outcome.time.0 as f64 / 1e6;
         let time = picoseconds(launched.with_device(device_us));

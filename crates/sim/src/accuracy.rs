@@ -1,6 +1,12 @@
 //! How right predictions are: errors by table and size, then over tables, so that a table with many rows counts once.
 
+mod expected;
+mod rows;
+
 use std::collections::BTreeMap;
+
+pub use expected::{FITTED, expected};
+pub use rows::{by_setup, execute_rows, predict_rows};
 
 use crate::published::Row;
 use crate::setup::{Intra, Network, Setup};

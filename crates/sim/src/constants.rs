@@ -1,7 +1,7 @@
 //! The constants of the model, all of them: what a prediction charges that no data sheet says.
 //!
 //! Each belongs to a kind of link, a generation of GPUs, a kind of network, a protocol or a library, never to a system or a
-//! table. Line rates are not here: the fabric says them. Values marked as fitted come from `examples/fit.rs` on the rows of
+//! table. Line rates are not here: the fabric says them. Values marked as fitted come from `examples/fit/` on the rows of
 //! `testdata/measurements/published.csv`; each may move around a physical value by about its spread, no more.
 
 use std::ops::{Index, IndexMut};
@@ -72,6 +72,16 @@ pub const COUNT: usize = TABLE.len();
 
 const _: () =
     assert!(COUNT <= 100, "a model with more constants than this fits anything and foretells nothing");
+
+/// A number that changes when a fitted constant does: errors that were found with others are out of date.
+pub fn fingerprint() -> u64 {
+    let fitted = TABLE.iter().filter(|constant| matches!(constant.origin, Origin::Fitted { .. }));
+    let letters = fitted.flat_map(|constant| format!("{} {};", constant.name, constant.value).into_bytes());
+    // Fowler, Noll and Vo's hash, 1a.
+    letters.fold(0xcbf2_9ce4_8422_2325, |hash: u64, letter| {
+        (hash ^ u64::from(letter)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
 
 /// A value for each constant.
 #[derive(Clone, Debug, PartialEq)]

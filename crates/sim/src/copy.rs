@@ -98,7 +98,7 @@ fn part(constants: &Constants, kind: LinkKind, is_staged: bool) -> f64 {
         LinkKind::Network { network, .. } => match network {
             Network::Slingshot => constants[Name::NetworkSlingshot],
             Network::TcpX => constants[Name::NetworkTcpx],
-            Network::Ethernet => constants[Name::NetworkTcp],
+            Network::Ethernet => constants[Name::NetworkRdma],
             _ => constants[Name::NetworkRdma],
         },
         LinkKind::Pcie { .. } if is_staged => constants[Name::CopyHost],

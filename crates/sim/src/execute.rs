@@ -12,19 +12,21 @@ use weftlink_fabric::{Fabric, FabricError, Paths};
 use weftlink_plan::algorithms::{Algorithm, Impossible};
 use weftlink_plan::cost::{Ground, Picoseconds};
 use weftlink_plan::plan::Protocol;
-use weftlink_plan::{Collective, Layout, Plan, Recipe};
+use weftlink_plan::{Collective, Layout, Partial, Plan, Recipe};
 
 use crate::constants::Constants;
 use crate::engine::{self, Load, Outcome, SimError};
-use crate::estimate::{Estimate, Machine};
+use crate::estimate::Machine;
 use crate::host::HostError;
 use crate::library::{Prediction, predict_on};
-use crate::setup::{LibraryAlgorithm, Operation, Setup};
+use crate::setup::{Intra, LibraryAlgorithm, Operation, Setup};
 use charged::{Charged, Lines};
 pub use together::Tenant;
 
 /// Messages that may be under way between two ranks: NCCL's `NCCL_STEPS`.
 const SLOTS: u32 = 8;
+/// Tiles that are run of many: a pipeline is in its stride after half of them.
+const TILES_RUN: u32 = 64;
 
 /// A library's call cannot be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,6 +99,11 @@ impl<'s> Site<'s> {
 
     /// Executes calls of so many bytes, one after the other.
     pub fn execute(&self, calls: &[(Operation, u64)]) -> Result<Vec<Execution>, ExecuteError> {
+        self.execute_each(calls).into_iter().collect()
+    }
+
+    /// The same, where some of the calls may be impossible.
+    pub fn execute_each(&self, calls: &[(Operation, u64)]) -> Vec<Result<Execution, ExecuteError>> {
         let ground = Ground::of(&self.fabric);
         let paths = Paths::of(&self.fabric);
         calls.iter().map(|(operation, bytes)| self.call(&ground, &paths, *operation, *bytes)).collect()
@@ -118,7 +125,14 @@ impl<'s> Site<'s> {
             let (algorithm, time) = (chosen.algorithm.name(), picoseconds(chosen.estimate.total_us()));
             return Ok(Execution { chosen, algorithm, time, outcome: None });
         }
-        let layout = layout(ground.layout(), chosen.algorithm);
+        // Told to let switches sum between islands too, a library does so with trees.
+        let chosen = match chosen.algorithm {
+            LibraryAlgorithm::Nvls if self.machine.islands > 1 && operation == Operation::AllReduce => {
+                Prediction { algorithm: LibraryAlgorithm::NvlsTree, ..chosen }
+            }
+            _ => chosen,
+        };
+        let layout = layout(ground.layout(), self.setup, chosen.algorithm);
         let recipe = recipe(chosen.algorithm, chosen.protocol, operation, &layout)?
             .with_protocol(chosen.protocol)
             .with_depth_of(SLOTS);
@@ -134,22 +148,32 @@ impl<'s> Site<'s> {
             &plan,
         );
         let share = bytes as f64 / charged::alike(&self.machine, chosen.algorithm);
-        let load = Load {
-            bytes: (share.round() as u64).max(1),
-            tiles: tiles(&chosen.estimate, &self.machine, chosen.algorithm, operation),
-        };
-        let outcome = engine::run(&plan, paths, load, &charged)?;
+        let outcome = run(&plan, paths, (share.round() as u64).max(1), charged.tiles(), &charged)?;
         let time = picoseconds(chosen.estimate.with_device(outcome.time.0 as f64 / 1e6));
         Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome: Some(outcome) })
     }
 }
 
-/// The layout as a library sees it: chains inside nodes for trees.
-fn layout(found: &Layout, algorithm: LibraryAlgorithm) -> Layout {
+/// The layout as a library sees it: chains inside nodes for trees; and rings across meshes, of which one begins at every GPU and no two
+/// share a link.
+fn layout(found: &Layout, setup: &Setup, algorithm: LibraryAlgorithm) -> Layout {
     let mut layout = found.clone();
     if algorithm == LibraryAlgorithm::Tree {
         layout.switched = false;
         layout.trees.clear();
+    }
+    let is_mesh = matches!(setup.intra, Intra::NvLinkMesh | Intra::Xgmi);
+    if let (true, true, Some(per_island)) = (is_mesh, layout.islands.len() > 1, layout.per_island()) {
+        let zigzag = |start: u32| {
+            let along = |step: u32| if step % 2 == 1 { step / 2 + 1 } else { per_island - step / 2 };
+            (0..per_island).map(move |step| (start + along(step)) % per_island)
+        };
+        let around = |start: u32| {
+            let island =
+                |members: &Vec<u32>| zigzag(start).map(|at| members[at as usize]).collect::<Vec<_>>();
+            layout.islands.iter().flat_map(island).collect()
+        };
+        layout.rings = (0..per_island).map(around).collect();
     }
     layout
 }
@@ -181,8 +205,8 @@ fn recipe(
         LibraryAlgorithm::Tree => Algorithm::Tree,
         LibraryAlgorithm::Nvls => Algorithm::Nvls,
         LibraryAlgorithm::NvlsTree => Algorithm::NvlsTree,
-        LibraryAlgorithm::CollnetDirect => Algorithm::CollnetDirect,
-        LibraryAlgorithm::CollnetChain => Algorithm::CollnetChain,
+        // What goes on inside is in the shadow of the NICs: chains differ in what they get of them.
+        LibraryAlgorithm::CollnetDirect | LibraryAlgorithm::CollnetChain => Algorithm::CollnetDirect,
         LibraryAlgorithm::Pat => Algorithm::Pat,
         LibraryAlgorithm::Symmetric => match (protocol, operation) {
             (Protocol::Ll, _) => Algorithm::ExchangeLl,
@@ -194,18 +218,29 @@ fn recipe(
     algorithm.recipe(&collective, layout)
 }
 
-/// Tiles, so that filling the pipeline takes what it does with steps of the library's length.
-fn tiles(estimate: &Estimate, machine: &Machine, algorithm: LibraryAlgorithm, operation: Operation) -> u32 {
-    let rooted = matches!(operation, Operation::Broadcast | Operation::Reduce);
-    let depth = match algorithm {
-        LibraryAlgorithm::Ring if rooted => machine.ranks - 2.0,
-        LibraryAlgorithm::Tree => 2.0 * (machine.island - 1.0 + machine.levels) - 1.0,
-        LibraryAlgorithm::NvlsTree => 2.0 * machine.levels + 1.0,
-        LibraryAlgorithm::CollnetChain => 2.0 * machine.island,
-        LibraryAlgorithm::CollnetDirect => 3.0,
-        _ => return 1,
+/// Runs a plan. Once a pipeline is full every tile takes as long as the one before: where there are many, as few are run as show how
+/// long, and the rest is counted.
+fn run(
+    plan: &Partial,
+    paths: &Paths<'_>,
+    bytes: u64,
+    tiles: u32,
+    charged: &Charged<'_>,
+) -> Result<Outcome, SimError> {
+    if tiles <= TILES_RUN {
+        return engine::run(plan, paths, Load { bytes, tiles }, charged);
+    }
+    let part = |tiles_run: u32| {
+        let bytes = (bytes as f64 * f64::from(tiles_run) / f64::from(tiles)).round() as u64;
+        engine::run(plan, paths, Load { bytes: bytes.max(1), tiles: tiles_run }, charged)
     };
-    (depth * estimate.wire_us / estimate.fill_us.max(1e-3)).round().clamp(1.0, 4096.0) as u32
+    let (before, mut outcome) = (part(TILES_RUN / 2)?, part(TILES_RUN)?);
+    let stride = outcome.time.0.saturating_sub(before.time.0) as f64 / f64::from(TILES_RUN / 2);
+    outcome.time.0 += (stride * f64::from(tiles - TILES_RUN)).round() as u64;
+    let times = f64::from(tiles) / f64::from(TILES_RUN);
+    outcome.resources.iter_mut().for_each(|resource| resource.moved *= times);
+    outcome.steps = (outcome.steps as f64 * times) as u64;
+    Ok(outcome)
 }
 
 fn picoseconds(us: f64) -> Picoseconds {
@@ -216,7 +251,7 @@ fn picoseconds(us: f64) -> Picoseconds {
 mod tests {
     use super::*;
     use crate::gpu::gpu;
-    use crate::setup::{Intra, Network};
+    use crate::setup::Network;
 
     /// What is executed and what is added up are the same charges: they may differ by what only a run finds out.
     #[test]
@@ -238,8 +273,8 @@ mod tests {
             (&cube, LibraryAlgorithm::Ring, Operation::AllReduce, 0.1),
             (&mesh, LibraryAlgorithm::Ring, Operation::AllReduce, 0.1),
             (&node, LibraryAlgorithm::Nvls, Operation::AllReduce, 0.1),
-            (&cluster, LibraryAlgorithm::Ring, Operation::AllReduce, 0.2),
-            (&cluster, LibraryAlgorithm::Tree, Operation::AllReduce, 0.35),
+            (&cluster, LibraryAlgorithm::Ring, Operation::AllReduce, 0.1),
+            (&cluster, LibraryAlgorithm::Tree, Operation::AllReduce, 0.1),
         ] {
             let setup = Setup { algorithm: Some(algorithm), ..setup.clone() };
             let site = Site::new(&constants, &setup).unwrap();

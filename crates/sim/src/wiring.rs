@@ -71,28 +71,36 @@ impl Wiring<'_> {
         let host = self.builder.host(format!("host{number}"), None);
         let numa = self.builder.add(Some(host), DeviceKind::Numa(Numa::default()));
         let slot = self.builder.spec(links::pcie(setup.pcie_generation.clamp(1, 6) as u8, 16));
-        let mut switches = Vec::new();
-        for _ in 0..setup.gpus_per_node {
-            let switch = self.below(numa, host, DeviceKind::PcieSwitch, slot);
+        // GPUs that share a NIC are below one switch with it, and NICs that share a GPU are one with several cables: libraries
+        // take them as one.
+        let below_switch = match (setup.intra, setup.nics_per_node) {
+            (Intra::PciePeers | Intra::PcieHost, _) | (_, 0) => setup.gpus_per_node,
+            (_, nics) => nics.min(setup.gpus_per_node),
+        } as usize;
+        let switches: Vec<DeviceId> =
+            (0..below_switch).map(|_| self.below(numa, host, DeviceKind::PcieSwitch, slot)).collect();
+        for number in 0..setup.gpus_per_node as usize {
+            let switch = switches[number * switches.len() / setup.gpus_per_node as usize];
             let model = Some(setup.gpu.model());
             let sm =
                 model.filter(|model| model.vendor == gpus::Vendor::Nvidia).map(|model| model.architecture);
             let gpu = DeviceKind::Gpu(GpuDevice { model, sm, ranks: Vec::new() });
             let gpu = self.below(switch, host, gpu, slot);
             self.gpus.push(gpu);
-            switches.push(switch);
         }
         let Some(leaf) = leaf else { return };
         let (network, gbit) = (setup.network_kind(), setup.nic_gbits_per_second.round() as u32);
         let cable = self.builder.spec(links::network(network, gbit));
         // A slot that is as fast as the NIC: what limits a NIC is its line, or what is charged for it.
         let nic_slot = self.builder.spec(links::pcie(if gbit > 200 { 6 } else { 5 }, 16));
-        for nic in 0..setup.nics_per_node {
+        let joined = setup.nics_per_node.min(setup.gpus_per_node).max(1);
+        for nic in 0..joined {
             let rate = Rate::from_gbit(gbit.into());
             let port = Port { name: None, network: Some(network), rate, extra: Vec::new() };
-            let at = nic as usize * switches.len() / setup.nics_per_node.max(1) as usize;
+            let at = nic as usize * switches.len() / joined as usize;
+            let nics = (nic + 1) * setup.nics_per_node / joined - nic * setup.nics_per_node / joined;
             let nic = self.below(switches[at], host, DeviceKind::Nic(vec![port]), nic_slot);
-            self.builder.connect(nic, leaf, 1, cable);
+            self.builder.connect(nic, leaf, nics, cable);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use weftlink_sim::Constants;
 use weftlink_sim::accuracy::{BANDS, Class, TableError, error, summary};
-use weftlink_sim::constants::{COUNT, Origin, TABLE};
+use weftlink_sim::constants::{COUNT, Origin, TABLE, fingerprint};
 use weftlink_sim::library::predict;
 use weftlink_sim::published::Row;
 
@@ -32,6 +32,44 @@ pub(crate) fn errors(tables: &[TableError], worst: usize) {
     }
 }
 
+/// Writes the errors of all tables, and the expected errors that are shipped.
+pub(crate) fn write(in_sample: &[TableError], left_out: &[TableError]) -> std::io::Result<()> {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/");
+    let mut lines =
+        String::from("id,band,class,fitted_error,fitted_log_ratio,left_out_error,left_out_log_ratio\n");
+    let mut sorted: Vec<&TableError> = left_out.iter().collect();
+    sorted.sort_by(|one, other| (&one.id, one.band).cmp(&(&other.id, other.band)));
+    for left in sorted {
+        let fitted = in_sample.iter().find(|table| table.id == left.id && table.band == left.band);
+        let (error, log_ratio) = fitted.map_or((f64::NAN, f64::NAN), |table| (table.error, table.log_ratio));
+        lines += &format!(
+            "{},{},{},{error:.4},{log_ratio:.4},{:.4},{:.4}\n",
+            left.id,
+            left.band,
+            left.class.name(),
+            left.error,
+            left.log_ratio
+        );
+    }
+    std::fs::write(format!("{root}../../testdata/measurements/errors.csv"), lines)?;
+    let mut table = format!(
+        "/// The constants that these errors are of; see [`crate::constants::fingerprint`].\n\
+         pub const FITTED: u64 = {:#018x};\n\n\
+         /// All machines, then [`Class::ALL`]; of each, [`BANDS`].\n\
+         const LEFT_OUT: [[Summary; 4]; 6] = [\n",
+        fingerprint()
+    );
+    for class in std::iter::once(None).chain(Class::ALL.map(Some)) {
+        let cells: Vec<String> = (0..BANDS.len())
+            .map(|band| summary(left_out, band, class))
+            .map(|found| format!("of({}, {:.3}, {:.3})", found.tables, found.median, found.ninetieth))
+            .collect();
+        table += &format!("    [{}],\n", cells.join(", "));
+    }
+    table += "];\n";
+    std::fs::write(format!("{root}src/accuracy/table.rs"), table)
+}
+
 /// Constants with how far they went.
 pub(crate) fn constants(fitted: &Constants) {
     for (index, constant) in TABLE.iter().enumerate() {
@@ -48,18 +86,18 @@ pub(crate) fn constants(fitted: &Constants) {
     }
 }
 
-/// Rows with what was predicted and chosen.
-pub(crate) fn rows<'a>(constants: &Constants, rows: impl Iterator<Item = &'a Row>) {
-    for row in rows {
+/// Rows with what was executed and chosen.
+pub(crate) fn rows(constants: &Constants, rows: &[Row], executed: &[f64]) {
+    for (row, time) in rows.iter().zip(executed) {
         let Some(found) = predict(constants, &row.setup, row.operation, row.bytes) else { continue };
-        let time = found.estimate.total_us();
         println!(
-            "{:40} {:12} {:10.1} {:10.1} {:+6.1} % {:>8}/{:6} launch {:.1} hops {:.1} wire {:.1} fill {:.1} host {:.1}",
+            "{:40} {:12} {:10.1} {:10.1} {:+6.1} % form {:10.1} {:>8}/{:6} launch {:.1} hops {:.1} wire {:.1} fill {:.1} host {:.1}",
             row.id,
             row.bytes,
             row.measured_us,
             time,
-            error(time, row.measured_us) * if time < row.measured_us { -1e2 } else { 1e2 },
+            error(*time, row.measured_us) * if *time < row.measured_us { -1e2 } else { 1e2 },
+            found.estimate.total_us(),
             found.algorithm.name(),
             found.protocol.to_string(),
             found.estimate.launch_us,

@@ -17,7 +17,7 @@ impl Case<'_> {
         estimate.hops_us = machine.levels * self.hop_across(message);
         let moved = self.bytes * (machine.ranks - 1.0) / machine.ranks;
         estimate.wire_us = Self::over(moved, self.pat_carries());
-        estimate.filled(self.fill_network(), self.bytes)
+        self.filled(estimate, self.fill_network())
     }
 
     /// GB/s that a rank sends with PAT.

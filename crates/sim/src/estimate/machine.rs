@@ -1,6 +1,5 @@
 //! A setup as the closed form sees it: islands, ports, NICs, with what of their line rates is left.
 
-use super::LANES_INSIDE;
 use crate::constants::{Constants, Name};
 use crate::gpu::Generation;
 use crate::library::{gathers_messages, keeps_lines};
@@ -22,6 +21,8 @@ pub struct Machine {
     pub generation: Generation,
     /// Whether switches inside an island sum.
     pub switch_sums: bool,
+    /// GPUs of a domain from which on they do so sooner than rings.
+    pub nvls_gpus: f64,
     /// Whether links keep 128 bytes together, inside and across, so that LL128 may be used.
     pub keeps_lines: bool,
     /// Whether messages to the GPUs of a node go together.
@@ -34,6 +35,8 @@ pub struct Machine {
     pub port: f64,
     /// The same with one way busy.
     pub port_one_way: f64,
+    /// What a GPU's port carries each way of messages between pairs.
+    pub port_messages: f64,
     /// What a GPU's port carries when the whole island's NICs are fed by rings.
     pub port_across: f64,
     /// What sums by switches get.
@@ -50,6 +53,8 @@ pub struct Machine {
     pub slingshot: bool,
     /// Whether LL is slow across: every message is copied, or asked for.
     pub slow_ll: bool,
+    /// Whether no lane runs ahead of what crosses: the receiver is asked for every message, or CPUs carry it.
+    pub waits_across: bool,
     /// Whether CPUs carry what crosses: trees between two nodes do not get both directions for one.
     pub sockets: bool,
     /// Whether the library is RCCL.
@@ -93,12 +98,15 @@ impl Machine {
             switch_sums: matches!(setup.intra, Intra::NvSwitch | Intra::Nvl72)
                 && generation >= Generation::Hopper
                 && setup.library == Library::Nccl,
+            nvls_gpus: constants[Name::NvlsGpus],
             keeps_lines: keeps_lines(setup),
             gathers_messages: gathers_messages(setup),
             cpu: setup.what_if.cpu,
             pcie: matches!(setup.intra, Intra::PciePeers | Intra::PcieHost),
             port,
             port_one_way,
+            // Nothing is added up on the way: both ways of a slot nearly keep up.
+            port_messages: port_one_way.min(1.5 * port),
             port_across: if setup.intra == Intra::Xgmi { link(constants, setup) * lanes } else { port },
             nvls,
             nics: nics(constants, setup) * nodes_of_island,
@@ -114,6 +122,7 @@ impl Machine {
                 setup.network,
                 Network::Slingshot | Network::Tcp | Network::Tcpx | Network::Tcpxo
             ),
+            waits_across: matches!(setup.network, Network::Slingshot | Network::Tcp),
             sockets: matches!(setup.network, Network::Tcp | Network::Tcpx | Network::Tcpxo),
             rccl: setup.library == Library::Rccl,
             launched_by_thread,
@@ -170,13 +179,22 @@ fn wired_ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
         Generation::Hopper => constants[Name::NvlinkHopper],
         Generation::Blackwell | Generation::Instinct => constants[Name::NvlinkBlackwell],
     };
-    let peers =
-        constants[if setup.gpu.is_consumer() { Name::PciePeersConsumer } else { Name::PciePeers }] * slot;
-    let peers_both = (peers * constants[Name::PciePeersBothWays], peers);
+    // Data centre cards are on two sockets, whose link is what limits them; before the fourth generation it carried as much as a
+    // slot, but both ways together.
+    let peers_both = if setup.gpu.is_consumer() {
+        let peers = constants[Name::PciePeersConsumer] * slot;
+        (peers * constants[Name::PciePeersBothWays], peers)
+    } else if setup.pcie_generation <= 3 {
+        let peers = constants[Name::PcieHost] * slot;
+        (peers / 2.0, peers)
+    } else {
+        let peers = constants[Name::PciePeers] * slot;
+        (peers * constants[Name::PciePeersBothWays], peers)
+    };
     match setup.intra {
         // A pair has the lanes of one neighbour, and they do not fill the fastest ports.
         Intra::NvSwitch | Intra::Nvl72 if setup.ranks() == 2 => {
-            let lanes = LANES_INSIDE * constants[Name::MessageLaneGBps];
+            let lanes = constants[Name::LanesInside] * constants[Name::MessageLaneGBps];
             alike(lanes.min(part * setup.gpu.port_line_gbytes_per_second()))
         }
         Intra::NvSwitch | Intra::CubeMesh | Intra::Nvl72 => {
@@ -212,7 +230,7 @@ fn nics(constants: &Constants, setup: &Setup) -> f64 {
         }
         Network::Slingshot => line * constants[Name::NetworkSlingshot],
         Network::Tcpx => line * constants[Name::NetworkTcpx],
-        Network::Tcp => (line * constants[Name::NetworkTcp]).min(constants[Name::TcpGBps]),
+        Network::Tcp => (line * constants[Name::NetworkRdma]).min(constants[Name::TcpGBps]),
     };
     let mut all = nic * f64::from(setup.nics_per_node);
     if setup.gpus_per_node > setup.nics_per_node && setup.network != Network::Tcp {
@@ -223,7 +241,7 @@ fn nics(constants: &Constants, setup: &Setup) -> f64 {
     }
     let slots = slot_line(setup) * f64::from(setup.gpus_per_node);
     if (setup.gpu.is_card() || setup.what_if.no_gpudirect) && setup.network != Network::Tcp {
-        all = all.min(slots * constants[Name::StagedCard]);
+        all = all.min(slots * constants[Name::PcieHostBothWays]);
     }
     if setup.what_if.no_gpudirect {
         // What goes out and what comes in passes memory twice each.
@@ -252,7 +270,7 @@ fn hop_across(constants: &Constants, setup: &Setup) -> f64 {
         Network::Slingshot => constants[Name::HopSlingshotUs],
         Network::Tcp => constants[Name::HopTcpUs],
         Network::Tcpx => constants[Name::HopTcpxUs],
-        Network::Tcpxo => constants[Name::HopTcpxoUs],
+        Network::Tcpxo => constants[Name::HopEfaUs],
     };
     hop + staged(constants, setup)
 }
@@ -271,7 +289,11 @@ fn copies(constants: &Constants, setup: &Setup) -> (f64, f64) {
         Intra::CubeMesh => alike(constants[Name::Copy] * port / 3.0),
         Intra::Xgmi => alike(constants[Name::Copy] * port / 7.0),
         Intra::PciePeers | Intra::None => alike(constants[Name::Copy] * slot),
-        Intra::PcieHost => (constants[Name::CopyHost] * slot, constants[Name::CopyHostBothWays] * slot),
+        // Before the fourth generation hosts carry both ways together.
+        Intra::PcieHost if setup.pcie_generation <= 3 => {
+            (constants[Name::CopyHost] * slot, constants[Name::CopyHost] * slot / 2.0)
+        }
+        Intra::PcieHost => (constants[Name::CopyHost] * slot, constants[Name::PcieHostPair] * slot),
     }
 }
 

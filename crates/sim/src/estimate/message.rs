@@ -2,16 +2,10 @@
 
 use weftlink_plan::plan::Protocol;
 
-use super::{Case, Estimate, LL_MESSAGE_BYTES};
+use super::{Case, Estimate};
 use crate::constants::Name;
 use crate::gpu::Generation;
 use crate::setup::Operation;
-
-/// Bytes of a message for each lane it gets, and lanes it gets at least and at most (NCCL: channels per peer).
-const LANE_BYTES: f64 = 16.0 * 1024.0 * 1024.0;
-const LANES_OF_MESSAGE: (f64, f64) = (4.0, 32.0);
-/// Ranks from which on a message across has one lane instead of two.
-const RANKS_ONE_LANE: f64 = 64.0;
 
 impl Case<'_> {
     /// Everybody to everybody: what stays inside goes through ports, the rest through the node's NICs.
@@ -23,7 +17,7 @@ impl Case<'_> {
         let enqueued = machine.messages_by_thread * self.constant(Name::MessageCallUs);
         estimate.host_us += enqueued;
         let message = self.bytes / ranks;
-        let port = machine.port * self.constant(Name::AllToAllInside);
+        let port = machine.port * self.messages_inside();
         estimate.wire_us = Self::over(self.bytes * (island - 1.0) / ranks, port);
         // Half a hop for each peer: messages to several are on their way at a time.
         estimate.hops_us = case.hop_inside(message) * (island - 1.0).max(1.0) / 2.0;
@@ -34,12 +28,21 @@ impl Case<'_> {
             let remote = ranks - island;
             estimate.hops_us =
                 case.message_across(message) + remote * machine.hop_across_us * self.peer_across();
-            let part = if machine.slingshot { Name::AllToAllSlingshot } else { Name::AllToAllNetwork };
-            let nics = machine.nics * self.constant(part) / island;
+            let nics = machine.nics * self.constant(self.all_to_all_part()) / island;
             estimate.wire_us = estimate.wire_us.max(Self::over(self.bytes * remote / ranks, nics));
-            return estimate.filled(self.constant(Name::FillRing), self.bytes);
+            return self.filled(estimate, self.constant(Name::FillRing));
         }
-        estimate.filled(self.constant(Name::FillInside), self.bytes)
+        self.filled(estimate, self.constant(Name::Fill))
+    }
+
+    /// What messages get of links inside; slots have nothing to lose.
+    pub(super) fn messages_inside(&self) -> f64 {
+        if self.machine.pcie { 1.0 } else { self.constant(Name::MessagesPart) }
+    }
+
+    /// What everybody to everybody gets of the network.
+    pub(super) fn all_to_all_part(&self) -> Name {
+        if self.machine.slingshot { Name::AllToAllSlingshot } else { Name::MessagesPart }
     }
 
     /// To the next in a ring of ranks: only nodes' ends use the network, and one message has few lanes.
@@ -48,17 +51,16 @@ impl Case<'_> {
         let case = self.as_messages(self.bytes);
         let mut estimate = case.launched();
         estimate.hops_us = case.hop_inside(self.bytes);
-        // Nothing is added up on the way: both ways of a slot keep up.
-        let port = machine.port_one_way.min(2.0 * machine.port) * self.constant(Name::AllToAllInside);
+        let port = machine.port_messages * self.messages_inside();
         let inside = self.message_carries(false).min(port);
         if machine.islands == 1 {
             estimate.wire_us = Self::over(self.bytes, inside);
-            return estimate.filled(self.constant(Name::FillInside), self.bytes);
+            return self.filled(estimate, self.constant(Name::Fill));
         }
         let nic = machine.nics / machine.lanes.min(machine.island);
         estimate.hops_us = case.message_across(self.bytes);
         estimate.wire_us = Self::over(self.bytes, nic.min(self.message_carries(true)).min(inside));
-        estimate.filled(self.constant(Name::FillRing), self.bytes)
+        self.filled(estimate, self.constant(Name::FillRing))
     }
 
     /// GB/s that the lanes of one message carry.
@@ -66,12 +68,16 @@ impl Case<'_> {
         let generation = self.machine.generation;
         if across {
             return self.constant(match generation {
-                _ if self.machine.ranks >= RANKS_ONE_LANE => Name::MessageNetworkGBps,
+                _ if self.machine.ranks >= self.constant(Name::MessageOneLaneRanks) => {
+                    Name::MessageNetworkGBps
+                }
                 Generation::Blackwell => Name::MessageNetworkFewBlackwellGBps,
                 _ => Name::MessageNetworkFewGBps,
             });
         }
-        let lanes = (self.bytes / LANE_BYTES).clamp(LANES_OF_MESSAGE.0, LANES_OF_MESSAGE.1);
+        let lanes = (self.bytes / self.constant(Name::MessageLaneBytes))
+            .min(self.constant(Name::MessageLanesMost))
+            .max(self.constant(Name::MessageLanesLeast));
         let lane = self.constant(match generation {
             Generation::Pascal | Generation::Volta | Generation::Ampere => Name::MessageLaneAmpereGBps,
             Generation::Hopper | Generation::Blackwell | Generation::Instinct => Name::MessageLaneGBps,
@@ -81,7 +87,8 @@ impl Case<'_> {
 
     /// This call with the protocol that messages between pairs go with.
     fn as_messages(&self, message: f64) -> Self {
-        let protocol = if message <= LL_MESSAGE_BYTES { Protocol::Ll } else { Protocol::Simple };
+        let protocol =
+            if message <= self.constant(Name::LlMessageBytes) { Protocol::Ll } else { Protocol::Simple };
         Self { protocol, ..*self }
     }
 
@@ -105,7 +112,7 @@ impl Case<'_> {
         Estimate {
             launch_us: self.constant(Name::LaunchUs),
             wire_us: Self::over(self.bytes, rate),
-            ..Estimate::default()
+            ..self.nothing()
         }
     }
 }

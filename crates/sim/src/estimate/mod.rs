@@ -20,20 +20,6 @@ use crate::constants::{Constants, Name};
 use crate::library::ll_part;
 use crate::setup::{LibraryAlgorithm, Operation};
 
-/// Bytes from which on steps are as long as buffers.
-const FILL_BYTES_MAX: f64 = 64.0 * 1024.0 * 1024.0;
-/// Bytes of a message that a hop with LL takes along: what the threads of a lane hold.
-const LL_LANE_BYTES: f64 = 4096.0;
-/// How host and device add up: 1 is one after the other, and the more the more they overlap.
-const HOST_NORM: f64 = 1.5;
-/// Lanes inside an island, at most: with links of their own, and through slots.
-pub(crate) const LANES_INSIDE: f64 = 24.0;
-const LANES_PCIE: f64 = 2.0;
-/// Lanes of an all-gather or a reduce-scatter with LL.
-const LANES_PARTS: f64 = 2.0;
-/// The longest message between a pair that goes with LL: NCCL's threshold.
-const LL_MESSAGE_BYTES: f64 = 16384.0;
-
 /// Whose view of a network is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
@@ -44,7 +30,7 @@ pub enum View {
 }
 
 /// What a call costs, by what it is spent on.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// To start and to end.
     pub launch_us: f64,
@@ -56,6 +42,15 @@ pub struct Estimate {
     pub fill_us: f64,
     /// What the host takes to start the call; calls cannot follow each other faster.
     pub host_us: f64,
+    /// How host and device add up: 1 is one after the other, and the more the more they overlap.
+    pub host_norm: f64,
+}
+
+impl Default for Estimate {
+    /// What costs nothing, with a host and a device that take turns.
+    fn default() -> Self {
+        Self { launch_us: 0.0, hops_us: 0.0, wire_us: 0.0, fill_us: 0.0, host_us: 0.0, host_norm: 1.0 }
+    }
 }
 
 impl Estimate {
@@ -72,15 +67,8 @@ impl Estimate {
 
     /// The same for a device that takes so long.
     pub fn with_device(&self, device_us: f64) -> f64 {
-        (device_us.powf(HOST_NORM) + self.host_us.powf(HOST_NORM)).powf(1.0 / HOST_NORM)
-    }
-
-    /// With steps of the best length, filling the pipeline takes as long as the root of hops times transfer, some of it
-    /// hidden. Steps are no longer than buffers are: from some size on it takes no longer.
-    fn filled(mut self, part: f64, bytes: f64) -> Self {
-        let growing = (FILL_BYTES_MAX / bytes).min(1.0);
-        self.fill_us = part * (self.hops_us * self.wire_us * growing).sqrt();
-        self
+        let norm = self.host_norm;
+        (device_us.powf(norm) + self.host_us.powf(norm)).powf(1.0 / norm)
     }
 }
 
@@ -143,7 +131,6 @@ impl Case<'_> {
         let simple = self.protocol == Protocol::Simple;
         let mut launch_us = self.constant(Name::LaunchUs);
         if self.machine.islands > 1 {
-            launch_us += self.constant(Name::LaunchNetworkUs);
             if simple {
                 launch_us += self.constant(Name::LaunchNetworkSimpleUs);
             }
@@ -152,7 +139,19 @@ impl Case<'_> {
             }
         }
         let host_us = self.machine.launched_by_thread as f64 * self.constant(Name::LaunchOneThreadUs);
-        Estimate { launch_us, host_us, ..Estimate::default() }
+        Estimate { launch_us, host_us, ..self.nothing() }
+    }
+
+    /// What costs nothing.
+    fn nothing(&self) -> Estimate {
+        Estimate { host_norm: self.constant(Name::HostNorm), ..Estimate::default() }
+    }
+
+    /// With steps of the best length, filling the pipeline takes as long as the root of hops times transfer, some of it
+    /// hidden. Steps are no longer than buffers are: from some size on it takes no longer.
+    fn filled(&self, mut estimate: Estimate, part: f64) -> Estimate {
+        estimate.fill_us = part * (estimate.hops_us * estimate.wire_us * self.growing()).sqrt();
+        estimate
     }
 
     /// How far a message is on the way from 8 bytes to a full lane, in powers of two: with LL, more threads take part and
@@ -164,11 +163,11 @@ impl Case<'_> {
     /// Lanes that LL spreads bytes over. Parts that are gathered or scattered get few.
     fn lanes_ll(&self) -> f64 {
         if self.parts() && !self.machine.slow_ll {
-            return LANES_PARTS;
+            return self.constant(Name::LanesFew);
         }
         match (self.machine.islands, self.machine.pcie) {
-            (1, false) => LANES_INSIDE,
-            (1, true) => LANES_PCIE,
+            (1, false) => self.constant(Name::LanesInside),
+            (1, true) => self.constant(Name::LanesFew),
             _ => 2.0 * self.machine.lanes,
         }
     }
@@ -178,11 +177,6 @@ impl Case<'_> {
         matches!(self.operation, Operation::AllGather | Operation::ReduceScatter)
     }
 
-    /// What of the bytes takes time on the wire, where hops take along `free` of them.
-    fn beyond(&self, free: f64) -> f64 {
-        if self.protocol == Protocol::Ll { (1.0 - free / self.bytes).max(0.0) } else { 1.0 }
-    }
-
     /// A hop inside with a message of so many bytes.
     fn hop_inside(&self, message: f64) -> f64 {
         match self.protocol {
@@ -190,7 +184,8 @@ impl Case<'_> {
                 self.constant(Name::HopLlUs)
                     * (1.0 + self.constant(Name::HopLlGrowth) * Self::threads_part(message))
             }
-            Protocol::Ll128 => self.constant(Name::HopLl128Us),
+            // Between the two, as across.
+            Protocol::Ll128 => (self.constant(Name::HopLlUs) * self.constant(Name::HopSimpleUs)).sqrt(),
             Protocol::Simple => self.constant(Name::HopSimpleUs),
         }
     }
@@ -215,13 +210,15 @@ impl Case<'_> {
 
     /// What a message takes more that the receiver must be asked for.
     fn rendezvous(&self, message: f64) -> f64 {
-        let asks = self.machine.slingshot && self.view == View::Real && message > 2048.0;
+        let asks = self.machine.slingshot
+            && self.view == View::Real
+            && message > self.constant(Name::RendezvousBytes);
         if asks { self.constant(Name::RendezvousUs) } else { 0.0 }
     }
 
-    /// How well the filling of pipelines across is hidden.
+    /// How well the filling of pipelines across is hidden; where every step is asked for, not at all.
     fn fill_network(&self) -> f64 {
-        self.constant(if self.machine.slingshot { Name::FillSlingshot } else { Name::FillNetwork })
+        if self.machine.slingshot { 1.0 } else { self.constant(Name::Fill) }
     }
 
     /// What a GPU's port carries with this protocol.
@@ -239,14 +236,12 @@ impl Case<'_> {
 
     /// What a node's NICs carry with this protocol, over so many lanes.
     fn nics(&self, lanes: f64) -> f64 {
-        // Half of what LL sends is flags.
-        let payload = if self.protocol == Protocol::Ll { 0.5 } else { 1.0 };
-        (self.machine.nics * payload).min(self.lanes_carry(lanes))
+        (self.machine.nics * self.payload()).min(self.lanes_carry(lanes))
     }
 
-    /// What all lanes across carry with this protocol.
-    fn lanes_across(&self) -> f64 {
-        self.lanes_carry(self.machine.lanes)
+    /// What of bytes on the wire is data: half of what LL sends is flags.
+    fn payload(&self) -> f64 {
+        if self.protocol == Protocol::Ll { 0.5 } else { 1.0 }
     }
 
     fn lanes_carry(&self, lanes: f64) -> f64 {

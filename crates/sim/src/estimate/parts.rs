@@ -2,7 +2,7 @@
 
 use weftlink_plan::plan::Protocol;
 
-use super::{Case, FILL_BYTES_MAX, LL_LANE_BYTES};
+use super::Case;
 use crate::constants::Name;
 use crate::library::network_overhead_us;
 use crate::setup::{LibraryAlgorithm, Operation};
@@ -33,7 +33,7 @@ impl Case<'_> {
     pub(crate) fn fill_part(&self, algorithm: LibraryAlgorithm) -> f64 {
         match (algorithm, self.machine.islands) {
             (LibraryAlgorithm::Nvls, _) => self.constant(Name::FillNvls),
-            (LibraryAlgorithm::Ring, 1) => self.constant(Name::FillInside),
+            (LibraryAlgorithm::Ring, 1) => self.constant(Name::Fill),
             (LibraryAlgorithm::Ring, _) => self.constant(Name::FillRing),
             _ => 0.0,
         }
@@ -41,12 +41,55 @@ impl Case<'_> {
 
     /// Steps grow with the bytes as far as buffers do.
     pub(crate) fn growing(&self) -> f64 {
-        (FILL_BYTES_MAX / self.bytes).min(1.0)
+        (self.constant(Name::FillBytes) / self.bytes).min(1.0)
     }
 
-    /// Bytes of one message that a hop with LL takes along, all lanes together.
-    pub(crate) fn free_with_hops(&self) -> f64 {
-        self.lanes_ll() * LL_LANE_BYTES
+    /// Whether data has a root, and goes one way only.
+    pub(crate) fn is_rooted(&self) -> bool {
+        matches!(self.operation, Operation::Broadcast | Operation::Reduce)
+    }
+
+    /// What of the bytes takes time on the wire: hops with LL take along what the threads of a lane hold, in every step of
+    /// a ring. Sums across take LL's lanes one step after the other.
+    pub(crate) fn part_on_wire(&self, algorithm: LibraryAlgorithm) -> f64 {
+        if self.protocol != Protocol::Ll {
+            return 1.0;
+        }
+        let along = algorithm == LibraryAlgorithm::Ring
+            && !self.is_rooted()
+            && (self.machine.islands == 1 || self.operation != Operation::AllReduce);
+        let steps = if along { self.machine.ranks } else { 1.0 };
+        (1.0 - self.lanes_ll() * self.constant(Name::LlLaneBytes) * steps / self.bytes).max(0.0)
+    }
+
+    /// Stages of a pipeline that a tile passes after the slowest, counted in stages that take as long as the slowest; nothing
+    /// where tiles do not follow one another.
+    pub(crate) fn stages(&self, algorithm: LibraryAlgorithm) -> Option<f64> {
+        let machine = self.machine;
+        let (inside, across) = match algorithm {
+            LibraryAlgorithm::Ring if self.is_rooted() => {
+                let across = f64::from(machine.islands - 1);
+                let nics = self.nics(machine.lanes);
+                ((machine.ranks - 1.0 - across, self.carried_port(algorithm)), (across, nics))
+            }
+            LibraryAlgorithm::Tree => {
+                // The first tile has the links of a chain to itself: nothing comes down yet.
+                let chains = (2.0 * (machine.island - 1.0), self.carried_port(algorithm));
+                (chains, (2.0 * machine.levels, self.tree_across()))
+            }
+            LibraryAlgorithm::NvlsTree => {
+                // What switches sum is sent on in the same step, and the last step is theirs alone.
+                ((1.0, self.nvls_inside()), (2.0 * machine.levels, self.nvls_across()))
+            }
+            _ => return None,
+        };
+        let slowest = [inside, across]
+            .into_iter()
+            .filter(|(count, _)| *count > 0.0)
+            .map(|(_, rate)| rate)
+            .fold(f64::INFINITY, f64::min);
+        let relative = |(count, rate): (f64, f64)| if count > 0.0 { count * slowest / rate } else { 0.0 };
+        Some(relative(inside) + relative(across) - 1.0).filter(|stages| *stages > 0.0)
     }
 
     /// GB/s that all lanes of an algorithm carry together.
@@ -59,8 +102,9 @@ impl Case<'_> {
         }
         // A lane is a thread block that has its share of the links: what others leave it cannot use.
         if algorithm == LibraryAlgorithm::Ring {
-            let port = self.carried_port();
+            let port = self.ring_port();
             return match (across, self.machine.island > 1.0) {
+                (false, _) if self.machine.waits_across => port.min(self.nics(self.machine.lanes)),
                 (false, _) => port,
                 (true, true) => port.min(self.nics(self.machine.lanes)),
                 (true, false) => self.nics(self.machine.lanes),
@@ -70,18 +114,41 @@ impl Case<'_> {
             return f64::INFINITY;
         }
         match algorithm {
-            // Both trees together; a lane has what goes up and what comes down.
-            LibraryAlgorithm::Tree => self.lanes_across().min(self.tree_lane() * self.machine.lanes / 2.0),
-            LibraryAlgorithm::NvlsTree => self.nvls_tree_lanes(),
+            LibraryAlgorithm::Tree => self.tree_across(),
+            LibraryAlgorithm::NvlsTree => self.nvls_across(),
             LibraryAlgorithm::Pat => self.pat_carries(),
             _ => f64::INFINITY,
         }
     }
 
-    /// GB/s of a GPU's port with this protocol: with a root, data goes one way only.
-    pub(crate) fn carried_port(&self) -> f64 {
-        let rooted = matches!(self.operation, Operation::Broadcast | Operation::Reduce);
-        let port = if rooted { self.machine.port_one_way } else { self.machine.port };
-        port * self.port() / self.machine.port
+    /// GB/s of a GPU's port with this protocol and algorithm.
+    pub(crate) fn carried_port(&self, algorithm: LibraryAlgorithm) -> f64 {
+        let machine = self.machine;
+        match (algorithm, self.operation) {
+            (LibraryAlgorithm::Direct, Operation::SendReceive) => {
+                machine.port_messages * self.messages_inside()
+            }
+            (LibraryAlgorithm::Direct, _) => machine.port * self.messages_inside(),
+            (LibraryAlgorithm::Tree, _) => 2.0 * self.tree_inside(),
+            _ if self.is_rooted() => machine.port_one_way * self.port() / machine.port,
+            _ => self.port(),
+        }
+    }
+
+    /// GB/s of an island's NICs with this protocol and algorithm.
+    pub(crate) fn carried_nics(&self, algorithm: LibraryAlgorithm) -> f64 {
+        // In a plan the result passes the NIC of the rank that asks for it once more, which switches spare it.
+        let asked = 1.0 + 1.0 / f64::from(self.machine.islands);
+        let part = match (algorithm, self.operation) {
+            (LibraryAlgorithm::Direct, Operation::AllToAll) => self.constant(self.all_to_all_part()),
+            (LibraryAlgorithm::Tree, _) => self.tree_far(),
+            (LibraryAlgorithm::CollnetDirect, _) => self.collnet_part(Name::CollnetDirect) * asked,
+            (LibraryAlgorithm::CollnetChain, _) => self.collnet_part(Name::CollnetChain) * asked,
+            _ => 1.0,
+        };
+        // CPUs that carry both ways of a tree between two nodes carry one after the other.
+        let is_tree = matches!(algorithm, LibraryAlgorithm::Tree | LibraryAlgorithm::NvlsTree);
+        let turns = if is_tree && self.machine.islands == 2 { self.times_across() } else { 1.0 };
+        self.machine.nics * self.payload() * part / turns
     }
 }

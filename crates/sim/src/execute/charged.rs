@@ -16,11 +16,16 @@ use crate::setup::{LibraryAlgorithm, Operation};
 /// Bytes per second of links that nothing is charged for.
 const UNLIMITED: f64 = 1e18;
 
+/// Tiles of a call at most: buffers are not shorter than this.
+const TILES_MAX: f64 = 65536.0;
+
 /// What a fabric says of its links, in bytes per second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lines {
     /// All links of a GPU to others.
     port: f64,
+    /// The fastest of them, those side by side together.
+    link: f64,
     /// A NIC's, the fastest of all.
     nic: f64,
     /// NICs of an island.
@@ -31,14 +36,16 @@ impl Lines {
     pub(super) fn of(fabric: &Fabric, machine: &Machine) -> Self {
         let rate = |link: &Link| fabric.rate(link, Measure::Effective).bytes_per_second() as f64;
         let of_gpu = fabric.gpus().first().map_or(&[][..], |gpu| fabric.links_from(*gpu));
-        let port = of_gpu.iter().filter(|link| fabric.spec(link).kind.is_gpu_fabric()).map(rate).sum();
+        let to_gpus = of_gpu.iter().filter(|link| fabric.spec(link).kind.is_gpu_fabric()).map(rate);
+        let port = to_gpus.clone().sum();
+        let link = to_gpus.fold(0.0, f64::max);
         let is_nic = |link: &&Link| {
             matches!(fabric.device(link.source).kind, DeviceKind::Nic(_))
                 && matches!(fabric.spec(link).kind, LinkKind::Network { .. })
         };
         let cables: Vec<f64> = fabric.links().iter().filter(is_nic).map(rate).collect();
         let nics = cables.len() as f64 / f64::from(machine.islands);
-        Self { port, nic: cables.into_iter().fold(0.0, f64::max), nics }
+        Self { port, link, nic: cables.into_iter().fold(0.0, f64::max), nics }
     }
 }
 
@@ -66,19 +73,34 @@ impl<'a> Charged<'a> {
         let alike = alike(machine, chosen.algorithm);
         let lanes = match chosen.algorithm {
             LibraryAlgorithm::Direct => 1.0,
+            // Every rank is the head of a part.
+            LibraryAlgorithm::NvlsTree => machine.island * plan.well_formed().channels.len().max(1) as f64,
             _ => alike * f64::from(plan.well_formed().channels.len().max(1) as u32),
         };
         Self { case, chosen, lines, lanes, alike }
     }
 
-    fn is_direct(&self) -> bool {
-        self.chosen.algorithm == LibraryAlgorithm::Direct
+    /// Whether latency is charged at once. Messages are posted one after the other by one thread, which takes longer than any of
+    /// them is on its way. Of sums in the network only the whole is known.
+    fn is_late_at_once(&self) -> bool {
+        matches!(self.chosen.algorithm, LibraryAlgorithm::Direct) || self.is_summed_across()
+    }
+
+    /// Whether the switches of the network sum. What goes on inside is in the shadow of the NICs.
+    fn is_summed_across(&self) -> bool {
+        matches!(self.chosen.algorithm, LibraryAlgorithm::CollnetDirect | LibraryAlgorithm::CollnetChain)
     }
 
     /// Whether tiles fill a pipeline of their own.
     fn is_tiled(&self) -> bool {
-        let rooted = matches!(self.case.operation, Operation::Broadcast | Operation::Reduce);
-        rooted || !matches!(self.chosen.algorithm, LibraryAlgorithm::Ring | LibraryAlgorithm::Nvls)
+        self.case.stages(self.chosen.algorithm).is_some()
+    }
+
+    /// Tiles, so that filling the pipeline takes what it does with steps of the library's length.
+    pub(super) fn tiles(&self) -> u32 {
+        let estimate = &self.chosen.estimate;
+        let stages = self.case.stages(self.chosen.algorithm).unwrap_or(0.0);
+        (stages * estimate.wire_us / estimate.fill_us.max(1e-3)).round().clamp(1.0, TILES_MAX) as u32
     }
 
     /// What all lanes of a rank bring in one hop.
@@ -94,14 +116,18 @@ pub(super) fn alike(machine: &Machine, algorithm: LibraryAlgorithm) -> f64 {
 
 impl Charges for Charged<'_> {
     fn launch(&self) -> Picoseconds {
-        // Messages are posted one after the other by one thread, which takes longer than any of them is on its way.
-        let posted =
-            if self.is_direct() { self.chosen.estimate.hops_us + self.chosen.estimate.fill_us } else { 0.0 };
-        picoseconds(self.chosen.estimate.launch_us + posted)
+        let estimate = &self.chosen.estimate;
+        let at_once = match self.chosen.algorithm {
+            _ if self.is_late_at_once() => estimate.hops_us + estimate.fill_us,
+            // To enter the switches' group and to leave it, once for all tiles.
+            LibraryAlgorithm::NvlsTree => self.case.nvls_hops(),
+            _ => 0.0,
+        };
+        picoseconds(estimate.launch_us + at_once)
     }
 
     fn hop(&self, wire: &Wire, protocol: Option<Protocol>, sent: Sent) -> Picoseconds {
-        if self.is_direct() {
+        if self.is_late_at_once() {
             return Picoseconds(0);
         }
         let across = wire.path == PathType::Net;
@@ -110,8 +136,8 @@ impl Charges for Charged<'_> {
             (None, _) if self.chosen.algorithm == LibraryAlgorithm::Symmetric => {
                 self.case.symmetric_hops() / 2.0
             }
-            (None, false) => self.case.nvls_hops() / 2.0,
-            (None, true) => self.case.hop_switched(),
+            // Signals of a tile pass while others are moved.
+            (None, _) => 0.0,
             (Some(_), true) if self.chosen.algorithm == LibraryAlgorithm::NvlsTree => {
                 self.case.hop_switched()
             }
@@ -129,23 +155,27 @@ impl Charges for Charged<'_> {
 
     fn on_the_wire(&self, _wire: &Wire, protocol: Option<Protocol>, bytes: f64) -> f64 {
         match protocol {
-            Some(Protocol::Ll) => (bytes - self.case.free_with_hops() / self.lanes).max(0.0),
-            _ => bytes,
+            Some(_) => bytes * self.case.part_on_wire(self.chosen.algorithm),
+            None => bytes,
         }
     }
 
     fn capacity(&self, kind: LinkKind, bytes_per_second: f64) -> f64 {
         let machine = self.case.machine;
         // What of its line rate a link carries is charged, so a link that is slower than its like stays slower.
+        let algorithm = self.chosen.algorithm;
         match kind {
             LinkKind::Network { .. } => {
                 let nics = self.lines.nic * if self.alike > 1.0 { self.alike } else { self.lines.nics };
-                machine.nics * 1e9 * bytes_per_second / nics
+                self.case.carried_nics(algorithm) * 1e9 * bytes_per_second / nics
             }
+            kind if kind.is_gpu_fabric() && self.is_summed_across() => UNLIMITED,
             kind if kind.is_gpu_fabric() => {
-                self.case.carried_port() * 1e9 * bytes_per_second / self.lines.port / self.alike
+                // Plans that are alike go other ways in a mesh: what one of them uses is its part of the whole port.
+                let line = if self.alike > 1.0 { self.lines.link } else { self.lines.port };
+                self.case.carried_port(algorithm) * 1e9 * bytes_per_second / line / self.alike
             }
-            LinkKind::Pcie { .. } if machine.pcie => self.case.carried_port() * 1e9 / self.alike,
+            LinkKind::Pcie { .. } if machine.pcie => self.case.carried_port(algorithm) * 1e9 / self.alike,
             _ => UNLIMITED,
         }
     }

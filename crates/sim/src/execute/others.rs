@@ -126,8 +126,7 @@ impl Site<'_> {
             protocol,
         );
         let started = started.unwrap_or_default();
-        let launched =
-            Estimate { launch_us: started.launch_us, host_us: started.host_us, ..Estimate::default() };
+        let launched = Estimate { hops_us: 0.0, wire_us: 0.0, fill_us: 0.0, ..started };
         let chosen = Prediction { algorithm: charged_as, protocol, estimate: launched };
         let per_island = (self.machine.island as u32).clamp(1, self.setup.ranks());
         let plan = recipe.partial(per_island);

@@ -5,12 +5,15 @@ use weftlink_plan::cost::{Ground, Picoseconds};
 use weftlink_plan::{Layout, Partial};
 
 use super::charged::{Charged, Lines};
-use super::{ExecuteError, Execution, SLOTS, Site, charged, layout, picoseconds, recipe, tiles};
+use super::{ExecuteError, Execution, SLOTS, Site, charged, layout, picoseconds, recipe};
 
 use crate::engine::{self, Conditions, Job, Load, Spans};
 use crate::estimate::Machine;
 use crate::library::{Prediction, predict_on};
 use crate::setup::{LibraryAlgorithm, Operation, Setup};
+
+/// Tiles of a call at most. What is disturbed is not in its stride, so that all of them are run.
+const TILES_MAX: u32 = 256;
 
 /// A job's call: on some GPUs of the fabric, or on all.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,14 +131,16 @@ impl Site<'_> {
             part = among(ground.layout(), &tenant.gpus);
             &part
         };
-        let layout = layout(of, chosen.algorithm);
+        let layout = layout(of, &setup, chosen.algorithm);
         let recipe = recipe(chosen.algorithm, chosen.protocol, tenant.operation, &layout)?
             .with_protocol(chosen.protocol)
             .with_depth_of(SLOTS);
         let per_island = layout.per_island().unwrap_or(layout.ranks());
         let plan = recipe.partial(if whole { layout.ranks() } else { per_island });
         let share = tenant.bytes as f64 / charged::alike(&machine, chosen.algorithm);
-        let tiles = tiles(&chosen.estimate, &machine, chosen.algorithm, tenant.operation);
+        let (lines, bytes) = (Lines::of(&self.fabric, &machine), tenant.bytes as f64);
+        let charged = Charged::new(self.constants, &machine, lines, &chosen, tenant.operation, bytes, &plan);
+        let tiles = charged.tiles().min(TILES_MAX);
         let load = Load { bytes: (share.round() as u64).max(1), tiles };
         Ok(Prepared { machine, chosen, plan, load, gpus: (!all).then(|| tenant.gpus.clone()) })
     }

@@ -92,7 +92,7 @@ impl Charged {
             passes: passes.min(memory),
             reads: core.min(memory),
             nic: match hosts.network {
-                Network::Tcp | Network::None => (of(Name::NetworkTcp), of(Name::TcpGBps)),
+                Network::Tcp | Network::None => (of(Name::NetworkRdma), of(Name::TcpGBps)),
                 _ => (of(Name::NetworkRdma), f64::INFINITY),
             },
             // A core that gives its memory away to be read does nothing for it.

@@ -9,9 +9,6 @@ use crate::gpu::Generation;
 use crate::setup::{Intra, LibraryAlgorithm, Network, Operation, Setup, Version};
 use crate::what_if::CpuVendor;
 
-/// GPUs of a domain from which on switches sum sooner than rings do.
-const NVLS_GPUS: f64 = 5.0;
-
 /// What a tree of parts gets of a NIC (`tuning.cc`: PAT's bandwidth).
 pub(crate) const PAT_PART: f64 = 0.75;
 
@@ -115,7 +112,7 @@ pub(super) fn allows(
             let is_nvls = algorithm == A::Nvls;
             operation == Operation::AllReduce
                 && machine.switch_sums
-                && machine.island >= NVLS_GPUS
+                && machine.island >= machine.nvls_gpus
                 && is_nvls == (machine.islands == 1)
                 && has(setup, if is_nvls { since::NVLS } else { since::NVLS_TREE })
         }

@@ -1,0 +1,83 @@
+//! Rows of measurements, executed.
+
+use rustc_hash::FxHashMap;
+
+use crate::constants::Constants;
+use crate::execute::{ExecuteError, Site};
+use crate::library::predict;
+use crate::published::Row;
+use crate::setup::{Operation, Setup};
+
+/// Executes every row; those of one setup share its fabric, and a call that is asked for twice is executed once. `progress` is told
+/// how many rows are done.
+pub fn execute_rows(
+    constants: &Constants,
+    rows: &[Row],
+    progress: &mut dyn FnMut(usize),
+) -> Vec<Result<f64, ExecuteError>> {
+    let mut times: Vec<Option<Result<f64, ExecuteError>>> = vec![None; rows.len()];
+    let mut done = 0;
+    for group in by_setup(rows) {
+        for (index, time) in group.iter().zip(execute(constants, rows, &group)) {
+            times[*index] = Some(time);
+        }
+        done += group.len();
+        progress(done);
+    }
+    times.into_iter().flatten().collect()
+}
+
+/// Microseconds of every row, as executed. Files may name what a library would refuse: a row that cannot be executed has what the
+/// closed form says, and one that the library was told an impossible algorithm for, what it would choose itself.
+pub fn predict_rows(constants: &Constants, rows: &[Row], progress: &mut dyn FnMut(usize)) -> Vec<f64> {
+    let executed = execute_rows(constants, rows, progress);
+    let predicted = executed.into_iter().zip(rows).map(|(time, row)| {
+        time.unwrap_or_else(|_| {
+            let free = Setup { algorithm: None, protocol: None, ..row.setup.clone() };
+            let told = predict(constants, &row.setup, row.operation, row.bytes);
+            let found = told.or_else(|| predict(constants, &free, row.operation, row.bytes));
+            found.map_or(f64::NAN, |found| found.estimate.total_us())
+        })
+    });
+    predicted.collect()
+}
+
+/// Rows by their setup, in the order of the first of each: what one thread does well to take at a time.
+pub fn by_setup(rows: &[Row]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (index, row) in rows.iter().enumerate() {
+        // Rows of a table follow one another: the last group is looked at first.
+        match groups.iter_mut().rev().find(|group| rows[group[0]].setup == row.setup) {
+            Some(group) => group.push(index),
+            None => groups.push(vec![index]),
+        }
+    }
+    groups
+}
+
+/// The rows of one setup.
+fn execute(constants: &Constants, rows: &[Row], group: &[usize]) -> Vec<Result<f64, ExecuteError>> {
+    let Some(first) = group.first() else { return Vec::new() };
+    let site = match Site::new(constants, &rows[*first].setup) {
+        Ok(site) => site,
+        Err(error) => return vec![Err(error); group.len()],
+    };
+    let mut calls: Vec<(Operation, u64)> = Vec::new();
+    let mut known: FxHashMap<(Operation, u64), usize> = FxHashMap::default();
+    let places: Vec<usize> = group
+        .iter()
+        .map(|index| {
+            let call = (rows[*index].operation, rows[*index].bytes);
+            *known.entry(call).or_insert_with(|| {
+                calls.push(call);
+                calls.len() - 1
+            })
+        })
+        .collect();
+    let done: Vec<Result<f64, ExecuteError>> = site
+        .execute_each(&calls)
+        .into_iter()
+        .map(|done| done.map(|execution| execution.time.0 as f64 / 1e6))
+        .collect();
+    places.into_iter().map(|place| done[place].clone()).collect()
+}

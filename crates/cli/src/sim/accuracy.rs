@@ -13,11 +13,11 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
 use weftlink_sim::Constants;
-use weftlink_sim::accuracy::{BANDS, Class, TableError, by_table, error, quantile, summary};
+use weftlink_sim::accuracy::{
+    BANDS, Class, TableError, by_setup, by_table, error, predict_rows, quantile, summary,
+};
 use weftlink_sim::constants::COUNT;
-use weftlink_sim::execute::Site;
 use weftlink_sim::published::{self, Row, Use};
-use weftlink_sim::setup::Operation;
 
 use super::collective::create;
 use super::progress::Progress;
@@ -116,13 +116,7 @@ fn predict(rows: &[Row], out: Option<(File, &PathBuf)>) -> Result<Vec<f64>, Fail
     let mut out = out.map(|(file, _)| BufWriter::new(file));
     let heading = out.as_mut().map_or(Ok(()), |out| writeln!(out, "id,collective,size_bytes,predicted_us"));
     heading.with_context(|| format!("cannot write {path}")).map_err(Failure::Finding)?;
-    let mut groups: Vec<Vec<usize>> = Vec::new();
-    for (index, row) in rows.iter().enumerate() {
-        match groups.last_mut() {
-            Some(group) if rows[group[0]].setup == row.setup => group.push(index),
-            _ => groups.push(vec![index]),
-        }
-    }
+    let groups = by_setup(rows);
     let predicted = Mutex::new(Predicted {
         rows,
         times: vec![None; rows.len()],
@@ -138,14 +132,9 @@ fn predict(rows: &[Row], out: Option<(File, &PathBuf)>) -> Result<Vec<f64>, Fail
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let times = execute(&constants, rows, group);
-                    let mut predicted = predicted.lock().unwrap_or_else(PoisonError::into_inner);
-                    match times {
-                        Ok(times) => predicted.add(group, times),
-                        Err(error) => {
-                            predicted.failure.get_or_insert(error);
-                        }
-                    }
+                    let of_setup: Vec<Row> = group.iter().map(|index| rows[*index].clone()).collect();
+                    let times = predict_rows(&constants, &of_setup, &mut |_| {});
+                    predicted.lock().unwrap_or_else(PoisonError::into_inner).add(group, times);
                 }
             });
         }
@@ -156,17 +145,6 @@ fn predict(rows: &[Row], out: Option<(File, &PathBuf)>) -> Result<Vec<f64>, Fail
         return Err(Failure::Finding(error));
     }
     Ok(predicted.times.into_iter().flatten().collect())
-}
-
-/// The rows of one setup.
-fn execute(constants: &Constants, rows: &[Row], group: &[usize]) -> anyhow::Result<Vec<f64>> {
-    let first = &rows[group[0]];
-    let at = || format!("line {}", first.line);
-    let site = Site::new(constants, &first.setup).with_context(at)?;
-    let calls: Vec<(Operation, u64)> =
-        group.iter().map(|index| (rows[*index].operation, rows[*index].bytes)).collect();
-    let done = site.execute(&calls).with_context(at)?;
-    Ok(done.into_iter().map(|execution| execution.time.0 as f64 / 1e6).collect())
 }
 
 /// A field of a CSV file.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use weftlink_fabric::bytes::Bytes;
-use weftlink_sim::accuracy::{Class, band};
+use weftlink_sim::accuracy::{Class, band, expected};
 use weftlink_sim::engine::{Conditions, Spans};
 use weftlink_sim::execute::{Execution, Site};
 use weftlink_sim::setup::{Library, Operation};
@@ -75,7 +75,10 @@ impl Row {
         let algbw_gb_per_s = bytes as f64 / (execution.time.0 as f64 / 1e12) / 1e9;
         let busbw_gb_per_s = algbw_gb_per_s * operation.bus_factor(setup.ranks());
         let measured = matches!(setup.library, Library::Nccl | Library::Rccl);
-        let expected_error = measured.then(|| expected(Class::of(setup), band(bytes)));
+        let expected_error = measured.then(|| {
+            let found = expected(Some(Class::of(setup)), band(bytes));
+            (found.median, found.ninetieth)
+        });
         Self { bytes, execution, algbw_gb_per_s, busbw_gb_per_s, expected_error, undisturbed: None }
     }
 
@@ -212,16 +215,4 @@ fn call(
 /// A file to write into, before anything takes long.
 pub(super) fn create(path: &PathBuf) -> Result<File, Failure> {
     File::create(path).with_context(|| format!("cannot write {}", path.display())).map_err(Failure::Finding)
-}
-
-/// How far predictions for machines that were not fitted to were off, by class and band.
-fn expected(class: Class, band: usize) -> (f64, f64) {
-    let table = match class {
-        Class::NvlinkNode => [(0.08, 0.2), (0.09, 0.2), (0.11, 0.27), (0.026, 0.08)],
-        Class::PcieNode => [(0.10, 0.2), (0.07, 0.2), (0.11, 0.25), (0.08, 0.24)],
-        Class::Rdma => [(0.14, 0.3), (0.11, 0.3), (0.09, 0.2), (0.034, 0.13)],
-        Class::Slingshot => [(0.22, 0.65), (0.38, 1.0), (0.19, 0.43), (0.09, 0.32)],
-        Class::Tcp => [(0.23, 0.4), (0.15, 0.3), (0.13, 0.25), (0.14, 0.4)],
-    };
-    table[band.min(3)]
 }

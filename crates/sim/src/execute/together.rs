@@ -15,6 +15,9 @@ use crate::setup::{LibraryAlgorithm, Operation, Setup};
 /// Tiles of a call at most. What is disturbed is not in its stride, so that all of them are run.
 const TILES_MAX: u32 = 256;
 
+/// Ranks that all take their steps where conditions make them unlike one another.
+const RANKS_WHOLE_MAX: usize = 512;
+
 /// A job's call: on some GPUs of the fabric, or on all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenant {
@@ -62,9 +65,7 @@ impl Site<'_> {
     ) -> Result<Vec<Execution>, ExecuteError> {
         let ground = Ground::of(&self.fabric);
         let paths = Paths::of(&self.fabric);
-        // By classes all of a class are alike; what happens to one of them, or beside one, is found by running all.
-        let on_some = tenants.iter().any(|tenant| tenant.gpus.len() < self.fabric.gpus().len());
-        let whole = tenants.len() > 1 || on_some || !conditions.are_none();
+        let whole = self.must_be_whole(tenants, conditions);
         let prepared: Vec<Prepared> =
             tenants.iter().map(|tenant| self.prepared(&ground, tenant, whole)).collect::<Result<_, _>>()?;
         let lines = Lines::of(&self.fabric, &self.machine);
@@ -107,6 +108,19 @@ impl Site<'_> {
             }
         });
         Ok(done.collect())
+    }
+
+    /// By classes all of a class are alike; what happens to one of them, or beside one, is found by running all. Where those are many,
+    /// classes stand for them: whoever waits for a class waits for its slowest. That is not so where everybody meets everybody.
+    fn must_be_whole(&self, tenants: &[Tenant], conditions: &Conditions) -> bool {
+        let ranks = self.fabric.gpus().len();
+        let on_some = tenants.iter().any(|tenant| tenant.gpus.len() < ranks);
+        let all_meet = tenants.iter().any(|tenant| tenant.operation == Operation::AllToAll);
+        let is_calm = conditions.are_none();
+        tenants.len() > 1
+            || on_some
+            || !conditions.missing().is_empty()
+            || !is_calm && (all_meet || ranks <= RANKS_WHOLE_MAX)
     }
 
     fn prepared(&self, ground: &Ground<'_>, tenant: &Tenant, whole: bool) -> Result<Prepared, ExecuteError> {

@@ -51,6 +51,8 @@ fn disturbances(fabric: &Fabric) -> Vec<(&'static str, Conditions)> {
         ("a throttled GPU", Conditions::only(Disturbance::Throttled { gpu: 21, part: 0.4 })),
         ("an early delay", delayed(10, 1, 2_000)),
         ("a late delay", delayed(26, 9, 2_000)),
+        ("a long early delay", delayed(10, 1, 5_000)),
+        ("a long late delay", delayed(26, 9, 5_000)),
         ("a flapping NIC", Conditions::only(flapping)),
     ]
 }
@@ -75,7 +77,9 @@ fn classes_suffer_what_one_rank_does() {
             for (what, conditions) in disturbances(&fabric) {
                 let [whole, classes] = [32, 8].map(|multiple| partly(&recipe, multiple, &paths, &conditions));
                 assert_eq!((whole.mode, classes.mode), (Mode::Whole, Mode::Classes));
-                if (classes.time.0 as f64 / whole.time.0 as f64 - 1.0).abs() > 0.01 {
+                // A rank that is later than a whole step of the network's finds links free that its class would share.
+                let within = if what.starts_with("a long") { 0.02 } else { 0.01 };
+                if (classes.time.0 as f64 / whole.time.0 as f64 - 1.0).abs() > within {
                     wrong.push(format!("{algorithm}, {spec}, {what}: {} for {}", classes.time, whole.time));
                 }
             }

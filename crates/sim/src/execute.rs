@@ -138,16 +138,10 @@ impl<'s> Site<'s> {
             .with_depth_of(SLOTS);
         let per_island = layout.per_island().unwrap_or(layout.ranks());
         let plan = recipe.partial(per_island);
-        let charged = Charged::new(
-            self.constants,
-            &self.machine,
-            Lines::of(&self.fabric, &self.machine),
-            &chosen,
-            operation,
-            bytes as f64,
-            &plan,
-        );
-        let share = bytes as f64 / charged::alike(&self.machine, chosen.algorithm);
+        let lines = Lines::of(&self.fabric, &self.machine);
+        let charged =
+            Charged::new(self.constants, &self.machine, lines, &chosen, operation, bytes as f64, &plan);
+        let share = bytes as f64 / charged::alike(&self.machine, &lines, chosen.algorithm, operation);
         let outcome = run(&plan, paths, (share.round() as u64).max(1), charged.tiles(), &charged)?;
         let time = picoseconds(chosen.estimate.with_device(outcome.time.0 as f64 / 1e6));
         Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome: Some(outcome) })

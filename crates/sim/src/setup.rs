@@ -285,6 +285,14 @@ impl Setup {
         self.launch.unwrap_or(if by_hand { Launch::OneThread } else { Launch::ProcessPerGpu })
     }
 
+    /// Whether a call's data ends on other rails than it begins on: between everybody, and around rings over meshes and racks. How rails
+    /// are joined few descriptions say, so a network that joins all NICs is the better ground for it.
+    pub fn crosses_rails(&self, operation: Operation) -> bool {
+        let messages = matches!(operation, Operation::AllToAll | Operation::SendReceive);
+        let meshed = matches!(self.intra, Intra::Xgmi | Intra::NvLinkMesh | Intra::Nvl72);
+        self.nodes > 1 && (messages || meshed)
+    }
+
     /// Whether its parts fit together; otherwise what is wrong.
     pub fn check(&self) -> Result<(), &'static str> {
         let island = self.intra == Intra::Nvl72 && self.ranks() <= self.rack_gpus;

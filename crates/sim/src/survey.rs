@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use thiserror::Error;
-use weftlink_fabric::catalog::gpus::{self, GpuModel};
+use weftlink_fabric::catalog::gpus::{self, GpuModel, Vendor};
 use weftlink_fabric::device::Port;
 use weftlink_fabric::domains::gpu_domains;
 use weftlink_fabric::link::Network as NetworkKind;
@@ -80,7 +80,11 @@ impl Setup {
             network,
             nics_per_node,
             nic_gbits_per_second,
-            library: if intra == Intra::Xgmi { Library::Rccl } else { Library::Nccl },
+            library: match gpu.model().vendor {
+                Vendor::Nvidia => Library::Nccl,
+                Vendor::Amd => Library::Rccl,
+                Vendor::Intel => Library::OneCcl,
+            },
             version: None,
             algorithm: None,
             protocol: None,
@@ -104,7 +108,7 @@ fn slowest(fabric: &Fabric) -> Result<Gpu, SurveyError> {
 
 /// The first GPU of an architecture, where a description says no more: `sm="90"`.
 fn of_architecture(sm: u32) -> Option<&'static GpuModel> {
-    gpus::GPUS.iter().rfind(|model| model.vendor == gpus::Vendor::Nvidia && model.architecture <= sm)
+    gpus::GPUS.iter().rfind(|model| model.vendor == Vendor::Nvidia && model.architecture <= sm)
 }
 
 fn intra(fabric: &Fabric, gpu: Gpu, per_host: u32, domains: &[Vec<DeviceId>]) -> Intra {

@@ -227,3 +227,51 @@ fn programs_of_msccl_run() {
     assert!(message.contains("it is for 3 GPUs, and there are 4"), "{message}");
     assert!(Site::new(&constants, &setup).unwrap().with_program("<algo").is_err());
 }
+
+/// Errors are known of fabrics that are built from setups; on fabrics as the catalog has them, with their own switches, NICs and rails, the
+/// same calls take as long.
+#[test]
+fn described_fabrics_take_what_measured_ones_do() {
+    let constants = Constants::shipped();
+    let mut wrong = Vec::new();
+    for spec in [
+        "hgx-h100",
+        "hgx-a100",
+        "dgx-1-v100",
+        "dgx-2",
+        "8x-mi300x",
+        "4x-gh200",
+        "8x-rtx4090",
+        "2x p5",
+        "4x p5en",
+        "2x nd-a100-v4",
+        "4x p6-b300",
+        "4x a3-mega",
+        "4x p4d",
+        "4x hgx-h100 + 8x ndr",
+        "2x hgx-h100 + 4x ndr",
+        "3x dgx-1-v100 + 4x edr",
+    ] {
+        let fabric = weftlink_fabric::resolve(spec).unwrap();
+        let setup = Setup::of(&fabric).unwrap();
+        for operation in
+            [Operation::AllReduce, Operation::AllGather, Operation::Broadcast, Operation::AllToAll]
+        {
+            if setup.crosses_rails(operation) {
+                continue;
+            }
+            let calls = [(operation, 256 << 20)];
+            let [described, built] = [
+                Site::on(&constants, &setup, fabric.clone()).execute(&calls),
+                Site::new(&constants, &setup).unwrap().execute(&calls),
+            ]
+            .map(|done| done.unwrap()[0].time.0 as f64);
+            // Rings over a cube mesh are found by search, and are not the same with other ways to the NICs.
+            let least = if setup.intra == Intra::CubeMesh { 0.7 } else { 0.85 };
+            if !(least..1.15).contains(&(described / built)) {
+                wrong.push(format!("{spec} {}: {:.2} times as long", operation.name(), described / built));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -6,10 +6,13 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use weftlink_fabric::Fabric;
 use weftlink_fabric::bytes::Bytes;
+use weftlink_fabric::catalog::gpus::Vendor;
 use weftlink_plan::plan::Protocol;
 use weftlink_sim::execute::Site;
 use weftlink_sim::library;
-use weftlink_sim::setup::{Launch, LibraryAlgorithm, Operation, algorithm_from_name, protocol_from_name};
+use weftlink_sim::setup::{
+    Launch, Library, LibraryAlgorithm, Operation, algorithm_from_name, protocol_from_name,
+};
 use weftlink_sim::what_if::{CpuVendor, WhatIf};
 use weftlink_sim::{Constants, Setup};
 
@@ -167,6 +170,9 @@ fn protocol(name: &str) -> Result<Protocol, String> {
 
 /// Where a call is made, and by what.
 pub(super) struct Asked {
+    /// What the fabric is called that was asked for.
+    pub(super) name: String,
+    /// That fabric, or one that is better ground for the call.
     pub(super) fabric: Fabric,
     /// What a library sees of it.
     pub(super) setup: Setup,
@@ -188,7 +194,7 @@ impl Asked {
 }
 
 /// The fabric of a target, with what a library would see of it.
-pub(super) fn asked(target: Option<&str>, told: &Told) -> Result<Asked, Failure> {
+pub(super) fn asked(target: Option<&str>, operation: Operation, told: &Told) -> Result<Asked, Failure> {
     let fabric = crate::topo::resolve(target, told.gpu.as_deref())?;
     let mut setup = Setup::of(&fabric).with_context(|| fabric.name().to_owned()).map_err(Failure::Finding)?;
     if setup.ranks() < 2 {
@@ -197,6 +203,7 @@ pub(super) fn asked(target: Option<&str>, told: &Told) -> Result<Asked, Failure>
             fabric.name()
         )));
     }
+    let name = fabric.name().to_owned();
     let mut program = None;
     if let Some(library) = &told.library {
         let asked = library::asked(library).map_err(Failure::misuse)?;
@@ -206,6 +213,20 @@ pub(super) fn asked(target: Option<&str>, told: &Told) -> Result<Asked, Failure>
             program = Some((file, text.map_err(Failure::Misuse)?));
         }
     }
+    let vendor = setup.gpu.model().vendor;
+    let is_for = match setup.library {
+        Library::Nccl | Library::Msccl => vendor == Vendor::Nvidia,
+        Library::Rccl => vendor == Vendor::Amd,
+        Library::OneCcl => vendor == Vendor::Intel,
+        Library::Gloo | Library::OpenMpi | Library::Weft => true,
+    };
+    if !is_for {
+        return Err(Failure::misuse(anyhow!(
+            "{} does not run on {}; --library says which does",
+            setup.library.name(),
+            setup.gpu.model().name
+        )));
+    }
     setup.algorithm = told.algorithm;
     setup.protocol = told.protocol;
     setup.launch = told.launch.map(|launcher| match launcher {
@@ -214,11 +235,11 @@ pub(super) fn asked(target: Option<&str>, told: &Told) -> Result<Asked, Failure>
     });
     let setup = told.what_if.apply(setup);
     setup.check().map_err(|wrong| Failure::misuse(anyhow!("{}: {wrong}", fabric.name())))?;
-    if told.what_if.changes_wiring() {
+    if told.what_if.changes_wiring() || setup.crosses_rails(operation) {
         let fabric = setup.fabric().with_context(|| setup.name()).map_err(Failure::Finding)?;
-        return Ok(Asked { fabric, setup, program });
+        return Ok(Asked { name, fabric, setup, program });
     }
-    Ok(Asked { fabric, setup, program })
+    Ok(Asked { name, fabric, setup, program })
 }
 
 /// That GPUs hold so many bytes.

@@ -71,9 +71,15 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn new(setup: &Setup, operation: Operation, bytes: u64, execution: Execution) -> Self {
+    pub(super) fn new(
+        setup: &Setup,
+        ranks: u32,
+        operation: Operation,
+        bytes: u64,
+        execution: Execution,
+    ) -> Self {
         let algbw_gb_per_s = bytes as f64 / (execution.time.0 as f64 / 1e12) / 1e9;
-        let busbw_gb_per_s = algbw_gb_per_s * operation.bus_factor(setup.ranks());
+        let busbw_gb_per_s = algbw_gb_per_s * operation.bus_factor(ranks);
         let measured = matches!(setup.library, Library::Nccl | Library::Rccl);
         let expected_error = measured.then(|| {
             let found = expected(Some(Class::of(setup)), band(bytes));
@@ -101,7 +107,7 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
             args.json,
         );
     }
-    let asked = asked::asked(args.fabric.as_deref(), &args.told)?;
+    let asked = asked::asked(args.fabric.as_deref(), what.operation(), &args.told)?;
     let setup = &asked.setup;
     let is_watched = args.trace.is_some() || !args.disturbed.is_none();
     if is_watched && !chooses_by_costs(setup.library) {
@@ -126,7 +132,7 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
     let site = asked.site(&constants)?;
     let mut out = io::stdout().lock();
     if !args.json {
-        text::head(&mut out, &what.name(), site.fabric(), setup)?;
+        text::head(&mut out, &what.name(), &asked.name, setup)?;
         text::columns(&mut out)?;
         out.flush()?;
     }
@@ -146,21 +152,21 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
     }
     if args.json {
         drop(out);
-        crate::print_json(&json::collective(&what.name(), site.fabric(), setup, &rows))?;
+        crate::print_json(&json::collective(&what.name(), &asked.name, site.fabric(), setup, &rows))?;
     } else {
         text::foot(&mut out, setup, &rows)?;
     }
     if let Some((mut file, path)) = plot {
         let points = rows.iter().map(|row| (row.bytes as f64, row.time_us(), row.busbw_gb_per_s)).collect();
         let line = Line { name: text::library(setup), points };
-        let title = format!("{}, {}, predicted", what.name(), site.fabric().name());
+        let title = format!("{}, {}, predicted", what.name(), asked.name);
         file.write_all(plot::svg(&title, &[line]).as_bytes())
             .with_context(|| format!("cannot write {}", path.display()))
             .map_err(Failure::Finding)?;
     }
     if let Some((file, path)) = trace {
         let last = sizes.last().copied().unwrap_or(0);
-        let first = format!("{} of {} on {}", what.name(), text::size(last), site.fabric().name());
+        let first = format!("{} of {} on {}", what.name(), text::size(last), asked.name);
         let beside =
             rows.last().and_then(|row| row.undisturbed.as_ref()).map(|(_, beside)| beside.as_slice());
         let others = beside.unwrap_or_default().iter();
@@ -202,14 +208,15 @@ fn call(
 ) -> Result<Row, Failure> {
     if !args.disturbed.is_none() {
         let suffered = args.disturbed.run(site, operation, bytes, spans)?;
-        let row = Row::new(setup, operation, bytes, suffered.execution);
+        let ranks = args.disturbed.ranks().unwrap_or(setup.ranks());
+        let row = Row::new(setup, ranks, operation, bytes, suffered.execution);
         return Ok(Row { undisturbed: Some((suffered.alone_us, suffered.beside)), ..row });
     }
     let execution = match spans {
         None => site.execute(&[(operation, bytes)]).map(|mut done| done.remove(0)),
         Some(spans) => site.execute_under(operation, bytes, &Conditions::default(), Some(spans)),
     };
-    Ok(Row::new(setup, operation, bytes, execution.map_err(Failure::finding)?))
+    Ok(Row::new(setup, setup.ranks(), operation, bytes, execution.map_err(Failure::finding)?))
 }
 
 /// A file to write into, before anything takes long.

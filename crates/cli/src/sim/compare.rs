@@ -44,15 +44,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (mut values, mut rows) = (Vec::new(), Vec::new());
     for target in &args.fabric {
         progress.show(&format!("predicting {target}"));
-        let asked = asked::asked(Some(target), &args.told)?;
+        let asked = asked::asked(Some(target), args.collective.operation(), &args.told)?;
         let setup = &asked.setup;
         asked::check_memory(setup, args.size.0)?;
         let site = asked.site(&constants)?;
         let operation = args.collective.operation();
         let done = site.execute(&[(operation, args.size.0)]).map_err(Failure::finding)?;
         for execution in done {
-            let row = Row::new(setup, operation, args.size.0, execution);
-            let mut value = as_json::head(site.fabric(), setup);
+            let row = Row::new(setup, setup.ranks(), operation, args.size.0, execution);
+            let mut value = as_json::head(&asked.name, setup);
             value["prediction"] = as_json::row(site.fabric(), &row);
             values.push(value);
             rows.push((target, setup.clone(), text::limit(site.fabric(), &row), row));

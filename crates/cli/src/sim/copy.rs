@@ -57,6 +57,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             ))
         })
     };
+    if args.size.0 == 0 {
+        return Err(Failure::misuse(anyhow!("a copy of 0 bytes takes no time; give --size 1 or more")));
+    }
     let ends = (find(&args.source)?, find(&args.target)?);
     let paths = Paths::of(&fabric);
     let constants = Constants::shipped();
@@ -95,7 +98,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         println!("through host memory: these GPUs do not reach each other's over PCIe (--peer-access on)");
     }
     println!(
-        "{} at {:.1} GB/s; limited by {} from {} to {}, which signals {:.1} GB/s",
+        "{} at up to {:.1} GB/s; limited by {} from {} to {}, which signals {:.1} GB/s",
         copied.time,
         copied.gbytes_per_second,
         copied.kind,

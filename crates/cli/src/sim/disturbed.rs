@@ -16,7 +16,7 @@ use crate::Failure;
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Disturbed by")]
 pub(super) struct Disturbed {
-    /// The links between two devices carry this part of what they would: nic0,leaf0=0.5 (`weft topo FABRIC --tree` prints names)
+    /// The links between two devices carry this part of what they would: host0/nic0,leaf0=0.5 (`weft topo FABRIC --tree` prints names)
     #[arg(long, value_name = "A,B=PART", value_parser = slow)]
     slow: Vec<(Ends, f64)>,
     /// There is no link between these two devices: gpu0,gpu1
@@ -77,6 +77,11 @@ impl Disturbed {
             && self.throttle.is_empty()
             && self.gpus.is_none()
             && self.beside.is_empty()
+    }
+
+    /// GPUs that take part, if not all.
+    pub(super) fn ranks(&self) -> Option<u32> {
+        self.gpus.as_ref().map(|gpus| gpus.0.len() as u32)
     }
 
     /// A call with all of this.

@@ -7,17 +7,17 @@ use weftlink_sim::Setup;
 use super::collective::Row;
 use super::text;
 
-pub(super) fn collective(what: &str, fabric: &Fabric, setup: &Setup, rows: &[Row]) -> Value {
-    let mut value = head(fabric, setup);
+pub(super) fn collective(what: &str, name: &str, fabric: &Fabric, setup: &Setup, rows: &[Row]) -> Value {
+    let mut value = head(name, setup);
     value["collective"] = json!(what);
     value["rows"] = rows.iter().map(|each| row(fabric, each)).collect();
     value
 }
 
 /// Where, and by what.
-pub(super) fn head(fabric: &Fabric, setup: &Setup) -> Value {
+pub(super) fn head(name: &str, setup: &Setup) -> Value {
     json!({
-        "fabric": fabric.name(),
+        "fabric": name,
         "setup": setup.name(),
         "ranks": setup.ranks(),
         "library": setup.library.name(),

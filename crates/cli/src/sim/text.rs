@@ -31,8 +31,8 @@ pub(super) fn assumed(setup: &Setup) -> Vec<&'static str> {
     launch.into_iter().collect()
 }
 
-pub(super) fn head(out: &mut impl Write, what: &str, fabric: &Fabric, setup: &Setup) -> io::Result<()> {
-    writeln!(out, "{what} on {}: {}", fabric.name(), counted(setup.ranks(), "GPU"))?;
+pub(super) fn head(out: &mut impl Write, what: &str, name: &str, setup: &Setup) -> io::Result<()> {
+    writeln!(out, "{what} on {name}: {}", counted(setup.ranks(), "GPU"))?;
     writeln!(out, "seen as {}", setup.name())?;
     writeln!(out, "library {}: {}", library(setup), setup.library.evidence())?;
     for text in assumed(setup) {
@@ -102,7 +102,11 @@ pub(super) fn limit(fabric: &Fabric, row: &Row) -> String {
             )
         }
         busiest => {
-            let most = latency.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).map_or("", |(_, what)| what);
+            let waits_us: f64 = latency.iter().map(|(us, _)| us).sum();
+            let most = match estimate.wire_us > waits_us {
+                true => "what its lanes carry",
+                false => latency.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).map_or("", |(_, what)| what),
+            };
             let used = busiest.map_or_else(String::new, |(resource, part)| {
                 format!("; {} {:.0}% busy", resource.kind, part * 1e2)
             });

@@ -84,7 +84,55 @@ impl<'f> Routes<'f> {
 
     fn searched(&self, from: DeviceId, to: DeviceId) -> Option<Way> {
         let route = self.paths.route(from, to);
-        (route.path.kind != PathType::Dis).then_some(Way { path: route.path.kind, stations: route.stations })
+        let way = Way { path: route.path.kind, stations: route.stations };
+        match way.path {
+            PathType::Dis => None,
+            PathType::Net => Some(self.dealt_out(&way).unwrap_or(way)),
+            _ => Some(way),
+        }
+    }
+
+    /// The same way over the NICs that fall to its GPUs. Where several are as near, all GPUs beside them would take the first; libraries
+    /// deal them out: as many to each GPU, or one to several. Nothing where there is no choice.
+    fn dealt_out(&self, way: &Way) -> Option<Way> {
+        let fabric = self.paths.fabric();
+        let is_nic = |station: &Vec<DeviceId>| matches!(fabric.device(station[0]).kind, DeviceKind::Nic(_));
+        let first = way.stations.iter().position(is_nic)?;
+        let last = way.stations.iter().rposition(is_nic)?;
+        if first == 0 || first >= last || last + 1 >= way.stations.len() {
+            return None;
+        }
+        let (before, behind) = (&way.stations[..first], &way.stations[last + 1..]);
+        let out = nics_of(self.paths, before.iter().rev(), way.stations[first][0])?;
+        let back = nics_of(self.paths, behind.iter(), way.stations[last][0])?;
+        if out == way.stations[first] && back == way.stations[last] {
+            return None;
+        }
+        let between = self.paths.route(out[0], back[0]);
+        if between.path.kind == PathType::Dis || between.stations.len() < 3 {
+            return None;
+        }
+        let plugs = |nics: &[DeviceId]| -> Option<Vec<DeviceId>> {
+            let mut all: Vec<DeviceId> =
+                nics.iter().map(|nic| plug(self.paths, *nic)).collect::<Option<_>>()?;
+            all.sort_unstable();
+            all.dedup();
+            Some(all)
+        };
+        let (plugs_out, plugs_back) = (plugs(&out)?, plugs(&back)?);
+        let mut across = between.stations[1..between.stations.len() - 1].to_vec();
+        if across.len() == 1 && plugs_out != plugs_back {
+            return None;
+        }
+        let end = across.len() - 1;
+        across[end] = plugs_back;
+        across[0] = plugs_out;
+        let mut stations = before.to_vec();
+        stations.push(out);
+        stations.append(&mut across);
+        stations.push(back);
+        stations.extend_from_slice(behind);
+        Some(Way { path: way.path, stations })
     }
 
     fn template(&self, way: &Way, a: Place, b: Place) -> Option<Template> {
@@ -114,15 +162,45 @@ impl<'f> Routes<'f> {
             Spot::Above(id) => Some(id),
             Spot::PlugBefore | Spot::PlugBehind => None,
         };
-        let resolve = |at: usize, spot: &Spot| match spot {
-            Spot::PlugBefore => plug(self.paths, fixed(template.stations[at.checked_sub(1)?].first()?)?),
-            Spot::PlugBehind => plug(self.paths, fixed(template.stations.get(at + 1)?.first()?)?),
+        // NICs side by side are plugged in one by one, or all into one switch.
+        let resolve = |at: usize, number: usize, spot: &Spot| match spot {
+            Spot::PlugBefore => plug(self.paths, fixed(template.stations[at.checked_sub(1)?].get(number)?)?),
+            Spot::PlugBehind => plug(self.paths, fixed(template.stations.get(at + 1)?.get(number)?)?),
             other => fixed(other),
         };
-        let station = |(at, spots): (usize, &Vec<Spot>)| spots.iter().map(|spot| resolve(at, spot)).collect();
+        let station = |(at, spots): (usize, &Vec<Spot>)| {
+            spots.iter().enumerate().map(|(number, spot)| resolve(at, number, spot)).collect()
+        };
         let stations = template.stations.iter().enumerate().map(station).collect::<Option<_>>()?;
         Some(Way { path: template.path, stations })
     }
+}
+
+/// The NICs that fall to a GPU, of those that hang where a route's NIC does. Stations lead from that place to the GPU.
+fn nics_of<'s>(
+    paths: &Paths<'_>,
+    mut stations: impl Iterator<Item = &'s Vec<DeviceId>>,
+    nic: DeviceId,
+) -> Option<Vec<DeviceId>> {
+    let fabric = paths.fabric();
+    let place = *stations.next()?.first()?;
+    let kind = |id: DeviceId| {
+        let links = fabric.links_from(id).iter();
+        links.map(|link| fabric.spec(link).kind).find(|kind| matches!(kind, LinkKind::Network { .. }))
+    };
+    let below = |is_wanted: &dyn Fn(DeviceId) -> bool| -> Vec<DeviceId> {
+        let links = fabric.links_from(place).iter().map(|link| link.target);
+        links.filter(|id| is_wanted(*id)).collect()
+    };
+    let is_gpu = |id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::Gpu(_));
+    let is_like =
+        |id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::Nic(_)) && kind(id) == kind(nic);
+    let (gpus, nics) = (below(&is_gpu), below(&is_like));
+    let gpu = stations.find_map(|station| station.iter().copied().find(|id| is_gpu(*id)))?;
+    let number = gpus.iter().position(|other| *other == gpu)?;
+    let from = number * nics.len() / gpus.len();
+    let to = ((number + 1) * nics.len() / gpus.len()).max(from + 1);
+    nics.get(from..to).map(<[DeviceId]>::to_vec)
 }
 
 /// The switch of the network that a device is plugged into; nothing if it is into none, or into several.
@@ -148,6 +226,7 @@ mod tests {
             "70x hgx-a100 + 4x hdr, leaf-spine, oversubscribed 2:1",
             "3x p5",
             "2x gb200-nvl72 + 4x ndr",
+            "3x hgx-a100 + 8x hdr",
         ] {
             let fabric = resolve(spec).unwrap();
             let paths = Paths::of(&fabric);

@@ -5,7 +5,7 @@ use weftlink_plan::Partial;
 use weftlink_plan::cost::Picoseconds;
 use weftlink_plan::plan::Protocol;
 
-use super::picoseconds;
+use super::{SLOTS, picoseconds};
 use crate::constants::Constants;
 use crate::engine::wires::Wire;
 use crate::engine::{Charges, Sent};
@@ -38,7 +38,10 @@ impl Lines {
         let of_gpu = fabric.gpus().first().map_or(&[][..], |gpu| fabric.links_from(*gpu));
         let to_gpus = of_gpu.iter().filter(|link| fabric.spec(link).kind.is_gpu_fabric()).map(rate);
         let port = to_gpus.clone().sum();
-        let link = to_gpus.fold(0.0, f64::max);
+        // Through switches all of them reach everybody.
+        let is_switched =
+            of_gpu.iter().any(|link| matches!(fabric.device(link.target).kind, DeviceKind::NvSwitch { .. }));
+        let link = if is_switched { port } else { to_gpus.fold(0.0, f64::max) };
         let is_nic = |link: &&Link| {
             matches!(fabric.device(link.source).kind, DeviceKind::Nic(_))
                 && matches!(fabric.spec(link).kind, LinkKind::Network { .. })
@@ -46,6 +49,13 @@ impl Lines {
         let cables: Vec<f64> = fabric.links().iter().filter(is_nic).map(rate).collect();
         let nics = cables.len() as f64 / f64::from(machine.islands);
         Self { port, link, nic: cables.into_iter().fold(0.0, f64::max), nics }
+    }
+}
+
+impl Lines {
+    /// Those of a job that has this part of each island, and of its NICs.
+    pub(super) fn of_part(self, part: f64) -> Self {
+        Self { nics: (self.nics * part).max(1.0), ..self }
     }
 }
 
@@ -70,7 +80,7 @@ impl<'a> Charged<'a> {
         plan: &Partial,
     ) -> Self {
         let case = Case { constants, machine, view: View::Real, operation, bytes, protocol: chosen.protocol };
-        let alike = alike(machine, chosen.algorithm);
+        let alike = alike(machine, &lines, chosen.algorithm, operation);
         let lanes = match chosen.algorithm {
             LibraryAlgorithm::Direct => 1.0,
             // Every rank is the head of a part.
@@ -100,7 +110,16 @@ impl<'a> Charged<'a> {
     pub(super) fn tiles(&self) -> u32 {
         let estimate = &self.chosen.estimate;
         let stages = self.case.stages(self.chosen.algorithm).unwrap_or(0.0);
-        (stages * estimate.wire_us / estimate.fill_us.max(1e-3)).round().clamp(1.0, TILES_MAX) as u32
+        let mut most = TILES_MAX;
+        if self.chosen.algorithm == LibraryAlgorithm::Ring {
+            // Along a chain, all slots together are on their way for as long as a hop takes: shorter tiles would wait for slots.
+            let hop_us = match self.case.machine.islands {
+                1 => self.case.step_inside(self.case.bytes, self.chosen.algorithm),
+                _ => self.case.hop_across(self.case.bytes),
+            };
+            most = most.min(estimate.wire_us * f64::from(SLOTS) / (2.0 * hop_us));
+        }
+        (stages * estimate.wire_us / estimate.fill_us.max(1e-3)).round().clamp(1.0, most.max(1.0)) as u32
     }
 
     /// What all lanes of a rank bring in one hop.
@@ -109,9 +128,23 @@ impl<'a> Charged<'a> {
     }
 }
 
-/// How many plans like the one that is run share the links.
-pub(super) fn alike(machine: &Machine, algorithm: LibraryAlgorithm) -> f64 {
-    if algorithm == LibraryAlgorithm::Tree { machine.lanes } else { 1.0 }
+/// How many plans like the one that is run share the links: trees have a pair for each NIC, and what has a root goes along as many rings as
+/// NICs or links of a mesh carry, of which a plan has one.
+pub(super) fn alike(
+    machine: &Machine,
+    lines: &Lines,
+    algorithm: LibraryAlgorithm,
+    operation: Operation,
+) -> f64 {
+    let is_rooted = matches!(operation, Operation::Broadcast | Operation::Reduce);
+    match algorithm {
+        LibraryAlgorithm::Ring if !is_rooted => 1.0,
+        LibraryAlgorithm::Ring | LibraryAlgorithm::Tree if machine.islands > 1 => machine.lanes,
+        LibraryAlgorithm::Ring | LibraryAlgorithm::Tree if lines.link > 0.0 => {
+            (lines.port / lines.link).round().max(1.0)
+        }
+        _ => 1.0,
+    }
 }
 
 impl Charges for Charged<'_> {
@@ -166,14 +199,19 @@ impl Charges for Charged<'_> {
         let algorithm = self.chosen.algorithm;
         match kind {
             LinkKind::Network { .. } => {
-                let nics = self.lines.nic * if self.alike > 1.0 { self.alike } else { self.lines.nics };
+                let nics = self.lines.nic * self.lines.nics.max(self.alike);
                 self.case.carried_nics(algorithm) * 1e9 * bytes_per_second / nics
             }
             kind if kind.is_gpu_fabric() && self.is_summed_across() => UNLIMITED,
             kind if kind.is_gpu_fabric() => {
                 // Plans that are alike go other ways in a mesh: what one of them uses is its part of the whole port.
                 let line = if self.alike > 1.0 { self.lines.link } else { self.lines.port };
-                self.case.carried_port(algorithm) * 1e9 * bytes_per_second / line / self.alike
+                // Up and down a tree in a mesh are links of their own, and yet all trees together have the port once.
+                let is_twice = algorithm == LibraryAlgorithm::Tree
+                    && machine.islands == 1
+                    && (self.alike + 1.0).round() >= machine.island;
+                let part = if is_twice { 0.5 } else { 1.0 };
+                part * self.case.carried_port(algorithm) * 1e9 * bytes_per_second / line / self.alike
             }
             LinkKind::Pcie { .. } if machine.pcie => self.case.carried_port(algorithm) * 1e9 / self.alike,
             _ => UNLIMITED,

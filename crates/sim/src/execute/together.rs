@@ -68,7 +68,6 @@ impl Site<'_> {
         let whole = self.must_be_whole(tenants, conditions);
         let prepared: Vec<Prepared> =
             tenants.iter().map(|tenant| self.prepared(&ground, tenant, whole)).collect::<Result<_, _>>()?;
-        let lines = Lines::of(&self.fabric, &self.machine);
         let charges: Vec<Charged<'_>> = tenants
             .iter()
             .zip(&prepared)
@@ -76,7 +75,7 @@ impl Site<'_> {
                 Charged::new(
                     self.constants,
                     &ready.machine,
-                    lines,
+                    self.lines_of(&ready.machine),
                     &ready.chosen,
                     tenant.operation,
                     tenant.bytes as f64,
@@ -130,10 +129,7 @@ impl Site<'_> {
         let chosen = predict_on(self.constants, &machine, &setup, tenant.operation, tenant.bytes);
         let mut chosen = chosen.ok_or(ExecuteError::NoWay(setup.library.name(), tenant.operation.name()))?;
         // Of trees one of several that are alike is run, which nobody can share links with: rings take their place.
-        if whole
-            && chosen.algorithm == LibraryAlgorithm::Tree
-            && charged::alike(&machine, chosen.algorithm) > 1.0
-        {
+        if whole && chosen.algorithm == LibraryAlgorithm::Tree && machine.lanes > 1.0 {
             let told = Setup { algorithm: Some(LibraryAlgorithm::Ring), ..setup.clone() };
             let ring = predict_on(self.constants, &machine, &told, tenant.operation, tenant.bytes);
             chosen = ring.ok_or(ExecuteError::NoWay(setup.library.name(), tenant.operation.name()))?;
@@ -151,12 +147,17 @@ impl Site<'_> {
             .with_depth_of(SLOTS);
         let per_island = layout.per_island().unwrap_or(layout.ranks());
         let plan = recipe.partial(if whole { layout.ranks() } else { per_island });
-        let share = tenant.bytes as f64 / charged::alike(&machine, chosen.algorithm);
-        let (lines, bytes) = (Lines::of(&self.fabric, &machine), tenant.bytes as f64);
+        let (lines, bytes) = (self.lines_of(&machine), tenant.bytes as f64);
+        let share = bytes / charged::alike(&machine, &lines, chosen.algorithm, tenant.operation);
         let charged = Charged::new(self.constants, &machine, lines, &chosen, tenant.operation, bytes, &plan);
         let tiles = charged.tiles().min(TILES_MAX);
         let load = Load { bytes: (share.round() as u64).max(1), tiles };
         Ok(Prepared { machine, chosen, plan, load, gpus: (!all).then(|| tenant.gpus.clone()) })
+    }
+
+    /// What the fabric says of the links of a job's machine.
+    fn lines_of(&self, machine: &Machine) -> Lines {
+        Lines::of(&self.fabric, &self.machine).of_part((machine.island / self.machine.island).min(1.0))
     }
 
     /// What a job with some of the GPUs sees.
@@ -183,14 +184,34 @@ impl Site<'_> {
         if hosts.iter().any(|(_, count)| *count != per_host) {
             return impossible("a job needs as many GPUs of each of its hosts");
         }
-        Ok(Setup { gpus_per_node: per_host, nodes: hosts.len() as u32, ..self.setup.clone() })
+        // NICs come with the GPUs that they are beside.
+        let all = self.setup.gpus_per_node.max(1);
+        let nics_per_node = (self.setup.nics_per_node * per_host).div_ceil(all);
+        Ok(Setup { gpus_per_node: per_host, nodes: hosts.len() as u32, nics_per_node, ..self.setup.clone() })
     }
 }
 
-/// The layout of some ranks, numbered anew: islands and rings keep their order.
+/// The layout of some ranks, numbered anew. Rings were found for all of them; those of some leave each island from another rank.
 fn among(all: &Layout, ranks: &[u32]) -> Layout {
     let number = |rank: &u32| ranks.iter().position(|kept| kept == rank).map(|at| at as u32);
     let kept = |order: &Vec<u32>| order.iter().filter_map(number).collect::<Vec<u32>>();
     let islands: Vec<Vec<u32>> = all.islands.iter().map(kept).filter(|island| !island.is_empty()).collect();
-    Layout { islands, rings: all.rings.iter().map(kept).collect(), trees: Vec::new(), ..all.clone() }
+    let lanes = islands.iter().map(Vec::len).min().unwrap_or(1);
+    // Every second island is passed the other way, so that a ring enters on the rail that it left on.
+    let turned = |lane: usize| {
+        let island = |(number, island): (usize, &Vec<u32>)| {
+            let at = lane % island.len();
+            let mut order: Vec<u32> = island[at..].iter().chain(&island[..at]).copied().collect();
+            if number % 2 == 1 {
+                order.reverse();
+            }
+            order
+        };
+        islands.iter().enumerate().flat_map(island).collect::<Vec<u32>>()
+    };
+    let rings = match islands.len() {
+        1 => all.rings.iter().map(kept).collect(),
+        _ => (0..lanes).map(turned).collect(),
+    };
+    Layout { islands: islands.clone(), rings, trees: Vec::new(), ..all.clone() }
 }

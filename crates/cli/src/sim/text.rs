@@ -12,6 +12,8 @@ use crate::counted;
 
 /// A link that is used so much of the time is what limits a call; below that, latency does.
 const LIMITS: f64 = 0.5;
+/// The same where most of the time goes into moving data, while pipelines fill and run empty.
+const LIMITS_MOVING: f64 = 0.35;
 
 /// Library and version.
 pub(super) fn library(setup: &Setup) -> String {
@@ -90,8 +92,11 @@ pub(super) fn limit(fabric: &Fabric, row: &Row) -> String {
         (estimate.hops_us, "latency of its steps"),
         (estimate.host_us, "the host that starts the kernels"),
     ];
+    let waits_us: f64 = latency.iter().map(|(us, _)| us).sum();
+    let is_moving = estimate.wire_us > waits_us;
+    let limits = if is_moving { LIMITS_MOVING } else { LIMITS };
     match busiest {
-        Some((resource, part)) if part >= LIMITS => {
+        Some((resource, part)) if part >= limits => {
             let (from, to) = resource.link;
             format!(
                 "{} {} to {}, {:.0}% busy",
@@ -102,8 +107,7 @@ pub(super) fn limit(fabric: &Fabric, row: &Row) -> String {
             )
         }
         busiest => {
-            let waits_us: f64 = latency.iter().map(|(us, _)| us).sum();
-            let most = match estimate.wire_us > waits_us {
+            let most = match is_moving {
                 true => "what its lanes carry",
                 false => latency.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).map_or("", |(_, what)| what),
             };

@@ -12,7 +12,7 @@ use weftlink_fabric::{Fabric, FabricError, Paths};
 use weftlink_plan::algorithms::{Algorithm, Impossible};
 use weftlink_plan::cost::{Ground, Picoseconds};
 use weftlink_plan::plan::Protocol;
-use weftlink_plan::{Collective, Layout, Partial, Plan, Recipe};
+use weftlink_plan::{Collective, Layout, Plan, Recipe};
 
 use crate::constants::Constants;
 use crate::engine::{self, Load, Outcome, SimError};
@@ -25,8 +25,6 @@ pub use together::Tenant;
 
 /// Messages that may be under way between two ranks: NCCL's `NCCL_STEPS`.
 const SLOTS: u32 = 8;
-/// Tiles that are run of many: a pipeline is in its stride after half of them.
-const TILES_RUN: u32 = 64;
 
 /// A library's call cannot be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -142,7 +140,8 @@ impl<'s> Site<'s> {
         let charged =
             Charged::new(self.constants, &self.machine, lines, &chosen, operation, bytes as f64, &plan);
         let share = bytes as f64 / charged::alike(&self.machine, &lines, chosen.algorithm, operation);
-        let outcome = run(&plan, paths, (share.round() as u64).max(1), charged.tiles(), &charged)?;
+        let load = Load { bytes: (share.round() as u64).max(1), tiles: charged.tiles() };
+        let outcome = engine::run(&plan, paths, load, &charged)?;
         let time = picoseconds(chosen.estimate.with_device(outcome.time.0 as f64 / 1e6));
         Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome: Some(outcome) })
     }
@@ -210,31 +209,6 @@ fn recipe(
         },
     };
     algorithm.recipe(&collective, layout)
-}
-
-/// Runs a plan. Once a pipeline is full every tile takes as long as the one before: where there are many, as few are run as show how
-/// long, and the rest is counted.
-fn run(
-    plan: &Partial,
-    paths: &Paths<'_>,
-    bytes: u64,
-    tiles: u32,
-    charged: &Charged<'_>,
-) -> Result<Outcome, SimError> {
-    if tiles <= TILES_RUN {
-        return engine::run(plan, paths, Load { bytes, tiles }, charged);
-    }
-    let part = |tiles_run: u32| {
-        let bytes = (bytes as f64 * f64::from(tiles_run) / f64::from(tiles)).round() as u64;
-        engine::run(plan, paths, Load { bytes: bytes.max(1), tiles: tiles_run }, charged)
-    };
-    let (before, mut outcome) = (part(TILES_RUN / 2)?, part(TILES_RUN)?);
-    let stride = outcome.time.0.saturating_sub(before.time.0) as f64 / f64::from(TILES_RUN / 2);
-    outcome.time.0 += (stride * f64::from(tiles - TILES_RUN)).round() as u64;
-    let times = f64::from(tiles) / f64::from(TILES_RUN);
-    outcome.resources.iter_mut().for_each(|resource| resource.moved *= times);
-    outcome.steps = (outcome.steps as f64 * times) as u64;
-    Ok(outcome)
 }
 
 fn picoseconds(us: f64) -> Picoseconds {

@@ -32,12 +32,13 @@ pub fn execute_rows(
 pub fn predict_rows(constants: &Constants, rows: &[Row], progress: &mut dyn FnMut(usize)) -> Vec<f64> {
     let executed = execute_rows(constants, rows, progress);
     let predicted = executed.into_iter().zip(rows).map(|(time, row)| {
-        time.unwrap_or_else(|_| {
-            let free = Setup { algorithm: None, protocol: None, ..row.setup.clone() };
-            let told = predict(constants, &row.setup, row.operation, row.bytes);
-            let found = told.or_else(|| predict(constants, &free, row.operation, row.bytes));
-            found.map_or(f64::NAN, |found| found.estimate.total_us())
-        })
+        let closed = |setup: &Setup| {
+            let found = predict(constants, setup, row.operation, row.bytes)?;
+            Some(found.estimate.total_us()).filter(|time| time.is_finite())
+        };
+        let free = || closed(&Setup { algorithm: None, protocol: None, ..row.setup.clone() });
+        let executed = time.ok().filter(|time| time.is_finite());
+        executed.or_else(|| closed(&row.setup)).or_else(free).unwrap_or(f64::NAN)
     });
     predicted.collect()
 }

@@ -218,9 +218,13 @@ impl Record<'_> {
         let nodes = self.count("nodes", 1 << 20)?;
         let wired = network != Network::None;
         let library = self.named("library", Library::from_name, &Library::names())?;
+        let gpu = self.named("gpu_id", Gpu::from_name, &Gpu::names())?;
+        let intra = self.named("intra", Intra::from_name, &Intra::names())?;
+        // Whatever a row says, a GPU without links of its own has its slot only.
+        let linked = !matches!(intra, Intra::PciePeers | Intra::PcieHost | Intra::None);
         let setup = Setup {
-            gpu: self.named("gpu_id", Gpu::from_name, &Gpu::names())?,
-            intra: self.named("intra", Intra::from_name, &Intra::names())?,
+            gpu,
+            intra: if linked && gpu.links() == 0 { Intra::PciePeers } else { intra },
             rack_gpus: RACK_GPUS,
             pcie_generation: self.count("pcie_gen", 7)?,
             gpus_per_node: self.count("gpus_per_node", 1 << 10)?,

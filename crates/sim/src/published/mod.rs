@@ -220,14 +220,20 @@ impl Record<'_> {
         let library = self.named("library", Library::from_name, &Library::names())?;
         let gpu = self.named("gpu_id", Gpu::from_name, &Gpu::names())?;
         let intra = self.named("intra", Intra::from_name, &Intra::names())?;
-        // Whatever a row says, a GPU without links of its own has its slot only.
-        let linked = !matches!(intra, Intra::PciePeers | Intra::PcieHost | Intra::None);
+        let gpus_per_node = self.count("gpus_per_node", 1 << 10)?;
+        // Whatever a row says, GPUs of a node that have no links of their own reach each other through their slots.
+        let linked = match intra {
+            Intra::PciePeers | Intra::PcieHost => false,
+            Intra::None => gpus_per_node > 1,
+            _ => true,
+        };
+        let unlinked = gpu.links() == 0 || intra == Intra::None;
         let setup = Setup {
             gpu,
-            intra: if linked && gpu.links() == 0 { Intra::PciePeers } else { intra },
+            intra: if linked && unlinked { Intra::PciePeers } else { intra },
             rack_gpus: RACK_GPUS,
             pcie_generation: self.count("pcie_gen", 7)?,
-            gpus_per_node: self.count("gpus_per_node", 1 << 10)?,
+            gpus_per_node,
             nodes,
             network,
             nics_per_node: if wired { self.count("nics_per_node", 1 << 10)? } else { 0 },

@@ -10,6 +10,7 @@ mod bench;
 mod knobs;
 mod plan;
 mod plot;
+mod progress;
 mod run;
 mod sim;
 mod table;

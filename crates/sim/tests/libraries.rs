@@ -228,6 +228,15 @@ fn programs_of_msccl_run() {
     assert!(Site::new(&constants, &setup).unwrap().with_program("<algo").is_err());
 }
 
+/// A plan of Weft's is all there is of it: nothing is like it that would share its links.
+#[test]
+fn plans_that_are_run_whole_have_whole_links() {
+    let weft = Setup { library: Library::Weft, ..cluster(2) };
+    let (_, us, _) = time_us(&weft, Operation::Broadcast, 1 << 30);
+    let nccl_us = time_us(&cluster(2), Operation::Broadcast, 1 << 30).1;
+    assert!((0.8..5.0).contains(&(us / nccl_us)), "{us} us, with NCCL {nccl_us} us");
+}
+
 /// Errors are known of fabrics that are built from setups; on fabrics as the catalog has them, with their own switches, NICs and rails, the
 /// same calls take as long.
 #[test]

@@ -41,12 +41,12 @@ use weftlink_comm::bootstrap::Environment;
 pub(crate) use args::Args;
 pub(crate) use spawn::{RANK_COMMAND, allowed_cores, rank_main};
 
+use crate::progress::Progress;
 use crate::{Failure, counted};
 use job::{Job, Machine, Message};
 use pairs::Matrices;
 use results::{Merger, Row};
 use spawn::{End, Event, Ranks};
-use table::Progress;
 
 /// How long other ranks may take to say what they know, once one has failed.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -247,7 +247,7 @@ fn collect(
     gathered: &mut Gathered<'_>,
     mut show: impl FnMut(Progressed<'_>) -> io::Result<()>,
 ) -> Result<Outcome, Failure> {
-    let mut progress = Progress::new();
+    let (mut progress, started) = (Progress::new(), Instant::now());
     let mut is_done = vec![false; job.ranks];
     let mut gave_up = vec![false; job.ranks];
     let mut running = job.ranks;
@@ -268,7 +268,7 @@ fn collect(
                 continue;
             }
             Ok(Event::Said(_, Message::Started { row })) => {
-                progress.show(row, job);
+                progress.show(&table::progress(row, job, started.elapsed()));
                 continue;
             }
             Ok(Event::Said(_, Message::Paired { from, to, pair })) => {

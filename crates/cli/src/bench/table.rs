@@ -1,7 +1,7 @@
 //! The table, as nccl-tests prints it: what is not a row begins with `#`. The last columns are ours.
 
-use std::io::{self, IsTerminal, Write};
-use std::time::{Duration, Instant};
+use std::io::{self, Write};
+use std::time::Duration;
 
 use weftlink_comm::kernels::Kernels;
 use weftlink_fabric::bytes::Bytes;
@@ -158,40 +158,12 @@ fn rotates(job: &Job) -> bool {
     job.cases.iter().any(|case| case.rotating)
 }
 
-/// A line on a terminal that says what is being measured, and goes away. Nothing where nobody looks.
-pub(super) struct Progress {
-    shown: bool,
-    is_terminal: bool,
-    started: Instant,
-}
-
-impl Progress {
-    pub(super) fn new() -> Self {
-        Self { shown: false, is_terminal: io::stderr().is_terminal(), started: Instant::now() }
-    }
-
-    pub(super) fn show(&mut self, row: usize, job: &Job) {
-        if self.is_terminal {
-            self.clear();
-            let (case, count) = job.rows[row];
-            let bytes = Bytes(job.cases[case].bytes(count, job.ranks) as u64);
-            let left = left(self.started.elapsed(), row, job.rows.len());
-            eprint!("measuring {bytes} ({} of {}{left}) ...", row + 1, job.rows.len());
-            self.shown = true;
-        }
-    }
-
-    pub(super) fn clear(&mut self) {
-        if std::mem::take(&mut self.shown) {
-            eprint!("\r\x1b[K");
-        }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.clear();
-    }
+/// What is being measured, and how long it will take.
+pub(super) fn progress(row: usize, job: &Job, passed: Duration) -> String {
+    let (case, count) = job.rows[row];
+    let bytes = Bytes(job.cases[case].bytes(count, job.ranks) as u64);
+    let left = left(passed, row, job.rows.len());
+    format!("measuring {bytes} ({} of {}{left})", row + 1, job.rows.len())
 }
 
 /// How long it will take if the rest goes as what is done.

@@ -82,7 +82,7 @@ impl Kind {
 
 /// `8..1GiB`, both included.
 #[derive(Clone, Copy)]
-pub(super) struct Sizes(pub(super) u64, pub(super) u64);
+pub(crate) struct Sizes(pub(crate) u64, pub(crate) u64);
 
 impl FromStr for Sizes {
     type Err = String;

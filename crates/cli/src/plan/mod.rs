@@ -14,10 +14,11 @@ use clap::Subcommand;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::{Algorithm, Collective, Plan};
 
+pub(crate) use ask::Sizes;
 pub(crate) use file::read;
 
 use crate::Failure;
-use ask::{Kind, Messages, Sizes, Torus};
+use ask::{Kind, Messages, Torus};
 use emit::Emit;
 
 /// Choose an algorithm for a fabric and say why; print plans, and prove them

@@ -20,7 +20,7 @@ use weftlink_sim::constants::COUNT;
 use weftlink_sim::published::{self, Row, Use};
 
 use super::collective::create;
-use super::progress::Progress;
+use crate::progress::Progress;
 use crate::table::Table;
 use crate::{Failure, counted};
 

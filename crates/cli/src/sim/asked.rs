@@ -1,7 +1,5 @@
 //! What was typed, as what it means: an operation, a setup with what is told to the library, and sizes.
 
-use std::str::FromStr;
-
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use weftlink_fabric::Fabric;
@@ -253,35 +251,4 @@ pub(super) fn check_memory(setup: &Setup, bytes: u64) -> Result<(), Failure> {
         )));
     }
     Ok(())
-}
-
-/// `8..1GiB`, both included.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub(super) from: u64,
-    pub(super) to: u64,
-}
-
-impl FromStr for Sizes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (from, to) = text.split_once("..").ok_or("write two sizes with two dots between: 8..1GiB")?;
-        let size = |text: &str| text.parse::<Bytes>().map_err(|error| error.to_string());
-        let (from, to) = (size(from)?.0, size(to)?.0);
-        match from {
-            0 => Err("a call of 0 bytes has no bandwidth; start at 1 or more".to_owned()),
-            _ if from > to => Err(format!("{} is more than {}", Bytes(from), Bytes(to))),
-            _ => Ok(Self { from, to }),
-        }
-    }
-}
-
-impl Sizes {
-    /// From the first, each so many times the one before.
-    pub(super) fn by(self, factor: u64) -> Vec<u64> {
-        std::iter::successors(Some(self.from), |size| size.checked_mul(factor))
-            .take_while(|size| *size <= self.to)
-            .collect()
-    }
 }

@@ -12,15 +12,16 @@ use weftlink_sim::execute::{Execution, Site};
 use weftlink_sim::setup::{Library, Operation};
 use weftlink_sim::{Constants, Setup};
 
-use super::asked::{self, Sizes, Told, What};
+use super::asked::{self, Told, What};
 use super::disturbed::{Disturbed, Neighbour};
-use super::progress::Progress;
 use super::{cores, json, text, trace};
 use crate::Failure;
+use crate::plan::Sizes;
 use crate::plot::{self, Line};
+use crate::progress::Progress;
 
 /// What is predicted when no size is given.
-const SIZES: Sizes = Sizes { from: 8, to: 8 << 30 };
+const SIZES: Sizes = Sizes(8, 8 << 30);
 const FACTOR: u64 = 8;
 /// Each size is twice the one before in a range that somebody asks for.
 const FACTOR_ASKED: u64 = 2;
@@ -183,13 +184,20 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
 /// Which calls are asked for; of the usual ones those that fit.
 fn sizes(args: &Calls, most: u64) -> Result<Vec<u64>, Failure> {
     match (args.size, args.sizes) {
-        (Some(Bytes(0)), _) => {
-            Err(Failure::misuse(anyhow!("a call of 0 bytes has no bandwidth; give --size 1 or more")))
+        (Some(Bytes(0)), _) | (None, Some(Sizes(0, _))) => {
+            Err(Failure::misuse(anyhow!("a call of 0 bytes has no bandwidth; start at 1 or more")))
         }
         (Some(size), _) => Ok(vec![size.0]),
-        (None, Some(sizes)) => Ok(sizes.by(args.stepfactor)),
-        (None, None) => Ok(SIZES.by(FACTOR).into_iter().filter(|size| *size <= most).collect()),
+        (None, Some(sizes)) => Ok(each_of(sizes, args.stepfactor)),
+        (None, None) => Ok(each_of(SIZES, FACTOR).into_iter().filter(|size| *size <= most).collect()),
     }
+}
+
+/// From the first, each so many times the one before.
+fn each_of(Sizes(from, to): Sizes, factor: u64) -> Vec<u64> {
+    std::iter::successors(Some(from), |size| size.checked_mul(factor))
+        .take_while(|size| *size <= to)
+        .collect()
 }
 
 /// Whether a library tells by costs what it takes, so that it can be watched and disturbed.

@@ -7,9 +7,9 @@ use weftlink_sim::Constants;
 
 use super::asked::{self, Told, What};
 use super::collective::Row;
-use super::progress::Progress;
 use super::{json as as_json, text};
 use crate::Failure;
+use crate::progress::Progress;
 use crate::table::Table;
 
 /// One call on several fabrics, side by side

@@ -8,7 +8,6 @@ mod copy;
 mod cores;
 mod disturbed;
 mod json;
-mod progress;
 mod text;
 mod trace;
 

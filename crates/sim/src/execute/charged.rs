@@ -90,6 +90,11 @@ impl<'a> Charged<'a> {
         Self { case, chosen, lines, lanes, alike }
     }
 
+    /// For a plan that is run whole: none are like it.
+    pub(super) fn alone(self) -> Self {
+        Self { lanes: self.lanes / self.alike, alike: 1.0, ..self }
+    }
+
     /// Whether latency is charged at once. Messages are posted one after the other by one thread, which takes longer than any of
     /// them is on its way. Of sums in the network only the whole is known.
     fn is_late_at_once(&self) -> bool {

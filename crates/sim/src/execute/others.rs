@@ -138,7 +138,8 @@ impl Site<'_> {
             operation,
             bytes as f64,
             &plan,
-        );
+        )
+        .alone();
         let chunks = recipe.outline().chunks;
         let chunk = bytes as f64 / f64::from(chunks.input.max(chunks.output).max(1));
         // Steps that follow each other around a ring, or between two meetings, are a pipeline already: what fills it is in their hops.

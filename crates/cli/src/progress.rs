@@ -1,25 +1,26 @@
-//! A line on a terminal that says how far a long prediction is, and goes away. Nothing where nobody looks.
+//! A line on a terminal that says how far long work is, and goes away. Nothing where nobody looks.
 
 use std::io::{self, IsTerminal};
 
-pub(super) struct Progress {
+pub(crate) struct Progress {
     is_terminal: bool,
     shown: bool,
 }
 
 impl Progress {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { is_terminal: io::stderr().is_terminal(), shown: false }
     }
 
-    pub(super) fn show(&mut self, text: &str) {
+    pub(crate) fn show(&mut self, text: &str) {
         if self.is_terminal {
-            eprint!("\r\x1b[K{text} ...");
+            self.clear();
+            eprint!("{text} ...");
             self.shown = true;
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
             eprint!("\r\x1b[K");
         }

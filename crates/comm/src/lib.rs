@@ -34,6 +34,7 @@ mod layout;
 #[doc(hidden)]
 pub mod line;
 mod log;
+mod meanwhile;
 pub mod memory;
 mod operation;
 mod reach;
@@ -65,6 +66,7 @@ pub use communicator::{
 };
 pub use data::Data;
 pub use error::Error;
+pub use meanwhile::while_waiting;
 pub use operation::Operation;
 pub use recorder::{Counters, FlightRecorder, Record};
 pub use weftlink_plan::{DataType, Reduction};

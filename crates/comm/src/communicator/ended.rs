@@ -13,7 +13,7 @@ use crate::counter::Counter;
 use crate::error::Error;
 use crate::failure::Reason;
 use crate::line::PAYLOAD_WORDS;
-use crate::wait::{AbortCode, Waiter};
+use crate::wait::{AbortCode, Patience, Waiter};
 
 /// The bytes of a note.
 const NOTE_BYTES_MAX: usize = PAYLOAD_WORDS * size_of::<u64>();
@@ -64,13 +64,21 @@ impl Communicator {
         self.failed.as_deref()
     }
 
-    /// Waits so that threads beside the ranks have cores too, unless the caller has said how to wait.
-    pub(crate) fn make_way(&mut self) {
+    /// How this rank waits.
+    pub(crate) fn patience(&self) -> Patience {
+        self.shared.waiter.patience()
+    }
+
+    /// How a thread beside the rank's own waits: so that both have a core, unless the caller has said how to wait.
+    pub(crate) fn patience_of_workers(&self) -> Patience {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let ranks_here = self.shared.here.iter().filter(|here| **here).count();
-        if self.options.spin.is_none() && 2 * ranks_here > cores {
-            self.shared.waiter = self.shared.waiter.making_way();
-        }
+        let short = self.options.spin.is_none() && 2 * ranks_here > cores;
+        if short { Patience::crowded(self.patience().timeout) } else { self.patience() }
+    }
+
+    pub(crate) fn set_patience(&mut self, patience: Patience) {
+        self.shared.waiter = self.shared.waiter.with(patience);
     }
 
     /// Lets go of a communicator that this rank has ended on purpose while no call was being made.

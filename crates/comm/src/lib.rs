@@ -36,6 +36,7 @@ pub mod line;
 mod log;
 pub mod memory;
 mod operation;
+mod post;
 mod reach;
 pub mod recorder;
 mod shared;
@@ -66,6 +67,7 @@ pub use communicator::{
 pub use data::Data;
 pub use error::Error;
 pub use operation::Operation;
+pub use post::{MESSAGES_MAX, Post};
 pub use recorder::{Counters, FlightRecorder, Record};
 pub use weftlink_plan::{DataType, Reduction};
 pub use window::{Part, PartMut, Window};

@@ -153,6 +153,11 @@ impl<'a> Waiter<'a> {
         Waiter { patience: Patience { timeout, ..self.patience }, ..self }
     }
 
+    /// The same among others who sleep: those that a line of their own counts.
+    pub(crate) fn counted_by(self, sleepers: &'a Line) -> Waiter<'a> {
+        Waiter { sleepers, ..self }
+    }
+
     /// The same for ranks that have to make way to others on their cores.
     pub fn making_way(self) -> Waiter<'a> {
         Waiter { patience: Patience::crowded(self.patience.timeout), ..self }

@@ -66,11 +66,15 @@ impl Communicator {
 
     /// Waits so that threads beside the ranks have cores too, unless the caller has said how to wait.
     pub(crate) fn make_way(&mut self) {
+        self.shared.waiter = self.waiter_beside();
+    }
+
+    /// How a thread waits that is not the rank's only one.
+    pub(super) fn waiter_beside(&self) -> Waiter<'static> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let ranks_here = self.shared.here.iter().filter(|here| **here).count();
-        if self.options.spin.is_none() && 2 * ranks_here > cores {
-            self.shared.waiter = self.shared.waiter.making_way();
-        }
+        let is_crowded = self.options.spin.is_none() && 2 * ranks_here > cores;
+        if is_crowded { self.shared.waiter.making_way() } else { self.shared.waiter }
     }
 
     /// Lets go of a communicator that this rank has ended on purpose while no call was being made.
@@ -97,17 +101,27 @@ impl Communicator {
     /// The error of a call that cannot be made because a rank has ended the communicator.
     #[cold]
     pub(super) fn ended(&self, call: u32) -> Error {
-        let rank = self.rank as u32;
-        let (reason, by) = match self.shared.waiter.aborted() {
-            Some(code) => (Reason::name(code.reason), code.rank),
-            None => ("nobody has ended it", rank),
-        };
-        let departure = self.shared.departures.get(by as usize);
-        let what = departure.map(|departure| told(departure.announcement())).unwrap_or_default();
-        // Where the note does not get to, the reason does.
-        let what = if what.is_empty() { format!("gave up ({reason})") } else { what };
-        Error::Cancelled { call, rank, by, what }
+        ended_by(&self.shared.waiter, &self.shared.departures, self.rank as u32, call)
     }
+}
+
+/// The error of a rank's call that cannot be made because a rank has ended the communicator.
+#[cold]
+pub(crate) fn ended_by(
+    waiter: &Waiter<'static>,
+    departures: &[Counter<'static>],
+    rank: u32,
+    call: u32,
+) -> Error {
+    let (reason, by) = match waiter.aborted() {
+        Some(code) => (Reason::name(code.reason), code.rank),
+        None => ("nobody has ended it", rank),
+    };
+    let departure = departures.get(by as usize);
+    let what = departure.map(|departure| told(departure.announcement())).unwrap_or_default();
+    // Where the note does not get to, the reason does.
+    let what = if what.is_empty() { format!("gave up ({reason})") } else { what };
+    Error::Cancelled { call, rank, by, what }
 }
 
 /// As much of a text as a note holds, in whole characters.

@@ -3,9 +3,9 @@
 //! No call waits while it holds Python's lock (the GIL), and whoever waits on the main thread looks for signals now and then, so that Ctrl-C
 //! works (`wait.rs`).
 
-#[allow(dead_code, reason = "what raises comes next")]
 mod error;
 mod torch;
+mod wait;
 
 use pyo3::prelude::*;
 
@@ -13,5 +13,5 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::torch::Group;
+    use crate::torch::{Call, Group, Memory, flight_record, forget_flight_record};
 }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use super::link::Bell;
 use super::state::State;
 use crate::background::cores;
+use crate::bootstrap::generation;
 use crate::error::Error;
 use crate::line::Poll;
 use crate::memory::SharedMemory;
@@ -34,6 +35,7 @@ pub(super) struct Inner {
     /// Tells the post's thread that there is something for it to do.
     changed: Condvar,
     process: u32,
+    generation: u32,
     bell: Bell,
     /// How threads in blocking calls wait, and how the post's thread does.
     waiter: Waiter<'static>,
@@ -76,6 +78,7 @@ impl Inner {
             wanted: AtomicUsize::new(0),
             changed: Condvar::new(),
             process: std::process::id(),
+            generation: generation(),
             bell,
             waiter,
             thread_waiter,
@@ -86,10 +89,10 @@ impl Inner {
     /// Whether this is the process that the post belongs to. Looked at before any lock is taken: who held it may not be in a
     /// process that was forked.
     pub(super) fn check_process(&self) -> Result<(), Error> {
-        let (here, there) = (std::process::id(), self.process);
-        if here == there {
+        if generation() == self.generation {
             return Ok(());
         }
+        let (here, there) = (std::process::id(), self.process);
         Err(Error::Misuse(format!(
             "the post belongs to process {there}, from which process {here} was forked: make one of its own here"
         )))
@@ -104,22 +107,25 @@ impl Inner {
             shared.drivers += 1;
         }
         self.leave(shared);
-        if let Some(result) = result {
-            return result;
-        }
-        while result.is_none() {
+        loop {
+            if let Some(result) = result {
+                return result;
+            }
             let look = || {
-                result = self.turn(|shared| shared.state.result(id)).flatten();
+                result = self.turn(|shared| self.result(shared, id)).flatten();
                 if result.is_some() { Poll::Ready } else { Poll::Pending }
             };
             // However it ends: what counts is the result.
             let _ = self.waiter.wait_doubting(Rest::Line(self.bell.line), look, |_| self.look_after());
         }
-        let mut shared = self.enter();
+    }
+
+    /// The result for which a thread has been driving, which it does no longer then.
+    fn result(&self, shared: &mut Shared, id: u64) -> Option<Result<usize, Error>> {
+        let result = shared.state.result(id)?;
         shared.drivers -= 1;
-        self.wake_thread(&shared);
-        self.leave(shared);
-        result.unwrap_or(Ok(0))
+        self.wake_thread(shared);
+        Some(result)
     }
 
     /// Begins a send or a receive for which nobody waits.

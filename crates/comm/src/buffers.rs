@@ -87,6 +87,22 @@ impl<'a> Buffers<'a> {
         self.input_location.is_symmetric() && self.output_location.is_symmetric()
     }
 
+    /// The same where the sides lie in windows of a communicator, if they do.
+    pub(crate) fn located(self, owner: u64, locate: impl Fn(*const u8, usize) -> Option<Location>) -> Self {
+        let at = |address: *const u8, length: usize| match length {
+            0 => None,
+            _ => locate(address, length * self.elements.bytes),
+        };
+        let (input, output) =
+            (at(self.input, self.input_length), at(self.output.cast_const(), self.output_length));
+        Self {
+            owner: if input.or(output).is_some() { owner } else { self.owner },
+            input_location: input.unwrap_or(self.input_location),
+            output_location: output.unwrap_or(self.output_location),
+            ..self
+        }
+    }
+
     #[inline]
     fn new<T: Data>(input: Side, output: Side, aliasing: Aliasing) -> Self {
         let owner = match (input.length, output.length) {

@@ -34,6 +34,7 @@ mod layout;
 #[doc(hidden)]
 pub mod line;
 mod log;
+mod meanwhile;
 pub mod memory;
 mod operation;
 mod post;
@@ -66,6 +67,7 @@ pub use communicator::{
 };
 pub use data::Data;
 pub use error::Error;
+pub use meanwhile::while_waiting;
 pub use operation::Operation;
 pub use post::{MESSAGES_MAX, Post};
 pub use recorder::{Counters, FlightRecorder, Record};

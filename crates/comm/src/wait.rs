@@ -37,6 +37,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use crate::line::{Line, Poll};
+use crate::meanwhile::meanwhile;
 use crate::sync::{self, Edge, Ordering};
 
 /// How many looks follow each other without a pause. A pause takes about as long as a line's way from core to core on current
@@ -150,17 +151,22 @@ impl<'a> Waiter<'a> {
 
     /// The same, with another limit.
     pub fn within(self, timeout: Duration) -> Waiter<'a> {
-        Waiter { patience: Patience { timeout, ..self.patience }, ..self }
+        self.with(Patience { timeout, ..self.patience })
+    }
+
+    /// The same, with more or less patience.
+    pub fn with(self, patience: Patience) -> Waiter<'a> {
+        Waiter { patience, ..self }
+    }
+
+    /// How it waits.
+    pub fn patience(&self) -> Patience {
+        self.patience
     }
 
     /// The same among others who sleep: those that a line of their own counts.
     pub(crate) fn counted_by(self, sleepers: &'a Line) -> Waiter<'a> {
         Waiter { sleepers, ..self }
-    }
-
-    /// The same for ranks that have to make way to others on their cores.
-    pub fn making_way(self) -> Waiter<'a> {
-        Waiter { patience: Patience::crowded(self.patience.timeout), ..self }
     }
 
     /// Waits until `poll` is ready. `on` is the line whose change makes it so.
@@ -244,6 +250,7 @@ impl<'a> Waiter<'a> {
                 Poll::Mismatch { found } => return Err(Stop::Mismatch { found }),
                 Poll::Broken => return Err(Stop::Broken),
             }
+            meanwhile();
             // What a rank published before it did something that raises doubts counts, so it is looked at once more.
             let waited = began.elapsed();
             let aborted = || self.aborted().map(|code| Stop::Aborted { code, waited });

@@ -384,3 +384,71 @@ fn a_worker_is_not_bound_to_its_callers_core() {
         assert!(!worker.is_set(core) && worker.count() > 0, "{core}: {worker:?}");
     });
 }
+
+/// A sum of all ranks' words, in place.
+fn raw_sum(words: &mut [u32]) -> RawRequest {
+    let at = words.as_mut_ptr().cast::<u8>();
+    let (data_type, length) = (DataType::U32, words.len());
+    let buffers =
+        RawBuffers { data_type, input: at, input_length: length, output: at, output_length: length };
+    let operation = Some(Reduction::Sum.into());
+    let collective = Collective::AllReduce;
+    RawRequest { collective, buffers, operation, counts: None, count: None, deadline: Some(LONG) }
+}
+
+#[test]
+fn a_caller_makes_its_call_itself_unless_others_come_first() {
+    on_ranks(2, |background| {
+        let mut words = [1, 2];
+        // SAFETY: it has returned before anything else touches the words.
+        let made = unsafe { background.run_raw(raw_sum(&mut words)) };
+        assert_eq!(made.map_err(|_| "others come first").unwrap(), Ok(()));
+        assert_eq!(words, [2, 4]);
+
+        // While the worker is in a call, the request comes back; when it is queued, its turn comes.
+        let (begun, begin) = std::sync::mpsc::channel();
+        let (let_go, held) = std::sync::mpsc::channel::<()>();
+        let busy = std::thread::spawn({
+            let background = background.clone();
+            move || {
+                background.with(move |comm| {
+                    begun.send(()).unwrap();
+                    held.recv().unwrap();
+                    comm.barrier()
+                })
+            }
+        });
+        begin.recv().unwrap();
+        // SAFETY: as above.
+        let refused = unsafe { background.run_raw(raw_sum(&mut words)) }.unwrap_err();
+        let (tell, told) = std::sync::mpsc::channel();
+        // SAFETY: the words are left alone until it is told.
+        unsafe { background.start_raw(*refused, move |result| tell.send(result).unwrap()) };
+        let_go.send(()).unwrap();
+        busy.join().unwrap().unwrap();
+        assert_eq!(told.recv_timeout(LONG).unwrap(), Ok(()));
+        assert_eq!(words, [4, 8]);
+    });
+}
+
+#[test]
+fn memory_of_a_window_is_known_by_its_address() {
+    let plan = |background: &Background| {
+        background.with(|comm| Ok(comm.flight_recorder().record().calls.pop().unwrap().plan)).unwrap()
+    };
+    on_ranks(2, |background| {
+        let mut window = background.with(|comm| comm.window::<u32>(1 << 18)).unwrap();
+        let mut ordinary = vec![1_u32; 1 << 17];
+        window.fill(1);
+        let mut plans = Vec::new();
+        for words in [&mut ordinary[..], &mut window[1 << 10..][..1 << 17]] {
+            // SAFETY: the words are not touched before the call returns.
+            let made = unsafe { background.run_raw(raw_sum(words)) };
+            assert_eq!(made.map_err(|_| "others come first").unwrap(), Ok(()));
+            assert!(words.iter().all(|word| *word == 2));
+            plans.push(plan(&background));
+        }
+        assert_ne!(plans[0], plans[1], "symmetric memory has a faster plan");
+        assert!(window[..1 << 10].iter().chain(&window[(1 << 17) + (1 << 10)..]).all(|word| *word == 1));
+    });
+}

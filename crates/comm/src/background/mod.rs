@@ -82,17 +82,16 @@ impl Communicator {
     ///
     /// The thread may run wherever the caller's thread may; if that is a single core, on all others. Where there are not two
     /// cores for every rank, it gives way while it waits, unless [`Options::spin`](crate::Options::spin) says otherwise.
-    pub fn into_background(mut self) -> Result<Background, Error> {
+    pub fn into_background(self) -> Result<Background, Error> {
         if let Some(why) = self.failure() {
             return Err(Error::Failed(why.to_owned()));
         }
-        self.make_way();
-        let inner = Arc::new(Inner::new(&self));
-        let (worker, elsewhere) = (Arc::clone(&inner), cores::beside_this_thread());
         let name = format!("weft rank {}", self.rank());
+        let inner = Arc::new(Inner::new(self));
+        let (worker, elsewhere) = (Arc::clone(&inner), cores::beside_this_thread());
         let work = move || {
             cores::move_to(elsewhere);
-            queue::work(self, &worker)
+            queue::work(&worker)
         };
         let thread = std::thread::Builder::new().name(name).spawn(work);
         let thread =

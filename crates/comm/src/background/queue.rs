@@ -1,18 +1,23 @@
 //! The queue of a worker, and the worker.
 //!
-//! One mutex guards the queue; the worker sleeps on its condition variable when there is nothing to do. Another guards the
-//! [`Ender`], which points into memory of the communicator: it is there as long as the worker has the communicator, and taken
-//! away before the worker gives it up. Both are held for a few instructions only, never while a call is made.
+//! One mutex guards the queue; the worker sleeps on its condition variable when there is nothing to do. The communicator lies
+//! in the queue while no call is made. The worker takes it for every call; so does a caller who wants to make a call at once, on
+//! its own thread, if nothing is queued before it ([`Inner::borrow`]).
+//!
+//! Another mutex guards the [`Ender`], which points into memory of the communicator: it is there as long as the communicator
+//! is here, and taken away before the worker gives it up. Both are held for a few instructions only, never while a call is made.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::ThreadId;
 
-use super::task::Job;
+use super::task::{Job, said};
 use crate::communicator::{Communicator, Ender};
 use crate::error::Error;
 use crate::failure::Reason;
+use crate::wait::Patience;
 
 /// How many calls may wait for the worker of a communicator.
 pub const QUEUE_MAX: usize = 4096;
@@ -29,10 +34,14 @@ pub(super) struct Inner {
     queue: Mutex<Queue>,
     changed: Condvar,
     ender: Mutex<Option<Ender>>,
+    /// How callers wait that make their calls themselves, and how the worker does.
+    patience: [Patience; 2],
 }
 
 #[derive(Default)]
 struct Queue {
+    /// Whoever makes a call has it.
+    comm: Option<Box<Communicator>>,
     jobs: VecDeque<Box<dyn Job>>,
     submitted: u64,
     /// Nothing more will come.
@@ -42,23 +51,32 @@ struct Queue {
     failed: Option<String>,
 }
 
-/// What the worker does next.
+/// What the worker does next, and with what.
 enum Next {
-    Make(Box<dyn Job>),
-    LetGo,
-    Leave,
+    Make(Box<dyn Job>, Box<Communicator>),
+    LetGo(Box<Communicator>),
+    Leave(Box<Communicator>),
+}
+
+/// The communicator, for a call on the caller's own thread. It goes back when this is dropped.
+pub(super) struct Borrowed<'a> {
+    inner: &'a Inner,
+    comm: Option<Box<Communicator>>,
 }
 
 impl Inner {
-    pub(super) fn new(comm: &Communicator) -> Self {
+    pub(super) fn new(mut comm: Communicator) -> Self {
+        let patience = [comm.patience(), comm.patience_of_workers()];
+        comm.set_patience(patience[1]);
         Self {
             rank: comm.rank(),
             size: comm.size(),
             process: std::process::id(),
             worker: OnceLock::new(),
-            queue: Mutex::default(),
             changed: Condvar::new(),
             ender: Mutex::new(Some(comm.ender())),
+            patience,
+            queue: Mutex::new(Queue { comm: Some(Box::new(comm)), ..Queue::default() }),
         }
     }
 
@@ -69,13 +87,8 @@ impl Inner {
             return 0;
         }
         let mut queue = self.queue();
-        let refused = match &queue.failed {
-            Some(why) => Some(Error::Failed(why.clone())),
-            None if queue.closing => Some(Error::Failed("it has been closed".to_owned())),
-            None if queue.jobs.len() >= QUEUE_MAX => Some(Error::QueueFull { limit: QUEUE_MAX }),
-            None => None,
-        };
-        if let Some(error) = refused {
+        let full = || (queue.jobs.len() >= QUEUE_MAX).then_some(Error::QueueFull { limit: QUEUE_MAX });
+        if let Some(error) = queue.refusal().or_else(full) {
             drop(queue);
             job.refuse(error);
             return 0;
@@ -86,6 +99,23 @@ impl Inner {
         drop(queue);
         self.changed.notify_one();
         number
+    }
+
+    /// The communicator, if nothing is queued and no call is being made.
+    pub(super) fn borrow(&self) -> Result<Option<Borrowed<'_>>, Error> {
+        self.check_process()?;
+        let mut queue = self.queue();
+        if let Some(error) = queue.refusal() {
+            return Err(error);
+        }
+        if !queue.jobs.is_empty() {
+            return Ok(None);
+        }
+        let Some(mut comm) = queue.comm.take() else { return Ok(None) };
+        queue.submitted += 1;
+        drop(queue);
+        comm.set_patience(self.patience[0]);
+        Ok(Some(Borrowed { inner: self, comm: Some(comm) }))
     }
 
     /// Ends the communicator for all ranks, if it is still there.
@@ -124,17 +154,24 @@ impl Inner {
         )))
     }
 
-    fn next(&self) -> Next {
+    /// Waits for something to do. The communicator goes back first, so that callers find it.
+    fn next(&self, comm: Option<Box<Communicator>>) -> Next {
         let mut queue = self.queue();
+        if comm.is_some() {
+            queue.comm = comm;
+        }
         loop {
-            if let Some(job) = queue.jobs.pop_front() {
-                return Next::Make(job);
-            }
-            if std::mem::take(&mut queue.ended) {
-                return Next::LetGo;
-            }
-            if queue.closing {
-                return Next::Leave;
+            if let Some(comm) = queue.comm.take() {
+                if let Some(job) = queue.jobs.pop_front() {
+                    return Next::Make(job, comm);
+                }
+                if std::mem::take(&mut queue.ended) {
+                    return Next::LetGo(comm);
+                }
+                if queue.closing {
+                    return Next::Leave(comm);
+                }
+                queue.comm = Some(comm);
             }
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
@@ -142,6 +179,55 @@ impl Inner {
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         lock(&self.queue)
+    }
+}
+
+impl Queue {
+    /// Why no call is taken, if that is so.
+    fn refusal(&self) -> Option<Error> {
+        match &self.failed {
+            Some(why) => Some(Error::Failed(why.clone())),
+            None if self.closing => Some(Error::Failed("it has been closed".to_owned())),
+            None => None,
+        }
+    }
+}
+
+impl Borrowed<'_> {
+    /// Makes a call.
+    pub(super) fn make(
+        &mut self,
+        call: impl FnOnce(&mut Communicator) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Some(comm) = &mut self.comm else { return Ok(()) };
+        let ran = catch_unwind(AssertUnwindSafe(|| call(comm)));
+        ran.unwrap_or_else(|panic| Err(comm.panicked(said(&*panic))))
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        let Some(mut comm) = self.comm.take() else { return };
+        comm.set_patience(self.inner.patience[1]);
+        let mut queue = self.inner.queue();
+        if let Some(why) = comm.failure() {
+            queue.failed.get_or_insert_with(|| why.to_owned());
+        }
+        queue.comm = Some(comm);
+        let awaited = !queue.jobs.is_empty() || queue.ended || queue.closing;
+        drop(queue);
+        if awaited {
+            self.inner.changed.notify_one();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A process that was forked lets the rank's connections be.
+        if self.check_process().is_err() {
+            std::mem::forget(self.queue.get_mut().unwrap_or_else(PoisonError::into_inner).comm.take());
+        }
     }
 }
 
@@ -157,21 +243,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Makes calls until there are no more, and gives the communicator back.
-pub(super) fn work(mut comm: Communicator, inner: &Inner) -> Communicator {
+pub(super) fn work(inner: &Inner) -> Communicator {
     let _ = inner.worker.set(std::thread::current().id());
     // However this ends: the communicator may be gone soon, and nobody may be left waiting.
     let _leaving = Leaving(inner);
+    let mut back = None;
     loop {
-        match inner.next() {
-            Next::Make(job) => {
+        back = match inner.next(back.take()) {
+            Next::Make(job, mut comm) => {
                 // Those who learn that a call failed may submit the next, and must find that it is of no use.
                 job.make(&mut comm, &mut |comm| inner.queue().failed = comm.failure().map(str::to_owned));
+                Some(comm)
             }
-            Next::LetGo => {
+            Next::LetGo(mut comm) => {
                 comm.let_go();
                 inner.queue().failed = comm.failure().map(str::to_owned);
+                Some(comm)
             }
-            Next::Leave => return comm,
+            Next::Leave(mut comm) => {
+                comm.set_patience(inner.patience[0]);
+                return *comm;
+            }
         }
     }
 }

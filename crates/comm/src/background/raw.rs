@@ -10,9 +10,11 @@ use std::time::Duration;
 use weftlink_plan::{Collective, DataType};
 
 use super::handle::Handle;
-use super::request::{OwnedBuffers, OwnedOperation, OwnedRequest};
+use super::request::OwnedOperation;
+use super::task::Load;
 use super::{Background, Ended};
 use crate::buffers::Buffers;
+use crate::communicator::{Communicator, Request};
 use crate::error::Error;
 
 /// A call on memory that is known by its address.
@@ -47,9 +49,13 @@ pub struct RawBuffers {
     pub output_length: usize,
 }
 
-impl OwnedBuffers for Lent {
-    fn lend(&mut self) -> Result<Buffers<'_>, Error> {
-        let RawBuffers { data_type, input, input_length, output, output_length } = self.0;
+impl RawBuffers {
+    /// The memory as buffers of a call.
+    ///
+    /// # Safety
+    /// As for [`Background::start_raw`], for as long as the buffers are there.
+    unsafe fn lend<'a>(self) -> Result<Buffers<'a>, Error> {
+        let RawBuffers { data_type, input, input_length, output, output_length } = self;
         let bytes = |length: usize| {
             let bytes = length.checked_mul(data_type.bytes()).filter(|bytes| *bytes <= isize::MAX as usize);
             bytes.ok_or_else(|| Error::Misuse(format!("{length} elements are more than any memory holds")))
@@ -66,9 +72,9 @@ impl OwnedBuffers for Lent {
                 "one buffer, in place, has one length, but it is given with {input_length} and {output_length} elements"
             )));
         }
-        // SAFETY: whoever called `start_raw` has promised that so many bytes are there, that what is written is this call's alone,
-        // and that nobody writes what is read, until the call is over; the slices are made for the call and gone with it.
-        let buffers: Buffers<'_> = unsafe {
+        // SAFETY: the caller's promise: so many bytes are there, what is written is this call's alone, and nobody writes what is
+        // read.
+        let buffers: Buffers<'a> = unsafe {
             let output = from_raw_parts_mut(here(output), output_bytes);
             match in_place {
                 true => output.into(),
@@ -79,15 +85,39 @@ impl OwnedBuffers for Lent {
     }
 }
 
-/// Buffers whose memory has been vouched for: only [`Background::start_raw`] makes them.
-struct Lent(RawBuffers);
+// SAFETY: these are addresses. Nobody uses what is there but calls, whose makers promise that this may be done from any thread.
+unsafe impl Send for RawBuffers {}
 
-// SAFETY: whoever called `start_raw` has promised that the memory may be used from any thread until the call is over.
-unsafe impl Send for Lent {}
+/// A call whose memory has been vouched for: only [`Background::start_raw`] and [`Background::run_raw`] make them.
+struct Lent(RawRequest);
+
+impl Load for Lent {
+    type Back = ();
+
+    fn run(&mut self, comm: &mut Communicator) -> Result<(), Error> {
+        let RawRequest { collective, buffers, operation, counts, count, deadline } = &self.0;
+        // SAFETY: vouched for, until the call is over.
+        let buffers = comm.located(unsafe { buffers.lend() }?);
+        let request = Request {
+            operation: operation.as_ref().map(OwnedOperation::lend),
+            counts: counts.as_ref().map(|(input, output)| (&input[..], &output[..])),
+            count: *count,
+            ..Request::new(collective, buffers)
+        };
+        match *deadline {
+            None => comm.run(request),
+            Some(deadline) => comm.run_within(request, deadline),
+        }
+    }
+
+    fn back(self) -> Option<()> {
+        Some(())
+    }
+}
 
 /// A call that was started by [`Background::start_raw`]. Dropping it does not cancel the call.
 #[derive(Debug)]
-pub struct RawHandle(Handle<Lent>);
+pub struct RawHandle(Handle<()>);
 
 impl RawHandle {
     /// The place of the call among all that were submitted on this rank, from 1; 0 if it was not taken.
@@ -108,7 +138,7 @@ impl RawHandle {
 
 impl Background {
     /// Submits a call on memory that is known by its address. `done` is called when it is over, as by [`Handle::on_done`].
-    /// It never blocks.
+    /// It never blocks. Memory that lies in this rank's part of a [`Window`](crate::Window) counts as symmetric.
     ///
     /// # Safety
     /// From now on until `done` has been called, the output is this call's alone, nobody writes the input, and both may be used
@@ -119,19 +149,23 @@ impl Background {
         request: RawRequest,
         done: impl FnOnce(Result<(), Error>) + Send + 'static,
     ) -> RawHandle {
-        let RawRequest { collective, buffers, operation, counts, count, deadline } = request;
-        let request = OwnedRequest {
-            collective,
-            buffers: Lent(buffers),
-            operation,
-            counts,
-            count,
-            plan: None,
-            deadline,
-        };
-        let handle = self.start(request);
+        let name = request.collective.name();
+        let handle = self.submit(name, Lent(request));
         let kept = RawHandle(handle.twin());
-        handle.on_done(|ended: Ended<Lent>| done(ended.result));
+        handle.on_done(|ended: Ended<()>| done(ended.result));
         kept
+    }
+
+    /// Makes a call on this thread, at once, if no other is being made or waits to be; otherwise the request comes back, to be
+    /// submitted. This saves the way to the worker and back, and waits as the communicator's own caller would.
+    ///
+    /// # Safety
+    /// As for [`Background::start_raw`], until it returns.
+    pub unsafe fn run_raw(&self, request: RawRequest) -> Result<Result<(), Error>, Box<RawRequest>> {
+        match self.inner().borrow() {
+            Err(error) => Ok(Err(error)),
+            Ok(None) => Err(Box::new(request)),
+            Ok(Some(mut borrowed)) => Ok(borrowed.make(|comm| Lent(request).run(comm))),
+        }
     }
 }

@@ -149,7 +149,7 @@ impl OwnedOperation {
         Self(Kind::User(Arc::new(User { commutes, function, _elements: PhantomData })))
     }
 
-    fn lend(&self) -> Operation<'_> {
+    pub(super) fn lend(&self) -> Operation<'_> {
         match &self.0 {
             Kind::Plain(operation) => *operation,
             Kind::User(user) => user.lend(),

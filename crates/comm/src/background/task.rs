@@ -66,7 +66,7 @@ impl<L: Load> Drop for Task<L> {
 }
 
 /// What a panic said, if it was text.
-fn said(panic: &(dyn Any + Send)) -> String {
+pub(super) fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no text".to_owned())
 }

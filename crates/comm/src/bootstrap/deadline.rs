@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::failure::is_on_purpose;
+use crate::meanwhile::meanwhile;
 use crate::wait::Waiter;
 
 /// A moment after which nobody waits, and how long it was away when the wait began.
@@ -32,6 +33,7 @@ impl Deadline {
     /// How long is left, if anything is, or until it has to be asked again.
     pub(crate) fn left(self) -> Option<Duration> {
         let left = self.limit.checked_sub(self.start.elapsed()).filter(|left| !left.is_zero());
+        meanwhile();
         match self.unless {
             None => left,
             Some(waiter) if is_on_purpose(&waiter) => None,

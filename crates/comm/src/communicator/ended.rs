@@ -13,7 +13,7 @@ use crate::counter::Counter;
 use crate::error::Error;
 use crate::failure::Reason;
 use crate::line::PAYLOAD_WORDS;
-use crate::wait::{AbortCode, Waiter};
+use crate::wait::{AbortCode, Patience, Waiter};
 
 /// The bytes of a note.
 const NOTE_BYTES_MAX: usize = PAYLOAD_WORDS * size_of::<u64>();
@@ -64,17 +64,26 @@ impl Communicator {
         self.failed.as_deref()
     }
 
-    /// Waits so that threads beside the ranks have cores too, unless the caller has said how to wait.
-    pub(crate) fn make_way(&mut self) {
-        self.shared.waiter = self.waiter_beside();
+    /// How this rank waits.
+    pub(crate) fn patience(&self) -> Patience {
+        self.shared.waiter.patience()
+    }
+
+    /// How a thread beside the rank's own waits: so that both have a core, unless the caller has said how to wait.
+    pub(crate) fn patience_of_workers(&self) -> Patience {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let ranks_here = self.shared.here.iter().filter(|here| **here).count();
+        let short = self.options.spin.is_none() && 2 * ranks_here > cores;
+        if short { Patience::crowded(self.patience().timeout) } else { self.patience() }
+    }
+
+    pub(crate) fn set_patience(&mut self, patience: Patience) {
+        self.shared.waiter = self.shared.waiter.with(patience);
     }
 
     /// How a thread waits that is not the rank's only one.
     pub(super) fn waiter_beside(&self) -> Waiter<'static> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let ranks_here = self.shared.here.iter().filter(|here| **here).count();
-        let is_crowded = self.options.spin.is_none() && 2 * ranks_here > cores;
-        if is_crowded { self.shared.waiter.making_way() } else { self.shared.waiter }
+        self.shared.waiter.with(self.patience_of_workers())
     }
 
     /// Lets go of a communicator that this rank has ended on purpose while no call was being made.

@@ -48,7 +48,7 @@ use crate::data::{Data, Elements};
 use crate::engine::{Engine, Ports, Silent, Stopped, Tracer, Waiting};
 use crate::error::Error;
 use crate::failure::{Reached, Reason, Unfinished, is_on_purpose, reached};
-use crate::header::{Header, What, kind};
+use crate::header::{Header, Location, What, kind};
 use crate::kernels::Finish;
 use crate::log::{self, Level, Subsystem};
 use crate::memory::SharedMemory;
@@ -277,6 +277,22 @@ impl Communicator {
     /// Writes the flight recorder's present record into a folder, for `weft why`, and tells where.
     pub fn dump(&self, folder: &Path) -> io::Result<PathBuf> {
         self.flight_recorder().dump(folder)
+    }
+
+    /// Buffers that are known by their addresses: those that lie in this rank's part of a window are symmetric.
+    pub(crate) fn located<'a>(&self, buffers: Buffers<'a>) -> Buffers<'a> {
+        if self.windows.is_empty() {
+            return buffers;
+        }
+        buffers.located(self.identity, |address, bytes| {
+            let window = |(number, window): (u16, &WindowPlace)| {
+                let part = window.base.wrapping_add(self.rank * window.stride) as usize;
+                let offset = (address as usize).checked_sub(part)?;
+                let within = offset.checked_add(bytes)? <= window.stride;
+                within.then_some(Location::Window { number, offset: offset as u64 })
+            };
+            (0..).zip(&self.shared.windows).find_map(window)
+        })
     }
 
     fn caller(&self) -> Caller {

@@ -1,0 +1,5 @@
+"""Multi-GPU communication, planned from the wiring."""
+
+from weftlink.errors import Error
+
+__all__ = ["Error"]

@@ -10,12 +10,13 @@
 //!
 //! Nothing of the caller's is called under the lock.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use super::link::Bell;
+use super::ring::Bell;
 use super::state::State;
 use crate::background::cores;
 use crate::bootstrap::generation;
@@ -37,6 +38,8 @@ pub(super) struct Inner {
     process: u32,
     generation: u32,
     bell: Bell,
+    /// What tells that something came from another host, if there are others.
+    watched: Option<Arc<OwnedFd>>,
     /// How threads in blocking calls wait, and how the post's thread does.
     waiter: Waiter<'static>,
     thread_waiter: Waiter<'static>,
@@ -65,6 +68,7 @@ impl Inner {
         // Messages have limits of their own.
         let [waiter, thread_waiter] =
             waiters.map(|waiter| waiter.within(Duration::MAX).counted_by(bell.asleep));
+        let watched = state.wires.as_ref().map(|wires| wires.watched());
         let shared = Shared {
             state,
             drivers: 0,
@@ -80,6 +84,7 @@ impl Inner {
             process: std::process::id(),
             generation: generation(),
             bell,
+            watched,
             waiter,
             thread_waiter,
             _memory: memory,
@@ -116,7 +121,7 @@ impl Inner {
                 if result.is_some() { Poll::Ready } else { Poll::Pending }
             };
             // However it ends: what counts is the result.
-            let _ = self.waiter.wait_doubting(Rest::Line(self.bell.line), look, |_| self.look_after());
+            let _ = self.waiter.wait_doubting(self.on(), look, |_| self.look_after());
         }
     }
 
@@ -174,8 +179,7 @@ impl Inner {
                     done = self.turn(|shared| !shared.is_for_thread()).unwrap_or(false);
                     if done { Poll::Ready } else { Poll::Pending }
                 };
-                let _ =
-                    self.thread_waiter.wait_doubting(Rest::Line(self.bell.line), look, |_| self.look_after());
+                let _ = self.thread_waiter.wait_doubting(self.on(), look, |_| self.look_after());
             }
         }
     }
@@ -197,6 +201,14 @@ impl Inner {
     fn wake_thread(&self, shared: &Shared) {
         if shared.is_resting && shared.is_for_thread() {
             self.changed.notify_one();
+        }
+    }
+
+    /// On what a thread sleeps.
+    fn on(&self) -> Rest<'_> {
+        match &self.watched {
+            Some(watched) => Rest::SocketOrLine(watched.as_fd()),
+            None => Rest::Line(self.bell.line),
         }
     }
 

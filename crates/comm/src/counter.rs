@@ -96,6 +96,12 @@ impl<'a> Counter<'a> {
         distance(self.line.load(Edge::Count).sequence, at_least) >= 0
     }
 
+    /// Where the counter stands.
+    #[inline]
+    pub(crate) fn value(&self) -> u32 {
+        self.line.load(Edge::Count).sequence
+    }
+
     /// What was announced last. Read it after [`Self::poll`] said that the announced value is there; the module's header
     /// tells when it is exact.
     #[inline]

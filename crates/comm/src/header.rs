@@ -46,6 +46,8 @@ pub(crate) enum What {
     Load,
     /// Ranks that form communicators of their own.
     Split,
+    /// A mailbox for messages between two ranks.
+    Post,
 }
 
 /// The kind of a collective, as a header has it.
@@ -170,6 +172,7 @@ impl Header {
             WINDOW => What::Window,
             LOAD => What::Load,
             SPLIT => What::Split,
+            POST => What::Post,
             code => What::Collective(code),
         };
         let reduction = match (kind >> 16) as u8 {
@@ -203,6 +206,7 @@ impl Header {
             What::Window => WINDOW,
             What::Load => LOAD,
             What::Split => SPLIT,
+            What::Post => POST,
         };
         let (reduction, commutes) = match self.reduction {
             None => (0, false),
@@ -236,6 +240,7 @@ impl Header {
 const WINDOW: u8 = 100;
 const LOAD: u8 = 101;
 const SPLIT: u8 = 102;
+const POST: u8 = 103;
 const USER: u8 = 255;
 const UNEVEN: u64 = 1 << 8;
 const IN_PLACE: u64 = 1 << 9;
@@ -291,6 +296,7 @@ impl fmt::Display for Header {
             What::Window => write!(f, "window of {count} {element}"),
             What::Load => write!(f, "load of plan {plan:016x}"),
             What::Split => write!(f, "split"),
+            What::Post => write!(f, "post"),
         }
     }
 }
@@ -330,6 +336,7 @@ mod tests {
             Header { deterministic: true, ..header() },
             Header { what: What::Collective(6), root: 1000, aliasing: Aliasing::OutOfPlace, ..header() },
             Header::allocating(What::Load, 7, 0, Elements::BYTES),
+            Header::allocating(What::Post, 0, 0, Elements::BYTES),
         ];
         for header in headers {
             assert_eq!(Header::unpack(header.pack()), header);

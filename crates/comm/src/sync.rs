@@ -5,8 +5,9 @@
 //! [`Edge::release`], its reader loads with [`Edge::acquire`], and nothing else orders anything. The tests weaken one
 //! side of one edge at a time and expect to be caught.
 //!
-//! Deliberately absent: sequentially consistent accesses and fences. No protocol here needs two ranks to agree on the
-//! order of writes to different lines.
+//! Deliberately absent: sequentially consistent accesses. No protocol here needs two ranks to agree on the order of writes to
+//! different lines. Fences are for one purpose only, memory that a rank may take back while another reads it:
+//! [`before_writing`] and [`after_reading`].
 
 // A futex is 32 bits and a flag is 64: the address of a flag's low half has to be made from the whole's.
 #![allow(unsafe_code)]
@@ -14,15 +15,26 @@
 #[cfg(loom)]
 pub(crate) use loom::{
     hint::spin_loop,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering, fence},
     thread::yield_now,
 };
 #[cfg(not(loom))]
 pub(crate) use std::{
     hint::spin_loop,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering, fence},
     thread::yield_now,
 };
+
+/// Whoever has said that its memory is no longer there to be read calls this before it writes to it.
+#[cold]
+pub(crate) fn before_writing() {
+    fence(Ordering::Release);
+}
+
+/// Whoever has read memory of another calls this before it looks whether that was still there to be read.
+pub(crate) fn after_reading() {
+    fence(Ordering::Acquire);
+}
 
 pub(crate) use pause::{sleep, sleep_on, sleep_while, wake_all};
 

@@ -164,6 +164,11 @@ impl<'a> Waiter<'a> {
         self.patience
     }
 
+    /// The same among others who sleep: those that a line of their own counts.
+    pub(crate) fn counted_by(self, sleepers: &'a Line) -> Waiter<'a> {
+        Waiter { sleepers, ..self }
+    }
+
     /// Waits until `poll` is ready. `on` is the line whose change makes it so.
     #[inline]
     pub fn wait(&self, on: &Line, poll: impl FnMut() -> Poll) -> Result<(), Stop> {

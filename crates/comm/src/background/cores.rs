@@ -4,7 +4,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The cores for a worker of this thread, if it must not run where this thread does: those that are left when a thread is bound to
 /// a single one. A thread that may run on several leaves it to the system, which sees what each of them is doing.
-pub(super) fn beside_this_thread() -> Option<CpuSet> {
+pub(crate) fn beside_this_thread() -> Option<CpuSet> {
     let here = sched_getaffinity(None).ok()?;
     (here.count() == 1).then(|| {
         let mut others = CpuSet::new();
@@ -14,7 +14,7 @@ pub(super) fn beside_this_thread() -> Option<CpuSet> {
 }
 
 /// Moves this thread. The system leaves out cores that the process may not use, and if none remains the thread stays.
-pub(super) fn move_to(cores: Option<CpuSet>) {
+pub(crate) fn move_to(cores: Option<CpuSet>) {
     if let Some(cores) = cores {
         let _ = sched_setaffinity(None, &cores);
     }

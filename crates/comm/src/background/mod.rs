@@ -24,7 +24,7 @@
 //! Deliberately absent: futures, as [`Handle::on_done`] is what a runtime needs to make one; and memory that is kept from call to
 //! call: submitting one allocates, making it does not.
 
-mod cores;
+pub(crate) mod cores;
 mod handle;
 mod queue;
 mod raw;

@@ -81,6 +81,11 @@ impl Communicator {
         self.shared.waiter = self.shared.waiter.with(patience);
     }
 
+    /// How a thread waits that is not the rank's only one.
+    pub(super) fn waiter_beside(&self) -> Waiter<'static> {
+        self.shared.waiter.with(self.patience_of_workers())
+    }
+
     /// Lets go of a communicator that this rank has ended on purpose while no call was being made.
     pub(crate) fn let_go(&mut self) {
         if let (None, Some(code)) = (&self.failed, self.shared.waiter.aborted()) {
@@ -105,17 +110,27 @@ impl Communicator {
     /// The error of a call that cannot be made because a rank has ended the communicator.
     #[cold]
     pub(super) fn ended(&self, call: u32) -> Error {
-        let rank = self.rank as u32;
-        let (reason, by) = match self.shared.waiter.aborted() {
-            Some(code) => (Reason::name(code.reason), code.rank),
-            None => ("nobody has ended it", rank),
-        };
-        let departure = self.shared.departures.get(by as usize);
-        let what = departure.map(|departure| told(departure.announcement())).unwrap_or_default();
-        // Where the note does not get to, the reason does.
-        let what = if what.is_empty() { format!("gave up ({reason})") } else { what };
-        Error::Cancelled { call, rank, by, what }
+        ended_by(&self.shared.waiter, &self.shared.departures, self.rank as u32, call)
     }
+}
+
+/// The error of a rank's call that cannot be made because a rank has ended the communicator.
+#[cold]
+pub(crate) fn ended_by(
+    waiter: &Waiter<'static>,
+    departures: &[Counter<'static>],
+    rank: u32,
+    call: u32,
+) -> Error {
+    let (reason, by) = match waiter.aborted() {
+        Some(code) => (Reason::name(code.reason), code.rank),
+        None => ("nobody has ended it", rank),
+    };
+    let departure = departures.get(by as usize);
+    let what = departure.map(|departure| told(departure.announcement())).unwrap_or_default();
+    // Where the note does not get to, the reason does.
+    let what = if what.is_empty() { format!("gave up ({reason})") } else { what };
+    Error::Cancelled { call, rank, by, what }
 }
 
 /// As much of a text as a note holds, in whole characters.

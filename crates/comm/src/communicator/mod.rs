@@ -10,6 +10,7 @@ mod ended;
 mod fail;
 mod group;
 mod load;
+mod mail;
 mod multiplied;
 mod open;
 mod regroup;
@@ -30,9 +31,10 @@ use weftlink_plan::{Algorithm, Collective, Cut, DataType, Order, Reduction, Veri
 
 use check::{Caller, Fitted, arithmetic, fit};
 use current::Current;
-pub(crate) use ended::Ender;
+pub(crate) use ended::{Ender, ended_by};
 pub(crate) use group::GROUP;
 pub use group::Group;
+pub(crate) use mail::PostParts;
 pub use open::{Open, SIGNALS};
 pub use start::{Options, on_threads};
 use trace::{Recorder, Stopwatch};
@@ -88,7 +90,7 @@ pub struct Communicator {
     /// The ways of messages for which groups have a plan.
     patterns: Vec<Vec<(u32, u32)>>,
     /// Unmapped last: headers and flags point into it.
-    _control: SharedMemory,
+    control: Arc<SharedMemory>,
 }
 
 /// A plan that a communicator has loaded.

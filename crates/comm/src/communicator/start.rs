@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::panic::resume_unwind;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -274,7 +275,7 @@ impl Communicator {
             multiplied: Vec::new(),
             signals: None,
             patterns: Vec::new(),
-            _control: control,
+            control: Arc::new(control),
         }
     }
 }

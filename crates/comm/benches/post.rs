@@ -1,0 +1,107 @@
+//! How long a message takes from one rank to another, by its length: half of the way there and back, between two processes, for
+//! messages that the kernel reads and for those that go through rings; and what a copy of as many bytes takes, beside it.
+//!
+//! `cargo bench -p weftlink-comm --bench post`. The median of short repetitions, and the least.
+
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::{Communicator, Error, Options, Post};
+
+/// What tells a process that it is rank 1, and where it meets rank 0.
+const ROLE: &str = "WEFT_BENCH_POST";
+const LENGTHS: [usize; 12] =
+    [0, 8, 32, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20, 64 << 20];
+const REPETITIONS: usize = 15;
+const TIME: Duration = Duration::from_secs(60);
+
+fn main() -> ExitCode {
+    let done = match std::env::var(ROLE) {
+        Ok(place) => rank(1, &place),
+        Err(_) => [true, false].into_iter().try_for_each(measure),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("post: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(single_copy: bool) -> Result<(), String> {
+    let place = format!("weft-bench-post-{}-{single_copy}", std::process::id());
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut other = Command::new(program).env(ROLE, &place).spawn().map_err(|error| error.to_string())?;
+    println!("{}", if single_copy { "read by the kernel" } else { "through rings" });
+    println!("{:>10}  {:>12}  {:>12}  {:>12}", "bytes", "median, us", "least, us", "copy, us");
+    let done = rank(0, &place);
+    let ended = other.wait().map_err(|error| error.to_string())?;
+    done?;
+    if ended.success() { Ok(()) } else { Err(format!("rank 1: {ended}")) }
+}
+
+fn rank(rank: usize, place: &str) -> Result<(), String> {
+    pin(rank);
+    let single_copy = Some(place.ends_with("true"));
+    let options = Options { deadline: TIME, single_copy, ..Options::default() };
+    let token = Token::new("post").map_err(|error| error.to_string())?;
+    let meeting = Meeting::new(Place::Abstract(place.to_owned()), token, 2, TIME);
+    let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
+    let comm = met.map_err(Error::from).and_then(|met| Communicator::new(met, options));
+    let mut comm = comm.map_err(|error| error.to_string())?;
+    let post = comm.post().map_err(|error| error.to_string())?;
+    let told = LENGTHS.into_iter().try_for_each(|bytes| exchange(&post, bytes)).and_then(|()| comm.barrier());
+    told.map_err(|error| error.to_string())
+}
+
+/// Messages of a length, there and back.
+fn exchange(post: &Post, bytes: usize) -> Result<(), Error> {
+    let rounds = (4 << 20) / (bytes + 2048) + 1;
+    let (mine, mut theirs) = (vec![1_u8; bytes], vec![0_u8; bytes]);
+    let mut samples_us = Vec::new();
+    // The first repetition is for the caches.
+    for _ in 0..=REPETITIONS {
+        let began = Instant::now();
+        for _ in 0..rounds {
+            if post.rank() == 0 {
+                post.send_bytes(1, 0, &mine, TIME)?;
+                post.receive_bytes(Some(1), 0, &mut theirs, TIME)?;
+            } else {
+                post.receive_bytes(Some(0), 0, &mut theirs, TIME)?;
+                post.send_bytes(0, 0, &mine, TIME)?;
+            }
+        }
+        samples_us.push(began.elapsed().as_secs_f64() * 1e6 / (2 * rounds) as f64);
+    }
+    if post.rank() == 0 {
+        let copy_us = copy(&mine, &mut theirs, rounds);
+        let samples_us = &mut samples_us[1..];
+        samples_us.sort_by(f64::total_cmp);
+        let (median, least) = (samples_us[samples_us.len() / 2], samples_us[0]);
+        println!("{bytes:>10}  {median:>12.2}  {least:>12.2}  {copy_us:>12.2}");
+    }
+    Ok(())
+}
+
+/// What a copy takes, at the least.
+fn copy(from: &[u8], to: &mut [u8], rounds: usize) -> f64 {
+    let time = |_| {
+        let began = Instant::now();
+        for _ in 0..rounds {
+            std::hint::black_box(&mut *to).copy_from_slice(std::hint::black_box(from));
+        }
+        began.elapsed().as_secs_f64() * 1e6 / rounds as f64
+    };
+    (0..REPETITIONS).map(time).fold(f64::INFINITY, f64::min)
+}
+
+/// A core of its own for each rank.
+fn pin(rank: usize) {
+    let mut cores = CpuSet::new();
+    cores.set(rank);
+    // Where that is not allowed, the system chooses.
+    let _ = sched_setaffinity(None, &cores);
+}

@@ -1,0 +1,52 @@
+//! What a communicator gives to a post.
+
+use std::sync::Arc;
+
+use super::Communicator;
+use crate::bootstrap::News;
+use crate::counter::Counter;
+use crate::data::Elements;
+use crate::error::Error;
+use crate::header::{Header, What};
+use crate::memory::SharedMemory;
+use crate::wait::Waiter;
+
+/// Everything of a communicator that its post needs, which outlives it.
+pub(crate) struct PostParts {
+    pub(crate) rank: usize,
+    /// The post's own.
+    pub(crate) memory: SharedMemory,
+    /// What waiters and departures point into.
+    pub(crate) control: Arc<SharedMemory>,
+    /// How a thread of the caller's waits, and one beside it.
+    pub(crate) waiters: [Waiter<'static>; 2],
+    pub(crate) departures: Vec<Counter<'static>>,
+    pub(crate) names: Vec<String>,
+    pub(crate) pids: Vec<u32>,
+    pub(crate) readable: bool,
+    pub(crate) tell: Box<dyn Fn(News) + Send>,
+}
+
+impl Communicator {
+    /// The host of each rank.
+    pub(crate) fn hosts(&self) -> &[u32] {
+        &self.hosts
+    }
+
+    /// Allocates memory for a post with all ranks, and hands over what else it needs.
+    pub(crate) fn post_parts(&mut self, bytes: usize) -> Result<PostParts, Error> {
+        self.usable()?;
+        let memory = self.share(Header::allocating(What::Post, 0, 0, Elements::BYTES), bytes)?;
+        Ok(PostParts {
+            rank: self.rank,
+            memory,
+            control: Arc::clone(&self.control),
+            waiters: [self.shared.waiter, self.waiter_beside()],
+            departures: self.shared.departures.clone(),
+            names: self.shared.crier.names.clone(),
+            pids: self.shared.pids.clone(),
+            readable: self.readable,
+            tell: Box::new(self.bootstrap.teller()),
+        })
+    }
+}

@@ -1,0 +1,268 @@
+//! Who gives a post its turns: threads that wait for a message of their own, or else a thread of the post's.
+//!
+//! A thread in a blocking call *drives*: it gives turns until its own message is over, and with each turn all others get on. When
+//! none does and there are messages that nobody waits for, the post's thread drives; it is started with the first such
+//! message, rests on a condition variable while there is nothing for it to do, and ends when the post is dropped and the last
+//! message is over.
+//!
+//! Whoever drives spins, yields and sleeps as every wait does ([`crate::wait`]). It sleeps on the rank's bell, which is
+//! rung by ranks that have sent it something or made room, and by its own threads.
+//!
+//! Nothing of the caller's is called under the lock.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use super::link::Bell;
+use super::state::State;
+use crate::background::cores;
+use crate::error::Error;
+use crate::line::Poll;
+use crate::memory::SharedMemory;
+use crate::wait::{Rest, Waiter};
+
+/// How often it is looked after messages that may have no hope.
+const LOOK_AFTER: Duration = Duration::from_millis(1);
+
+/// What all clones of a post share, and its thread.
+pub(super) struct Inner {
+    shared: Mutex<Shared>,
+    /// Threads that want the lock, to whom a thread that only looks again makes way.
+    wanted: AtomicUsize,
+    /// Tells the post's thread that there is something for it to do.
+    changed: Condvar,
+    process: u32,
+    bell: Bell,
+    /// How threads in blocking calls wait, and how the post's thread does.
+    waiter: Waiter<'static>,
+    thread_waiter: Waiter<'static>,
+    /// Unmapped last: all lines are in them.
+    _memory: [Arc<SharedMemory>; 2],
+}
+
+struct Shared {
+    state: State,
+    /// Threads in blocking calls.
+    drivers: usize,
+    has_thread: bool,
+    is_resting: bool,
+    /// All clones are gone.
+    closing: bool,
+    looked_after: Instant,
+}
+
+impl Inner {
+    pub(super) fn new(
+        state: State,
+        bell: Bell,
+        waiters: [Waiter<'static>; 2],
+        memory: [Arc<SharedMemory>; 2],
+    ) -> Inner {
+        // Messages have limits of their own.
+        let [waiter, thread_waiter] =
+            waiters.map(|waiter| waiter.within(Duration::MAX).counted_by(bell.asleep));
+        let shared = Shared {
+            state,
+            drivers: 0,
+            has_thread: false,
+            is_resting: false,
+            closing: false,
+            looked_after: Instant::now(),
+        };
+        Inner {
+            shared: Mutex::new(shared),
+            wanted: AtomicUsize::new(0),
+            changed: Condvar::new(),
+            process: std::process::id(),
+            bell,
+            waiter,
+            thread_waiter,
+            _memory: memory,
+        }
+    }
+
+    /// Whether this is the process that the post belongs to. Looked at before any lock is taken: who held it may not be in a
+    /// process that was forked.
+    pub(super) fn check_process(&self) -> Result<(), Error> {
+        let (here, there) = (std::process::id(), self.process);
+        if here == there {
+            return Ok(());
+        }
+        Err(Error::Misuse(format!(
+            "the post belongs to process {there}, from which process {here} was forked: make one of its own here"
+        )))
+    }
+
+    /// Begins a send or a receive and drives until it is over.
+    pub(super) fn drive(&self, begin: impl FnOnce(&mut State) -> Result<u64, Error>) -> Result<usize, Error> {
+        let mut shared = self.enter();
+        let id = begin(&mut shared.state)?;
+        let mut result = shared.state.result(id);
+        if result.is_none() {
+            shared.drivers += 1;
+        }
+        self.leave(shared);
+        if let Some(result) = result {
+            return result;
+        }
+        while result.is_none() {
+            let look = || {
+                result = self.turn(|shared| shared.state.result(id)).flatten();
+                if result.is_some() { Poll::Ready } else { Poll::Pending }
+            };
+            // However it ends: what counts is the result.
+            let _ = self.waiter.wait_doubting(Rest::Line(self.bell.line), look, |_| self.look_after());
+        }
+        let mut shared = self.enter();
+        shared.drivers -= 1;
+        self.wake_thread(&shared);
+        self.leave(shared);
+        result.unwrap_or(Ok(0))
+    }
+
+    /// Begins a send or a receive for which nobody waits.
+    pub(super) fn start(
+        self: &Arc<Self>,
+        begin: impl FnOnce(&mut State) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut shared = self.enter();
+        if !shared.has_thread {
+            self.start_thread()?;
+            shared.has_thread = true;
+        }
+        let begun = begin(&mut shared.state);
+        if !shared.state.readings.is_empty() {
+            self.bell.ring(&self.waiter);
+        }
+        self.wake_thread(&shared);
+        self.leave(shared);
+        begun
+    }
+
+    /// All clones are gone; what is under way goes on.
+    pub(super) fn close(&self) {
+        if self.check_process().is_ok() {
+            self.enter().closing = true;
+            self.changed.notify_one();
+        }
+    }
+
+    fn start_thread(self: &Arc<Self>) -> Result<(), Error> {
+        let (inner, elsewhere) = (Arc::clone(self), cores::beside_this_thread());
+        let work = move || {
+            cores::move_to(elsewhere);
+            inner.work();
+        };
+        let thread = std::thread::Builder::new().name("weft post".to_owned()).spawn(work);
+        thread.map(drop).map_err(|error| Error::Misuse(format!("there is no thread for the post: {error}")))
+    }
+
+    /// What the post's thread does.
+    fn work(&self) {
+        while self.rest() {
+            let mut done = false;
+            while !done {
+                let look = || {
+                    done = self.turn(|shared| !shared.is_for_thread()).unwrap_or(false);
+                    if done { Poll::Ready } else { Poll::Pending }
+                };
+                let _ =
+                    self.thread_waiter.wait_doubting(Rest::Line(self.bell.line), look, |_| self.look_after());
+            }
+        }
+    }
+
+    /// Rests until there is something to do for the post's thread. False when there will never be.
+    fn rest(&self) -> bool {
+        let mut shared = self.enter();
+        while !shared.is_for_thread() {
+            if shared.closing && shared.state.unattended == 0 {
+                return false;
+            }
+            shared.is_resting = true;
+            shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
+            shared.is_resting = false;
+        }
+        true
+    }
+
+    fn wake_thread(&self, shared: &Shared) {
+        if shared.is_resting && shared.is_for_thread() {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Gives a turn, unless another thread is at it or wants to. Then looks at what has come of it.
+    #[inline]
+    fn turn<T>(&self, look: impl FnOnce(&mut Shared) -> T) -> Option<T> {
+        if self.wanted.load(Ordering::Relaxed) > 0 {
+            return None;
+        }
+        let mut shared = match self.shared.try_lock() {
+            Ok(shared) => shared,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        shared.state.turn();
+        if let Some(mut reading) = shared.state.readings.pop_front() {
+            // Others get on meanwhile.
+            let waiter = self.waiter;
+            drop(shared);
+            reading.read(|| waiter.aborted().is_none());
+            shared = self.enter();
+            shared.state.has_read(reading);
+        }
+        let seen = look(&mut shared);
+        self.leave(shared);
+        Some(seen)
+    }
+
+    /// Ends messages that have no hope.
+    #[cold]
+    fn look_after(&self) -> Option<crate::wait::Stop> {
+        let mut shared = self.enter();
+        let now = Instant::now();
+        if now.saturating_duration_since(shared.looked_after) >= LOOK_AFTER || shared.state.fate.is_over() {
+            shared.looked_after = now;
+            shared.state.look_after(now);
+        }
+        self.leave(shared);
+        None
+    }
+
+    fn enter(&self) -> MutexGuard<'_, Shared> {
+        if let Ok(shared) = self.shared.try_lock() {
+            return shared;
+        }
+        self.wanted.fetch_add(1, Ordering::Relaxed);
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wanted.fetch_sub(1, Ordering::Relaxed);
+        shared
+    }
+
+    /// Opens the lock, wakes whom it concerns, and makes the calls that are due.
+    fn leave(&self, mut shared: MutexGuard<'_, Shared>) {
+        shared.state.tell();
+        if shared.state.has_results() {
+            self.bell.ring(&self.waiter);
+        }
+        if shared.state.calls.is_empty() {
+            return;
+        }
+        let calls = std::mem::take(&mut shared.state.calls);
+        drop(shared);
+        for (callback, result) in calls {
+            // A caller's panic is the caller's, and nobody is there to hear of it.
+            let _ = catch_unwind(AssertUnwindSafe(|| callback(result)));
+        }
+    }
+}
+
+impl Shared {
+    /// Whether there are messages for which nobody else gives turns.
+    fn is_for_thread(&self) -> bool {
+        self.state.unattended > 0 && self.drivers == 0
+    }
+}

@@ -1,0 +1,108 @@
+//! How the communicator of a post fares, and what that makes of messages that are not over: who died, who left, who ended it.
+
+use std::time::{Duration, Instant};
+
+use super::asked::{Asked, Way};
+use crate::bootstrap::{BootstrapError, News};
+use crate::communicator::ended_by;
+use crate::counter::Counter;
+use crate::error::Error;
+use crate::failure::{Reason, is_on_purpose};
+use crate::line::Poll;
+use crate::wait::{AbortCode, Waiter};
+
+/// What a post knows of its communicator. The lines are in memory that the post keeps mapped.
+pub(super) struct Fate {
+    pub(super) rank: usize,
+    pub(super) waiter: Waiter<'static>,
+    pub(super) departures: Vec<Counter<'static>>,
+    /// How ranks are called.
+    pub(super) names: Vec<String>,
+    /// Tells ranks on other hosts.
+    pub(super) tell: Box<dyn Fn(News) + Send>,
+}
+
+impl Fate {
+    /// Whether a rank makes no more calls: its communicator is gone.
+    #[inline]
+    pub(super) fn has_left(&self, rank: usize) -> bool {
+        self.departures[rank].poll(1, 0, 1) == Poll::Ready
+    }
+
+    /// Whether nothing more can be sent or received: the communicator was ended by somebody, or is no longer there.
+    #[inline]
+    pub(super) fn is_over(&self) -> bool {
+        self.waiter.aborted().is_some() || self.has_left(self.rank)
+    }
+
+    /// What that is to a message.
+    #[cold]
+    pub(super) fn end_of(&self, asked: &Asked) -> Error {
+        let (rank, call) = (self.rank as u32, asked.id as u32);
+        let Some(code) = self.waiter.aborted() else {
+            return Error::Failed(format!("rank {rank} has dropped it, and with it the {asked}"));
+        };
+        if is_on_purpose(&self.waiter) {
+            return ended_by(&self.waiter, &self.departures, rank, call);
+        }
+        if Reason::is(code, Reason::Died) {
+            let (what, name) = (asked.to_string(), self.names[code.rank as usize].clone());
+            return Error::Died { call, what, rank, died: code.rank, name, waited: asked.began.elapsed() };
+        }
+        let reason = Reason::name(code.reason);
+        Error::Aborted { call, rank, by: code.rank, reason, cause: String::new() }
+    }
+
+    /// A message whose other end has left.
+    pub(super) fn left(&self, asked: &Asked, left: usize) -> Error {
+        Error::Left { call: asked.id as u32, rank: self.rank as u32, left: left as u32 }
+    }
+
+    /// A message that took too long.
+    pub(super) fn late(&self, asked: &Asked, now: Instant) -> Error {
+        let Asked { tag, bytes, .. } = asked;
+        let (what, step) = match asked.way {
+            Way::To(to) => (format!("{} to receive {bytes} bytes with tag {tag}", self.names[to]), "send"),
+            Way::From(Some(from)) => {
+                (format!("a message of {bytes} bytes with tag {tag} from {}", self.names[from]), "receive")
+            }
+            Way::From(None) => {
+                (format!("a message of {bytes} bytes with tag {tag} from any rank"), "receive")
+            }
+        };
+        let waited = now.saturating_duration_since(asked.began);
+        let (call, rank) = (asked.id as u32, self.rank as u32);
+        Error::Deadline { call, rank, what, step: step.to_owned(), waited }
+    }
+
+    /// A message whose sender and receiver do not mean the same length.
+    pub(super) fn differs(&self, asked: &Asked, other: usize, theirs: u64) -> Error {
+        let (me, tag) = (self.rank, asked.tag);
+        let theirs = match asked.way {
+            Way::To(_) => format!("receive of {theirs} bytes with tag {tag} from rank {me}"),
+            Way::From(_) => format!("send of {theirs} bytes with tag {tag} to rank {me}"),
+        };
+        let (call, rank) = (asked.id as u32, me as u32);
+        Error::Mismatch { call, rank, mine: asked.to_string(), other: other as u32, theirs }
+    }
+
+    /// A message that the kernel does not read.
+    pub(super) fn unreadable(&self, asked: &Asked, peer: usize, error: i32) -> Error {
+        let error = std::io::Error::from_raw_os_error(error).to_string();
+        Error::Unreadable { call: asked.id as u32, rank: self.rank as u32, peer: peer as u32, error }
+    }
+
+    /// Ends the communicator for all ranks, because a message failed in a way that others may be in the middle of.
+    #[cold]
+    pub(super) fn give_up(&self, why: &Error) {
+        let (rank, reason) = (self.rank as u32, Reason::Deadline.code());
+        let first = self.waiter.abort(AbortCode { rank, reason });
+        if first == (AbortCode { rank, reason }) {
+            let error = BootstrapError::GaveUp { rank: self.rank, cause: why.to_string() };
+            (self.tell)(News::Failed { rank, reason: reason.get(), culprit: rank, error });
+        }
+    }
+}
+
+/// How long it may take to hear that a rank has died whose memory is gone.
+pub(super) const BURIAL_LIMIT: Duration = Duration::from_secs(2);

@@ -1,0 +1,263 @@
+//! Messages between two ranks, beside the collectives: a mailbox that all ranks open together and then use alone.
+//!
+//! A [`Post`] sends bytes to a rank under a tag, and receives them by rank and tag, or by tag from whoever comes first. Messages of
+//! one rank with one tag arrive in the order in which they were sent; others pass each other. Both sides say the length, and
+//! differing lengths are an error. It is used from any thread, and at the same time as the communicator's collectives.
+//!
+//! From the bottom: a [`link`] is the two rings between this rank and another, made of FIFOs and counters; [`matching`] knows which
+//! message goes to which receive; [`state`] puts them together and does what can be done at once; [`drive`] is whoever gives it
+//! turns; [`fate`] and [`watch`] end what has no hope.
+//!
+//! **Order.** All that a rank sends to another goes through one queue and one ring, and is matched in the order of that ring. So
+//! a blocking call never overtakes one that was made before.
+//!
+//! **Ends.** Every send and receive ends once: well, or with an error when its time is up, when the other rank has left or
+//! died, or when the communicator is ended. A receive that nothing has come for can be given up alone, and so can a send that its
+//! receiver has not heard of; any other send whose time is up ends the communicator, because the receiver may be reading it.
+//!
+//! **Memory.** A host gives at most 32 MiB to a post, however many ranks it has (up to 418). Unexpected messages are kept by
+//! their receiver, at most 1 MiB of each sender; whatever is longer, or more, waits where it is.
+//!
+//! Deliberately absent: messages to other hosts; wildcards for tags; probing for what has come.
+
+// The caller's memory is known by its address.
+#![allow(unsafe_code)]
+
+mod asked;
+mod drive;
+mod fate;
+mod frame;
+mod layout;
+mod link;
+mod matching;
+mod outbox;
+mod reading;
+mod state;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use asked::{Asked, Tell, Way};
+use drive::Inner;
+use fate::Fate;
+use layout::Layout;
+use link::{Bell, Link};
+pub use state::MESSAGES_MAX;
+use state::State;
+
+use crate::communicator::{Communicator, PostParts};
+use crate::error::Error;
+
+/// One rank's mailbox. Made by [`Communicator::post`]; clones are the same one.
+///
+/// When the last clone is dropped, what is under way still goes on, each message until its time is up. When the communicator is
+/// dropped, it ends.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let got = weftlink_comm::on_threads(2, |mut comm| {
+///     let post = comm.post()?;
+///     let (me, peer) = (comm.rank(), 1 - comm.rank());
+///     let (mine, mut theirs, time) = ([me as u8; 3], [9; 3], Duration::from_secs(10));
+///     post.send_bytes(peer, 5, &mine, time)?;
+///     post.receive_bytes(Some(peer), 5, &mut theirs, time)?;
+///     Ok(theirs)
+/// })?;
+/// assert_eq!(got, [[1; 3], [0; 3]]);
+/// # Ok::<(), weftlink_comm::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Post {
+    client: Arc<Client>,
+}
+
+/// All clones together.
+struct Client {
+    inner: Arc<Inner>,
+    rank: usize,
+    /// The host of each rank.
+    hosts: Vec<u32>,
+}
+
+impl Communicator {
+    /// A mailbox for messages between two ranks. All ranks call it; from then on each sends and receives as it likes, from any
+    /// thread, also while the communicator makes other calls or is in the [background](Communicator::into_background).
+    pub fn post(&mut self) -> Result<Post, Error> {
+        let hosts = self.hosts().to_vec();
+        let ranks_of = |host: u32| (0..hosts.len()).filter(|rank| hosts[*rank] == host).collect::<Vec<_>>();
+        let most = hosts.iter().map(|host| ranks_of(*host).len()).max().unwrap_or(1);
+        let layout = Layout::of(most);
+        let PostParts { rank, memory, control, waiters, departures, names, pids, readable, tell } =
+            self.post_parts(layout.bytes())?;
+        let here = ranks_of(hosts[rank]);
+        let place = |rank: usize| here.iter().position(|one| *one == rank);
+        let own_place = place(rank).unwrap_or(0);
+        let link = |other: usize| {
+            let place = place(other).filter(|place| *place != own_place)?;
+            Some(Link::new(&memory, &layout, own_place, place))
+        };
+        let links = (0..hosts.len()).map(link).collect();
+        let bell = Bell::of(&memory, &layout, own_place);
+        let fate = Fate { rank, waiter: waiters[0], departures, names, tell };
+        let state = State::new(fate, links, readable, pids);
+        let inner = Arc::new(Inner::new(state, bell, waiters, [Arc::new(memory), control]));
+        Ok(Post { client: Arc::new(Client { inner, rank, hosts }) })
+    }
+}
+
+impl Post {
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.client.rank
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.client.hosts.len()
+    }
+
+    /// Sends bytes to a rank, and returns when they may be changed again. That is at once if they are few; others wait until
+    /// they are received. After `timeout` it is an error.
+    pub fn send_bytes(&self, to: usize, tag: u64, bytes: &[u8], timeout: Duration) -> Result<(), Error> {
+        // SAFETY: the bytes are borrowed until it is over.
+        unsafe { self.send_now(to, tag, bytes.as_ptr(), bytes.len(), timeout) }
+    }
+
+    /// Receives bytes from a rank, or from whichever comes first, and tells who sent them.
+    pub fn receive_bytes(
+        &self,
+        from: Option<usize>,
+        tag: u64,
+        into: &mut [u8],
+        timeout: Duration,
+    ) -> Result<usize, Error> {
+        // SAFETY: the bytes are borrowed, for this alone, until it is over.
+        unsafe { self.receive_now(from, tag, into.as_mut_ptr(), into.len(), timeout) }
+    }
+
+    /// [Sends](Post::send_bytes) memory that is known by its address.
+    ///
+    /// # Safety
+    /// So many bytes can be read there, and nobody writes them until this returns.
+    pub unsafe fn send_now(
+        &self,
+        to: usize,
+        tag: u64,
+        address: *const u8,
+        bytes: usize,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        self.check(Some(to))?;
+        let begin = |state: &mut State| {
+            let id = state.begin(true)?;
+            state.send(Asked::new(id, Way::To(to), tag, address.cast_mut(), bytes, timeout, Tell::Waiting));
+            Ok(id)
+        };
+        self.client.inner.drive(begin).map(|_| ())
+    }
+
+    /// [Receives](Post::receive_bytes) into memory that is known by its address.
+    ///
+    /// # Safety
+    /// So many bytes can be written there, and nobody else uses them until this returns.
+    pub unsafe fn receive_now(
+        &self,
+        from: Option<usize>,
+        tag: u64,
+        address: *mut u8,
+        bytes: usize,
+        timeout: Duration,
+    ) -> Result<usize, Error> {
+        self.check(from)?;
+        let begin = |state: &mut State| {
+            let id = state.begin(true)?;
+            state.receive(Asked::new(id, Way::From(from), tag, address, bytes, timeout, Tell::Waiting));
+            Ok(id)
+        };
+        self.client.inner.drive(begin)
+    }
+
+    /// Sends without blocking: `done` is called when the memory may be changed again, by a thread of the post's, by whichever
+    /// other thread is just using the post, or by this one before it returns. It may use the post, but should not take long.
+    ///
+    /// # Safety
+    /// So many bytes can be read there from any thread, and nobody writes them until `done` is called.
+    pub unsafe fn send(
+        &self,
+        to: usize,
+        tag: u64,
+        address: *const u8,
+        bytes: usize,
+        timeout: Duration,
+        done: impl FnOnce(Result<(), Error>) + Send + 'static,
+    ) {
+        let done = move |result: Result<usize, Error>| done(result.map(|_| ()));
+        let asked = (Way::To(to), tag, address.cast_mut(), bytes, timeout);
+        self.start(Some(to), asked, done, State::send);
+    }
+
+    /// Receives without blocking: `done` is called when the message is there, and told who sent it; otherwise as by
+    /// [`Post::send`].
+    ///
+    /// # Safety
+    /// So many bytes can be written there from any thread, and nobody else uses them until `done` is called.
+    pub unsafe fn receive(
+        &self,
+        from: Option<usize>,
+        tag: u64,
+        address: *mut u8,
+        bytes: usize,
+        timeout: Duration,
+        done: impl FnOnce(Result<usize, Error>) + Send + 'static,
+    ) {
+        self.start(from, (Way::From(from), tag, address, bytes, timeout), done, State::receive);
+    }
+
+    fn start(
+        &self,
+        other: Option<usize>,
+        (way, tag, address, bytes, timeout): (Way, u64, *mut u8, usize, Duration),
+        done: impl FnOnce(Result<usize, Error>) + Send + 'static,
+        ask: fn(&mut State, Asked),
+    ) {
+        let mut done: Option<asked::Callback> = Some(Box::new(done));
+        let begin = |state: &mut State| {
+            let id = state.begin(false)?;
+            if let Some(done) = done.take() {
+                ask(state, Asked::new(id, way, tag, address, bytes, timeout, Tell::Call(done)));
+            }
+            Ok(())
+        };
+        let begun = self.check(other).and_then(|()| self.client.inner.start(begin));
+        if let (Err(error), Some(done)) = (begun, done.take()) {
+            done(Err(error));
+        }
+    }
+
+    fn check(&self, other: Option<usize>) -> Result<(), Error> {
+        let Client { inner, rank, hosts } = &*self.client;
+        inner.check_process()?;
+        let Some(other) = other else { return Ok(()) };
+        match hosts.get(other) {
+            Some(host) if *host == hosts[*rank] => Ok(()),
+            Some(_) => Err(Error::Misuse(format!(
+                "rank {other} is on another host, and messages go between ranks of one host: use a group of messages"
+            ))),
+            None => Err(Error::Misuse(format!("there is no rank {other}: there are {}", hosts.len()))),
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.inner.close();
+    }
+}
+
+impl std::fmt::Debug for Post {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Post(rank {} of {})", self.rank(), self.size())
+    }
+}

@@ -1,0 +1,79 @@
+//! Ranks with a post, and messages that own their memory.
+
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use weftlink_comm::{Communicator, Error, Options, Post};
+
+/// Long enough that only a hang reaches it.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// Does the work on so many ranks, each a thread, whose messages are read by the kernel, and on as many where they are not.
+pub(crate) fn on_communicators(size: usize, work: impl Fn(Communicator) + Sync) {
+    for single_copy in [true, false] {
+        let options = Options { deadline: LONG, single_copy: Some(single_copy), ..Options::default() };
+        let ranks = Communicator::threads(size, options).unwrap();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| work(comm))).collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+    }
+}
+
+/// The same for work that needs nothing but a post.
+pub(crate) fn on_ranks(size: usize, work: impl Fn(Post) + Sync) {
+    on_communicators(size, |mut comm| {
+        work(comm.post().unwrap());
+        // Nobody leaves while others still work.
+        comm.barrier().unwrap();
+    });
+}
+
+/// Bytes that differ by place and by number.
+pub(crate) fn filled(bytes: usize, number: u64) -> Vec<u8> {
+    (0..bytes as u64).map(|at| (at.wrapping_mul(31) ^ at >> 8 ^ number.wrapping_mul(77)) as u8).collect()
+}
+
+/// Messages for which nobody waits yet, and that own their memory until they are over.
+pub(crate) trait Mail {
+    fn post_send(&self, to: usize, tag: u64, message: Vec<u8>) -> Receiver<Result<(), Error>>;
+    fn post_receive(
+        &self,
+        from: Option<usize>,
+        tag: u64,
+        bytes: usize,
+    ) -> Receiver<Result<(usize, Vec<u8>), Error>>;
+}
+
+impl Mail for Post {
+    fn post_send(&self, to: usize, tag: u64, message: Vec<u8>) -> Receiver<Result<(), Error>> {
+        let (tell, told) = channel();
+        let (address, bytes) = (message.as_ptr(), message.len());
+        let done = move |result| {
+            drop(message);
+            let _ = tell.send(result);
+        };
+        // SAFETY: the message is kept by what is called when it is over.
+        unsafe { self.send(to, tag, address, bytes, LONG, done) };
+        told
+    }
+
+    fn post_receive(
+        &self,
+        from: Option<usize>,
+        tag: u64,
+        bytes: usize,
+    ) -> Receiver<Result<(usize, Vec<u8>), Error>> {
+        let (tell, told) = channel();
+        let mut message = vec![0; bytes];
+        let address = message.as_mut_ptr();
+        let done = move |result: Result<usize, Error>| {
+            let _ = tell.send(result.map(|from| (from, message)));
+        };
+        // SAFETY: the memory is kept by what is called when it is over.
+        unsafe { self.receive(from, tag, address, bytes, LONG, done) };
+        told
+    }
+}

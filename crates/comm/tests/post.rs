@@ -1,0 +1,354 @@
+//! Messages between two ranks arrive whole, in the order of their tag, whoever waits and however they travel.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(unsafe_code)] // Messages are known by their addresses.
+
+mod mail;
+
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use mail::{LONG, Mail, filled, on_ranks};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use weftlink_comm::{Error, Post, Reduction};
+
+/// Lengths on either side of every change of ways: in the line, in the ring, offered, in one piece and in many.
+const LENGTHS: [usize; 10] = [0, 1, 8, 32, 33, 1000, 16 << 10, (16 << 10) + 1, 100_000, (4 << 20) + 5];
+
+#[test]
+fn messages_of_all_lengths_arrive_whole() {
+    on_ranks(2, |post| {
+        let peer = 1 - post.rank();
+        for (tag, bytes) in (0..).zip(LENGTHS) {
+            let mine = filled(bytes, tag + post.rank() as u64);
+            let theirs = filled(bytes, tag + peer as u64);
+            let mut got = vec![0; bytes];
+            if post.rank() == 0 {
+                post.send_bytes(peer, tag, &mine, LONG).unwrap();
+                assert_eq!(post.receive_bytes(Some(peer), tag, &mut got, LONG).unwrap(), peer);
+            } else {
+                assert_eq!(post.receive_bytes(None, tag, &mut got, LONG).unwrap(), peer);
+                post.send_bytes(peer, tag, &mine, LONG).unwrap();
+            }
+            assert!(got == theirs, "{bytes} bytes");
+        }
+    });
+}
+
+#[test]
+fn one_tag_keeps_its_order_whoever_waits() {
+    on_ranks(2, |post| {
+        // More than the ring holds, short and long by turns, blocking and not.
+        let length = |number: u64| [8, 20_000, 0, 100, 70_000][number as usize % 5];
+        if post.rank() == 0 {
+            let mut sent = Vec::new();
+            for number in 0..100 {
+                let message = filled(length(number), number);
+                if number % 7 == 6 {
+                    post.send_bytes(1, 3, &message, LONG).unwrap();
+                } else {
+                    sent.push(post.post_send(1, 3, message));
+                }
+            }
+            sent.into_iter().for_each(|sent| sent.recv().unwrap().unwrap());
+        } else {
+            let mut expected = Vec::new();
+            for number in 0..100 {
+                if number % 5 == 4 {
+                    let mut got = vec![0; length(number)];
+                    post.receive_bytes(Some(0), 3, &mut got, LONG).unwrap();
+                    assert!(got == filled(length(number), number), "message {number}");
+                } else {
+                    expected.push((number, post.post_receive(Some(0), 3, length(number))));
+                }
+            }
+            for (number, got) in expected {
+                let (from, got) = got.recv().unwrap().unwrap();
+                assert!(from == 0 && got == filled(length(number), number), "message {number}");
+            }
+        }
+    });
+}
+
+#[test]
+fn tags_pass_each_other() {
+    on_ranks(2, |post| {
+        let lengths = [5, 3000, 40_000, 0, 200_000];
+        if post.rank() == 0 {
+            let sent: Vec<_> =
+                (0..).zip(lengths).map(|(tag, bytes)| post.post_send(1, tag, filled(bytes, tag))).collect();
+            sent.into_iter().for_each(|sent| sent.recv().unwrap().unwrap());
+        } else {
+            for (tag, bytes) in [4, 1, 3, 0, 2].map(|tag| (tag as u64, lengths[tag])) {
+                let mut got = vec![0; bytes];
+                post.receive_bytes(Some(0), tag, &mut got, LONG).unwrap();
+                assert!(got == filled(bytes, tag), "tag {tag}");
+            }
+        }
+    });
+}
+
+#[test]
+fn more_unexpected_messages_than_are_kept_wait_at_their_sender() {
+    on_ranks(2, |post| {
+        // Three times what a receiver keeps, and none of it is what it asks for first.
+        const COUNT: u64 = 400;
+        let bytes = 8000;
+        if post.rank() == 0 {
+            let sent: Vec<_> = (0..COUNT).map(|number| post.post_send(1, 1, filled(bytes, number))).collect();
+            post.send_bytes(1, 2, b"after all", LONG).unwrap();
+            sent.into_iter().for_each(|sent| sent.recv().unwrap().unwrap());
+        } else {
+            let mut first = [0; 9];
+            post.receive_bytes(Some(0), 2, &mut first, LONG).unwrap();
+            assert_eq!(&first, b"after all");
+            for number in 0..COUNT {
+                let mut got = vec![0; bytes];
+                post.receive_bytes(Some(0), 1, &mut got, LONG).unwrap();
+                assert!(got == filled(bytes, number), "message {number}");
+            }
+        }
+    });
+}
+
+#[test]
+fn any_source_takes_whoever_comes() {
+    on_ranks(4, |post| {
+        for bytes in [8, 50_000] {
+            if post.rank() == 0 {
+                let mut from = [0; 4];
+                for _ in 0..3 * 5 {
+                    let mut got = vec![0; bytes];
+                    let sender = post.receive_bytes(None, bytes as u64, &mut got, LONG).unwrap();
+                    assert!(got == filled(bytes, 10 * sender as u64 + from[sender]), "rank {sender}");
+                    from[sender] += 1;
+                }
+                assert_eq!(from, [0, 5, 5, 5]);
+            } else {
+                for number in 0..5 {
+                    let message = filled(bytes, 10 * post.rank() as u64 + number);
+                    post.send_bytes(0, bytes as u64, &message, LONG).unwrap();
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_rank_sends_to_itself() {
+    on_ranks(1, |post| {
+        for bytes in [0, 7, 256, 257, 100_000] {
+            // The message comes first, and then the receive does.
+            let sent = post.post_send(0, 1, filled(bytes, 1));
+            let mut got = vec![0; bytes];
+            assert_eq!(post.receive_bytes(Some(0), 1, &mut got, LONG).unwrap(), 0);
+            sent.recv().unwrap().unwrap();
+            let received = post.post_receive(None, 2, bytes);
+            post.send_bytes(0, 2, &filled(bytes, 2), LONG).unwrap();
+            assert!(got == filled(bytes, 1) && received.recv().unwrap().unwrap().1 == filled(bytes, 2));
+        }
+        let error = post.send_bytes(0, 3, &[0; 1000], Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(error, Error::Deadline { .. }), "{error}");
+        // It has been taken back.
+        let error = post.receive_bytes(Some(0), 3, &mut [0; 1000], Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(error, Error::Deadline { .. }), "{error}");
+    });
+}
+
+#[test]
+fn lengths_that_differ_are_told_to_both() {
+    on_ranks(2, |post| {
+        for (tag, (sent, wanted)) in
+            (0..).zip([(8, 9), (9, 8), (0, 1), (100_000, 99_999), (70_000, 80_000), (5, 70_000)])
+        {
+            if post.rank() == 0 {
+                let told = post.send_bytes(1, tag, &filled(sent, tag), LONG);
+                // Who has sent a short message has long gone on.
+                assert_eq!(told.is_err(), sent > 16 << 10, "{sent} bytes");
+                if let Err(error) = told {
+                    let text = error.to_string();
+                    assert!(matches!(error, Error::Mismatch { rank: 0, other: 1, .. }), "{text}");
+                    assert!(text.contains(&format!("send of {sent} bytes")), "{text}");
+                    assert!(text.contains(&format!("receive of {wanted} bytes")), "{text}");
+                }
+            } else {
+                let error = post.receive_bytes(Some(0), tag, &mut vec![0; wanted], LONG).unwrap_err();
+                let text = error.to_string();
+                assert!(matches!(error, Error::Mismatch { rank: 1, other: 0, .. }), "{text}");
+                assert!(text.contains(&format!("send of {sent} bytes with tag {tag} to rank 1")), "{text}");
+                assert!(
+                    text.contains(&format!("receive of {wanted} bytes with tag {tag} from rank 0")),
+                    "{text}"
+                );
+            }
+        }
+        // All goes on as before.
+        let mut got = [0; 3];
+        post.send_bytes(1 - post.rank(), 50, b"yes", LONG).unwrap();
+        post.receive_bytes(None, 50, &mut got, LONG).unwrap();
+        assert_eq!(&got, b"yes");
+    });
+}
+
+#[test]
+fn what_cannot_be_asked_for_is_refused() {
+    on_ranks(2, |post| {
+        let error = post.send_bytes(2, 0, &[], LONG).unwrap_err();
+        assert!(matches!(&error, Error::Misuse(why) if why.contains("no rank 2")), "{error}");
+        let error = post.post_receive(Some(7), 0, 4).recv().unwrap().unwrap_err();
+        assert!(matches!(error, Error::Misuse(_)), "{error}");
+    });
+}
+
+#[test]
+fn messages_go_beside_collectives() {
+    mail::on_communicators(2, |mut comm| {
+        let post = comm.post().unwrap();
+        let background = comm.into_background().unwrap();
+        let peer = 1 - post.rank();
+        let sums: Vec<_> =
+            (0..50).map(|_| background.all_reduce(vec![1.0_f32; 1000], Reduction::Sum)).collect();
+        for number in 0..50 {
+            let bytes = if number % 2 == 0 { 8 } else { 60_000 };
+            let received = post.post_receive(Some(peer), number, bytes);
+            post.send_bytes(peer, number, &filled(bytes, number), LONG).unwrap();
+            assert!(received.recv().unwrap().unwrap().1 == filled(bytes, number));
+        }
+        sums.into_iter().for_each(|sum| assert_eq!(sum.wait().unwrap().buffers[999], 2.0));
+        background.barrier().wait().unwrap();
+    });
+}
+
+#[test]
+fn threads_of_a_rank_wait_at_the_same_time() {
+    on_ranks(2, |post| {
+        let peer = 1 - post.rank();
+        std::thread::scope(|scope| {
+            for tag in 0..4_u64 {
+                let post = post.clone();
+                scope.spawn(move || {
+                    for number in 0..50 {
+                        let bytes = [8, 3000, 30_000][number as usize % 3];
+                        let mut got = vec![0; bytes];
+                        let received = post.post_receive(Some(peer), 100 + tag, 8);
+                        post.send_bytes(peer, 100 + tag, &filled(8, number), LONG).unwrap();
+                        if (number + tag) % 2 == post.rank() as u64 % 2 {
+                            post.send_bytes(peer, tag, &filled(bytes, number + tag), LONG).unwrap();
+                        } else {
+                            post.receive_bytes(Some(peer), tag, &mut got, LONG).unwrap();
+                            assert!(got == filled(bytes, number + tag), "tag {tag}, message {number}");
+                        }
+                        assert!(received.recv().unwrap().unwrap().1 == filled(8, number));
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn what_was_sent_arrives_after_its_post_is_dropped() {
+    mail::on_communicators(2, |mut comm| {
+        let post = comm.post().unwrap();
+        let lengths = [8, 1000, 100_000];
+        if comm.rank() == 0 {
+            let sent: Vec<_> =
+                (0..).zip(lengths).map(|(tag, bytes)| post.post_send(1, tag, filled(bytes, tag))).collect();
+            drop(post);
+            sent.into_iter().for_each(|sent| sent.recv().unwrap().unwrap());
+        } else {
+            let received: Vec<_> =
+                (0..).zip(lengths).map(|(tag, bytes)| post.post_receive(Some(0), tag, bytes)).collect();
+            drop(post);
+            for (tag, (bytes, received)) in (0..).zip(lengths.into_iter().zip(received)) {
+                assert!(received.recv().unwrap().unwrap().1 == filled(bytes, tag));
+            }
+        }
+        comm.barrier().unwrap();
+    });
+}
+
+/// One message of a schedule.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    from: usize,
+    to: usize,
+    tag: u64,
+    bytes: usize,
+}
+
+const RANKS: usize = 4;
+
+fn schedule() -> impl Strategy<Value = Vec<Sent>> {
+    let bytes = prop_oneof![4 => 0_usize..40, 2 => 40_usize..4000, 2 => 10_000_usize..80_000];
+    let sent = (0..RANKS, 0..RANKS, 0_u64..3, bytes);
+    prop::collection::vec(sent.prop_map(|(from, to, tag, bytes)| Sent { from, to, tag, bytes }), 1..120)
+}
+
+/// A rank's part of a schedule: sends and receives in an order that depends on the rank, the last receives blocking.
+fn take_part(post: &Post, schedule: &[Sent]) {
+    let me = post.rank();
+    let content = |number: usize, sent: &Sent| filled(sent.bytes, number as u64);
+    let mut sends: Vec<Receiver<Result<(), Error>>> = Vec::new();
+    let mut received = Vec::new();
+    let receives: Vec<_> = schedule.iter().enumerate().filter(|(_, sent)| sent.to == me).collect();
+    let mut next = receives.iter();
+    for (number, sent) in schedule.iter().enumerate().filter(|(_, sent)| sent.from == me) {
+        sends.push(post.post_send(sent.to, sent.tag, content(number, sent)));
+        // Receives go ahead of or behind the sends, by the rank.
+        for (number, sent) in next.by_ref().take(me) {
+            received.push((*number, post.post_receive(Some(sent.from), sent.tag, sent.bytes)));
+        }
+    }
+    for &(number, sent) in next {
+        let mut got = vec![0; sent.bytes];
+        post.receive_bytes(Some(sent.from), sent.tag, &mut got, LONG).unwrap();
+        assert!(got == content(number, sent), "message {number}, {sent:?}");
+    }
+    for (number, got) in received {
+        assert!(got.recv().unwrap().unwrap().1 == content(number, &schedule[number]), "message {number}");
+    }
+    sends.into_iter().for_each(|sent| sent.recv().unwrap().unwrap());
+}
+
+#[test]
+fn random_schedules_deliver_everything() {
+    let config = Config { cases: 12, failure_persistence: None, max_shrink_iters: 30, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    runner
+        .run(&schedule(), |schedule| {
+            on_ranks(RANKS, |post| take_part(&post, &schedule));
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_ring_answers_for_as_long_as_it_is_asked() {
+    // Rounds enough that every counter passes what rings and receivers hold many times.
+    on_ranks(2, |post| {
+        let (me, peer) = (post.rank(), 1 - post.rank());
+        let (tell, told) = channel();
+        for round in 0..3000_u64 {
+            if round % 100 == 0 {
+                let tell = tell.clone();
+                let done = move |result: Result<(), Error>| tell.send(result.is_ok()).unwrap();
+                // SAFETY: nothing is read at the address of no bytes.
+                unsafe { post.send(me, 7, std::ptr::null(), 0, LONG, done) };
+                post.receive_bytes(Some(me), 7, &mut [], LONG).unwrap();
+                assert!(told.recv().unwrap());
+            }
+            let mut got = [0; 600];
+            let mine = [round as u8; 600];
+            if me == 0 {
+                post.send_bytes(peer, 1, &mine, LONG).unwrap();
+                post.receive_bytes(Some(peer), 1, &mut got, LONG).unwrap();
+            } else {
+                post.receive_bytes(Some(peer), 1, &mut got, LONG).unwrap();
+                post.send_bytes(peer, 1, &mine, LONG).unwrap();
+            }
+            assert_eq!(got, mine);
+        }
+    });
+}

@@ -1,0 +1,311 @@
+//! Messages that do not come through end with an error that says why, on both sides and within bounds.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(unsafe_code)] // Fork is unsafe to call, and so are messages by address.
+
+mod mail;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use mail::{LONG, Mail, filled, on_communicators, on_ranks};
+use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::{Communicator, Error, Options, Post};
+
+const SHORT: Duration = Duration::from_millis(30);
+
+#[test]
+fn a_receive_that_nothing_comes_for_names_whom_it_waited_for() {
+    on_ranks(2, |post| {
+        let peer = 1 - post.rank();
+        let error = post.receive_bytes(Some(peer), 5, &mut [0; 8], SHORT).unwrap_err();
+        let Error::Deadline { what, waited, .. } = &error else { panic!("{error}") };
+        assert!(what.contains(&format!("8 bytes with tag 5 from rank {peer} (pid ")), "{error}");
+        assert!(*waited >= SHORT && *waited < LONG, "{error}");
+        let error = post.receive_bytes(None, 5, &mut [0; 8], SHORT).unwrap_err();
+        assert!(error.to_string().contains("from any rank"), "{error}");
+        // Nothing else is harmed.
+        post.send_bytes(peer, 6, b"go on", LONG).unwrap();
+        let mut got = [0; 5];
+        post.receive_bytes(Some(peer), 6, &mut got, LONG).unwrap();
+        assert_eq!(&got, b"go on");
+    });
+}
+
+#[test]
+fn a_long_message_that_is_not_received_ends_the_communicator() {
+    let gate = Barrier::new(2);
+    on_communicators(2, |mut comm| {
+        let post = comm.post().unwrap();
+        if comm.rank() == 0 {
+            let error = post.send_bytes(1, 5, &[1; 100_000], SHORT).unwrap_err();
+            let Error::Deadline { what, .. } = &error else { panic!("{error}") };
+            assert!(what.starts_with("rank 1 (pid ") && what.ends_with("to receive 100000 bytes with tag 5"));
+            gate.wait();
+        } else {
+            gate.wait();
+            let error = post.receive_bytes(Some(0), 5, &mut [0; 100_000], LONG).unwrap_err();
+            assert!(matches!(error, Error::Aborted { by: 0, .. }), "{error}");
+        }
+        let error = post.post_receive(None, 1, 4).recv().unwrap().unwrap_err();
+        assert!(matches!(error, Error::Aborted { by: 0, .. }), "{error}");
+        comm.barrier().unwrap_err();
+    });
+}
+
+#[test]
+fn a_short_message_for_which_there_is_no_room_is_taken_back() {
+    let gate = Barrier::new(2);
+    on_ranks(2, |post| {
+        const MANY: u64 = 60;
+        if post.rank() == 0 {
+            // Rank 1 does not look, so its ring is full after some.
+            let sent: Vec<_> = (0..MANY)
+                .map(|number| post.send_bytes(1, 1, &number.to_le_bytes(), Duration::ZERO))
+                .collect();
+            let sent = sent.into_iter().enumerate().filter(|(_, sent)| sent.is_ok());
+            let sent: Vec<u64> = sent.map(|(number, _)| number as u64).collect();
+            assert!(!sent.is_empty() && sent.len() < MANY as usize, "{sent:?}");
+            gate.wait();
+            post.send_bytes(1, 2, &(sent.len() as u64).to_le_bytes(), LONG).unwrap();
+            let numbers: Vec<u8> = sent.iter().flat_map(|number| number.to_le_bytes()).collect();
+            post.send_bytes(1, 3, &numbers, LONG).unwrap();
+        } else {
+            gate.wait();
+            let mut count = [0; 8];
+            post.receive_bytes(Some(0), 2, &mut count, LONG).unwrap();
+            let mut numbers = vec![0; 8 * u64::from_le_bytes(count) as usize];
+            post.receive_bytes(Some(0), 3, &mut numbers, LONG).unwrap();
+            for number in numbers.chunks(8) {
+                let mut got = [0; 8];
+                post.receive_bytes(Some(0), 1, &mut got, LONG).unwrap();
+                assert_eq!(got, number);
+            }
+            let more = post.receive_bytes(Some(0), 1, &mut [0; 8], SHORT).unwrap_err();
+            assert!(matches!(more, Error::Deadline { .. }), "{more}");
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_leaves_is_named_and_what_it_sent_is_there() {
+    on_communicators(3, |mut comm| {
+        let post = comm.post().unwrap();
+        if comm.rank() == 1 {
+            post.send_bytes(0, 1, b"farewell", LONG).unwrap();
+            post.send_bytes(2, 1, &filled(50_000, 1), LONG).unwrap();
+            return;
+        }
+        if comm.rank() == 0 {
+            let waiting = post.post_receive(Some(1), 2, 4);
+            let error = waiting.recv().unwrap().unwrap_err();
+            assert!(matches!(error, Error::Left { left: 1, .. }), "{error}");
+            let mut got = [0; 8];
+            post.receive_bytes(Some(1), 1, &mut got, LONG).unwrap();
+            assert_eq!(&got, b"farewell");
+            let error = post.send_bytes(1, 1, &[1; 3], LONG).unwrap_err();
+            assert!(matches!(error, Error::Left { left: 1, .. }), "{error}");
+            post.send_bytes(2, 7, b"done", LONG).unwrap();
+        } else {
+            let mut got = vec![0; 50_000];
+            post.receive_bytes(Some(1), 1, &mut got, LONG).unwrap();
+            assert!(got == filled(50_000, 1));
+            // Rank 0 may still come.
+            assert_eq!(post.receive_bytes(None, 7, &mut [0; 4], LONG).unwrap(), 0);
+        }
+    });
+}
+
+#[test]
+fn an_abort_ends_messages_too() {
+    on_communicators(2, |mut comm| {
+        let post = comm.post().unwrap();
+        let background = comm.into_background().unwrap();
+        let waiting = post.post_receive(Some(1 - post.rank()), 2, 4);
+        let sending = post.post_send(1 - post.rank(), 3, vec![0; 100_000]);
+        if post.rank() == 0 {
+            background.abort("enough");
+        }
+        let error = waiting.recv().unwrap().unwrap_err();
+        assert!(matches!(error, Error::Cancelled { by: 0, .. }), "{error}");
+        assert!(error.to_string().contains("enough"), "{error}");
+        assert!(matches!(sending.recv().unwrap(), Err(Error::Cancelled { by: 0, .. })));
+        let error = post.send_bytes(0, 3, &[], LONG).unwrap_err();
+        assert!(matches!(error, Error::Cancelled { by: 0, .. }), "{error}");
+    });
+}
+
+#[test]
+fn a_post_ends_with_its_communicator() {
+    let ranks = Communicator::threads(2, Options::default()).unwrap();
+    std::thread::scope(|scope| {
+        for mut comm in ranks {
+            scope.spawn(move || {
+                let post = comm.post().unwrap();
+                let waiting = post.post_receive(Some(1 - comm.rank()), 2, 4);
+                comm.barrier().unwrap();
+                drop(comm);
+                let error = waiting.recv().unwrap().unwrap_err();
+                assert!(matches!(error, Error::Left { .. } | Error::Failed(_)), "{error}");
+                let error = post.receive_bytes(None, 2, &mut [0; 4], LONG).unwrap_err();
+                assert!(matches!(error, Error::Failed(_)), "{error}");
+            });
+        }
+    });
+}
+
+#[test]
+fn a_callback_that_panics_is_only_its_callers_affair() {
+    on_ranks(2, |post| {
+        let peer = 1 - post.rank();
+        let done = |_: Result<usize, Error>| panic!("on purpose, by a test");
+        // SAFETY: nothing is written at the address of no bytes.
+        unsafe { post.receive(Some(peer), 1, std::ptr::null_mut(), 0, LONG, done) };
+        let after = post.post_receive(Some(peer), 2, 3);
+        post.send_bytes(peer, 1, &[], LONG).unwrap();
+        post.send_bytes(peer, 2, b"yes", LONG).unwrap();
+        assert_eq!(after.recv().unwrap().unwrap().1, b"yes");
+    });
+}
+
+#[test]
+fn a_process_that_is_forked_is_refused_and_disturbs_nobody() {
+    let ranks = Communicator::threads(2, Options::default()).unwrap();
+    let [mut one, mut two] = <[Communicator; 2]>::try_from(ranks).unwrap();
+    let (first, second) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| two.post().unwrap());
+        (one.post().unwrap(), other.join().unwrap())
+    });
+    let waiting = first.post_receive(Some(1), 1, 3);
+    // SAFETY: the child does what is tested, without printing, and ends without returning.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let is_refused = |error: Error| error.to_string().contains("was forked");
+        let sent = first.send_bytes(1, 1, b"bad", LONG).is_err_and(is_refused);
+        let received = first.post_receive(Some(1), 1, 3).recv().unwrap().is_err_and(is_refused);
+        drop((first, second));
+        // SAFETY: ends the child without running what the parent has set up.
+        unsafe { libc::_exit(if sent && received { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: a child of our own, and a place for its end.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "how the child ended");
+    second.send_bytes(0, 1, b"yes", LONG).unwrap();
+    assert_eq!(waiting.recv().unwrap().unwrap().1, b"yes");
+}
+
+/// What tells a process that it is rank 1, where it meets rank 0, and how messages travel.
+const ROLE: &str = "WEFT_TEST_POST";
+
+/// Rank 0 here and rank 1 in a process of its own; both do their part of a test, whether the kernel reads messages or not.
+fn with_a_process(test: &str, here: impl Fn(Post, Child), there: impl Fn(Post)) {
+    let options =
+        |single_copy| Options { deadline: LONG, single_copy: Some(single_copy), ..Options::default() };
+    let meeting =
+        |place: &str| Meeting::new(Place::Abstract(place.to_owned()), Token::new("post").unwrap(), 2, LONG);
+    if let Ok(place) = std::env::var(ROLE) {
+        let met = Bootstrap::join(&meeting(&place), 1).unwrap();
+        let mut comm = Communicator::new(met, options(place.ends_with("true"))).unwrap();
+        return there(comm.post().unwrap());
+    }
+    for single_copy in [true, false] {
+        let place = format!("weft-post-{}-{single_copy}", std::process::id());
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(ROLE, &place)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let met = Bootstrap::listen(&meeting(&place)).unwrap();
+        let mut comm = Communicator::new(met, options(single_copy)).unwrap();
+        here(comm.post().unwrap(), child);
+    }
+}
+
+fn kill(child: &mut Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+fn is_death_of_1(error: &Error) -> bool {
+    matches!(error, Error::Died { died: 1, rank: 0, .. })
+}
+
+#[test]
+fn messages_go_between_processes() {
+    let lengths = [0, 8, 5000, 1 << 20];
+    let exchange = |post: &Post| {
+        let peer = 1 - post.rank();
+        for (tag, bytes) in (0..).zip(lengths) {
+            let received = post.post_receive(Some(peer), tag, bytes);
+            post.send_bytes(peer, tag, &filled(bytes, tag), LONG).unwrap();
+            assert!(received.recv().unwrap().unwrap().1 == filled(bytes, tag), "{bytes} bytes");
+        }
+        // Neither leaves before the other has all.
+        post.send_bytes(peer, 99, &[], LONG).unwrap();
+        post.receive_bytes(Some(peer), 99, &mut [], LONG).unwrap();
+    };
+    let here = |post: Post, mut child: Child| {
+        exchange(&post);
+        assert!(child.wait().unwrap().success());
+    };
+    with_a_process("messages_go_between_processes", here, |post| exchange(&post));
+}
+
+#[test]
+fn the_death_of_a_process_ends_what_waits_for_it() {
+    let here = |post: Post, mut child: Child| {
+        let receiving = post.post_receive(Some(1), 1, 8);
+        let from_any = post.post_receive(None, 1, 8);
+        // Longer than the ring: rank 1 does not receive it.
+        let sending = post.post_send(1, 2, vec![1; 3 << 20]);
+        post.receive_bytes(Some(1), 3, &mut [0; 2], LONG).unwrap();
+        let began = Instant::now();
+        kill(&mut child);
+        for error in [receiving.recv().unwrap().unwrap_err(), from_any.recv().unwrap().unwrap_err()] {
+            assert!(is_death_of_1(&error), "{error}");
+        }
+        let error = sending.recv().unwrap().unwrap_err();
+        assert!(is_death_of_1(&error), "{error}");
+        assert!(error.to_string().contains("send of 3145728 bytes with tag 2 to rank 1"), "{error}");
+        let error = post.receive_bytes(Some(1), 3, &mut [0; 2], LONG).unwrap_err();
+        assert!(is_death_of_1(&error), "{error}");
+        assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
+    };
+    let there = |post: Post| {
+        post.send_bytes(0, 3, b"go", LONG).unwrap();
+        wait_for_the_end();
+    };
+    with_a_process("the_death_of_a_process_ends_what_waits_for_it", here, there);
+}
+
+#[test]
+fn the_death_of_a_process_in_the_middle_of_a_message_ends_it() {
+    // Rank 0 reads what rank 1 offers only after rank 1 has died, or never gets the rest of it.
+    let here = |post: Post, mut child: Child| {
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        assert!(said.any(|line| line == "offered"));
+        kill(&mut child);
+        let error = post.receive_bytes(Some(1), 4, &mut vec![0; 8 << 20], LONG).unwrap_err();
+        assert!(is_death_of_1(&error), "{error}");
+    };
+    let there = |post: Post| {
+        let sending = post.post_send(0, 4, vec![7; 8 << 20]);
+        println!("\noffered");
+        std::io::stdout().flush().unwrap();
+        wait_for_the_end();
+        drop(sending);
+    };
+    with_a_process("the_death_of_a_process_in_the_middle_of_a_message_ends_it", here, there);
+}
+
+/// Waits until the parent kills this process, or is gone itself.
+fn wait_for_the_end() {
+    let mut nothing = String::new();
+    let _ = std::io::stdin().read_line(&mut nothing);
+}

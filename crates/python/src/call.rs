@@ -12,14 +12,14 @@ use weftlink::{Background, Error};
 
 use crate::error::{exception, raised};
 use crate::tell::tell;
-use crate::wait::SLICE;
+use crate::wait::LOOK_EVERY;
 
 /// After an interrupt, how long an ended call may take to be over.
 const ENDING: Duration = Duration::from_secs(1);
 
 /// A call that was started.
 #[pyclass(frozen, module = "weftlink._native")]
-pub(crate) struct Call {
+pub(crate) struct Started {
     shared: Arc<Shared>,
     background: Background,
 }
@@ -79,7 +79,7 @@ impl Shared {
     }
 }
 
-impl Call {
+impl Started {
     pub(crate) fn new(shared: Arc<Shared>, background: Background) -> Self {
         Self { shared, background }
     }
@@ -89,7 +89,7 @@ impl Call {
     pub(crate) fn join(&self, py: Python<'_>, time: Option<Duration>) -> PyResult<bool> {
         let began = Instant::now();
         loop {
-            let left = time.map_or(SLICE, |time| time.saturating_sub(began.elapsed()).min(SLICE));
+            let left = time.map_or(LOOK_EVERY, |time| time.saturating_sub(began.elapsed()).min(LOOK_EVERY));
             let ended = match self.shared.ended(Duration::ZERO) {
                 Some(ended) => Some(ended),
                 None => py.detach(|| self.shared.ended(left)),
@@ -122,7 +122,7 @@ impl Call {
 }
 
 #[pymethods]
-impl Call {
+impl Started {
     /// Waits until the call is over, for at most so many seconds: whether it is. Raises what went wrong.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {

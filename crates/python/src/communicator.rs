@@ -11,11 +11,11 @@ use weftlink::plan::Collective;
 use weftlink::{Background, DataType, Error, FlightRecorder};
 
 use crate::array::Array;
-use crate::call::{Call, Shared};
+use crate::call::{Shared, Started};
 use crate::error::raised;
 use crate::request::{Alone, Asked, method};
 use crate::vouched::{Bytes, Vouched, run_here};
-use crate::wait::interruptible;
+use crate::wait::patiently;
 use crate::window::Window;
 
 /// One rank's end of a group.
@@ -68,7 +68,7 @@ impl Communicator {
         asked: Asked,
         arrays: Arrays,
         wait: bool,
-    ) -> PyResult<Option<Call>> {
+    ) -> PyResult<Option<Started>> {
         let operation = method(&collective);
         let failed = |error: Error| raised(py, &error, Some(operation));
         let Arrays { input, output } = arrays;
@@ -94,7 +94,7 @@ impl Communicator {
         };
         // SAFETY: as above, until `end` lets go of the arrays.
         unsafe { background.start_raw(*request.0, done) };
-        let call = Call::new(shared, background);
+        let call = Started::new(shared, background);
         if !wait {
             return Ok(Some(call));
         }
@@ -112,7 +112,7 @@ impl Communicator {
         let background = self.background().map_err(|error| raised(py, &error, Some(operation)))?;
         let ender = background.clone();
         let abort = move || ender.abort(&format!("interrupted in {operation}"));
-        let done = interruptible(py, move || background.with(work), abort)?;
+        let done = patiently(py, move || background.with(work)).inspect_err(|_| abort())?;
         done.map_err(|error| raised(py, &error, Some(operation)))
     }
 }
@@ -139,7 +139,7 @@ impl Communicator {
         torus: Option<[u32; 3]>,
         dtype: Option<String>,
         timeout: Option<f64>,
-    ) -> PyResult<Option<Call>> {
+    ) -> PyResult<Option<Started>> {
         let failed = |error: Error| raised(py, &error, Some(name));
         let array = |object: Option<Bound<'_, PyAny>>| match object {
             Some(object) => Array::of(&object, dtype.as_deref())?.map(Some).map_err(failed),
@@ -213,7 +213,7 @@ impl Communicator {
         let failed = |error: Error| raised(py, &error, Some("shrink"));
         let background = self.taken().map_err(failed)?;
         let shrink = move || Self::new(background.close()?.shrink()?);
-        interruptible(py, shrink, || ())?.map_err(failed)
+        patiently(py, shrink)?.map_err(failed)
     }
 
     /// Ends the communicator for all ranks.
@@ -226,7 +226,7 @@ impl Communicator {
     /// Waits for all calls that were submitted, and leaves. Closing again does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let Ok(background) = self.taken() else { return Ok(()) };
-        interruptible(py, move || background.close().map(drop), || ())?
+        patiently(py, move || background.close().map(drop))?
             .map_err(|error| raised(py, &error, Some("close")))
     }
 

@@ -23,7 +23,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::call::Call;
+    use crate::call::Started;
     #[pymodule_export]
     use crate::communicator::Communicator;
     #[pymodule_export]
@@ -31,7 +31,7 @@ mod _native {
     #[pymodule_export]
     use crate::tell::stop_telling;
     #[pymodule_export]
-    use crate::torch::Group;
+    use crate::torch::{Call, Group, Memory, flight_record, forget_flight_record};
     #[pymodule_export]
     use crate::window::Window;
 }

@@ -8,7 +8,7 @@ use weftlink::{Error, Options};
 use crate::communicator::Communicator;
 use crate::error::raised;
 use crate::request::seconds;
-use crate::wait::interruptible;
+use crate::wait::patiently;
 
 /// What may be said beside what the environment does.
 #[derive(Clone, Copy)]
@@ -109,5 +109,5 @@ fn met<R: Send + 'static>(
     operation: &'static str,
     meet: impl FnOnce() -> Result<R, Error> + Send + 'static,
 ) -> PyResult<R> {
-    interruptible(py, meet, || ())?.map_err(|error| raised(py, &error, Some(operation)))
+    patiently(py, meet)?.map_err(|error| raised(py, &error, Some(operation)))
 }

@@ -4,15 +4,14 @@
 
 #![allow(unsafe_code)] // Addresses become slices.
 
-use std::cell::Cell;
 use std::ptr::NonNull;
-use std::rc::Rc;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 use pyo3::prelude::*;
 use weftlink::{Background, RawRequest, while_waiting};
 
 use crate::error::raised;
+use crate::wait::signals;
 
 /// A request whose memory somebody answers for.
 pub(crate) struct Vouched(pub(crate) Box<RawRequest>);
@@ -63,16 +62,7 @@ pub(crate) unsafe fn run_here(
 ) -> Result<PyResult<()>, Vouched> {
     let (ran, interrupt) = py.detach(move || {
         let Vouched(request) = { request };
-        let interrupt = Rc::new(Cell::new(None));
-        let (found, ender) = (Rc::clone(&interrupt), background.clone());
-        let look = move || {
-            if let Err(raised) = Python::attach(|py| py.check_signals()) {
-                found.set(Some(raised));
-                // By another thread, because this one may hold locks where it waits.
-                let ender = ender.clone();
-                std::thread::spawn(move || ender.abort(&format!("interrupted in {operation}")));
-            }
-        };
+        let (interrupt, look) = signals(background.clone());
         // SAFETY: the caller's promise.
         let ran = while_waiting(look, || unsafe { background.run_raw(*request) });
         (ran.map_err(Vouched), interrupt.take())

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Any
 
-from weftlink._native import Call
+from weftlink._native import Started
 
 
 class Handle:
@@ -24,7 +24,7 @@ class Handle:
     [([2, 4, 1], 45), ([2, 4, 1], 45)]
     """
 
-    def __init__(self, call: Call, result: Any) -> None:
+    def __init__(self, call: Started, result: Any) -> None:
         self._call = call
         self._result = result
 

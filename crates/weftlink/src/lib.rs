@@ -24,7 +24,7 @@
 
 pub use weftlink_comm::{
     Background, Buffers, Communicator, Counters, Data, DataType, Done, Ended, Error, FlightRecorder, Group,
-    Handle, Operation, Options, OwnedBuffers, OwnedOperation, OwnedRequest, Part, PartMut, PlanId,
+    Handle, Operation, Options, OwnedBuffers, OwnedOperation, OwnedRequest, Part, PartMut, PlanId, Post,
     RawBuffers, RawHandle, RawRequest, ReadOnly, Record, Reduction, Request, Scope, ScopedHandle, Window,
     attach, bootstrap, knobs, on_threads, recorder, while_waiting, why,
 };

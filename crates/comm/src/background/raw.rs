@@ -85,11 +85,11 @@ impl RawBuffers {
     }
 }
 
+// SAFETY: these are addresses. Nobody uses what is there but calls, whose makers promise that this may be done from any thread.
+unsafe impl Send for RawBuffers {}
+
 /// A call whose memory has been vouched for: only [`Background::start_raw`] and [`Background::run_raw`] make them.
 struct Lent(RawRequest);
-
-// SAFETY: whoever made the call has promised that the memory may be used from any thread until it is over.
-unsafe impl Send for Lent {}
 
 impl Load for Lent {
     type Back = ();

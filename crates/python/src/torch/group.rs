@@ -1,17 +1,355 @@
 //! One rank's end of a process group.
 
+// Calls are made on the memory of tensors, which is known by its address.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
 use pyo3::prelude::*;
+use weftlink::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
+use weftlink::knobs::Knobs;
+use weftlink::plan::Collective;
+use weftlink::{Background, Communicator, Error, Options, Post, RawBuffers, RawRequest, while_waiting};
+
+use super::call::Call;
+use super::record::{self, New};
+use super::tensor::{Tensor, usage};
+use super::{operation, window};
+use crate::error::raised;
+use crate::wait::{patiently, signals};
 
 /// One rank's end of a process group.
 #[pyclass(module = "weftlink._native", frozen)]
 pub(crate) struct Group {
     rank: usize,
+    size: usize,
+    /// How long a call waits unless it says otherwise.
+    timeout: Mutex<Duration>,
+    ends: Mutex<Option<Ends>>,
+    /// In the flight record.
+    number: usize,
+    calls: AtomicU64,
+    messages: AtomicU64,
+}
+
+/// What is there until the group is closed.
+#[derive(Clone)]
+pub(super) struct Ends {
+    pub(super) background: Background,
+    pub(super) post: Post,
+}
+
+/// What a collective is called in PyTorch's records and profiles, and here.
+fn collective(what: &str, root: u32) -> Option<(&'static str, Collective)> {
+    Some(match what {
+        "all_reduce" => ("all_reduce", Collective::AllReduce),
+        "broadcast" => ("broadcast", Collective::Broadcast { root }),
+        "reduce" => ("reduce", Collective::Reduce { root }),
+        "all_gather" => ("all_gather", Collective::AllGather),
+        "_all_gather_base" => ("_all_gather_base", Collective::AllGather),
+        "reduce_scatter" => ("reduce_scatter", Collective::ReduceScatter),
+        "_reduce_scatter_base" => ("_reduce_scatter_base", Collective::ReduceScatter),
+        "all_to_all" => ("all_to_all", Collective::AllToAll),
+        "gather" => ("gather", Collective::Gather { root }),
+        "scatter" => ("scatter", Collective::Scatter { root }),
+        "barrier" => ("all_reduce_barrier", Collective::Barrier),
+        "allreduce_coalesced" => ("allreduce_coalesced", Collective::AllReduce),
+        _ => return None,
+    })
 }
 
 #[pymethods]
 impl Group {
+    /// Meets the other ranks at a place that all have been told, and makes a communicator with them.
+    ///
+    /// `place` is the name of a meeting on one host, or `host:port` where rank 0 listens for other hosts.
+    #[new]
+    #[pyo3(signature = (rank, size, place, secret, timeout, name, description, ranks))]
+    #[allow(clippy::too_many_arguments, reason = "Python's constructors have no other way")]
+    fn new(
+        py: Python<'_>,
+        rank: usize,
+        size: usize,
+        place: &str,
+        secret: &[u8],
+        timeout: f64,
+        name: String,
+        description: String,
+        ranks: Vec<u64>,
+    ) -> PyResult<Self> {
+        let timeout = seconds(timeout);
+        let meeting = meeting(place, secret, size, timeout).map_err(|error| raised(py, &error, None))?;
+        let ends = patiently(py, move || meet(&meeting, rank, timeout))?
+            .map_err(|error| raised(py, &error, None))?;
+        Ok(Self {
+            rank,
+            size,
+            timeout: Mutex::new(timeout),
+            ends: Mutex::new(Some(ends)),
+            number: record::enter_group(name, description, ranks),
+            calls: AtomicU64::new(0),
+            messages: AtomicU64::new(0),
+        })
+    }
+
     #[getter]
     fn rank(&self) -> usize {
         self.rank
     }
+
+    #[getter]
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    /// How many collectives there were.
+    #[getter]
+    fn sequence(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Changes how long calls wait, in seconds.
+    fn set_timeout(&self, timeout: f64) {
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = seconds(timeout);
+    }
+
+    /// Makes a collective call on tensors whose elements follow each other. Returns nothing if it is over, and a call if it is
+    /// under way. `finish` is called when it went well, before anybody is told.
+    ///
+    /// With `now`, the caller waits for it: on this thread, if no other call of the group is under way.
+    #[pyo3(signature = (what, input, output, *, root=0, op=None, factor=None, counts=None, count=None, timeout=None, now=false, finish=None))]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
+    fn call(
+        &self,
+        py: Python<'_>,
+        what: &str,
+        input: Option<&Bound<'_, PyAny>>,
+        output: Option<&Bound<'_, PyAny>>,
+        root: u32,
+        op: Option<u8>,
+        factor: Option<f64>,
+        counts: Option<(Vec<usize>, Vec<usize>)>,
+        count: Option<usize>,
+        timeout: Option<f64>,
+        now: bool,
+        finish: Option<Py<PyAny>>,
+    ) -> PyResult<Option<Call>> {
+        let Some((name, collective)) = collective(what, root) else {
+            return Err(usage(py, &format!("there is no collective {what:?}")));
+        };
+        let [reads, writes] = self.placed(py, &collective, sides(input, output)?)?;
+        let tensor = reads.or(writes).unwrap_or(Tensor::NONE);
+        let operation = match op {
+            Some(op) => Some(operation::operation(py, op, factor, &tensor)?),
+            None => None,
+        };
+        let deadline = self.deadline(timeout);
+        let entry = record::enter(New {
+            group: self.number,
+            what: name.to_owned(),
+            number: self.calls.fetch_add(1, Ordering::Relaxed) + 1,
+            is_message: false,
+            input: reads.as_ref(),
+            output: writes.as_ref(),
+            timeout_ms: deadline.as_millis() as u64,
+        });
+        let request = RawRequest {
+            collective,
+            buffers: buffers(&tensor, reads, writes),
+            operation,
+            counts,
+            count,
+            deadline: Some(deadline),
+        };
+        let kept = || [input, output].into_iter().flatten().map(|tensor| tensor.clone().unbind()).collect();
+        let Ends { background, .. } = self.ends(py)?;
+        let request = if now {
+            record::starts(entry);
+            // SAFETY: the tensors are borrowed for the time of the call, and what else uses them meanwhile is the program's own fault, as
+            // with every backend.
+            match made(py, &background, || unsafe { background.run_raw(request) })? {
+                Ok(result) => {
+                    record::ends(entry, result.is_ok());
+                    result.map_err(|error| raised(py, &error, Some(name)))?;
+                    return finish.map_or(Ok(None), |finish| finish.call0(py).map(|_| None));
+                }
+                Err(request) => *request,
+            }
+        } else {
+            request
+        };
+        let (call, pending) = Call::new(name, entry, finish, kept());
+        // SAFETY: `pending` keeps the tensors until the call is over; what else uses them meanwhile is the program's own fault.
+        unsafe { background.start_raw(request, move |result| pending.complete(result.map(|()| None))) };
+        Ok(Some(call))
+    }
+
+    /// Starts sending a tensor to a rank.
+    #[pyo3(signature = (tensor, to, tag, *, timeout=None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        tensor: &Bound<'_, PyAny>,
+        to: usize,
+        tag: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<Call> {
+        self.start_send(py, tensor, to, tag, timeout)
+    }
+
+    /// Starts receiving a tensor from a rank, or from whichever sends first. `finish` is called when it has come, before anybody
+    /// is told.
+    #[pyo3(signature = (tensor, source, tag, *, timeout=None, finish=None))]
+    fn receive(
+        &self,
+        py: Python<'_>,
+        tensor: &Bound<'_, PyAny>,
+        source: Option<usize>,
+        tag: u64,
+        timeout: Option<f64>,
+        finish: Option<Py<PyAny>>,
+    ) -> PyResult<Call> {
+        self.start_receive(py, tensor, source, tag, timeout, finish)
+    }
+
+    /// Symmetric memory of so many bytes, which all ranks allocate together: an object with the array interface.
+    fn window(&self, py: Python<'_>, bytes: usize) -> PyResult<window::Memory> {
+        let Ends { background, .. } = self.ends(py)?;
+        let window = patiently(py, move || background.with(move |comm| comm.window::<u8>(bytes)))?;
+        Ok(window::Memory::new(window.map_err(|error| raised(py, &error, Some("window")))?))
+    }
+
+    /// Ends the group for all ranks, at once.
+    fn abort(&self, py: Python<'_>, reason: &str) {
+        if let Ok(Ends { background, .. }) = self.ends(py) {
+            py.detach(|| background.abort(reason));
+        }
+    }
+
+    /// Waits for all calls that were started, and leaves. A group that has been closed stays closed.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Ends { background, post }) = ends else { return Ok(()) };
+        patiently(py, move || {
+            drop(post);
+            // Whoever still makes a call has a copy, and leaves when that is over.
+            let _ = background.close();
+        })
+    }
+}
+
+impl Group {
+    pub(super) fn ends(&self, py: Python<'_>) -> PyResult<Ends> {
+        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        ends.ok_or_else(|| raised(py, &Error::Failed("it has been destroyed".to_owned()), None))
+    }
+
+    pub(super) fn deadline(&self, timeout: Option<f64>) -> Duration {
+        timeout.map_or_else(|| *self.timeout.lock().unwrap_or_else(PoisonError::into_inner), seconds)
+    }
+
+    /// Enters a message into the flight record.
+    pub(super) fn enter_message(
+        &self,
+        what: String,
+        tensor: &Tensor,
+        sends: bool,
+        deadline: Duration,
+    ) -> u64 {
+        record::enter(New {
+            group: self.number,
+            what,
+            number: self.messages.fetch_add(1, Ordering::Relaxed) + 1,
+            is_message: true,
+            input: sends.then_some(tensor),
+            output: (!sends).then_some(tensor),
+            timeout_ms: deadline.as_millis() as u64,
+        })
+    }
+
+    /// Both sides of a call, as one where the smaller is this rank's block of the larger. Sides that overlap otherwise are refused.
+    fn placed(
+        &self,
+        py: Python<'_>,
+        what: &Collective,
+        sides: [Option<Tensor>; 2],
+    ) -> PyResult<[Option<Tensor>; 2]> {
+        let [Some(reads), Some(writes)] = sides else { return Ok(sides) };
+        if !reads.overlaps(&writes) || (reads.address, reads.length) == (writes.address, writes.length) {
+            return Ok(sides);
+        }
+        let (whole, block) = match what {
+            Collective::AllGather | Collective::Gather { .. } => (writes, reads),
+            Collective::ReduceScatter | Collective::Scatter { .. } => (reads, writes),
+            _ => return Err(usage(py, "input and output overlap: pass one tensor, or two that do not")),
+        };
+        if whole.length == self.size * block.length
+            && block.address == whole.address + self.rank * block.bytes().1
+        {
+            return Ok([Some(whole); 2]);
+        }
+        Err(usage(py, "input and output overlap, and not where this rank's block is"))
+    }
+
+    pub(super) fn own_rank(&self) -> usize {
+        self.rank
+    }
+}
+
+/// Makes a call without Python's lock. Ctrl-C ends the group: a call that has begun cannot be taken back on one rank only.
+pub(super) fn made<R: Send>(
+    py: Python<'_>,
+    background: &Background,
+    call: impl FnOnce() -> R + Send,
+) -> PyResult<R> {
+    let (raised, look) = signals(background.clone());
+    let made = py.detach(|| while_waiting(look, call));
+    match raised.take() {
+        Some(interrupted) => Err(interrupted),
+        None => Ok(made),
+    }
+}
+
+fn sides(
+    input: Option<&Bound<'_, PyAny>>,
+    output: Option<&Bound<'_, PyAny>>,
+) -> PyResult<[Option<Tensor>; 2]> {
+    let reads = input.map(Tensor::of).transpose()?;
+    let same = input.zip(output).is_some_and(|(input, output)| input.is(output));
+    let writes = if same { reads } else { output.map(Tensor::of).transpose()? };
+    Ok([reads, writes])
+}
+
+fn buffers(tensor: &Tensor, reads: Option<Tensor>, writes: Option<Tensor>) -> RawBuffers {
+    let (reads, writes) = (reads.unwrap_or(Tensor::NONE), writes.unwrap_or(Tensor::NONE));
+    RawBuffers {
+        data_type: tensor.data_type,
+        input: reads.address as *const u8,
+        input_length: reads.length,
+        output: writes.address as *mut u8,
+        output_length: writes.length,
+    }
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+}
+
+fn meeting(place: &str, secret: &[u8], size: usize, timeout: Duration) -> Result<Meeting, Error> {
+    let place = match place.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
+        Some((host, Ok(port))) => Place::Tcp { host: host.to_owned(), ports: port..=port },
+        _ => Place::Abstract(place.to_owned()),
+    };
+    let network = Network::of(&Knobs::from_environment()?);
+    Ok(Meeting { network, ..Meeting::new(place, Token::new(secret)?, size, timeout) })
+}
+
+fn meet(meeting: &Meeting, rank: usize, timeout: Duration) -> Result<Ends, Error> {
+    let bootstrap = if rank == 0 { Bootstrap::listen(meeting)? } else { Bootstrap::join(meeting, rank)? };
+    let options = Options { deadline: timeout, ..Options::from_environment()? };
+    let mut comm = Communicator::new(bootstrap, options)?;
+    let post = comm.post()?;
+    Ok(Ends { background: comm.into_background()?, post })
 }

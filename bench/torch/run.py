@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""Measures Weft beside Gloo in PyTorch: every collective of torch.distributed on CPU tensors, 8 bytes to 256 MiB.
+
+    bench/torch/run.py [--ranks 2] [--collectives all_reduce,...] [--sizes 8,4096] [--rounds 7] [--name torch] [--quick]
+
+Every rank is a process with a group of each backend, on the same tensors. A round measures one after the other, in an order that
+alternates, for each size of each collective; what is compared is the ratio within a round. Ranks are bound to cores if there are
+enough. Writes raw.csv, summary.md and README.md into bench/runs/DATE-NAME-MACHINE, or into --out.
+"""
+
+import argparse
+import csv
+import datetime
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "peers")]
+
+import machine  # noqa: E402
+from summary import geometric_mean, median_ratio  # noqa: E402
+
+FIELDS = ["round", "ranks", "backend", "collective", "bytes", "calls", "time_us"]
+SIZES = [8 << shift for shift in range(0, 25, 3)] + [256 << 20]
+BACKENDS = ("weft", "gloo")
+# A block of calls takes about so long, and at least so many calls.
+BLOCK_S = 0.05
+CALLS_MIN = 2
+CALLS_MAX = 2000
+
+
+def calls(torch, dist, group, rank, ranks, count):
+    """Every collective on `count` floats, by name: what is called, without arguments. The larger side of each has that many."""
+    share = max(count // ranks, 1)
+    whole, other = torch.ones(share * ranks), torch.ones(share * ranks)
+    full = torch.ones(count)
+    part = torch.ones(share)
+    parts = [torch.ones(share) for _ in range(ranks)]
+    at_root = rank == 0
+    peer = rank ^ 1
+
+    def send_receive():
+        if peer < ranks:
+            (dist.send if rank < peer else dist.recv)(full, peer, group=group)
+            (dist.recv if rank < peer else dist.send)(full, peer, group=group)
+
+    return {
+        "all_reduce": lambda: dist.all_reduce(full, group=group),
+        "all_reduce_async": lambda: dist.all_reduce(full, group=group, async_op=True).wait(),
+        "broadcast": lambda: dist.broadcast(full, 0, group=group),
+        "reduce": lambda: dist.reduce(full, 0, group=group),
+        "all_gather": lambda: dist.all_gather(parts, part, group=group),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(whole, part, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter(part, parts, group=group),
+        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
+        "all_to_all_single": lambda: dist.all_to_all_single(other, whole, group=group),
+        "gather": lambda: dist.gather(part, parts if at_root else None, 0, group=group),
+        "scatter": lambda: dist.scatter(part, parts if at_root else None, 0, group=group),
+        "send_recv": send_receive,
+        "barrier": lambda: dist.barrier(group=group),
+    }
+
+
+COLLECTIVES = [
+    "all_reduce", "all_reduce_async", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter",
+    "reduce_scatter_tensor", "all_to_all_single", "gather", "scatter", "send_recv", "barrier",
+]  # fmt: skip
+
+
+class Rank:
+    """One rank: both groups, and the calls on them."""
+
+    def __init__(self, rank, options, folder):
+        import torch
+        import torch.distributed as dist
+
+        import weftlink.torch  # noqa: F401
+
+        torch.set_num_threads(1)
+        self.torch, self.dist, self.rank, self.options = torch, dist, rank, options
+        limit = datetime.timedelta(seconds=300)
+        store = dist.FileStore(f"{folder}/store", options.ranks)
+        dist.init_process_group("weft", store=store, rank=rank, world_size=options.ranks, timeout=limit)
+        self.groups = {"weft": dist.group.WORLD, "gloo": dist.new_group(backend="gloo", timeout=limit)}
+
+    def time(self, call, number):
+        began = time.perf_counter()
+        for _ in range(number):
+            call()
+        return (time.perf_counter() - began) / number
+
+    def slowest(self, seconds):
+        """All ranks agree on the longest time."""
+        longest = self.torch.tensor([seconds], dtype=self.torch.float64)
+        self.dist.all_reduce(longest, op=self.dist.ReduceOp.MAX)
+        return longest.item()
+
+    def measure(self, what, size, rows):
+        options, count = self.options, max(size // 4, 1)
+        calls_of = {
+            backend: calls(self.torch, self.dist, group, self.rank, options.ranks, count)[what]
+            for backend, group in self.groups.items()
+        }
+        numbers = {}
+        for backend, call in calls_of.items():
+            try:
+                self.time(call, 1)
+            except (RuntimeError, ValueError) as error:
+                if self.rank == 0:
+                    print(f"{backend} has no {what}: {str(error).splitlines()[0]}", flush=True)
+                return
+            took = self.slowest(min(self.time(call, 3), self.time(call, 3)))
+            numbers[backend] = min(max(int(BLOCK_S / took), CALLS_MIN), CALLS_MAX)
+        for turn in range(options.rounds):
+            order = BACKENDS if turn % 2 == 0 else BACKENDS[::-1]
+            for backend in order:
+                self.dist.barrier()
+                self.time(calls_of[backend], 1)
+                took = self.slowest(self.time(calls_of[backend], numbers[backend]))
+                rows.append([turn, options.ranks, backend, what, size, numbers[backend], round(took * 1e6, 3)])
+
+    def run(self):
+        rows, began = [], time.monotonic()
+        for what in self.options.collectives:
+            for size in self.options.sizes[:1] if what == "barrier" else self.options.sizes:
+                self.measure(what, size, rows)
+                if self.rank == 0 and rows and rows[-1][3] == what:
+                    print(f"{time.monotonic() - began:6.0f} s  {line(rows, what, size)}", flush=True)
+        self.dist.destroy_process_group()
+        return rows
+
+
+def line(rows, what, size):
+    """One size of a collective, in words."""
+    times = {
+        backend: statistics.median(row[6] for row in rows if (row[2], row[3], row[4]) == (backend, what, size))
+        for backend in BACKENDS
+    }
+    return f"{what} {size} B: Weft {times['weft']:.1f} us, Gloo {times['gloo']:.1f} us, {times['gloo'] / times['weft']:.1f}x"
+
+
+def launch(options):
+    """Forks the ranks, after torch has been imported once, and returns the rows of rank 0."""
+    import torch  # noqa: F401
+
+    cores = sorted(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory() as folder:
+        children = []
+        for rank in range(options.ranks):
+            if child := os.fork():
+                children.append(child)
+                continue
+            try:
+                if options.ranks <= len(cores):
+                    os.sched_setaffinity(0, {cores[rank]})
+                rows = Rank(rank, options, folder).run()
+                if rank == 0:
+                    with open(f"{folder}/rows", "w", newline="") as file:
+                        csv.writer(file).writerows(rows)
+            except BaseException:
+                import traceback
+
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        failed = [child for child in children if os.waitpid(child, 0)[1]]
+        if failed:
+            sys.exit(f"{len(failed)} ranks failed")
+        with open(f"{folder}/rows", newline="") as file:
+            return [dict(zip(FIELDS, row, strict=True)) for row in csv.reader(file)]
+
+
+def summarise(rows):
+    """summary.md: medians, ratios with their intervals, geometric means, and whether the bars are met."""
+    text = ["# Weft beside Gloo in PyTorch", "", "Medians over rounds; a ratio is Gloo's time over Weft's in the same round, with the interval that covers its median.", ""]  # fmt: skip
+    verdicts = []
+    for ranks in sorted({int(row["ranks"]) for row in rows}):
+        for what in dict.fromkeys(row["collective"] for row in rows):
+            chosen = [row for row in rows if int(row["ranks"]) == ranks and row["collective"] == what]
+            if not chosen:
+                continue
+            text += [f"## {what}, {ranks} ranks", "", "| bytes | Weft us | Gloo us | ratio |", "|--:|--:|--:|--:|"]
+            ratios = {}
+            for size in sorted({int(row["bytes"]) for row in chosen}):
+                times = {
+                    backend: {int(row["round"]): float(row["time_us"]) for row in chosen if row["backend"] == backend and int(row["bytes"]) == size}
+                    for backend in BACKENDS
+                }  # fmt: skip
+                ratio = median_ratio([times["gloo"][turn] / times["weft"][turn] for turn in times["weft"]])
+                ratios[size] = ratio.median
+                medians = [statistics.median(times[backend].values()) for backend in BACKENDS]
+                text.append(f"| {size} | {medians[0]:.1f} | {medians[1]:.1f} | {ratio} |")
+            mean = geometric_mean(ratios.values())
+            text += ["", f"Geometric mean {mean:.2f}x.", ""]
+            verdicts.append(verdict(what, ranks, ratios, mean))
+    return "\n".join([*text, "## Bars", "", *verdicts, ""])
+
+
+def verdict(what, ranks, ratios, mean):
+    if what != "all_reduce":
+        return f"- {what}, {ranks} ranks: at least 3x in the geometric mean: {'met' if mean >= 3 else 'missed'} ({mean:.2f}x)"
+    short = min((ratio for size, ratio in ratios.items() if size <= 16 << 20), default=float("inf"))
+    long = min((ratio for size, ratio in ratios.items() if size > 16 << 20), default=float("inf"))
+    met = short >= 5 and long >= 4
+    return f"- {what}, {ranks} ranks: at least 5x to 16 MiB and 4x above, at every size: {'met' if met else 'missed'} (least {short:.2f}x and {long:.2f}x)"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    numbers = lambda text: [int(part) for part in text.split(",")]  # noqa: E731
+    parser.add_argument("--ranks", type=numbers, default=[2], metavar="N[,N]", help="one run for each number of ranks")
+    parser.add_argument("--collectives", type=lambda text: text.split(","), default=COLLECTIVES)
+    parser.add_argument("--sizes", type=numbers, default=SIZES, metavar="BYTES[,BYTES]")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--name", default="torch")
+    parser.add_argument("--out", type=pathlib.Path, help="the folder to write; it must not be there yet")
+    parser.add_argument("--quick", action="store_true", help="to see that it works: three sizes, three rounds")
+    options = parser.parse_args()
+    if options.quick:
+        options.sizes, options.rounds = [8, 32 << 10, 2 << 20], 3
+    if unknown := set(options.collectives) - set(COLLECTIVES):
+        parser.error(f"no such collective: {', '.join(sorted(unknown))}; there are {', '.join(COLLECTIVES)}")
+    today = datetime.date.today().isoformat()
+    out = options.out or HERE.parent / "runs" / f"{today}-{options.name}-{machine.short_name()}"
+    out.mkdir(parents=True)
+    rows = []
+    for ranks in options.ranks:
+        options.ranks = ranks
+        rows += launch(options)
+        # What is measured is kept, even if a later run is broken off.
+        write(out, rows)
+    print((out / "summary.md").read_text().partition("## Bars")[2])
+
+
+def write(out, rows):
+    import torch
+
+    with open(out / "raw.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        writer.writeheader()
+        writer.writerows(rows)
+    (out / "summary.md").write_text(summarise(rows))
+    about = ["# Weft beside Gloo in PyTorch", "", *machine.description(), f"- torch {torch.__version__}", ""]
+    about += ["`bench/torch/run.py`: both backends in the same processes, on the same tensors, in turns. `raw.csv` has every row.", ""]
+    (out / "README.md").write_text("\n".join(about))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,400 @@
+"""The backend: what ``torch.distributed`` calls.
+
+Torch has two places for a backend that is written in Python. A ``ProcessGroup`` is called by ``torch.distributed`` directly, which takes a
+third of the time, and what it returns reaches the caller as it is. A ``Backend`` is called through torch's dispatcher, one for each kind of
+device, so that it can stand beside another one; what it returns reaches the caller in a wrapper that does not tell ``is_completed`` nor where
+a message came from. So ``init_process_group("weft")`` makes a group that is both, and a group for several devices gets a backend.
+"""
+
+import functools
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.autograd import profiler
+
+from weftlink.errors import DeadlineError, UsageError
+from weftlink.torch.meeting import meet
+from weftlink.torch.tensors import contiguous, join
+from weftlink.torch.work import DONE, Work, Works
+
+# Where a Backend cannot be subclassed, a group is only what torch.distributed calls directly.
+_Base = c10d.Backend if hasattr(c10d.Backend, "broadcast") else None
+
+
+def can_be_mixed() -> bool:
+    """Whether the installed torch lets a ``Backend`` be subclassed, so that ``cpu:weft,cuda:nccl`` has both."""
+    if _Base is None:
+        return False
+    try:
+        return _Probe(0, 1).rank() == 0
+    except (TypeError, RuntimeError):
+        return False
+
+
+def _seconds(options):
+    """The timeout of a call; None if it has none of its own."""
+    timeout = options.timeout
+    return None if timeout.days < 0 else timeout.total_seconds()
+
+
+def _operation(options):
+    """The reduction of a call as a number, and its factor."""
+    op = options.reduceOp
+    number = int(op.op)
+    if number != 8:
+        return number, None
+    factor = op.__getstate__()[1]
+    if isinstance(factor, torch.Tensor):
+        if factor.numel() != 1:
+            raise UsageError("a pre-multiplied sum has one number as its factor")
+        factor = factor.item()
+    return number, float(factor)
+
+
+def _named(name):
+    """Shows a call in profiles under a name, while there is a profiler."""
+
+    def decorate(call):
+        @functools.wraps(call)
+        def named(self, *args, **kwargs):
+            if not profiler._is_profiler_enabled:
+                return call(self, *args, **kwargs)
+            with profiler.record_function(f"weft:{name}"):
+                return call(self, *args, **kwargs)
+
+        return named
+
+    return decorate
+
+
+class Calls:
+    """All calls, on a group that has met."""
+
+    def _set_up(self, native, store, timeout):
+        self._native = native
+        self._store = store
+        self._timeout = timeout
+        self._windows = []
+        self._barriers = 0
+
+    def _call(self, what, source, target, options, tensors, **rest):
+        now = not options.asyncOp
+        call = self._native.call(what, source, target, timeout=_seconds(options), now=now, **rest)
+        if call is None:
+            return DONE
+        work = Work(call, tensors, self._native.sequence)
+        if now:
+            work.wait()
+        return work
+
+    # One tensor.
+
+    @_named("broadcast")
+    def broadcast(self, tensors, opts=c10d.BroadcastOptions()):
+        (tensor,) = tensors
+        flat, finish = contiguous(tensor)
+        return self._call("broadcast", flat, flat, opts, tensors, root=opts.rootRank, finish=finish)
+
+    @_named("all_reduce")
+    def allreduce(self, tensors, opts=c10d.AllreduceOptions()):
+        (tensor,) = tensors
+        if tensor.is_sparse:
+            return self.allreduce_sparse(tensors, opts)
+        flat, finish = contiguous(tensor)
+        op, factor = _operation(opts)
+        return self._call("all_reduce", flat, flat, opts, tensors, op=op, factor=factor, finish=finish)
+
+    @_named("all_reduce_coalesced")
+    def allreduce_coalesced(self, tensors, opts=c10d.AllreduceCoalescedOptions()):
+        flat, finish = join(tensors, writes=True)
+        op, factor = _operation(opts)
+        return self._call("allreduce_coalesced", flat, flat, opts, tensors, op=op, factor=factor, finish=finish)
+
+    @_named("all_reduce_sparse")
+    def allreduce_sparse(self, tensors, opts=c10d.AllreduceOptions()):
+        """Sums sparse tensors: all ranks gather what all have. It is over when it returns."""
+        (tensor,) = tensors
+        if _operation(opts)[0] != 0:
+            raise UsageError("sparse tensors can only be summed")
+        tensor = tensor.coalesce()
+        counts = self._gather_now(torch.tensor([tensor._nnz()]))
+        total, dimensions = int(sum(counts)), tensor.sparse_dim()
+        indices = self._gather_rows(tensor.indices().t().contiguous(), counts, (total, dimensions))
+        values = self._gather_rows(tensor.values().contiguous(), counts, (total, *tensor.values().shape[1:]))
+        summed = torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
+        tensors[0].copy_(summed)
+        return Work(None, tensors)
+
+    def _gather_now(self, tensor):
+        gathered = tensor.new_empty(self._native.size * tensor.numel())
+        call = self._native.call("all_gather", tensor, gathered, now=True)
+        if call is not None:
+            call.wait()
+        return gathered.tolist()
+
+    def _gather_rows(self, rows, counts, shape):
+        gathered = rows.new_empty(shape)
+        width = gathered[:1].numel() if shape[0] else 0
+        lengths = [count * width for count in counts]
+        call = self._native.call("all_gather", rows, gathered, counts=([rows.numel()], lengths), now=True)
+        if call is not None:
+            call.wait()
+        return gathered
+
+    @_named("reduce")
+    def reduce(self, tensors, opts=c10d.ReduceOptions()):
+        (tensor,) = tensors
+        at_root = opts.rootRank == self._native.rank
+        flat, finish = contiguous(tensor)
+        op, factor = _operation(opts)
+        target, finish = (flat, finish) if at_root else (None, None)
+        return self._call("reduce", flat, target, opts, tensors, root=opts.rootRank, op=op, factor=factor, finish=finish)
+
+    # All ranks' tensors.
+
+    @_named("all_gather")
+    def allgather(self, output_lists, inputs, opts=c10d.AllgatherOptions()):
+        ((*outputs,), (tensor,)) = (output_lists[0], inputs)
+        flat, finish = join(outputs, writes=True, fill=False)
+        lengths = [output.numel() for output in outputs]
+        counts = None if len(set(lengths)) <= 1 else ([tensor.numel()], lengths)
+        return self._call("all_gather", contiguous(tensor)[0], flat, opts, output_lists[0], counts=counts, finish=finish)
+
+    @_named("_all_gather_base")
+    def all_gather_single(self, output, input, opts=c10d.AllgatherOptions()):
+        flat, finish = contiguous(output)
+        return self._call("_all_gather_base", contiguous(input)[0], flat, opts, [output], finish=finish)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=c10d.AllgatherOptions()):
+        pairs = zip(outputs, inputs, strict=True)
+        return Works([self.all_gather_single(output, input, opts) for output, input in pairs], outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather_coalesced(self, output_lists, inputs, opts=c10d.AllgatherOptions()):
+        """``output_lists[rank][index]`` is what the rank's ``inputs[index]`` was."""
+        works = [
+            self.allgather([[outputs[index] for outputs in output_lists]], [tensor], opts)
+            for index, tensor in enumerate(inputs)
+        ]
+        return Works(works, [output for outputs in output_lists for output in outputs])
+
+    @_named("reduce_scatter")
+    def reduce_scatter(self, outputs, input_lists, opts=c10d.ReduceScatterOptions()):
+        (output,), inputs = outputs, input_lists[0]
+        source, _ = join(inputs)
+        flat, finish = contiguous(output)
+        lengths = [tensor.numel() for tensor in inputs]
+        counts = None if len(set(lengths)) <= 1 else (lengths, [output.numel()])
+        op, factor = _operation(opts)
+        return self._call("reduce_scatter", source, flat, opts, outputs, op=op, factor=factor, counts=counts, finish=finish)
+
+    @_named("_reduce_scatter_base")
+    def reduce_scatter_single(self, output, input, opts=c10d.ReduceScatterOptions()):
+        flat, finish = contiguous(output)
+        op, factor = _operation(opts)
+        source = contiguous(input)[0]
+        return self._call("_reduce_scatter_base", source, flat, opts, [output], op=op, factor=factor, finish=finish)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=c10d.ReduceScatterOptions()):
+        pairs = zip(outputs, inputs, strict=True)
+        return Works([self.reduce_scatter_single(output, input, opts) for output, input in pairs], outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    @_named("all_to_all")
+    def all_to_all_single(self, output, input, output_splits, input_splits, opts=c10d.AllToAllOptions()):
+        flat, finish = contiguous(output)
+        source = contiguous(input)[0]
+        counts = None
+        if output_splits or input_splits:
+            counts = (self._lengths(input, input_splits), self._lengths(output, output_splits))
+            # Blocks of different lengths have no common place.
+            source = source.clone() if source.data_ptr() == flat.data_ptr() else source
+        return self._call("all_to_all", source, flat, opts, [output], counts=counts, finish=finish)
+
+    alltoall_base = all_to_all_single
+
+    def _lengths(self, tensor, splits):
+        """The elements that each rank's part has, along the first dimension."""
+        size = self._native.size
+        rows = tensor.size(0) if tensor.dim() else 0
+        if not splits:
+            if rows % size:
+                raise UsageError(f"{rows} rows cannot be dealt to {size} ranks alike: pass split sizes")
+            splits = [rows // size] * size
+        if len(splits) != size or sum(splits) != rows:
+            raise UsageError(f"split sizes {list(splits)} for {size} ranks do not add up to {rows} rows")
+        width = tensor.numel() // rows if rows else 0
+        return [split * width for split in splits]
+
+    @_named("all_to_all")
+    def alltoall(self, outputs, inputs, opts=c10d.AllToAllOptions()):
+        flat, finish = join(outputs, writes=True, fill=False)
+        source, _ = join(inputs)
+        counts = ([tensor.numel() for tensor in inputs], [tensor.numel() for tensor in outputs])
+        source = source.clone() if source.data_ptr() == flat.data_ptr() else source
+        return self._call("all_to_all", source, flat, opts, outputs, counts=counts, finish=finish)
+
+    @_named("gather")
+    def gather(self, output_lists, inputs, opts=c10d.GatherOptions()):
+        (tensor,) = inputs
+        source, root = contiguous(tensor)[0], opts.rootRank
+        if root != self._native.rank:
+            return self._call("gather", source, None, opts, [], root=root)
+        flat, finish = join(output_lists[0], writes=True, fill=False)
+        return self._call("gather", source, flat, opts, output_lists[0], root=root, finish=finish)
+
+    @_named("scatter")
+    def scatter(self, outputs, input_lists, opts=c10d.ScatterOptions()):
+        (output,), root = outputs, opts.rootRank
+        flat, finish = contiguous(output)
+        source = join(input_lists[0])[0] if root == self._native.rank else None
+        return self._call("scatter", source, flat, opts, outputs, root=root, finish=finish)
+
+    # Two ranks.
+
+    @_named("send")
+    def send(self, tensors, dst, tag=0):
+        (tensor,) = tensors
+        return Work(self._native.send(contiguous(tensor)[0], dst, tag), tensors)
+
+    @_named("recv")
+    def recv(self, tensors, src, tag=0):
+        return self._receive(tensors, src, tag)
+
+    @_named("recv_anysource")
+    def recv_anysource(self, tensors, tag=0):
+        return self._receive(tensors, None, tag)
+
+    recvAnysource = recv_anysource
+
+    def _receive(self, tensors, source, tag):
+        (tensor,) = tensors
+        flat, finish = contiguous(tensor)
+        return Work(self._native.receive(flat, source, tag, finish=finish), tensors)
+
+    # No tensors.
+
+    @_named("barrier")
+    def barrier(self, opts=c10d.BarrierOptions()):
+        return self._call("barrier", None, None, opts, [])
+
+    def monitored_barrier(self, timeout=None, wait_all_ranks=False):
+        """A barrier after which rank 0 knows who stayed away. It goes through the store, and leaves the group as it was."""
+        # Torch's C++ part passes it in options.
+        timeout = getattr(timeout, "timeout", timeout)
+        if timeout is None or timeout <= timedelta(0):
+            timeout = self._timeout
+        self._barriers += 1
+        key = f"weft/monitored/{self._barriers}"
+        rank, size = self._native.rank, self._native.size
+        began = time.monotonic()
+        left = lambda: timedelta(seconds=max(timeout.total_seconds() - (time.monotonic() - began), 0.001))
+        self._store.set(f"{key}/{rank}", b"1")
+        if rank != 0:
+            try:
+                self._store.wait([f"{key}/done"], left())
+            except Exception as error:
+                what = f"rank {rank}: rank 0 did not reach the monitored barrier within {timeout}"
+                raise DeadlineError(what, rank=rank, peer=0, operation="monitored_barrier") from error
+            if missing := self._store.get(f"{key}/done").decode():
+                raise _stayed_away(rank, missing, timeout)
+            return
+        missing = []
+        for other in range(1, size):
+            try:
+                self._store.wait([f"{key}/{other}"], left())
+            except Exception:
+                missing.append(other)
+                if not wait_all_ranks:
+                    break
+        names = ", ".join(map(str, missing))
+        self._store.set(f"{key}/done", names)
+        if missing:
+            raise _stayed_away(0, names, timeout)
+
+    # The group itself.
+
+    def _set_sequence_number_for_group(self):
+        """Every rank counts its own calls from 0: there is nothing to agree on."""
+
+    def _get_sequence_number_for_group(self):
+        return self._native.sequence
+
+    def set_timeout(self, timeout):
+        self._timeout = timeout
+        self._native.set_timeout(timeout.total_seconds())
+
+    def _wait_for_pending_works(self):
+        self.barrier().wait()
+
+    def abort(self):
+        self._native.abort("the process group was aborted")
+
+    def shutdown(self):
+        self._native.close()
+
+    def getBackendName(self):
+        return "weft"
+
+
+def _stayed_away(rank, missing, timeout):
+    what = f"rank{'s' if ',' in missing else ''} {missing} did not reach the monitored barrier within {timeout}"
+    return DeadlineError(what, rank=rank, peer=int(missing.split(",")[0]), operation="monitored_barrier")
+
+
+class Group(Calls, dist.ProcessGroup):
+    """A process group that Weft serves alone."""
+
+    def __init__(self, native, store, timeout):
+        dist.ProcessGroup.__init__(self, store, native.rank, native.size)
+        self._set_up(native, store, timeout)
+
+    def getRank(self):
+        return self._native.rank
+
+    def getSize(self):
+        return self._native.size
+
+
+if _Base is not None:
+
+    class Backend(Calls, _Base):
+        """Weft beside other backends, or below torch's dispatcher."""
+
+        def __init__(self, native, store, timeout):
+            _Base.__init__(self, native.rank, native.size)
+            self._set_up(native, store, timeout)
+
+    class _Probe(_Base):
+        pass
+
+
+def create(options, _backend_options=None):
+    """Makes one rank's end of a group. ``torch.distributed`` calls it."""
+    rank, size = options.group_rank, options.group_size
+    ranks = list(options.global_ranks_in_group) or list(range(size))
+    native = meet(options.store, rank, size, options.timeout, options.group_id, "weft", ranks)
+    ends = (native, options.store, options.timeout)
+    if _is_mixed(options):
+        return Backend(*ends)
+    group = Group(*ends)
+    if can_be_mixed():
+        backend = Backend(*ends)
+        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
+        group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+    return group
+
+
+def _is_mixed(options):
+    """Whether the group being made has backends for other devices too."""
+    made = getattr(options, "process_group", None)
+    return made is not None and can_be_mixed() and made.name() != "custom"

@@ -1,0 +1,39 @@
+"""The flight record: the last calls of all groups of this process, as PyTorch's ``fr_trace`` reads them."""
+
+import os
+import pickle
+
+import torch.distributed as dist
+
+from weftlink._native import flight_record as _flight_record
+
+
+def flight_record() -> dict:
+    """The record as it is now: ``entries``, the oldest first, and the groups."""
+    return _flight_record()
+
+
+def dump_flight_record(path: str | None = None) -> str:
+    """Writes the record for ``fr_trace`` and returns the path.
+
+    Without a path it goes where PyTorch's own records go: ``TORCH_FR_DUMP_TEMP_FILE`` followed by this process's rank. ``fr_trace``
+    then reads the folder: ``torchfrtrace --prefix ... folder``.
+    """
+    if path is None:
+        rank = dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
+        path = f"{_prefix()}{rank}"
+    with open(path, "wb") as file:
+        pickle.dump(flight_record(), file)
+    return path
+
+
+def dump_after_failure() -> None:
+    """Writes the record if PyTorch's settings ask for one when a call fails (``TORCH_FR_DUMP_ON_TIMEOUT``)."""
+    wanted = os.environ.get("TORCH_FR_DUMP_ON_TIMEOUT", os.environ.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "0"))
+    if wanted.lower() in {"1", "true", "y", "yes", "t"}:
+        dump_flight_record()
+
+
+def _prefix() -> str:
+    names = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    return next((os.environ[name] for name in names if os.environ.get(name)), "/tmp/comm_lib_trace_rank_")

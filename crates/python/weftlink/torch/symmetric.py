@@ -1,0 +1,55 @@
+"""Symmetric tensors: memory that all ranks of a group allocate together, so that calls on it need no copy."""
+
+import ctypes
+import math
+
+import torch
+import torch.distributed as dist
+
+from weftlink.errors import UsageError
+
+
+def empty(*size, dtype: torch.dtype | None = None, symmetric: bool = False, group=None) -> torch.Tensor:
+    """A tensor on the CPU, as ``torch.empty`` makes; with ``symmetric=True`` in memory that the group's ranks share.
+
+    All ranks of the group call it with the same size and type, in the order of their other calls. A symmetric tensor starts with zeros.
+    Its memory is given back when the group is destroyed and the tensor is gone, not before.
+    """
+    shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
+    dtype = dtype or torch.get_default_dtype()
+    if not symmetric:
+        return torch.empty(shape, dtype=dtype)
+    calls = calls_of(group)
+    length = math.prod(shape)
+    if length == 0:
+        return torch.empty(shape, dtype=dtype)
+    memory = calls._native.window(length * dtype.itemsize)
+    address = memory.__array_interface__["data"][0]
+    array = (ctypes.c_uint8 * len(memory)).from_address(address)
+    # The tensor keeps the array, and the array the memory.
+    array.memory = memory
+    calls._windows.append((address, len(memory)))
+    return torch.frombuffer(array, dtype=dtype, count=length).view(shape)
+
+
+def is_symmetric(tensor: torch.Tensor, group=None) -> bool:
+    """Whether a tensor lies in symmetric memory of a group."""
+    start = tensor.data_ptr()
+    end = start + tensor.numel() * tensor.element_size()
+    return any(base <= start and end <= base + length for base, length in calls_of(group)._windows)
+
+
+def calls_of(group=None):
+    """What makes the calls of a group."""
+    from weftlink.torch.backend import Calls
+
+    group = group or dist.group.WORLD
+    if isinstance(group, Calls):
+        return group
+    try:
+        backend = group._get_backend(torch.device("cpu"))
+    except RuntimeError:
+        backend = None
+    if not isinstance(backend, Calls):
+        raise UsageError('this group does not use Weft on the CPU: init_process_group("weft")')
+    return backend

@@ -1,0 +1,100 @@
+"""What an asynchronous call gives back."""
+
+from datetime import timedelta
+
+import torch
+from torch._C._distributed_c10d import Work as _TorchWork
+
+_NO_TIMEOUT = timedelta(0)
+
+
+class Work(_TorchWork):
+    """A call that is under way, or over. It completes on its own; nobody has to wait for it."""
+
+    def __init__(self, call, tensors, number=0):
+        super().__init__()
+        self._call = call
+        self._tensors = tensors
+        self._number = number
+        self._future = None
+
+    def wait(self, timeout=_NO_TIMEOUT):
+        """Waits for its end and raises its error. A timeout that passes is an error, and the call goes on."""
+        if self._call is not None:
+            self._call.wait(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
+        return True
+
+    def is_completed(self):
+        return self._call is None or self._call.done()
+
+    def is_success(self):
+        return self._call is None or (self._call.done() and self._call.exception() is None)
+
+    def exception(self):
+        return None if self._call is None else self._call.exception()
+
+    def synchronize(self):
+        self.wait()
+
+    def result(self):
+        self.wait()
+        return self._tensors
+
+    def source_rank(self):
+        """The rank in its group that a message came from."""
+        return self._call.source
+
+    _source_rank = source_rank
+
+    def _get_sequence_number(self):
+        return self._number
+
+    def get_future(self):
+        """A future with the tensors, which is completed by a thread of Weft's."""
+        if self._future is None:
+            over = torch.futures.Future()
+            # Only what a callback raises is an error for torch's C++ parts, such as DDP's.
+            self._future = over.then(lambda _: self._outcome())
+            if self._call is None:
+                over.set_result(None)
+            else:
+                self._call.watch(lambda: over.set_result(None))
+        return self._future
+
+    def _outcome(self):
+        error = self.exception()
+        if error is not None:
+            raise error
+        return self._tensors
+
+
+class Works(Work):
+    """Several calls as one."""
+
+    def __init__(self, works, tensors):
+        super().__init__(None, tensors)
+        self._works = works
+
+    def wait(self, timeout=_NO_TIMEOUT):
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def is_completed(self):
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self):
+        return all(work.is_success() for work in self._works)
+
+    def exception(self):
+        return next((error for error in (work.exception() for work in self._works) if error is not None), None)
+
+    def get_future(self):
+        if self._future is None:
+            all_of_them = torch.futures.collect_all([work.get_future() for work in self._works])
+            self._future = all_of_them.then(lambda _: self._outcome())
+        return self._future
+
+
+# What a call gives back that was over when it returned.
+DONE = Work(None, [])

@@ -9,6 +9,8 @@ mod array;
 mod call;
 mod communicator;
 mod error;
+mod fabric;
+mod plan;
 mod request;
 mod start;
 mod tell;
@@ -26,6 +28,10 @@ mod _native {
     use crate::call::Started;
     #[pymodule_export]
     use crate::communicator::Communicator;
+    #[pymodule_export]
+    use crate::fabric::Fabric;
+    #[pymodule_export]
+    use crate::plan::Plan;
     #[pymodule_export]
     use crate::start::{init, meet, threads};
     #[pymodule_export]

@@ -25,8 +25,19 @@ pub(crate) struct Asked {
 impl Asked {
     /// The collective of a name, as the methods are called.
     pub(crate) fn collective(&self, name: &str) -> Result<Collective, Error> {
-        let root = u32::try_from(self.root).unwrap_or(u32::MAX);
-        Ok(match name {
+        match name {
+            "send_receive" => {
+                Ok(Collective::SendReceive { messages: self.messages.clone().unwrap_or_default() })
+            }
+            "neighbours" => Ok(Collective::Neighbours { torus: self.torus.unwrap_or([1; 3]) }),
+            _ => Self::collective_of(name, self.root),
+        }
+    }
+
+    /// The same, where a root is all that it may need. Dashes, which the command has, are as good as underscores.
+    pub(crate) fn collective_of(name: &str, root: usize) -> Result<Collective, Error> {
+        let root = u32::try_from(root).unwrap_or(u32::MAX);
+        Ok(match name.replace('-', "_").as_str() {
             "all_reduce" => Collective::AllReduce,
             "reduce" => Collective::Reduce { root },
             "broadcast" => Collective::Broadcast { root },
@@ -37,10 +48,8 @@ impl Asked {
             "scatter" => Collective::Scatter { root },
             "scan" => Collective::Scan,
             "exclusive_scan" => Collective::ExclusiveScan,
-            "send_receive" => Collective::SendReceive { messages: self.messages.clone().unwrap_or_default() },
-            "neighbours" => Collective::Neighbours { torus: self.torus.unwrap_or([1; 3]) },
             "barrier" => Collective::Barrier,
-            _ => return Err(Error::Misuse(format!("there is no collective called {name:?}"))),
+            _ => return Err(Error::Misuse(format!("there is no collective called {name:?} here"))),
         })
     }
 

@@ -8,10 +8,11 @@
 >>> weftlink.on_threads(4, work)
 [[6, 4], [6, 4], [6, 4], [6, 4]]
 
-`init` joins the job that a launcher started the process for; `Communicator` has the calls, `errors` what they raise.
+`init` joins the job that a launcher started the process for; `Communicator` has the calls, `errors` what they raise. `fabric` tells what is
+wired to what, `plan` what moves when, `sim` how long that takes anywhere, `bench` how long it takes here.
 """
 
-from weftlink import errors
+from weftlink import bench, errors, fabric, plan, sim
 from weftlink._native import Window
 from weftlink.communicator import Communicator, Counted, init, meet, on_threads
 from weftlink.errors import Error
@@ -26,8 +27,12 @@ __all__ = [
     "PremultipliedSum",
     "Reduction",
     "Window",
+    "bench",
     "errors",
+    "fabric",
     "init",
     "meet",
     "on_threads",
+    "plan",
+    "sim",
 ]

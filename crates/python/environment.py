@@ -77,7 +77,7 @@ def fingerprint():
     for source in SOURCES:
         for folder, folders, files in os.walk(ROOT / source) if (ROOT / source).is_dir() else [(ROOT, [], [source])]:
             folders[:] = sorted(set(folders) - NO_SOURCES)
-            for name in sorted(files):
+            for name in sorted(name for name in files if not name.endswith(".so")):
                 path = pathlib.Path(folder, name)
                 digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -33,6 +33,8 @@ class PremultipliedSum:
 
 def operation_of(operation: str | Reduction | PremultipliedSum) -> tuple[str, float | None]:
     """The operation's name and factor."""
+    if type(operation) is str:
+        return operation, None
     if isinstance(operation, PremultipliedSum):
         return "premul-sum", operation.factor
-    return (operation.value if isinstance(operation, Reduction) else operation), None
+    return Reduction(operation).value, None

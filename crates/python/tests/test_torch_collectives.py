@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from ranks import run
+from weftlink.torch import meeting
 
 SIZES = (1, 2, 3, 4, 8)
 TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8]
@@ -235,7 +236,52 @@ def as_gloo_does(rank, size):
         same(*outputs, "all_to_all_single")
 
 
-CASES = (reductions, one_tensor, gathers, scatters, exchanges, objects, strides)
+def long_tensors(rank, size):
+    """Tensors that are moved straight from where they are, or in parts side by side."""
+    length = (1 << 18) + 3
+    parts = all_values(size, length)
+    total = combined(parts, Op.SUM)
+    outputs = [torch.empty(length) for _ in range(size)]
+    dist.all_gather(outputs, parts[rank])
+    [same(output, part, "long all_gather") for output, part in zip(outputs, parts, strict=True)]
+    uneven = [values(other, length + other) for other in range(size)]
+    outputs = [torch.empty_like(part) for part in uneven]
+    dist.all_gather(outputs, uneven[rank], async_op=True).wait()
+    [same(output, part, "long uneven all_gather") for output, part in zip(outputs, uneven, strict=True)]
+    output = torch.empty(length)
+    dist.reduce_scatter(output, [parts[rank] for _ in range(size)])
+    same(output, total, "long reduce_scatter")
+    root = size - 1
+    outputs = [torch.empty(length) for _ in range(size)] if rank == root else None
+    dist.gather(parts[rank], outputs, dst=root)
+    [same(output, part, "long gather") for output, part in zip(outputs or [], parts)]
+    output = torch.empty(length)
+    dist.scatter(output, parts if rank == root else None, src=root)
+    same(output, parts[rank], "long scatter")
+    for call in (dist.all_reduce, lambda tensor: dist.reduce(tensor, root)):
+        tensor = parts[rank].clone()
+        call(tensor)
+        if call is dist.all_reduce or rank == root:
+            same(tensor, total, "long sum")
+    tensor = parts[rank].clone()
+    work = dist.all_reduce(tensor, async_op=True)
+    other = parts[rank].clone()
+    dist.broadcast(other, root)
+    work.wait()
+    same(tensor, total, "long asynchronous sum")
+    same(other, parts[root], "long broadcast beside it")
+
+
+def in_lanes(rank, size, store):
+    """The same where ranks have cores to spare, so that long calls go in parts."""
+    meeting._lanes = lambda hosts, found: 3
+    dist.init_process_group("weft", store=store, rank=rank, world_size=size)
+    long_tensors(rank, size)
+    reductions(rank, size)
+    dist.destroy_process_group()
+
+
+CASES = (reductions, one_tensor, gathers, scatters, exchanges, objects, strides, long_tensors)
 
 
 def everything(rank, size):
@@ -250,6 +296,9 @@ class Collectives(unittest.TestCase):
         for size in SIZES:
             with self.subTest(ranks=size):
                 run(size, everything)
+
+    def test_long_calls_in_parts(self):
+        run(3, in_lanes, backend=None)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,17 @@ def can_be_mixed() -> bool:
         return False
 
 
+# Tensors of so many bytes are not copied together first where they lie apart.
+_LONG_BYTES = 1 << 20
+# Programs have tags below these.
+_GATHERS, _SCATTERS = 1 << 62, (1 << 62) + 1
+
+
+def _is_long(length, tensor):
+    """Whether so many elements are many: this is the same on all ranks."""
+    return length * tensor.element_size() >= _LONG_BYTES
+
+
 def _seconds(options):
     """The timeout of a call; None if it has none of its own."""
     timeout = options.timeout
@@ -159,10 +170,23 @@ class Calls:
     @_named("all_gather")
     def allgather(self, output_lists, inputs, opts=c10d.AllgatherOptions()):
         ((*outputs,), (tensor,)) = (output_lists[0], inputs)
-        flat, finish = join(outputs, writes=True, fill=False)
         lengths = [output.numel() for output in outputs]
+        if _is_long(max(lengths), tensor):
+            return self._all_gather_long(outputs, tensor, opts)
+        flat, finish = join(outputs, writes=True, fill=False)
         counts = None if len(set(lengths)) <= 1 else ([tensor.numel()], lengths)
         return self._call("all_gather", contiguous(tensor)[0], flat, opts, output_lists[0], counts=counts, finish=finish)
+
+    def _all_gather_long(self, outputs, tensor, opts):
+        """Every rank broadcasts its tensor, straight to where it belongs."""
+        works = []
+        for root, output in enumerate(outputs):
+            if root == self._native.rank:
+                if output.data_ptr() != tensor.data_ptr():
+                    output.copy_(tensor)
+            flat, finish = contiguous(output)
+            works.append(self._call("broadcast", flat, flat, opts, [output], root=root, finish=finish))
+        return Works(works, outputs)
 
     @_named("_all_gather_base")
     def all_gather_single(self, output, input, opts=c10d.AllgatherOptions()):
@@ -188,11 +212,19 @@ class Calls:
     @_named("reduce_scatter")
     def reduce_scatter(self, outputs, input_lists, opts=c10d.ReduceScatterOptions()):
         (output,), inputs = outputs, input_lists[0]
-        source, _ = join(inputs)
-        flat, finish = contiguous(output)
         lengths = [tensor.numel() for tensor in inputs]
-        counts = None if len(set(lengths)) <= 1 else (lengths, [output.numel()])
         op, factor = _operation(opts)
+        flat, finish = contiguous(output)
+        if _is_long(max(lengths), output):
+            # Every rank gets its part straight from where it is.
+            rank, works = self._native.rank, []
+            for root, tensor in enumerate(inputs):
+                target, rest = (flat, {"finish": finish}) if root == rank else (None, {})
+                source = contiguous(tensor)[0]
+                works.append(self._call("reduce", source, target, opts, outputs, root=root, op=op, factor=factor, **rest))
+            return Works(works, outputs)
+        source, _ = join(inputs)
+        counts = None if len(set(lengths)) <= 1 else (lengths, [output.numel()])
         return self._call("reduce_scatter", source, flat, opts, outputs, op=op, factor=factor, counts=counts, finish=finish)
 
     @_named("_reduce_scatter_base")
@@ -248,17 +280,44 @@ class Calls:
     def gather(self, output_lists, inputs, opts=c10d.GatherOptions()):
         (tensor,) = inputs
         source, root = contiguous(tensor)[0], opts.rootRank
+        outputs = output_lists[0] if root == self._native.rank else []
+        if _is_long(tensor.numel(), tensor):
+            return self._messages(root, _GATHERS, outputs, source, opts, to_root=True)
         if root != self._native.rank:
             return self._call("gather", source, None, opts, [], root=root)
-        flat, finish = join(output_lists[0], writes=True, fill=False)
-        return self._call("gather", source, flat, opts, output_lists[0], root=root, finish=finish)
+        flat, finish = join(outputs, writes=True, fill=False)
+        return self._call("gather", source, flat, opts, outputs, root=root, finish=finish)
 
     @_named("scatter")
     def scatter(self, outputs, input_lists, opts=c10d.ScatterOptions()):
         (output,), root = outputs, opts.rootRank
+        inputs = input_lists[0] if root == self._native.rank else []
+        if _is_long(output.numel(), output):
+            return self._messages(root, _SCATTERS, inputs, output, opts, to_root=False)
         flat, finish = contiguous(output)
-        source = join(input_lists[0])[0] if root == self._native.rank else None
+        source = join(inputs)[0] if inputs else None
         return self._call("scatter", source, flat, opts, outputs, root=root, finish=finish)
+
+    def _messages(self, root, tag, parts, own, opts, to_root):
+        """Long tensors go between the root, which has all the parts, and every other rank straight from where they are to where they belong."""
+        timeout = _seconds(opts)
+        if root != self._native.rank:
+            works = [self._message(own, root, tag, timeout, sends=to_root)]
+        else:
+            mine = parts[root]
+            (mine if to_root else own).copy_(own if to_root else mine)
+            others = ((rank, part) for rank, part in enumerate(parts) if rank != root)
+            works = [self._message(part, rank, tag, timeout, sends=not to_root) for rank, part in others]
+        work = Works(works, parts or [own])
+        if not opts.asyncOp:
+            work.wait()
+        return work
+
+    def _message(self, tensor, peer, tag, timeout, sends):
+        flat, finish = contiguous(tensor)
+        if sends:
+            return Work(self._native.send(flat, peer, tag, timeout=timeout), [tensor])
+        return Work(self._native.receive(flat, peer, tag, timeout=timeout, finish=finish), [tensor])
 
     # Two ranks.
 

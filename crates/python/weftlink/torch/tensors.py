@@ -2,6 +2,9 @@
 
 import torch
 
+# So many elements are sooner copied than looked at.
+_FEW = 1024
+
 
 def contiguous(tensor):
     """A tensor with the same elements that follow each other, and what brings them back from there, if it is another one."""
@@ -16,8 +19,8 @@ def join(tensors, writes=False, fill=True):
 
     Tensors that follow each other in memory are joined without a copy. ``fill`` is False if their elements do not matter.
     """
-    joined = _neighbours(tensors)
-    if joined is not None:
+    # Where there is little to copy, that is sooner done than looking.
+    if tensors[0].numel() > _FEW and (joined := _neighbours(tensors)) is not None:
         return joined, None
     if fill:
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
@@ -28,11 +31,8 @@ def join(tensors, writes=False, fill=True):
 
 def cut(flat, tensors):
     """Copies the elements of one tensor into several."""
-    start = 0
-    for tensor in tensors:
-        end = start + tensor.numel()
-        tensor.copy_(flat[start:end].view(tensor.shape))
-        start = end
+    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(part.view(tensor.shape))
 
 
 def _neighbours(tensors):

@@ -355,14 +355,58 @@ class Group(Calls, dist.ProcessGroup):
     """A process group that Weft serves alone."""
 
     def __init__(self, native, store, timeout):
-        dist.ProcessGroup.__init__(self, store, native.rank, native.size)
+        try:
+            dist.ProcessGroup.__init__(self, store, native.rank, native.size)
+        except TypeError:
+            # A torch in which only groups of its own have a store.
+            dist.ProcessGroup.__init__(self, native.rank, native.size)
         self._set_up(native, store, timeout)
+        self._names = {"name": "", "desc": ""}
+        self._has_backend = can_be_mixed()
+        if self._has_backend:
+            self._backend = Backend(native, store, timeout)
+            self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, self._backend)
+            self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
 
     def getRank(self):
         return self._native.rank
 
     def getSize(self):
         return self._native.size
+
+    rank, size = getRank, getSize
+
+    def name(self):
+        return "weft"
+
+    _get_backend_name = name
+
+    @property
+    def _device_types(self):
+        return [torch.device("cpu")]
+
+    def get_group_store(self):
+        return self._store
+
+    # Torch keeps names in backends, which a group may not have.
+
+    def _set_group_name(self, name):
+        self._names["name"] = name
+        if self._has_backend:
+            super()._set_group_name(name)
+
+    def _set_group_desc(self, description):
+        self._names["desc"] = description
+        if self._has_backend:
+            super()._set_group_desc(description)
+
+    def getGroupName(self):
+        return self._names["name"]
+
+    def getGroupDesc(self):
+        return self._names["desc"]
+
+    group_name, group_desc = property(getGroupName), property(getGroupDesc)
 
 
 if _Base is not None:
@@ -386,12 +430,7 @@ def create(options, _backend_options=None):
     ends = (native, options.store, options.timeout)
     if _is_mixed(options):
         return Backend(*ends)
-    group = Group(*ends)
-    if can_be_mixed():
-        backend = Backend(*ends)
-        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
-        group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
-    return group
+    return Group(*ends)
 
 
 def _is_mixed(options):

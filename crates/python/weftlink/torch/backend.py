@@ -7,7 +7,6 @@ a message came from. So ``init_process_group("weft")`` makes a group that is bot
 """
 
 import functools
-import time
 from datetime import timedelta
 
 import torch
@@ -15,7 +14,8 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.autograd import profiler
 
-from weftlink.errors import DeadlineError, UsageError
+from weftlink.errors import UsageError
+from weftlink.torch.barrier import monitored_barrier
 from weftlink.torch.meeting import meet
 from weftlink.torch.tensors import contiguous, join
 from weftlink.torch.work import DONE, Work, Works
@@ -73,10 +73,11 @@ def _named(name):
 class Calls:
     """All calls, on a group that has met."""
 
-    def _set_up(self, native, store, timeout):
+    def _set_up(self, native, store, timeout, ranks):
         self._native = native
         self._store = store
         self._timeout = timeout
+        self._ranks = ranks
         self._windows = []
         self._barriers = 0
 
@@ -294,32 +295,8 @@ class Calls:
         if timeout is None or timeout <= timedelta(0):
             timeout = self._timeout
         self._barriers += 1
-        key = f"weft/monitored/{self._barriers}"
-        rank, size = self._native.rank, self._native.size
-        began = time.monotonic()
-        left = lambda: timedelta(seconds=max(timeout.total_seconds() - (time.monotonic() - began), 0.001))
-        self._store.set(f"{key}/{rank}", b"1")
-        if rank != 0:
-            try:
-                self._store.wait([f"{key}/done"], left())
-            except Exception as error:
-                what = f"rank {rank}: rank 0 did not reach the monitored barrier within {timeout}"
-                raise DeadlineError(what, rank=rank, peer=0, operation="monitored_barrier") from error
-            if missing := self._store.get(f"{key}/done").decode():
-                raise _stayed_away(rank, missing, timeout)
-            return
-        missing = []
-        for other in range(1, size):
-            try:
-                self._store.wait([f"{key}/{other}"], left())
-            except Exception:
-                missing.append(other)
-                if not wait_all_ranks:
-                    break
-        names = ", ".join(map(str, missing))
-        self._store.set(f"{key}/done", names)
-        if missing:
-            raise _stayed_away(0, names, timeout)
+        store = dist.PrefixStore(f"weft/monitored/{self._barriers}", self._store)
+        monitored_barrier(store, self._native.rank, self._native.size, timeout, wait_all_ranks)
 
     # The group itself.
 
@@ -345,26 +322,27 @@ class Calls:
     def getBackendName(self):
         return "weft"
 
-
-def _stayed_away(rank, missing, timeout):
-    what = f"rank{'s' if ',' in missing else ''} {missing} did not reach the monitored barrier within {timeout}"
-    return DeadlineError(what, rank=rank, peer=int(missing.split(",")[0]), operation="monitored_barrier")
+    def _part(self, store, members, timeout, name):
+        """What a group of some of these ranks is made of."""
+        ranks = [self._ranks[member] for member in members]
+        native = meet(store, members.index(self._native.rank), len(ranks), timeout, name, "weft", ranks)
+        return native, store, timeout, ranks
 
 
 class Group(Calls, dist.ProcessGroup):
     """A process group that Weft serves alone."""
 
-    def __init__(self, native, store, timeout):
+    def __init__(self, native, store, timeout, ranks):
         try:
             dist.ProcessGroup.__init__(self, store, native.rank, native.size)
         except TypeError:
             # A torch in which only groups of its own have a store.
             dist.ProcessGroup.__init__(self, native.rank, native.size)
-        self._set_up(native, store, timeout)
+        self._set_up(native, store, timeout, ranks)
         self._names = {"name": "", "desc": ""}
         self._has_backend = can_be_mixed()
         if self._has_backend:
-            self._backend = Backend(native, store, timeout)
+            self._backend = Backend(native, store, timeout, ranks)
             self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, self._backend)
             self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
 
@@ -408,15 +386,40 @@ class Group(Calls, dist.ProcessGroup):
 
     group_name, group_desc = property(getGroupName), property(getGroupDesc)
 
+    def split_group(self, ranks, timeout=None, opts=None, group_name=None, group_desc=None, device_types=None):
+        """A group of some of these ranks, as ``torch.distributed.split_group`` asks for it; None on the others."""
+        if self._native.rank not in ranks:
+            return None
+        store = dist.PrefixStore(f"{group_name}/", self._store)
+        group = Group(*self._part(store, ranks, timeout or self._timeout, group_name))
+        group._set_group_name(group_name)
+        group._set_group_desc(group_desc or "undefined")
+        return group
+
 
 if _Base is not None:
 
     class Backend(Calls, _Base):
         """Weft beside other backends, or below torch's dispatcher."""
 
-        def __init__(self, native, store, timeout):
+        # Where a class does not say, torch asks it again and again.
+        supports_splitting = True
+        supports_coalescing = False
+        supports_shrinking = False
+        supports_reconfigure = False
+        supports_window = False
+        _supports_time_estimate = False
+
+        def __init__(self, native, store, timeout, ranks):
             _Base.__init__(self, native.rank, native.size)
-            self._set_up(native, store, timeout)
+            self._set_up(native, store, timeout, ranks)
+
+        @property
+        def options(self):
+            return c10d.Backend.Options("weft", self._timeout)
+
+        def split(self, store, ranks, opts):
+            return Backend(*self._part(store, ranks, opts._timeout, opts.group_name))
 
     class _Probe(_Base):
         pass
@@ -427,10 +430,8 @@ def create(options, _backend_options=None):
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group) or list(range(size))
     native = meet(options.store, rank, size, options.timeout, options.group_id, "weft", ranks)
-    ends = (native, options.store, options.timeout)
-    if _is_mixed(options):
-        return Backend(*ends)
-    return Group(*ends)
+    kind = Backend if _is_mixed(options) else Group
+    return kind(native, options.store, options.timeout, ranks)
 
 
 def _is_mixed(options):

@@ -1,0 +1,40 @@
+"""A barrier after which rank 0 knows who stayed away. It goes through the store, so that a group is none the worse for it."""
+
+import time
+from datetime import timedelta
+
+from weftlink.errors import DeadlineError
+
+
+def monitored_barrier(store, rank: int, size: int, timeout: timedelta, wait_all_ranks: bool) -> None:
+    """All ranks meet in a store of their own. Who waits in vain says whom for."""
+    end = time.monotonic() + timeout.total_seconds()
+    left = lambda: timedelta(seconds=max(end - time.monotonic(), 0.001))
+    store.set(str(rank), b"1")
+    if rank == 0:
+        missing = _missing(store, size, left, wait_all_ranks)
+        names = ", ".join(map(str, missing))
+        store.set("done", names)
+    else:
+        try:
+            store.wait(["done"], left())
+        except Exception as error:
+            what = f"rank {rank}: rank 0 did not reach the monitored barrier within {timeout}"
+            raise DeadlineError(what, rank=rank, peer=0, operation="monitored_barrier") from error
+        names = store.get("done").decode()
+    if names:
+        what = f"rank{'s' if ',' in names else ''} {names} did not reach the monitored barrier within {timeout}"
+        raise DeadlineError(what, rank=rank, peer=int(names.split(",")[0]), operation="monitored_barrier")
+
+
+def _missing(store, size, left, all_of_them):
+    """Who does not come; without ``all_of_them``, the first of these."""
+    missing = []
+    for other in range(1, size):
+        try:
+            store.wait([str(other)], left())
+        except Exception:
+            missing.append(other)
+            if not all_of_them:
+                break
+    return missing

@@ -89,6 +89,41 @@ fn groups_of_threads_leave_nothing() {
 }
 
 #[test]
+fn posts_leave_nothing() {
+    let _turn = TURN.lock().unwrap();
+    let round = |number: usize| {
+        let ranks = Communicator::threads(2, options()).unwrap();
+        let work = |mut comm: Communicator| {
+            let post = comm.post().unwrap();
+            let (peer, (told, over)) = (1 - comm.rank(), std::sync::mpsc::channel());
+            let mut got = vec![0_u8; 100_000];
+            // SAFETY: the memory is there until the end has been told.
+            unsafe {
+                let done = move |result: Result<usize, Error>| told.send(result.is_ok()).unwrap();
+                post.receive(Some(peer), 1, got.as_mut_ptr(), got.len(), LONG, done);
+            }
+            // By turns the message comes, or this rank leaves before.
+            if number.is_multiple_of(2) {
+                post.send_bytes(peer, 1, &vec![1; got.len()], LONG).unwrap();
+                assert!(over.recv().unwrap() && got == vec![1; got.len()]);
+                comm.barrier().unwrap();
+            } else {
+                comm.barrier().unwrap();
+                drop((comm, post));
+                assert!(!over.recv().unwrap());
+            }
+        };
+        std::thread::scope(|scope| {
+            ranks.into_iter().for_each(|comm| drop(scope.spawn(move || work(comm))));
+        });
+    };
+    (0..10).for_each(round);
+    let before = Has::now();
+    (0..100).for_each(round);
+    Has::comes_back_to(&Has { threads: before.threads.min(3), ..before });
+}
+
+#[test]
 fn groups_of_processes_leave_nothing() {
     const TEST: &str = "groups_of_processes_leave_nothing";
     const ROLE: &str = "WEFT_TEST_PARENT";

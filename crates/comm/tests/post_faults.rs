@@ -213,7 +213,7 @@ fn with_a_process(test: &str, here: impl Fn(Post, Child), there: impl Fn(Post)) 
         return there(comm.post().unwrap());
     }
     for single_copy in [true, false] {
-        let place = format!("weft-post-{}-{single_copy}", std::process::id());
+        let place = format!("{test}-{}-{single_copy}", std::process::id());
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
             .env(ROLE, &place)

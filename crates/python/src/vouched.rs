@@ -62,7 +62,7 @@ pub(crate) unsafe fn run_here(
 ) -> Result<PyResult<()>, Vouched> {
     let (ran, interrupt) = py.detach(move || {
         let Vouched(request) = { request };
-        let (interrupt, look) = signals(background.clone());
+        let (interrupt, look) = signals(vec![background.clone()]);
         // SAFETY: the caller's promise.
         let ran = while_waiting(look, || unsafe { background.run_raw(*request) });
         (ran.map_err(Vouched), interrupt.take())

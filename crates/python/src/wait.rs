@@ -53,15 +53,16 @@ impl Raised {
 
 /// What a thread that makes a call itself does while it waits: it looks for signals, and ends the communicator for all ranks if Python
 /// makes an exception of one.
-pub(crate) fn signals(background: Background) -> (Raised, impl FnMut() + Send + 'static) {
+pub(crate) fn signals(backgrounds: Vec<Background>) -> (Raised, impl FnMut() + Send + 'static) {
     let raised = Raised::default();
     let told = raised.clone();
     let look = move || {
         if let Some(Err(error)) = Python::try_attach(|py| py.check_signals()) {
             // By another thread, because this one may hold locks where it waits.
-            let background = background.clone();
-            let ending = std::thread::spawn(move || background.abort("interrupted"));
-            *told.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Interrupt { error, ending });
+            let backgrounds = backgrounds.clone();
+            let end = move || backgrounds.iter().for_each(|background| background.abort("interrupted"));
+            let interrupt = Interrupt { error, ending: std::thread::spawn(end) };
+            *told.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(interrupt);
         }
     };
     (raised, look)

@@ -125,6 +125,25 @@ impl Inner {
         }
     }
 
+    /// Drives until something is so that a message's end brings about, or for a while. Tells whether it is.
+    pub(super) fn drive_until(&self, is_over: impl Fn() -> bool, time: Duration) -> bool {
+        if is_over() {
+            return true;
+        }
+        self.enter().drivers += 1;
+        let look = || {
+            // A message that is over may be told by the turn, or by another thread's.
+            self.turn(|_| ());
+            if is_over() { Poll::Ready } else { Poll::Pending }
+        };
+        let _ = self.waiter.within(time).wait_doubting(self.on(), look, |_| self.look_after());
+        let mut shared = self.enter();
+        shared.drivers -= 1;
+        self.wake_thread(&shared);
+        self.leave(shared);
+        is_over()
+    }
+
     /// The result for which a thread has been driving, which it does no longer then.
     fn result(&self, shared: &mut Shared, id: u64) -> Option<Result<usize, Error>> {
         let result = shared.state.result(id)?;

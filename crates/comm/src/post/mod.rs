@@ -243,6 +243,15 @@ impl Post {
         self.start(from, (Way::From(from), tag, address, bytes, timeout), done, State::receive);
     }
 
+    /// Waits for something that the end of a message brings about (its `done` was called, say), and makes the messages get on
+    /// meanwhile, as the blocking calls do. Tells whether it came within the time.
+    pub fn wait_until(&self, is_over: impl Fn() -> bool, time: Duration) -> bool {
+        match self.client.inner.check_process() {
+            Ok(()) => self.client.inner.drive_until(is_over, time),
+            Err(_) => is_over(),
+        }
+    }
+
     fn start(
         &self,
         other: Option<usize>,

@@ -14,7 +14,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::Instant;
 
 use super::asked::{Asked, Callback, Tell, Way};
@@ -38,7 +38,7 @@ pub(super) struct State {
     pub(super) outboxes: Vec<Outbox>,
     /// The connections, if there are ranks on other hosts; and since when it is known that one of those is gone, or that its
     /// connection is.
-    pub(super) wires: Option<Arc<Wires>>,
+    pub(super) wires: Option<Rc<Wires>>,
     pub(super) partings: HashMap<usize, Instant>,
     pub(super) matching: Matching<Asked, Message>,
     /// Sends that have been offered and not answered.
@@ -78,13 +78,13 @@ pub(super) struct Incoming {
 }
 
 // SAFETY: the addresses are of mapped memory, which may be used from any thread, and of callers who have promised the same of
-// theirs.
+// theirs. Connections are referred to from nowhere but here, so all references to them go from thread to thread together.
 unsafe impl Send for State {}
 
 impl State {
     pub(super) fn new(
         fate: Fate,
-        (links, wires): (Vec<Option<Link>>, Option<Arc<Wires>>),
+        (links, wires): (Vec<Option<Link>>, Option<Rc<Wires>>),
         readable: bool,
         pids: Vec<u32>,
     ) -> State {

@@ -3,8 +3,10 @@
 // Copies between the caller's memory and messages of the courier.
 #![allow(unsafe_code)]
 
+use std::cell::{RefCell, RefMut};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::frame::Frame;
@@ -23,13 +25,12 @@ const BUDGET_BYTES: usize = 32 << 20;
 /// How long a post that is dropped goes on sending what it has promised to.
 const PARTING_LIMIT: Duration = Duration::from_secs(2);
 
-/// The connections of a post, to all ranks on other hosts. The post's lock is held by whoever uses them; this one is never waited
-/// for.
-pub(super) struct Wires(Mutex<Courier>);
+/// The connections of a post, to all ranks on other hosts. All who refer to them are in the post's state, under its lock.
+pub(super) struct Wires(RefCell<Courier>);
 
 /// This rank's end of the way to one of them.
 pub(super) struct Wire {
-    wires: Arc<Wires>,
+    wires: Rc<Wires>,
     rank: u32,
     outward: u32,
     inward: u32,
@@ -43,7 +44,7 @@ impl Wires {
         size: usize,
         connections: Vec<(u32, Vec<Connection>)>,
         sealed: bool,
-    ) -> std::io::Result<(Arc<Wires>, Vec<Wire>)> {
+    ) -> std::io::Result<(Rc<Wires>, Vec<Wire>)> {
         let mut courier = Courier::new(size)?;
         let payload_bytes = BUDGET_BYTES / (2 * DEPTH * connections.len().max(1));
         let payload_bytes = payload_bytes.clamp(PAYLOAD_BYTES_MIN, PAYLOAD_BYTES_MAX);
@@ -55,14 +56,9 @@ impl Wires {
             let inward = courier.open_incoming(fifo(other as usize, rank), other, DEPTH, message);
             ends.push((other, outward, inward));
         }
-        let wires = Arc::new(Wires(Mutex::new(courier)));
-        let wire = |(rank, outward, inward)| Wire {
-            wires: Arc::clone(&wires),
-            rank,
-            outward,
-            inward,
-            payload_bytes,
-        };
+        let wires = Rc::new(Wires(RefCell::new(courier)));
+        let wire =
+            |(rank, outward, inward)| Wire { wires: Rc::clone(&wires), rank, outward, inward, payload_bytes };
         let all = ends.into_iter().map(wire).collect();
         Ok((wires, all))
     }
@@ -82,8 +78,8 @@ impl Wires {
         self.courier().watched()
     }
 
-    fn courier(&self) -> MutexGuard<'_, Courier> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn courier(&self) -> RefMut<'_, Courier> {
+        self.0.borrow_mut()
     }
 }
 
@@ -91,7 +87,7 @@ impl Drop for Wires {
     /// What was sent, as its callers believe, is handed to the kernel first.
     fn drop(&mut self) {
         let began = Instant::now();
-        let courier = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let courier = self.0.get_mut();
         while !courier.is_idle() && !courier.has_faults() && began.elapsed() < PARTING_LIMIT {
             if !courier.progress(None) {
                 std::thread::sleep(Duration::from_micros(100));

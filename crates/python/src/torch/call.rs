@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
-use weftlink::Error;
+use weftlink::{Error, Post};
 
 use super::{completion, record};
 use crate::error::{exception, raised};
@@ -17,6 +17,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 #[pyclass(module = "weftlink._native", frozen)]
 pub(crate) struct Call {
     shared: Arc<Shared>,
+    /// Of a message: who waits makes it get on.
+    post: Option<Post>,
 }
 
 /// What is known of a call.
@@ -60,7 +62,12 @@ impl Call {
     ) -> (Self, Pending) {
         let (state, changed) = (Mutex::default(), Condvar::new());
         let shared = Arc::new(Shared { state, changed, name, entry });
-        (Self { shared: Arc::clone(&shared) }, Pending { shared, finish, kept })
+        (Self { shared: Arc::clone(&shared), post: None }, Pending { shared, finish, kept })
+    }
+
+    /// The same for a message.
+    pub(super) fn by(self, post: Post) -> Self {
+        Self { post: Some(post), ..self }
     }
 }
 
@@ -121,7 +128,7 @@ fn tell(py: Python<'_>, watchers: Vec<Py<PyAny>>) {
 impl Call {
     /// Waits until the call is over, or so many seconds; raises its error.
     #[pyo3(signature = (timeout=None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+    pub(super) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let began = Instant::now();
         let limit = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         loop {
@@ -171,6 +178,9 @@ impl Call {
 
 impl Call {
     fn wait_for(&self, time: Duration) -> bool {
+        if let Some(post) = &self.post {
+            return post.wait_until(|| self.done(), time);
+        }
         let state = self.shared.state();
         let waited = self.shared.changed.wait_timeout_while(state, time, |state| state.end.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.end.is_some()

@@ -4,16 +4,17 @@
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use weftlink::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink::knobs::Knobs;
 use weftlink::plan::Collective;
-use weftlink::{Background, Communicator, Error, Options, Post, RawBuffers, RawRequest, while_waiting};
+use weftlink::{Communicator, Error, Options, Post, RawBuffers, RawRequest, while_waiting};
 
 use super::call::Call;
+use super::lanes::{LANES_MAX, Lanes, Parts};
 use super::record::{self, New};
 use super::tensor::{Tensor, usage};
 use super::{operation, window};
@@ -37,7 +38,7 @@ pub(crate) struct Group {
 /// What is there until the group is closed.
 #[derive(Clone)]
 pub(super) struct Ends {
-    pub(super) background: Background,
+    pub(super) lanes: Lanes,
     pub(super) post: Post,
 }
 
@@ -66,7 +67,7 @@ impl Group {
     ///
     /// `place` is the name of a meeting on one host, or `host:port` where rank 0 listens for other hosts.
     #[new]
-    #[pyo3(signature = (rank, size, place, secret, timeout, name, description, ranks))]
+    #[pyo3(signature = (rank, size, place, secret, timeout, name, description, ranks, lanes=1))]
     #[allow(clippy::too_many_arguments, reason = "Python's constructors have no other way")]
     fn new(
         py: Python<'_>,
@@ -78,10 +79,11 @@ impl Group {
         name: String,
         description: String,
         ranks: Vec<u64>,
+        lanes: usize,
     ) -> PyResult<Self> {
         let timeout = seconds(timeout);
         let meeting = meeting(place, secret, size, timeout).map_err(|error| raised(py, &error, None))?;
-        let ends = patiently(py, move || meet(&meeting, rank, timeout))?
+        let ends = patiently(py, move || meet(&meeting, rank, timeout, lanes))?
             .map_err(|error| raised(py, &error, None))?;
         Ok(Self {
             rank,
@@ -164,25 +166,43 @@ impl Group {
             deadline: Some(deadline),
         };
         let kept = || [input, output].into_iter().flatten().map(|tensor| tensor.clone().unbind()).collect();
-        let Ends { background, .. } = self.ends(py)?;
-        let request = if now {
+        let Ends { lanes, .. } = self.ends(py)?;
+        let mut parts = lanes.cut(request);
+        if now && parts.len() == 1 {
             record::starts(entry);
+            let request = parts.remove(0);
             // SAFETY: the tensors are borrowed for the time of the call, and what else uses them meanwhile is the program's own fault, as
             // with every backend.
-            match made(py, &background, || unsafe { background.run_raw(request) })? {
+            match made(py, &lanes, || unsafe { lanes.first().run_raw(request) })? {
                 Ok(result) => {
                     record::ends(entry, result.is_ok());
                     result.map_err(|error| raised(py, &error, Some(name)))?;
                     return finish.map_or(Ok(None), |finish| finish.call0(py).map(|_| None));
                 }
-                Err(request) => *request,
+                Err(request) => parts.push(*request),
             }
-        } else {
-            request
-        };
+        }
         let (call, pending) = Call::new(name, entry, finish, kept());
-        // SAFETY: `pending` keeps the tensors until the call is over; what else uses them meanwhile is the program's own fault.
-        unsafe { background.start_raw(request, move |result| pending.complete(result.map(|()| None))) };
+        let under_way = Parts::new(parts.len(), pending);
+        let own = (now && parts.len() > 1).then(|| parts.remove(0));
+        let skipped = usize::from(own.is_some());
+        for (request, background) in parts.into_iter().zip(&lanes.all()[skipped..]) {
+            let part = Arc::clone(&under_way);
+            // SAFETY: the last part's end drops what keeps the tensors; what else uses them meanwhile is the program's own fault.
+            unsafe { background.start_raw(request, move |result| part.over(result)) };
+        }
+        if let Some(request) = own {
+            // SAFETY: as above.
+            let part = |request| unsafe {
+                let under_way = Arc::clone(&under_way);
+                lanes.first().start_raw(request, move |result| under_way.over(result))
+            };
+            // SAFETY: as above.
+            match made(py, &lanes, || unsafe { lanes.first().run_raw(request) })? {
+                Ok(result) => under_way.over(result),
+                Err(request) => drop(part(*request)),
+            }
+        }
         Ok(Some(call))
     }
 
@@ -216,26 +236,25 @@ impl Group {
 
     /// Symmetric memory of so many bytes, which all ranks allocate together: an object with the array interface.
     fn window(&self, py: Python<'_>, bytes: usize) -> PyResult<window::Memory> {
-        let Ends { background, .. } = self.ends(py)?;
+        let background = self.ends(py)?.lanes.first().clone();
         let window = patiently(py, move || background.with(move |comm| comm.window::<u8>(bytes)))?;
         Ok(window::Memory::new(window.map_err(|error| raised(py, &error, Some("window")))?))
     }
 
     /// Ends the group for all ranks, at once.
     fn abort(&self, py: Python<'_>, reason: &str) {
-        if let Ok(Ends { background, .. }) = self.ends(py) {
-            py.detach(|| background.abort(reason));
+        if let Ok(Ends { lanes, .. }) = self.ends(py) {
+            py.detach(|| lanes.all().iter().for_each(|background| background.abort(reason)));
         }
     }
 
     /// Waits for all calls that were started, and leaves. A group that has been closed stays closed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Ends { background, post }) = ends else { return Ok(()) };
+        let Some(Ends { lanes, post }) = ends else { return Ok(()) };
         patiently(py, move || {
             drop(post);
-            // Whoever still makes a call has a copy, and leaves when that is over.
-            let _ = background.close();
+            lanes.close();
         })
     }
 }
@@ -299,12 +318,8 @@ impl Group {
 }
 
 /// Makes a call without Python's lock. Ctrl-C ends the group: a call that has begun cannot be taken back on one rank only.
-pub(super) fn made<R: Send>(
-    py: Python<'_>,
-    background: &Background,
-    call: impl FnOnce() -> R + Send,
-) -> PyResult<R> {
-    let (raised, look) = signals(background.clone());
+pub(super) fn made<R: Send>(py: Python<'_>, lanes: &Lanes, call: impl FnOnce() -> R + Send) -> PyResult<R> {
+    let (raised, look) = signals(lanes.all().to_vec());
     let made = py.detach(|| while_waiting(look, call));
     match raised.take() {
         Some(interrupted) => Err(interrupted),
@@ -346,10 +361,10 @@ fn meeting(place: &str, secret: &[u8], size: usize, timeout: Duration) -> Result
     Ok(Meeting { network, ..Meeting::new(place, Token::new(secret)?, size, timeout) })
 }
 
-fn meet(meeting: &Meeting, rank: usize, timeout: Duration) -> Result<Ends, Error> {
+fn meet(meeting: &Meeting, rank: usize, timeout: Duration, lanes: usize) -> Result<Ends, Error> {
     let bootstrap = if rank == 0 { Bootstrap::listen(meeting)? } else { Bootstrap::join(meeting, rank)? };
     let options = Options { deadline: timeout, ..Options::from_environment()? };
     let mut comm = Communicator::new(bootstrap, options)?;
     let post = comm.post()?;
-    Ok(Ends { background: comm.into_background()?, post })
+    Ok(Ends { lanes: Lanes::new(comm, lanes.clamp(1, LANES_MAX))?, post })
 }

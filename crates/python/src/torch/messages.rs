@@ -26,7 +26,7 @@ impl Group {
         let done = move |result: Result<(), weftlink::Error>| pending.complete(result.map(|()| None));
         // SAFETY: `pending` keeps the tensor until the message is sent; a program that writes it meanwhile sends what it writes.
         py.detach(|| unsafe { post.send(to, tag, address as *const u8, bytes, deadline, done) });
-        Ok(call)
+        Ok(call.by(post))
     }
 
     pub(super) fn start_receive(
@@ -48,6 +48,6 @@ impl Group {
         let done = move |result: Result<usize, weftlink::Error>| pending.complete(result.map(Some));
         // SAFETY: `pending` keeps the tensor until the message has come; a program that uses it meanwhile sees what has come so far.
         py.detach(|| unsafe { post.receive(source, tag, address as *mut u8, bytes, deadline, done) });
-        Ok(call)
+        Ok(call.by(post))
     }
 }

@@ -7,6 +7,7 @@
 mod call;
 mod completion;
 mod group;
+mod lanes;
 mod messages;
 mod operation;
 mod record;

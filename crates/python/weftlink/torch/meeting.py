@@ -1,5 +1,6 @@
 """How the ranks of a group find each other: through the store that torch has made for it."""
 
+import collections
 import json
 import os
 import secrets
@@ -14,14 +15,23 @@ def meet(store, rank: int, size: int, timeout: timedelta, name: str, description
     # A store may outlive a group and see another of the same name.
     generation = store.add(f"weft/{rank}/generation", 1)
     prefix = f"weft/{generation}"
-    store.set(f"{prefix}/host/{rank}", _host())
+    store.set(f"{prefix}/host/{rank}", json.dumps([_host(), len(os.sched_getaffinity(0))]))
     if rank == 0:
-        hosts = {store.get(f"{prefix}/host/{other}") for other in range(size)}
+        found = [json.loads(store.get(f"{prefix}/host/{other}")) for other in range(size)]
+        hosts = collections.Counter(host for host, _ in found)
         place, secret = _place(len(hosts) == 1), secrets.token_hex(32)
-        store.set(f"{prefix}/place", json.dumps([place, secret]))
+        lanes = _lanes(hosts, found)
+        store.set(f"{prefix}/place", json.dumps([place, secret, lanes]))
     else:
-        place, secret = json.loads(store.get(f"{prefix}/place"))
-    return Group(rank, size, place, secret.encode(), timeout.total_seconds(), name, description, ranks)
+        place, secret, lanes = json.loads(store.get(f"{prefix}/place"))
+    return Group(rank, size, place, secret.encode(), timeout.total_seconds(), name, description, ranks, lanes)
+
+
+def _lanes(hosts: collections.Counter, found: list) -> int:
+    """In how many parts long calls are made side by side: as many as leave each rank's host half of its cores."""
+    if len(found) == 1:
+        return 1
+    return max(1, min(cores // (2 * hosts[host]) for host, cores in found))
 
 
 def _host() -> str:

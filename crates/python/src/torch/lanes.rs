@@ -1,0 +1,114 @@
+//! Long calls in parts, side by side: each part is a call of a communicator of its own, with a worker of its own.
+//!
+//! One thread does not fill the memory's bandwidth. Where ranks have cores to spare, long calls whose elements are independent are cut into
+//! as many parts as there are lanes. How many that is, all ranks have agreed on when they met, and whether a call is cut depends
+//! only on what is the same on all ranks.
+
+// Requests hold addresses.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use weftlink::plan::Collective;
+use weftlink::{Background, Communicator, Error, RawBuffers, RawRequest};
+
+use super::call::Pending;
+
+/// Calls of fewer bytes are not cut: handing a part to a worker takes some ten microseconds.
+const BYTES_MIN: usize = 1 << 20;
+/// Parts begin at multiples of this many elements, so that no cache line is shared.
+const ALIGNED: usize = 256;
+/// More lanes than this gain nothing.
+pub(super) const LANES_MAX: usize = 4;
+
+/// The communicators of a group; the first makes all calls that are not cut.
+#[derive(Clone)]
+pub(super) struct Lanes(Arc<Vec<Background>>);
+
+impl Lanes {
+    /// As many as there should be, split from one. All ranks do it.
+    pub(super) fn new(mut comm: Communicator, count: usize) -> Result<Self, Error> {
+        let key = comm.rank() as i64;
+        let others = (1..count).map(|_| comm.split(Some(0), key)).collect::<Result<Vec<_>, _>>()?;
+        let all = std::iter::once(comm).chain(others.into_iter().flatten());
+        Ok(Self(Arc::new(all.map(Communicator::into_background).collect::<Result<_, _>>()?)))
+    }
+
+    pub(super) fn first(&self) -> &Background {
+        &self.0[0]
+    }
+
+    pub(super) fn all(&self) -> &[Background] {
+        &self.0
+    }
+
+    /// A call in as many parts as there are lanes, or as it is.
+    pub(super) fn cut(&self, request: RawRequest) -> Vec<RawRequest> {
+        let RawBuffers { data_type, input_length, output_length, .. } = request.buffers;
+        let length = input_length.max(output_length);
+        let independent = matches!(
+            request.collective,
+            Collective::AllReduce | Collective::Broadcast { .. } | Collective::Reduce { .. }
+        );
+        let lanes = self.0.len();
+        if lanes == 1 || !independent || length * data_type.bytes() < BYTES_MIN {
+            return vec![request];
+        }
+        let share = length.div_ceil(lanes).next_multiple_of(ALIGNED);
+        let part = |lane: usize| {
+            let (start, end) = ((lane * share).min(length), ((lane + 1) * share).min(length));
+            RawRequest { buffers: part_of(request.buffers, start, end), ..request.clone() }
+        };
+        (0..lanes).map(part).collect()
+    }
+
+    /// Leaves, when all calls are over.
+    pub(super) fn close(self) {
+        // Whoever still makes a call has a copy, and leaves when that is over.
+        for background in Arc::into_inner(self.0).into_iter().flatten() {
+            let _ = background.close();
+        }
+    }
+}
+
+/// Elements from `start` to `end`, on whichever sides there are.
+fn part_of(whole: RawBuffers, start: usize, end: usize) -> RawBuffers {
+    let bytes = start * whole.data_type.bytes();
+    let length = |side: usize| if side == 0 { 0 } else { end - start };
+    RawBuffers {
+        input: if whole.input.is_null() { whole.input } else { whole.input.wrapping_add(bytes) },
+        input_length: length(whole.input_length),
+        output: if whole.output.is_null() { whole.output } else { whole.output.wrapping_add(bytes) },
+        output_length: length(whole.output_length),
+        ..whole
+    }
+}
+
+/// The parts of a call that are still under way, and the first error among them.
+pub(super) struct Parts {
+    left: AtomicUsize,
+    end: Mutex<(Option<Error>, Option<Pending>)>,
+}
+
+impl Parts {
+    pub(super) fn new(count: usize, pending: Pending) -> Arc<Self> {
+        Arc::new(Self { left: AtomicUsize::new(count), end: Mutex::new((None, Some(pending))) })
+    }
+
+    /// A part is over. The last one completes the call.
+    pub(super) fn over(&self, result: Result<(), Error>) {
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = result {
+            end.0.get_or_insert(error);
+        }
+        if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        let (error, pending) = (end.0.take(), end.1.take());
+        drop(end);
+        if let Some(pending) = pending {
+            pending.complete(error.map_or(Ok(None), Err));
+        }
+    }
+}

@@ -21,8 +21,11 @@ const ENDING: Duration = Duration::from_secs(1);
 #[pyclass(frozen, module = "weftlink._native")]
 pub(crate) struct Started {
     shared: Arc<Shared>,
-    background: Background,
+    background: Open,
 }
+
+/// A communicator's worker, as long as the communicator is not closed. Calls do not keep it: they may outlive it.
+pub(crate) type Open = Arc<Mutex<Option<Background>>>;
 
 /// What the worker and Python share of a call.
 pub(crate) struct Shared {
@@ -80,7 +83,7 @@ impl Shared {
 }
 
 impl Started {
-    pub(crate) fn new(shared: Arc<Shared>, background: Background) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, background: Open) -> Self {
         Self { shared, background }
     }
 
@@ -100,7 +103,7 @@ impl Started {
             if let Err(interrupt) = py.check_signals() {
                 let operation = self.shared.operation;
                 py.detach(|| {
-                    self.background.abort(&format!("interrupted in {operation}"));
+                    self.abort(&format!("interrupted in {operation}"));
                     self.shared.ended(ENDING)
                 });
                 return Err(interrupt);
@@ -108,6 +111,13 @@ impl Started {
             if time.is_some_and(|time| began.elapsed() >= time) {
                 return Ok(false);
             }
+        }
+    }
+
+    fn abort(&self, reason: &str) {
+        let background = self.background.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(background) = &*background {
+            background.abort(reason);
         }
     }
 
@@ -160,7 +170,7 @@ impl Started {
     fn cancel(&self) -> bool {
         let runs = !self.done();
         if runs {
-            self.background.abort(&format!("cancelled {}", self.shared.operation));
+            self.abort(&format!("cancelled {}", self.shared.operation));
         }
         runs
     }

@@ -11,7 +11,7 @@ use weftlink::plan::Collective;
 use weftlink::{Background, DataType, Error, FlightRecorder};
 
 use crate::array::Array;
-use crate::call::{Shared, Started};
+use crate::call::{Open, Shared, Started};
 use crate::error::raised;
 use crate::request::{Alone, Asked, method};
 use crate::vouched::{Bytes, Vouched, run_here};
@@ -22,7 +22,7 @@ use crate::window::Window;
 #[pyclass(frozen, module = "weftlink._native")]
 pub(crate) struct Communicator {
     /// None once it is closed.
-    background: Mutex<Option<Background>>,
+    background: Open,
     /// To be asked at any time, also while a call is stuck.
     recorder: FlightRecorder,
     /// How many calls are not over.
@@ -50,7 +50,7 @@ impl Communicator {
     pub(crate) fn new(comm: weftlink::Communicator) -> Result<Self, Error> {
         let (recorder, origins) = (comm.flight_recorder(), comm.origins().to_vec());
         let (rank, size) = (comm.rank(), comm.size());
-        let background = Mutex::new(Some(comm.into_background()?));
+        let background = Arc::new(Mutex::new(Some(comm.into_background()?)));
         let pending = Arc::default();
         Ok(Self { background, recorder, pending, rank, size, origins })
     }
@@ -94,7 +94,9 @@ impl Communicator {
         };
         // SAFETY: as above, until `end` lets go of the arrays.
         unsafe { background.start_raw(*request.0, done) };
-        let call = Started::new(shared, background);
+        // Whoever closes the communicator meanwhile must be the last to have it.
+        drop(background);
+        let call = Started::new(shared, Arc::clone(&self.background));
         if !wait {
             return Ok(Some(call));
         }

@@ -2,6 +2,7 @@
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
@@ -33,11 +34,20 @@ pub(crate) fn patiently<R: Send + 'static>(
 
 /// What a signal raised, if there was one.
 #[derive(Clone, Default)]
-pub(crate) struct Raised(Arc<Mutex<Option<PyErr>>>);
+pub(crate) struct Raised(Arc<Mutex<Option<Interrupt>>>);
+
+struct Interrupt {
+    error: PyErr,
+    /// Ends the communicator.
+    ending: JoinHandle<()>,
+}
 
 impl Raised {
+    /// The exception, once the communicator has been ended for it.
     pub(crate) fn take(&self) -> Option<PyErr> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        let Interrupt { error, ending } = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let _ = ending.join();
+        Some(error)
     }
 }
 
@@ -48,12 +58,11 @@ pub(crate) fn signals(backgrounds: Vec<Background>) -> (Raised, impl FnMut() + S
     let told = raised.clone();
     let look = move || {
         if let Some(Err(error)) = Python::try_attach(|py| py.check_signals()) {
-            *told.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             // By another thread, because this one may hold locks where it waits.
             let backgrounds = backgrounds.clone();
-            std::thread::spawn(move || {
-                backgrounds.iter().for_each(|background| background.abort("interrupted"))
-            });
+            let end = move || backgrounds.iter().for_each(|background| background.abort("interrupted"));
+            let interrupt = Interrupt { error, ending: std::thread::spawn(end) };
+            *told.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(interrupt);
         }
     };
     (raised, look)

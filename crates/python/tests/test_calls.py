@@ -58,6 +58,50 @@ class Handles(unittest.TestCase):
         for _ in range(20):
             self.assertEqual(self.second.all_reduce(np.ones(100_000))[0], 2)
 
+    def test_all_collectives_can_be_started(self):
+        def work(comm):
+            ones = np.ones(comm.size)
+            whole = lambda: np.ones(6 * comm.size)
+            ring = [(0, 1), (1, 0)]
+            calls = [
+                comm.start_all_reduce(ones.copy()),
+                comm.start_reduce(ones.copy()),
+                comm.start_reduce_scatter(ones, out=np.empty(1)),
+                comm.start_scan(ones.copy()),
+                comm.start_exclusive_scan(ones.copy()),
+                comm.start_broadcast(ones.copy()),
+                comm.start_all_gather(np.ones(1), out=np.empty(comm.size)),
+                comm.start_gather(np.ones(1), out=np.empty(comm.size) if comm.rank == 0 else None),
+                comm.start_scatter(ones if comm.rank == 0 else None, out=np.empty(1)),
+                comm.start_all_to_all(ones, out=np.empty(comm.size)),
+                comm.start_send_receive(np.ones(1), ring, 1, out=np.empty(1)),
+                comm.start_neighbours(whole(), (1, 1, comm.size), out=whole()),
+                comm.start_barrier(),
+            ]
+            return [None if found is None else float(np.ravel(found)[0]) for found in (call.wait() for call in calls)]
+
+        first, second = weftlink.on_threads(2, work)
+        self.assertEqual(first, [2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, None])
+        self.assertEqual(second, [2, None, 2, 2, 1, 1, 1, None, 1, 1, 1, 1, None])
+
+    def test_others_run_while_a_call_waits(self):
+        counted = []
+        caller = threading.Thread(target=self.first.barrier)
+        caller.start()
+        for _ in range(1000):
+            counted.append(caller.is_alive())
+        self.second.barrier()
+        caller.join(LIMIT_S)
+        self.assertEqual((all(counted), caller.is_alive()), (True, False))
+
+    def test_handles_outlive_their_communicator(self):
+        call = self.first.start_barrier()
+        self.second.barrier()
+        call.wait(LIMIT_S)
+        self.first.close()
+        self.assertTrue(call.done())
+        self.assertFalse(call.cancel())
+
     def test_cancelling_ends_it_for_all(self):
         call = self.first.start_barrier()
         self.assertTrue(call.cancel())

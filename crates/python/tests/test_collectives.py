@@ -9,7 +9,8 @@ class Collectives(unittest.TestCase):
     def test_all_of_them_give_what_numpy_gives(self):
         for ranks in 1, 2, 3, 4:
             with self.subTest(ranks=ranks):
-                self.assertEqual(jobs.run("collectives.py", ranks), [])
+                done = jobs.run(jobs.command("collectives.py", ranks))
+                self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import doctest
 import importlib
 import pathlib
 import pkgutil
-import subprocess
 import sys
 import unittest
 
@@ -76,15 +75,15 @@ class Page(unittest.TestCase):
                 command = [sys.executable, "-c", program]
                 if "weftlink.init()" in program:
                     command = [str(jobs.WEFT), "run", "-n", "2", "--", *command]
-                done = subprocess.run(command, capture_output=True, text=True, timeout=jobs.LIMIT_S, check=False)
+                done = jobs.run(command)
                 self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_its_outputs_are_what_is_printed(self):
         shown = self.blocks()
         for (kind, program), (next_kind, output) in zip(shown, shown[1:]):
             if (kind, next_kind) == ("python", "text"):
-                done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-                self.assertEqual(done.stdout, output)
+                done = jobs.run([sys.executable, "-c", program])
+                self.assertEqual(done.stdout, output, done.stderr)
 
 
 if __name__ == "__main__":

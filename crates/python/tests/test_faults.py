@@ -1,7 +1,6 @@
 """What becomes of calls when a rank is interrupted, killed or forked."""
 
 import os
-import subprocess
 import tempfile
 import unittest
 
@@ -11,12 +10,9 @@ import jobs
 class Faults(unittest.TestCase):
     def told(self, ranks, *arguments):
         """What the ranks print, whatever the job ends with: a rank that is killed fails it."""
-        environment = {**os.environ, "WEFT_DEADLINE": "20s"}
         command = jobs.command("faults.py", ranks, *arguments)
         command[2:2] = ["--keep-going"] if arguments[0] == "killed" else []
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=jobs.LIMIT_S, check=False
-        )
+        done = jobs.run(command)
         lines = [line.partition("] ")[2] or line for line in done.stdout.splitlines()]
         return sorted(lines), done.stderr
 

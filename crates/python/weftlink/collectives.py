@@ -159,6 +159,17 @@ class Collectives:
         """As ``all_to_all``, without waiting for it."""
         return self._moving("all_to_all", False, array, out, counts=_both(sent, received), timeout=timeout)
 
+    def start_send_receive(
+        self, array, messages: Sequence[tuple[int, int]], count: int, *, out=None, timeout=None
+    ) -> Handle:
+        """As ``send_receive``, without waiting for it."""
+        more = {"messages": list(messages), "count": count, "timeout": timeout}
+        return self._moving("send_receive", False, array, out, **more)
+
+    def start_neighbours(self, array, torus: tuple[int, int, int], *, out=None, timeout=None) -> Handle:
+        """As ``neighbours``, without waiting for it."""
+        return self._moving("neighbours", False, array, out, torus=torus, timeout=timeout)
+
     def start_barrier(self, *, timeout: float | None = None) -> Handle:
         """As ``barrier``, without waiting for it."""
         return self._moving("barrier", False, None, None, timeout=timeout)

@@ -201,6 +201,10 @@ def on_threads(size: int, work: Callable[[Communicator], T]) -> list[T]:
             rank.join()
     except BaseException as interrupt:
         communicators[0].abort(f"{type(interrupt).__name__} where the ranks are waited for")
+        # So that their threads are over before Python ends.
+        for rank in ranks:
+            if rank.is_alive():
+                rank.join(timeout=1)
         raise
     if errors:
         raise errors[0]

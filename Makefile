@@ -13,7 +13,7 @@ help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: tools ## everything: fmt, clippy, tests, loom, kernels, instructions, doctests, the commands in README and docs, 15 s on each fuzz target
+test: tools ## everything: fmt, clippy, tests, loom, kernels, instructions, doctests, the commands in README and docs, the Python package, 15 s on each fuzz target
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo nextest run --workspace --locked
@@ -24,7 +24,16 @@ test: tools ## everything: fmt, clippy, tests, loom, kernels, instructions, doct
 	cargo test --workspace --doc --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 	python3 -m unittest bench/peers/test_run.py
+	$(MAKE) test-python
 	fuzz/run 15
+
+.PHONY: python
+python: ## the Python environment in .cache/python: Weft as pip installs it, NumPy, PyTorch
+	@crates/python/environment.py
+
+.PHONY: test-python
+test-python: python ## the Python package: its tests, the examples in its documentation, docs/python.md
+	.cache/python/bin/python -m unittest discover -s crates/python/tests
 
 .PHONY: loom
 loom: ## the lock-free code under every interleaving with up to three preemptions

@@ -10,7 +10,6 @@ give run.py what you have by --mpi.
 """
 
 import argparse
-import collections
 import json
 import os
 import pathlib
@@ -24,35 +23,14 @@ import time
 import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "crates/python"))
+from cpu_torch import TORCH, TORCH_GIB, Unavailable, need_disk, run, stand_in_for_cuda  # noqa: E402
+
 MPICC = ["gcc", "-O3", "-march=native"]
 
 INTEL_MPI = ["impi-rt==2021.19.0", "impi-devel==2021.19.0"]
 # The CPU part of oneCCL is a static library; it needs the run-time library of the compiler that built it, and hwloc.
 ONECCL = INTEL_MPI + ["oneccl-devel==2022.2.0", "intel-cmplr-lib-rt==2026.2.0", "tcmlib==1.6.0"]
-TORCH = ["torch==2.15.0", "typing-extensions", "nvidia-cuda-runtime==13.2.86"]
-
-GIB = 1 << 30
-
-
-class Unavailable(Exception):
-    """Why a peer cannot be had here."""
-
-
-def run(command, **options):
-    try:
-        return subprocess.run(command, check=True, capture_output=True, text=True, **options).stdout
-    except FileNotFoundError:
-        raise Unavailable(f"there is no {command[0]}") from None
-    except subprocess.CalledProcessError as error:
-        lines = (error.stderr or error.stdout).strip().splitlines() or ["it said nothing"]
-        told = next((line for line in lines if "rror" in line), lines[-1])
-        raise Unavailable(f"{pathlib.Path(command[0]).name} failed: {told.strip()}") from None
-
-
-def need_disk(folder, gib):
-    free = shutil.disk_usage(folder).free / GIB
-    if free < gib:
-        raise Unavailable(f"it takes {gib} GiB of disk while it is unpacked, and {free:.1f} are free")
 
 
 def unpack_debs(packages, folder):
@@ -180,8 +158,8 @@ def gloo(folder):
     root = folder / "torch-root"
 
     def fill():
-        need_disk(folder, 2.5)
-        unpack_wheels(TORCH, root)
+        need_disk(folder, TORCH_GIB)
+        unpack_wheels([*TORCH, "typing-extensions"], root)
         stand_in_for_cuda(root / "torch/lib", root / "nvidia")
 
     once(root, fill)
@@ -195,40 +173,6 @@ def torch_has_gloo(environment):
     code = "import sys, torch.distributed as d; sys.exit(not d.is_gloo_available())"
     environment = {**os.environ, **{name: str(value) for name, value in environment.items()}}
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False).returncode == 0
-
-
-def stand_in_for_cuda(libraries, nvidia):
-    """Lets torch as PyPI has it load without the gigabytes of CUDA libraries that it is linked with and never calls here.
-
-    Each of them is replaced by a library of the same name whose symbols are there and are not code: whatever called one
-    would crash. Only CUDA's run-time library, which is small, is real, because torch registers its kernels there as it loads.
-    """
-    real = next(nvidia.rglob("libcudart.so.*"))
-    shutil.copy(real, libraries / real.name)
-    needed, versions, unversioned = set(), collections.defaultdict(set), set()
-    symbols = collections.defaultdict(set)
-    for library in libraries.glob("*.so"):
-        text = run(["readelf", "-W", "-d", "-V", "--dyn-syms", str(library)])
-        needed |= set(re.findall(r"\(NEEDED\).*\[(lib(?:cu|nv|nccl)[^\]]*)\]", text))
-        for file, names in re.findall(r"File: (\S+)\s+Cnt: \d+\n((?:\s+\S+:\s+Name: .*\n)+)", text):
-            versions[file] |= set(re.findall(r"Name: (\S+)", names))
-        for symbol in re.findall(r"GLOBAL\s+DEFAULT\s+UND\s+(\S+)", text):
-            name, _, version = symbol.partition("@")
-            if version:
-                symbols[version].add(name)
-            elif re.match(r"(cu|nv|nccl)[a-zA-Z]", name):
-                unversioned.add(name)
-    for file in sorted(needed - {real.name}):
-        names = set().union(*(symbols[version] for version in versions[file])) or unversioned
-        source = "".join(f"char {name}[64];\n" for name in sorted(names))
-        command = ["gcc", "-shared", "-fPIC", "-w", "-nostdlib", "-x", "c", "-", "-o", str(libraries / file)]
-        command.append(f"-Wl,-soname,{file}")
-        with tempfile.NamedTemporaryFile("w", suffix=".map") as script:
-            if versions[file]:
-                script.write("".join(f"{version} {{ global: *; }};\n" for version in versions[file]))
-                script.flush()
-                command.append(f"-Wl,--version-script,{script.name}")
-            run(command, input=source)
 
 
 PEERS = {"open-mpi": open_mpi, "mpich": mpich, "intel-mpi": intel_mpi, "oneccl": oneccl, "gloo": gloo}

@@ -4,8 +4,8 @@
     bench/torch/run.py [--ranks 2] [--collectives all_reduce,...] [--sizes 8,4096] [--rounds 7] [--name torch] [--quick]
 
 Every rank is a process with a group of each backend, on the same tensors. A round measures one after the other, in an order that
-alternates, for each size of each collective; what is compared is the ratio within a round. Ranks are bound to cores if there are
-enough. Writes raw.csv, summary.md and README.md into bench/runs/DATE-NAME-MACHINE, or into --out.
+alternates, for each size of each collective; what is compared is the ratio within a round. Writes raw.csv, summary.md
+and README.md into bench/runs/DATE-NAME-MACHINE, or into --out.
 """
 
 import argparse
@@ -155,7 +155,7 @@ def launch(options):
                 children.append(child)
                 continue
             try:
-                if options.ranks <= len(cores):
+                if options.bind and options.ranks <= len(cores):
                     os.sched_setaffinity(0, {cores[rank]})
                 rows = Rank(rank, options, folder).run()
                 if rank == 0:
@@ -218,6 +218,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--name", default="torch")
     parser.add_argument("--out", type=pathlib.Path, help="the folder to write; it must not be there yet")
+    parser.add_argument("--bind", action="store_true", help="bind each rank, with all its threads, to a core; this slows Gloo down")
     parser.add_argument("--quick", action="store_true", help="to see that it works: three sizes, three rounds")
     options = parser.parse_args()
     if options.quick:

@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use weftlink::Error;
+use weftlink::bootstrap::BootstrapError;
 
 /// The module that has the classes.
 static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
@@ -28,7 +29,7 @@ impl Facts {
         match error {
             Error::Misuse(_) => only("UsageError"),
             Error::Refused(_) => only("PlanError"),
-            Error::Bootstrap(_) => only("MeetingError"),
+            Error::Bootstrap(error) => Self::of_meeting(error),
             Error::QueueFull { .. } => only("QueueFullError"),
             Error::Failed(_) => only("FailedError"),
             Error::Mismatch { call, rank, other, .. } => about("MismatchError", call, rank, Some(*other)),
@@ -41,6 +42,28 @@ impl Facts {
             Error::Aborted { call, rank, by, .. } => about("AbortedError", call, rank, Some(*by)),
             Error::Cancelled { call, rank, by, .. } => about("CancelledError", call, rank, Some(*by)),
             Error::Panicked { call, rank, .. } => about("PanickedError", call, rank, None),
+        }
+    }
+}
+
+impl Facts {
+    /// Ranks also meet for the first call of a kind, and what goes wrong there is what goes wrong in calls.
+    fn of_meeting(error: &BootstrapError) -> Self {
+        let about = |class, peer: Option<&usize>| {
+            let peer = peer.and_then(|peer| u32::try_from(*peer).ok());
+            Self { class, call: None, rank: None, peer }
+        };
+        match error {
+            BootstrapError::Died { rank, .. } => about("DiedError", Some(rank)),
+            BootstrapError::Left { rank, .. } => about("LeftError", Some(rank)),
+            BootstrapError::Lost { rank, .. } => about("LostError", Some(rank)),
+            BootstrapError::GaveUp { rank, .. } => about("AbortedError", Some(rank)),
+            BootstrapError::NoAnswer { rank, .. } => about("DeadlineError", Some(rank)),
+            BootstrapError::Missing { ranks, .. } | BootstrapError::Late { ranks, .. } => {
+                about("DeadlineError", ranks.first())
+            }
+            BootstrapError::Mismatch { .. } => about("MismatchError", None),
+            _ => about("MeetingError", None),
         }
     }
 }

@@ -2,10 +2,22 @@
 //!
 //! No call waits while it holds Python's lock (the GIL), and whoever waits on the main thread looks for signals now and then, so that Ctrl-C
 //! works (`wait.rs`).
+//!
+//! Unsafe code is denied in this crate but in the modules that say why they need it; UNSAFE.md lists them.
 
+mod array;
+mod call;
+mod communicator;
 mod error;
+mod fabric;
+mod plan;
+mod request;
+mod start;
+mod tell;
 mod torch;
+mod vouched;
 mod wait;
+mod window;
 
 use pyo3::prelude::*;
 
@@ -13,5 +25,19 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     #[pymodule_export]
+    use crate::call::Started;
+    #[pymodule_export]
+    use crate::communicator::Communicator;
+    #[pymodule_export]
+    use crate::fabric::Fabric;
+    #[pymodule_export]
+    use crate::plan::Plan;
+    #[pymodule_export]
+    use crate::start::{init, meet, threads};
+    #[pymodule_export]
+    use crate::tell::stop_telling;
+    #[pymodule_export]
     use crate::torch::{Call, Group, Memory, flight_record, forget_flight_record};
+    #[pymodule_export]
+    use crate::window::Window;
 }

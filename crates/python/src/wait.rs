@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use weftlink::Background;
 
 /// How long a wait goes on before it looks for signals.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Does something that may take long on a thread of its own, while this one looks for signals. If there is one, the exception that Python
 /// makes of it is raised, and the other thread is left to itself.
@@ -49,7 +49,9 @@ pub(crate) fn signals(background: Background) -> (Raised, impl FnMut() + Send + 
     let look = move || {
         if let Some(Err(error)) = Python::try_attach(|py| py.check_signals()) {
             *told.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-            background.abort("interrupted");
+            // By another thread, because this one may hold locks where it waits.
+            let background = background.clone();
+            std::thread::spawn(move || background.abort("interrupted"));
         }
     };
     (raised, look)

@@ -1,5 +1,38 @@
-"""Multi-GPU communication, planned from the wiring."""
+"""Multi-GPU communication, planned from the wiring.
 
+>>> import weftlink
+>>> def work(comm):
+...     values = bytearray([comm.rank, 1])
+...     comm.all_reduce(values, "sum")
+...     return list(values)
+>>> weftlink.on_threads(4, work)
+[[6, 4], [6, 4], [6, 4], [6, 4]]
+
+`init` joins the job that a launcher started the process for; `Communicator` has the calls, `errors` what they raise. `fabric` tells what is
+wired to what, `plan` what moves when, `sim` how long that takes anywhere, `bench` how long it takes here.
+"""
+
+from weftlink import bench, errors, fabric, plan, sim
+from weftlink._native import Window
+from weftlink.communicator import Communicator, Counted, init, meet, on_threads
 from weftlink.errors import Error
+from weftlink.handle import Handle
+from weftlink.reduction import PremultipliedSum, Reduction
 
-__all__ = ["Error"]
+__all__ = [
+    "Communicator",
+    "Counted",
+    "Error",
+    "Handle",
+    "PremultipliedSum",
+    "Reduction",
+    "Window",
+    "bench",
+    "errors",
+    "fabric",
+    "init",
+    "meet",
+    "on_threads",
+    "plan",
+    "sim",
+]

@@ -14,7 +14,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Once;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// Connections beyond these are kept by forked processes.
 const PLACES: usize = 8192;
@@ -22,6 +22,8 @@ const FREE: i32 = -1;
 
 static TABLE: [AtomicI32; PLACES] = [const { AtomicI32::new(FREE) }; PLACES];
 static HANDLER: Once = Once::new();
+/// How often this process and those before it were forked, since the handler is there.
+static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// A connection of this process alone.
 #[derive(Debug)]
@@ -42,13 +44,25 @@ impl Kept {
     }
 }
 
+/// Has this process's children know that they were forked.
+fn watch_forks() {
+    HANDLER.call_once(|| {
+        // SAFETY: the handler is a function of this program, which only makes system calls. If there is no memory to note
+        // it, forked processes keep connections, and everything else goes on.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
+/// A number that is another in a process that is forked from now on. Unlike the process's number it is known without a system
+/// call.
+pub(crate) fn generation() -> u32 {
+    watch_forks();
+    FORKS.load(Ordering::Relaxed)
+}
+
 impl Noted {
     pub(super) fn new(socket: &impl AsFd) -> Noted {
-        HANDLER.call_once(|| {
-            // SAFETY: the handler is a function of this program, which only makes system calls. If there is no memory to note
-            // it, forked processes keep connections, and everything else goes on.
-            let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        });
+        watch_forks();
         let number = socket.as_fd().as_raw_fd();
         let is_taken = |place: &AtomicI32| {
             place.compare_exchange(FREE, number, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -72,6 +86,7 @@ impl AsFd for Kept {
 }
 
 extern "C" fn in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
     // SAFETY: system calls that may be made in the child of a fork, on connections of the parent, whose owners do not run here.
     // What takes their numbers stays open, because copies of the owners may still close them.
     unsafe {

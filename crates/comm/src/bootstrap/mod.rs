@@ -58,7 +58,7 @@ use std::time::Duration;
 pub(crate) use channel::Connection;
 pub(crate) use deadline::Deadline;
 use endpoint::Endpoint;
-pub(crate) use fork::Kept;
+pub(crate) use fork::{Kept, generation};
 use found::Lineage;
 pub(crate) use group::Alarm;
 use group::{Group, HandOut};

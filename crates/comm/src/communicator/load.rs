@@ -163,7 +163,7 @@ impl Communicator {
     }
 
     /// Gives up a call that cannot be prepared, and tells the others why.
-    fn abandon(&mut self, header: &Header, error: Error) -> Error {
+    pub(super) fn abandon(&mut self, header: &Header, error: Error) -> Error {
         let call = Call::without_buffers(header, self.calls, &Collective::Barrier);
         let (rank, reason) = (self.rank as u32, Reason::Memory.code());
         let code = match &error {

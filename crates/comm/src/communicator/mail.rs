@@ -1,15 +1,19 @@
 //! What a communicator gives to a post.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Communicator;
-use crate::bootstrap::News;
+use crate::bootstrap::{Connection, News};
 use crate::counter::Counter;
 use crate::data::Elements;
 use crate::error::Error;
 use crate::header::{Header, What};
 use crate::memory::SharedMemory;
 use crate::wait::Waiter;
+
+/// Connections of a post to each rank: one, because its frames keep their order.
+const STREAMS: u32 = 1;
 
 /// Everything of a communicator that its post needs, which outlives it.
 pub(crate) struct PostParts {
@@ -25,6 +29,9 @@ pub(crate) struct PostParts {
     pub(crate) pids: Vec<u32>,
     pub(crate) readable: bool,
     pub(crate) tell: Box<dyn Fn(News) + Send>,
+    /// To ranks on other hosts, and whether what goes over them is sealed.
+    pub(crate) connections: Vec<(u32, Vec<Connection>)>,
+    pub(crate) encrypt: bool,
 }
 
 impl Communicator {
@@ -36,7 +43,17 @@ impl Communicator {
     /// Allocates memory for a post with all ranks, and hands over what else it needs.
     pub(crate) fn post_parts(&mut self, bytes: usize) -> Result<PostParts, Error> {
         self.usable()?;
-        let memory = self.share(Header::allocating(What::Post, 0, 0, Elements::BYTES), bytes)?;
+        let header = Header::allocating(What::Post, 0, 0, Elements::BYTES);
+        let memory = self.share(header, bytes)?;
+        let elsewhere = |rank: &u32| !self.shared.is_here(*rank);
+        let peers: BTreeSet<u32> = (0..self.size as u32).filter(elsewhere).collect();
+        let connections = match peers.is_empty() {
+            true => Vec::new(),
+            false => self
+                .bootstrap
+                .connect(&peers, STREAMS, self.options.deadline)
+                .map_err(|error| self.abandon(&header, error.into()))?,
+        };
         Ok(PostParts {
             rank: self.rank,
             memory,
@@ -47,6 +64,8 @@ impl Communicator {
             pids: self.shared.pids.clone(),
             readable: self.readable,
             tell: Box::new(self.bootstrap.teller()),
+            connections: peers.into_iter().zip(connections).collect(),
+            encrypt: self.options.encrypt,
         })
     }
 }

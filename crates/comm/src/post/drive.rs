@@ -10,14 +10,16 @@
 //!
 //! Nothing of the caller's is called under the lock.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use super::link::Bell;
+use super::ring::Bell;
 use super::state::State;
 use crate::background::cores;
+use crate::bootstrap::generation;
 use crate::error::Error;
 use crate::line::Poll;
 use crate::memory::SharedMemory;
@@ -34,7 +36,10 @@ pub(super) struct Inner {
     /// Tells the post's thread that there is something for it to do.
     changed: Condvar,
     process: u32,
+    generation: u32,
     bell: Bell,
+    /// What tells that something came from another host, if there are others.
+    watched: Option<Arc<OwnedFd>>,
     /// How threads in blocking calls wait, and how the post's thread does.
     waiter: Waiter<'static>,
     thread_waiter: Waiter<'static>,
@@ -63,6 +68,7 @@ impl Inner {
         // Messages have limits of their own.
         let [waiter, thread_waiter] =
             waiters.map(|waiter| waiter.within(Duration::MAX).counted_by(bell.asleep));
+        let watched = state.wires.as_ref().map(|wires| wires.watched());
         let shared = Shared {
             state,
             drivers: 0,
@@ -76,7 +82,9 @@ impl Inner {
             wanted: AtomicUsize::new(0),
             changed: Condvar::new(),
             process: std::process::id(),
+            generation: generation(),
             bell,
+            watched,
             waiter,
             thread_waiter,
             _memory: memory,
@@ -86,10 +94,10 @@ impl Inner {
     /// Whether this is the process that the post belongs to. Looked at before any lock is taken: who held it may not be in a
     /// process that was forked.
     pub(super) fn check_process(&self) -> Result<(), Error> {
-        let (here, there) = (std::process::id(), self.process);
-        if here == there {
+        if generation() == self.generation {
             return Ok(());
         }
+        let (here, there) = (std::process::id(), self.process);
         Err(Error::Misuse(format!(
             "the post belongs to process {there}, from which process {here} was forked: make one of its own here"
         )))
@@ -104,22 +112,25 @@ impl Inner {
             shared.drivers += 1;
         }
         self.leave(shared);
-        if let Some(result) = result {
-            return result;
-        }
-        while result.is_none() {
+        loop {
+            if let Some(result) = result {
+                return result;
+            }
             let look = || {
-                result = self.turn(|shared| shared.state.result(id)).flatten();
+                result = self.turn(|shared| self.result(shared, id)).flatten();
                 if result.is_some() { Poll::Ready } else { Poll::Pending }
             };
             // However it ends: what counts is the result.
-            let _ = self.waiter.wait_doubting(Rest::Line(self.bell.line), look, |_| self.look_after());
+            let _ = self.waiter.wait_doubting(self.on(), look, |_| self.look_after());
         }
-        let mut shared = self.enter();
+    }
+
+    /// The result for which a thread has been driving, which it does no longer then.
+    fn result(&self, shared: &mut Shared, id: u64) -> Option<Result<usize, Error>> {
+        let result = shared.state.result(id)?;
         shared.drivers -= 1;
-        self.wake_thread(&shared);
-        self.leave(shared);
-        result.unwrap_or(Ok(0))
+        self.wake_thread(shared);
+        Some(result)
     }
 
     /// Begins a send or a receive for which nobody waits.
@@ -168,8 +179,7 @@ impl Inner {
                     done = self.turn(|shared| !shared.is_for_thread()).unwrap_or(false);
                     if done { Poll::Ready } else { Poll::Pending }
                 };
-                let _ =
-                    self.thread_waiter.wait_doubting(Rest::Line(self.bell.line), look, |_| self.look_after());
+                let _ = self.thread_waiter.wait_doubting(self.on(), look, |_| self.look_after());
             }
         }
     }
@@ -191,6 +201,14 @@ impl Inner {
     fn wake_thread(&self, shared: &Shared) {
         if shared.is_resting && shared.is_for_thread() {
             self.changed.notify_one();
+        }
+    }
+
+    /// On what a thread sleeps.
+    fn on(&self) -> Rest<'_> {
+        match &self.watched {
+            Some(watched) => Rest::SocketOrLine(watched.as_fd()),
+            None => Rest::Line(self.bell.line),
         }
     }
 

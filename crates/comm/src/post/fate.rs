@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::failure::{Reason, is_on_purpose};
 use crate::line::Poll;
 use crate::wait::{AbortCode, Waiter};
+use crate::wire::Fault;
 
 /// What a post knows of its communicator. The lines are in memory that the post keeps mapped.
 pub(super) struct Fate {
@@ -92,6 +93,16 @@ impl Fate {
         Error::Unreadable { call: asked.id as u32, rank: self.rank as u32, peer: peer as u32, error }
     }
 
+    /// A message whose connection is of no more use.
+    pub(super) fn broken(&self, asked: &Asked, peer: usize, fault: &Fault) -> Error {
+        let what = match fault {
+            Fault::Ended => "it has ended".to_owned(),
+            Fault::Corrupt(what) => what.clone(),
+        };
+        let (call, rank) = (asked.id as u32, self.rank as u32);
+        Error::Broken { call, rank, peer: self.names[peer].clone(), what }
+    }
+
     /// Ends the communicator for all ranks, because a message failed in a way that others may be in the middle of.
     #[cold]
     pub(super) fn give_up(&self, why: &Error) {
@@ -106,3 +117,5 @@ impl Fate {
 
 /// How long it may take to hear that a rank has died whose memory is gone.
 pub(super) const BURIAL_LIMIT: Duration = Duration::from_secs(2);
+/// How long what a rank on another host has sent may come later than the word that it has left.
+pub(super) const LAST_WORDS_LIMIT: Duration = Duration::from_millis(200);

@@ -32,6 +32,8 @@ pub(super) enum Kind {
     Piece = 4,
     /// The receiver is through with the send `id`; `tag` is the [`Verdict`].
     Over = 5,
+    /// So much of what was sent ahead has been taken, in all: `bytes`. Only between hosts, where no counter is shared.
+    Taken = 6,
 }
 
 /// How a message that was offered ended for its receiver.
@@ -68,7 +70,7 @@ impl Frame {
 
     /// Nothing if no rank of ours has written it.
     pub(super) fn unpack([first, tag, id, a, b, c, d]: [u64; PAYLOAD_WORDS]) -> Option<Frame> {
-        let kinds = [Kind::Eager, Kind::Offer, Kind::Accept, Kind::Piece, Kind::Over];
+        let kinds = [Kind::Eager, Kind::Offer, Kind::Accept, Kind::Piece, Kind::Over, Kind::Taken];
         let kind = kinds.into_iter().find(|kind| *kind as u64 == first & 0xff)?;
         Some(Frame { kind, bytes: first >> 8, tag, id, inline: [a, b, c, d] })
     }
@@ -81,7 +83,7 @@ mod tests {
 
     #[test]
     fn frames_survive_packing() {
-        for kind in [Kind::Eager, Kind::Offer, Kind::Accept, Kind::Piece, Kind::Over] {
+        for kind in [Kind::Eager, Kind::Offer, Kind::Accept, Kind::Piece, Kind::Over, Kind::Taken] {
             let frame =
                 Frame { kind, bytes: (1 << 56) - 1, tag: u64::MAX, id: 7, inline: [1, 2, 3, u64::MAX] };
             assert_eq!(Frame::unpack(frame.pack()), Some(frame));

@@ -4,7 +4,7 @@
 //! one rank with one tag arrive in the order in which they were sent; others pass each other. Both sides say the length, and
 //! differing lengths are an error. It is used from any thread, and at the same time as the communicator's collectives.
 //!
-//! From the bottom: a [`link`] is the two rings between this rank and another, made of FIFOs and counters; [`matching`] knows which
+//! From the bottom: a [`link`] is the way between this rank and another, two [rings](ring) or a connection, made of FIFOs and counters; [`matching`] knows which
 //! message goes to which receive; [`state`] puts them together and does what can be done at once; [`drive`] is whoever gives it
 //! turns; [`fate`] and [`watch`] end what has no hope.
 //!
@@ -18,7 +18,10 @@
 //! **Memory.** A host gives at most 32 MiB to a post, however many ranks it has (up to 418). Unexpected messages are kept by
 //! their receiver, at most 1 MiB of each sender; whatever is longer, or more, waits where it is.
 //!
-//! Deliberately absent: messages to other hosts; wildcards for tags; probing for what has come.
+//! **Hosts.** Ranks on other hosts are reached over connections of the post's own ([`wire`]), with the same frames; the messages of
+//! one rank to another still keep their order.
+//!
+//! Deliberately absent: wildcards for tags; probing for what has come.
 
 // The caller's memory is known by its address.
 #![allow(unsafe_code)]
@@ -32,8 +35,10 @@ mod link;
 mod matching;
 mod outbox;
 mod reading;
+mod ring;
 mod state;
 mod watch;
+mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,9 +47,11 @@ use asked::{Asked, Tell, Way};
 use drive::Inner;
 use fate::Fate;
 use layout::Layout;
-use link::{Bell, Link};
+use link::Link;
+use ring::{Bell, Ring};
 pub use state::MESSAGES_MAX;
 use state::State;
+use wire::Wires;
 
 use crate::communicator::{Communicator, PostParts};
 use crate::error::Error;
@@ -77,8 +84,7 @@ pub struct Post {
 struct Client {
     inner: Arc<Inner>,
     rank: usize,
-    /// The host of each rank.
-    hosts: Vec<u32>,
+    size: usize,
 }
 
 impl Communicator {
@@ -89,21 +95,43 @@ impl Communicator {
         let ranks_of = |host: u32| (0..hosts.len()).filter(|rank| hosts[*rank] == host).collect::<Vec<_>>();
         let most = hosts.iter().map(|host| ranks_of(*host).len()).max().unwrap_or(1);
         let layout = Layout::of(most);
-        let PostParts { rank, memory, control, waiters, departures, names, pids, readable, tell } =
-            self.post_parts(layout.bytes())?;
+        let PostParts {
+            rank,
+            memory,
+            control,
+            waiters,
+            departures,
+            names,
+            pids,
+            readable,
+            tell,
+            connections,
+            encrypt,
+        } = self.post_parts(layout.bytes())?;
         let here = ranks_of(hosts[rank]);
         let place = |rank: usize| here.iter().position(|one| *one == rank);
         let own_place = place(rank).unwrap_or(0);
-        let link = |other: usize| {
+        let ring = |other: usize| {
             let place = place(other).filter(|place| *place != own_place)?;
-            Some(Link::new(&memory, &layout, own_place, place))
+            Some(Link::of_ring(Ring::new(&memory, &layout, own_place, place)))
         };
-        let links = (0..hosts.len()).map(link).collect();
+        let mut links: Vec<Option<Link>> = (0..hosts.len()).map(ring).collect();
+        let mut wires = None;
+        if !connections.is_empty() {
+            let elsewhere: Vec<u32> = connections.iter().map(|(other, _)| *other).collect();
+            let opened = Wires::new(rank, hosts.len(), connections, encrypt);
+            let (all, ends) =
+                opened.map_err(|error| Error::Misuse(format!("cannot watch connections: {error}")))?;
+            for (other, wire) in elsewhere.into_iter().zip(ends) {
+                links[other as usize] = Some(Link::of_wire(wire));
+            }
+            wires = Some(all);
+        }
         let bell = Bell::of(&memory, &layout, own_place);
         let fate = Fate { rank, waiter: waiters[0], departures, names, tell };
-        let state = State::new(fate, links, readable, pids);
+        let state = State::new(fate, (links, wires), readable, pids);
         let inner = Arc::new(Inner::new(state, bell, waiters, [Arc::new(memory), control]));
-        Ok(Post { client: Arc::new(Client { inner, rank, hosts }) })
+        Ok(Post { client: Arc::new(Client { inner, rank, size: hosts.len() }) })
     }
 }
 
@@ -115,7 +143,7 @@ impl Post {
 
     /// How many ranks there are.
     pub fn size(&self) -> usize {
-        self.client.hosts.len()
+        self.client.size
     }
 
     /// Sends bytes to a rank, and returns when they may be changed again. That is at once if they are few; others wait until
@@ -237,15 +265,13 @@ impl Post {
     }
 
     fn check(&self, other: Option<usize>) -> Result<(), Error> {
-        let Client { inner, rank, hosts } = &*self.client;
+        let Client { inner, size, .. } = &*self.client;
         inner.check_process()?;
-        let Some(other) = other else { return Ok(()) };
-        match hosts.get(other) {
-            Some(host) if *host == hosts[*rank] => Ok(()),
-            Some(_) => Err(Error::Misuse(format!(
-                "rank {other} is on another host, and messages go between ranks of one host: use a group of messages"
-            ))),
-            None => Err(Error::Misuse(format!("there is no rank {other}: there are {}", hosts.len()))),
+        match other {
+            Some(other) if other >= *size => {
+                Err(Error::Misuse(format!("there is no rank {other}: there are {size}")))
+            }
+            _ => Ok(()),
         }
     }
 }

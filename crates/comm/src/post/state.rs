@@ -14,6 +14,8 @@
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
 
 use super::asked::{Asked, Callback, Tell, Way};
 use super::fate::Fate;
@@ -22,6 +24,7 @@ use super::link::Link;
 use super::matching::{Found, Matching, Wanted};
 use super::outbox::{Outbox, Stream};
 use super::reading::Reading;
+use super::wire::Wires;
 use crate::error::Error;
 
 /// The most sends and receives of a rank that may be under way.
@@ -30,9 +33,13 @@ pub const MESSAGES_MAX: usize = 1 << 14;
 /// Everything of a post that its lock guards.
 pub(super) struct State {
     pub(super) fate: Fate,
-    /// By rank; none to this one itself, nor to ranks on other hosts.
+    /// By rank; none to this one itself.
     pub(super) links: Vec<Option<Link>>,
     pub(super) outboxes: Vec<Outbox>,
+    /// The connections, if there are ranks on other hosts; and since when it is known that one of those is gone, or that its
+    /// connection is.
+    pub(super) wires: Option<Arc<Wires>>,
+    pub(super) partings: HashMap<usize, Instant>,
     pub(super) matching: Matching<Asked, Message>,
     /// Sends that have been offered and not answered.
     pub(super) offered: HashMap<u64, Asked>,
@@ -75,8 +82,15 @@ pub(super) struct Incoming {
 unsafe impl Send for State {}
 
 impl State {
-    pub(super) fn new(fate: Fate, links: Vec<Option<Link>>, readable: bool, pids: Vec<u32>) -> State {
+    pub(super) fn new(
+        fate: Fate,
+        (links, wires): (Vec<Option<Link>>, Option<Arc<Wires>>),
+        readable: bool,
+        pids: Vec<u32>,
+    ) -> State {
         State {
+            wires,
+            partings: HashMap::new(),
             outboxes: links.iter().map(|_| Outbox::default()).collect(),
             fate,
             links,
@@ -181,6 +195,9 @@ impl State {
     /// Takes what has come from all ranks, and sends what can be sent to them.
     #[inline]
     pub(super) fn turn(&mut self) {
+        if let Some(wires) = &self.wires {
+            wires.progress();
+        }
         for rank in 0..self.links.len() {
             self.drain(rank);
             if !self.outboxes[rank].is_empty() {
@@ -194,6 +211,9 @@ impl State {
     pub(super) fn tell(&mut self) {
         for link in self.links.iter_mut().flatten() {
             link.tell(&self.fate.waiter);
+        }
+        if let Some(wires) = &self.wires {
+            wires.flush();
         }
     }
 
@@ -241,6 +261,11 @@ impl State {
                         Verdict::Unreadable => Err(self.fate.unreadable(&asked, from, libc::EFAULT)),
                     };
                     self.finish(asked, result);
+                }
+            }
+            Kind::Taken => {
+                if let Some(link) = &mut self.links[from] {
+                    link.heard_taken(frame.bytes as u32);
                 }
             }
             // Answers to what has been given up.

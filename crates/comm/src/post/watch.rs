@@ -3,17 +3,21 @@
 use std::time::Instant;
 
 use super::asked::{Asked, Way};
-use super::fate::BURIAL_LIMIT;
+use super::fate::{BURIAL_LIMIT, LAST_WORDS_LIMIT};
 use super::frame::Verdict;
+use super::link::Link;
 use super::state::{Incoming, Message, State};
+use super::wire::Wire;
 use crate::error::Error;
 use crate::sync;
+use crate::wire::Fault;
 
 impl State {
     /// Ends what has no hope. To be called now and then by whoever waits.
     #[cold]
     pub(super) fn look_after(&mut self, now: Instant) {
-        let left: Vec<bool> = (0..self.links.len()).map(|rank| self.fate.has_left(rank)).collect();
+        let left: Vec<bool> = (0..self.links.len()).map(|rank| self.has_gone(rank, now)).collect();
+        self.turn();
         // What a rank sent before it left counts, and there is no more of it than that.
         for (rank, has_left) in left.iter().enumerate() {
             while self.drain(rank) && *has_left {}
@@ -23,9 +27,40 @@ impl State {
         }
         self.end_late(now);
         if left.contains(&true) {
-            self.end_left(&left);
+            self.end_ways(&left, |state, asked, rank| state.fate.left(asked, rank));
         }
+        self.end_broken(now);
         self.end_unread(now);
+    }
+
+    /// Whether a rank has left and nothing more can come of it. What it sent to another host may come later than the word that it
+    /// has left.
+    fn has_gone(&mut self, rank: usize, now: Instant) -> bool {
+        if !self.fate.has_left(rank) {
+            return false;
+        }
+        let wire = self.links[rank].as_ref().and_then(Link::wire);
+        wire.is_none_or(|wire| {
+            let since = *self.partings.entry(rank).or_insert(now);
+            wire.fault().is_some() || now.saturating_duration_since(since) >= LAST_WORDS_LIMIT
+        })
+    }
+
+    /// Ends what goes over connections that are of no more use. Mostly their rank is dead or has left, and that is told in a
+    /// moment.
+    fn end_broken(&mut self, now: Instant) {
+        for rank in 0..self.links.len() {
+            let Some(fault) = self.links[rank].as_ref().and_then(Link::wire).and_then(Wire::fault) else {
+                continue;
+            };
+            let since = *self.partings.entry(rank).or_insert(now);
+            let is_over = now.saturating_duration_since(since) >= BURIAL_LIMIT;
+            if is_over || matches!(fault, Fault::Corrupt(_)) {
+                let mut broken = vec![false; self.links.len()];
+                broken[rank] = true;
+                self.end_ways(&broken, |state, asked, rank| state.fate.broken(asked, rank, &fault));
+            }
+        }
     }
 
     /// Everything ends with the communicator. What is being read ends when that is noticed there.
@@ -103,8 +138,8 @@ impl State {
         late.iter().filter_map(|message| self.offered.remove(&id(message))).collect()
     }
 
-    /// Ends what ranks that have left will not do any more. All that they sent has been taken.
-    fn end_left(&mut self, left: &[bool]) {
+    /// Ends what goes to and from ranks that are out of reach. All that they sent has been taken.
+    fn end_ways(&mut self, left: &[bool], error: impl Fn(&State, &Asked, usize) -> Error) {
         let me = self.fate.rank;
         let others_left = (0..left.len()).all(|rank| rank == me || left[rank] || self.links[rank].is_none());
         let first = left.iter().position(|left| *left).unwrap_or(me);
@@ -135,7 +170,7 @@ impl State {
             Way::From(_) => (asked, first),
         }));
         for (asked, rank) in over {
-            let error = self.fate.left(&asked, rank);
+            let error = error(self, &asked, rank);
             self.finish(asked, Err(error));
         }
     }

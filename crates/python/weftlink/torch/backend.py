@@ -317,11 +317,17 @@ class Group(Calls, dist.ProcessGroup):
     """A process group that Weft serves alone."""
 
     def __init__(self, native, store, timeout, ranks):
-        dist.ProcessGroup.__init__(self, store, native.rank, native.size)
+        try:
+            dist.ProcessGroup.__init__(self, store, native.rank, native.size)
+        except TypeError:
+            # A torch in which only groups of its own have a store.
+            dist.ProcessGroup.__init__(self, native.rank, native.size)
         self._set_up(native, store, timeout, ranks)
-        if can_be_mixed():
-            backend = Backend(native, store, timeout, ranks)
-            self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
+        self._names = {"name": "", "desc": ""}
+        self._has_backend = can_be_mixed()
+        if self._has_backend:
+            self._backend = Backend(native, store, timeout, ranks)
+            self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, self._backend)
             self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
 
     def getRank(self):
@@ -329,6 +335,40 @@ class Group(Calls, dist.ProcessGroup):
 
     def getSize(self):
         return self._native.size
+
+    rank, size = getRank, getSize
+
+    def name(self):
+        return "weft"
+
+    _get_backend_name = name
+
+    @property
+    def _device_types(self):
+        return [torch.device("cpu")]
+
+    def get_group_store(self):
+        return self._store
+
+    # Torch keeps names in backends, which a group may not have.
+
+    def _set_group_name(self, name):
+        self._names["name"] = name
+        if self._has_backend:
+            super()._set_group_name(name)
+
+    def _set_group_desc(self, description):
+        self._names["desc"] = description
+        if self._has_backend:
+            super()._set_group_desc(description)
+
+    def getGroupName(self):
+        return self._names["name"]
+
+    def getGroupDesc(self):
+        return self._names["desc"]
+
+    group_name, group_desc = property(getGroupName), property(getGroupDesc)
 
     def split_group(self, ranks, timeout=None, opts=None, group_name=None, group_desc=None, device_types=None):
         """A group of some of these ranks, as ``torch.distributed.split_group`` asks for it; None on the others."""

@@ -1,0 +1,162 @@
+//! Frames to and from ranks on other hosts: FIFOs of a [courier](Courier) of the post's own.
+
+// Copies between the caller's memory and messages of the courier.
+#![allow(unsafe_code)]
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::frame::Frame;
+use crate::bootstrap::Connection;
+use crate::line::PAYLOAD_WORDS;
+use crate::wire::{Courier, Fault};
+
+/// What frames take before their payload.
+const HEADER_BYTES: usize = PAYLOAD_WORDS * size_of::<u64>();
+/// Frames that may be on their way to a rank.
+const DEPTH: usize = 8;
+/// Their payload; less where there are many ranks, so that all of it stays within a bound.
+const PAYLOAD_BYTES_MAX: usize = 64 << 10;
+const PAYLOAD_BYTES_MIN: usize = 4 << 10;
+const BUDGET_BYTES: usize = 32 << 20;
+/// How long a post that is dropped goes on sending what it has promised to.
+const PARTING_LIMIT: Duration = Duration::from_secs(2);
+
+/// The connections of a post, to all ranks on other hosts. The post's lock is held by whoever uses them; this one is never waited
+/// for.
+pub(super) struct Wires(Mutex<Courier>);
+
+/// This rank's end of the way to one of them.
+pub(super) struct Wire {
+    wires: Arc<Wires>,
+    rank: u32,
+    outward: u32,
+    inward: u32,
+    payload_bytes: usize,
+}
+
+impl Wires {
+    /// Takes connections into use, sealed or not, and gives the way to each rank.
+    pub(super) fn new(
+        rank: usize,
+        size: usize,
+        connections: Vec<(u32, Vec<Connection>)>,
+        sealed: bool,
+    ) -> std::io::Result<(Arc<Wires>, Vec<Wire>)> {
+        let mut courier = Courier::new(size)?;
+        let payload_bytes = BUDGET_BYTES / (2 * DEPTH * connections.len().max(1));
+        let payload_bytes = payload_bytes.clamp(PAYLOAD_BYTES_MIN, PAYLOAD_BYTES_MAX);
+        let mut ends = Vec::new();
+        for (other, connections) in connections {
+            courier.connect(other, connections, sealed)?;
+            let (message, fifo) = (HEADER_BYTES + payload_bytes, |from, to| from * size + to);
+            let outward = courier.open_outgoing(fifo(rank, other as usize), other, DEPTH, message);
+            let inward = courier.open_incoming(fifo(other as usize, rank), other, DEPTH, message);
+            ends.push((other, outward, inward));
+        }
+        let wires = Arc::new(Wires(Mutex::new(courier)));
+        let wire = |(rank, outward, inward)| Wire {
+            wires: Arc::clone(&wires),
+            rank,
+            outward,
+            inward,
+            payload_bytes,
+        };
+        let all = ends.into_iter().map(wire).collect();
+        Ok((wires, all))
+    }
+
+    /// Takes in what has come and sends what can be sent.
+    pub(super) fn progress(&self) {
+        self.courier().progress(None);
+    }
+
+    /// Sends what can be sent, and tells others what was read.
+    pub(super) fn flush(&self) {
+        self.courier().flush();
+    }
+
+    /// What becomes readable when something comes.
+    pub(super) fn watched(&self) -> Arc<OwnedFd> {
+        self.courier().watched()
+    }
+
+    fn courier(&self) -> MutexGuard<'_, Courier> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Wires {
+    /// What was sent, as its callers believe, is handed to the kernel first.
+    fn drop(&mut self) {
+        let began = Instant::now();
+        let courier = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        while !courier.is_idle() && !courier.has_faults() && began.elapsed() < PARTING_LIMIT {
+            if !courier.progress(None) {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+    }
+}
+
+impl Wire {
+    pub(super) fn frame_bytes_max(&self) -> usize {
+        self.payload_bytes
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.wires.courier().has_room(self.outward)
+    }
+
+    /// What is wrong with the connection, if anything is.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        self.wires.courier().fault(Some(self.rank)).map(|(_, fault)| fault.clone())
+    }
+
+    /// Sends a frame with its payload, for which there must be room.
+    ///
+    /// # Safety
+    /// So many bytes can be read at the payload, and they are no more than a frame brings.
+    pub(super) unsafe fn send(&mut self, frame: &Frame, payload: *const u8, bytes: usize) {
+        debug_assert!(bytes <= self.payload_bytes, "{bytes} bytes in a frame");
+        let mut courier = self.wires.courier();
+        let target = courier.room(self.outward);
+        let words = frame.pack().map(u64::to_le);
+        // SAFETY: the message has room for a frame and its payload, which the caller has promised to be there.
+        unsafe {
+            std::ptr::copy_nonoverlapping(words.as_ptr().cast::<u8>(), target, HEADER_BYTES);
+            if bytes > 0 {
+                std::ptr::copy_nonoverlapping(payload, target.add(HEADER_BYTES), bytes);
+            }
+        }
+        courier.put(self.outward, 0, HEADER_BYTES + bytes);
+    }
+
+    /// The next frame, if it has come, as it was packed.
+    pub(super) fn arrived(&self) -> Option<[u64; PAYLOAD_WORDS]> {
+        let (_, place, bytes) = self.wires.courier().message(self.inward)?;
+        let mut words = [0_u64; PAYLOAD_WORDS];
+        if bytes >= HEADER_BYTES {
+            // SAFETY: the message has so many bytes, and stays until it is released.
+            unsafe { std::ptr::copy_nonoverlapping(place, words.as_mut_ptr().cast::<u8>(), HEADER_BYTES) };
+        }
+        Some(words.map(u64::from_le))
+    }
+
+    /// Copies the payload of the frame that has come: what it says, but not more than has come nor than there is room.
+    ///
+    /// # Safety
+    /// So many bytes can be written at the target, and nobody else uses them.
+    pub(super) unsafe fn payload(&self, frame: &Frame, target: *mut u8, room: usize) {
+        let Some((_, place, bytes)) = self.wires.courier().message(self.inward) else { return };
+        let bytes = (frame.bytes as usize).min(room).min(bytes.saturating_sub(HEADER_BYTES));
+        // SAFETY: the message has so many bytes behind its frame, and stays until it is released; the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(place.wrapping_add(HEADER_BYTES), target, bytes) };
+    }
+
+    /// The frame that has come is done with.
+    pub(super) fn next(&mut self) {
+        self.wires.courier().release(self.inward);
+    }
+}

@@ -1,0 +1,120 @@
+//! What a Python object is to a call: memory of so many elements of a type.
+//!
+//! Objects are asked by the buffer protocol first (NumPy arrays, bytes, bytearray, memoryview, array.array), then by DLPack (tensors of
+//! PyTorch and others). Neither needs NumPy.
+
+mod buffer;
+pub(crate) mod dlpack;
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+use weftlink::{DataType, Error};
+
+/// Memory of a Python object, which lasts as long as `keep` does.
+pub(crate) struct Array {
+    pub(crate) address: *mut u8,
+    pub(crate) data_type: DataType,
+    /// In elements.
+    pub(crate) length: usize,
+    pub(crate) read_only: bool,
+    pub(crate) keep: Py<PyAny>,
+}
+
+/// How an object describes its memory.
+struct Described {
+    address: *mut u8,
+    /// What the elements are, or what they are called where that is nothing reductions know.
+    data_type: Result<DataType, String>,
+    element_bytes: usize,
+    shape: Vec<usize>,
+    /// In bytes; none if the elements follow each other.
+    strides: Option<Vec<isize>>,
+    read_only: bool,
+}
+
+impl Array {
+    /// An object's memory; as elements of another type, if one is named.
+    pub(crate) fn of(object: &Bound<'_, PyAny>, data_type: Option<&str>) -> PyResult<Result<Self, Error>> {
+        let py = object.py();
+        let described = match buffer::describe(object) {
+            Ok(None) => dlpack::describe(object),
+            described => described,
+        };
+        match described {
+            Ok(Some((described, keep))) => Ok(described.array(data_type, keep)),
+            Ok(None) => Ok(misuse(unknown(object)?)),
+            // Whoever has the memory says why it cannot be had.
+            Err(why) if why.is_instance_of::<PyBufferError>(py) => Ok(misuse(why.value(py).to_string())),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Array {
+    pub(crate) fn bytes(&self) -> usize {
+        self.length * self.data_type.bytes()
+    }
+
+    /// Whether two share no memory; false if they are the same, an error if they share some.
+    pub(crate) fn is_apart_from(&self, other: &Array) -> Result<bool, Error> {
+        let (one, two) = (self.address as usize, other.address as usize);
+        let is_apart =
+            self.length == 0 || other.length == 0 || one + self.bytes() <= two || two + other.bytes() <= one;
+        if !is_apart && (one != two || self.bytes() != other.bytes()) {
+            return misuse(
+                "array and out overlap: pass the whole alone, which is then read and written in place",
+            );
+        }
+        Ok(is_apart)
+    }
+}
+
+impl Described {
+    fn array(self, wanted: Option<&str>, keep: Py<PyAny>) -> Result<Array, Error> {
+        if !self.is_contiguous() {
+            return misuse(
+                "the array is not contiguous: pass numpy.ascontiguousarray(array), or tensor.contiguous()",
+            );
+        }
+        let bytes = self.shape.iter().product::<usize>() * self.element_bytes;
+        let data_type = match (wanted, self.data_type) {
+            (Some(name), _) => name.parse().map_err(Error::Misuse)?,
+            (None, Ok(data_type)) => data_type,
+            (None, Err(name)) => {
+                return misuse(format!(
+                    "elements of type {name} are not known here: convert them, or say by dtype= what their bytes are"
+                ));
+            }
+        };
+        if !bytes.is_multiple_of(data_type.bytes()) {
+            return misuse(format!("{bytes} bytes are no whole number of {data_type}"));
+        }
+        let Self { address, read_only, .. } = self;
+        Ok(Array { address, data_type, length: bytes / data_type.bytes(), read_only, keep })
+    }
+
+    /// Whether elements follow each other, the last dimension running fastest.
+    fn is_contiguous(&self) -> bool {
+        let Some(strides) = &self.strides else { return true };
+        if self.shape.contains(&0) {
+            return true;
+        }
+        let mut next = self.element_bytes as isize;
+        self.shape.iter().zip(strides).rev().all(|(length, stride)| {
+            let fits = *length == 1 || *stride == next;
+            next *= *length as isize;
+            fits
+        })
+    }
+}
+
+fn misuse<T>(what: impl Into<String>) -> Result<T, Error> {
+    Err(Error::Misuse(what.into()))
+}
+
+fn unknown(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    Ok(format!(
+        "an object of type {} is no array: pass one of NumPy, a CPU tensor, or anything with the buffer protocol or DLPack",
+        object.get_type().name()?
+    ))
+}

@@ -1,0 +1,167 @@
+//! A call that was started: what Python holds of it.
+//!
+//! The communicator's worker tells the end of a call here, and takes nothing of Python's for that. Whoever waits sleeps on a
+//! condition variable. Functions that are to be called at the end are called by a thread for that (`tell.rs`): the worker has other
+//! calls to make.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use weftlink::{Background, Error};
+
+use crate::error::{exception, raised};
+use crate::tell::tell;
+use crate::wait::LOOK_EVERY;
+
+/// After an interrupt, how long an ended call may take to be over.
+const ENDING: Duration = Duration::from_secs(1);
+
+/// A call that was started.
+#[pyclass(frozen, module = "weftlink._native")]
+pub(crate) struct Started {
+    shared: Arc<Shared>,
+    background: Background,
+}
+
+/// What the worker and Python share of a call.
+pub(crate) struct Shared {
+    operation: &'static str,
+    process: u32,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    ended: Option<Result<(), Error>>,
+    /// What must live until it is over.
+    kept: Vec<Py<PyAny>>,
+    callbacks: Vec<Py<PyAny>>,
+}
+
+impl Shared {
+    pub(crate) fn new(operation: &'static str, kept: Vec<Py<PyAny>>) -> Arc<Self> {
+        let state = State { kept, ..State::default() };
+        let process = std::process::id();
+        Arc::new(Self { operation, process, state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    /// Tells the end; on the worker's thread.
+    pub(crate) fn end(self: &Arc<Self>, result: Result<(), Error>) {
+        let mut state = self.state();
+        state.ended = Some(result);
+        // Without Python's lock, what is dropped is put aside until somebody has it.
+        state.kept.clear();
+        let callbacks = std::mem::take(&mut state.callbacks);
+        drop(state);
+        self.changed.notify_all();
+        if !callbacks.is_empty() {
+            tell(callbacks);
+        }
+    }
+
+    /// How it ended, if it is over after at most this time.
+    fn ended(&self, time: Duration) -> Option<Result<(), Error>> {
+        let began = Instant::now();
+        let mut state = self.state();
+        loop {
+            if let Some(ended) = &state.ended {
+                return Some(ended.clone());
+            }
+            let left = time.checked_sub(began.elapsed()).filter(|left| !left.is_zero())?;
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Started {
+    pub(crate) fn new(shared: Arc<Shared>, background: Background) -> Self {
+        Self { shared, background }
+    }
+
+    /// Waits until the call is over, at most so long: whether it is. A signal whose handler raises ends the communicator, because a
+    /// call cannot be taken back on one rank; then its buffers are the caller's again.
+    pub(crate) fn join(&self, py: Python<'_>, time: Option<Duration>) -> PyResult<bool> {
+        let began = Instant::now();
+        loop {
+            let left = time.map_or(LOOK_EVERY, |time| time.saturating_sub(began.elapsed()).min(LOOK_EVERY));
+            let ended = match self.shared.ended(Duration::ZERO) {
+                Some(ended) => Some(ended),
+                None => py.detach(|| self.shared.ended(left)),
+            };
+            if let Some(ended) = ended {
+                return ended.map(|()| true).map_err(|error| raised(py, &error, Some(self.shared.operation)));
+            }
+            if let Err(interrupt) = py.check_signals() {
+                let operation = self.shared.operation;
+                py.detach(|| {
+                    self.background.abort(&format!("interrupted in {operation}"));
+                    self.shared.ended(ENDING)
+                });
+                return Err(interrupt);
+            }
+            if time.is_some_and(|time| began.elapsed() >= time) {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn check_process(&self) -> PyResult<()> {
+        let (here, there) = (std::process::id(), self.shared.process);
+        if here == there {
+            return Ok(());
+        }
+        let what = format!("the call was made by process {there}, from which process {here} was forked");
+        Python::attach(|py| Err(raised(py, &Error::Misuse(what), Some(self.shared.operation))))
+    }
+}
+
+#[pymethods]
+impl Started {
+    /// Waits until the call is over, for at most so many seconds: whether it is. Raises what went wrong.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        self.check_process()?;
+        let time = timeout.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default());
+        self.join(py, time)
+    }
+
+    /// Whether the call is over, well or not.
+    fn done(&self) -> bool {
+        self.check_process().is_err() || self.shared.state().ended.is_some()
+    }
+
+    /// What went wrong, as an exception; None if nothing did, or the call is not over.
+    fn exception<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match &self.shared.state().ended {
+            Some(Err(error)) => exception(py, error, Some(self.shared.operation)).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Calls a function without arguments when the call is over: on a thread for that, or on this one if it is over already.
+    fn add_done_callback(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
+        self.check_process()?;
+        let mut state = self.shared.state();
+        if state.ended.is_none() {
+            state.callbacks.push(callback);
+            return Ok(());
+        }
+        drop(state);
+        callback.call0(py).map(drop)
+    }
+
+    /// Cancels the call unless it is over, and says whether it did: ends the communicator, for all ranks.
+    fn cancel(&self) -> bool {
+        let runs = !self.done();
+        if runs {
+            self.background.abort(&format!("cancelled {}", self.shared.operation));
+        }
+        runs
+    }
+}

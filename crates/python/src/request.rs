@@ -1,0 +1,175 @@
+//! A call as Python asks for it.
+
+use std::ptr::null_mut;
+use std::str::FromStr;
+use std::time::Duration;
+
+use weftlink::plan::Collective;
+use weftlink::plan::element::{F8E4m3, F8E5m2, bf16, f16};
+use weftlink::{DataType, Error, Operation, OwnedOperation, RawBuffers, RawRequest, Reduction};
+
+use crate::array::Array;
+
+/// Everything a call may be given. What a collective does not need is None.
+pub(crate) struct Asked {
+    pub(crate) operation: Option<String>,
+    pub(crate) factor: Option<f64>,
+    pub(crate) root: usize,
+    pub(crate) counts: Option<(Vec<usize>, Vec<usize>)>,
+    pub(crate) count: Option<usize>,
+    pub(crate) messages: Option<Vec<(u32, u32)>>,
+    pub(crate) torus: Option<[u32; 3]>,
+    pub(crate) timeout: Option<f64>,
+}
+
+impl Asked {
+    /// The collective of a name, as the methods are called.
+    pub(crate) fn collective(&self, name: &str) -> Result<Collective, Error> {
+        match name {
+            "send_receive" => {
+                Ok(Collective::SendReceive { messages: self.messages.clone().unwrap_or_default() })
+            }
+            "neighbours" => Ok(Collective::Neighbours { torus: self.torus.unwrap_or([1; 3]) }),
+            _ => Self::collective_of(name, self.root),
+        }
+    }
+
+    /// The same, where a root is all that it may need. Dashes, which the command has, are as good as underscores.
+    pub(crate) fn collective_of(name: &str, root: usize) -> Result<Collective, Error> {
+        let root = u32::try_from(root).unwrap_or(u32::MAX);
+        Ok(match name.replace('-', "_").as_str() {
+            "all_reduce" => Collective::AllReduce,
+            "reduce" => Collective::Reduce { root },
+            "broadcast" => Collective::Broadcast { root },
+            "all_gather" => Collective::AllGather,
+            "reduce_scatter" => Collective::ReduceScatter,
+            "all_to_all" => Collective::AllToAll,
+            "gather" => Collective::Gather { root },
+            "scatter" => Collective::Scatter { root },
+            "scan" => Collective::Scan,
+            "exclusive_scan" => Collective::ExclusiveScan,
+            "barrier" => Collective::Barrier,
+            _ => return Err(Error::Misuse(format!("there is no collective called {name:?} here"))),
+        })
+    }
+
+    /// The request, on memory that has been found.
+    pub(crate) fn request(
+        self,
+        collective: Collective,
+        input: Option<&Array>,
+        output: Option<&Array>,
+        alone: Alone,
+    ) -> Result<RawRequest, Error> {
+        let data_type = input.or(output).map_or(DataType::U8, |array| array.data_type);
+        let buffers = buffers(data_type, input, output, alone)?;
+        let operation = self.operation.map(|name| operation(&name, self.factor, data_type)).transpose()?;
+        let deadline = self.timeout.map(seconds).transpose()?;
+        let Self { counts, count, .. } = self;
+        Ok(RawRequest { collective, buffers, operation, counts, count, deadline })
+    }
+}
+
+/// What an array is of which there is only one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Alone {
+    /// Read and written, in place.
+    InPlace,
+    /// Only read: this rank gets nothing, and what else it passes is left alone.
+    Read,
+    /// What it was passed as: there is nothing on the other side.
+    Given,
+}
+
+impl Alone {
+    /// What it is to a rank that calls a collective.
+    pub(crate) fn of(collective: &Collective, rank: u32, size: u32) -> Self {
+        // A misfit is told when the call is made, with everything else that may be wrong with it.
+        let gets = collective.misfit(size).is_some() || collective.gets(rank, size) > 0;
+        match collective {
+            Collective::SendReceive { .. } => Alone::Given,
+            _ if collective.root().is_some() && !gets => Alone::Read,
+            _ => Alone::InPlace,
+        }
+    }
+}
+
+/// What the method of a collective is called.
+pub(crate) fn method(collective: &Collective) -> &'static str {
+    const METHODS: [&str; 13] = [
+        "all_reduce",
+        "reduce",
+        "broadcast",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+        "gather",
+        "scatter",
+        "scan",
+        "exclusive_scan",
+        "send_receive",
+        "neighbours",
+        "barrier",
+    ];
+    METHODS[collective.kind()]
+}
+
+/// A time that Python gives in seconds.
+pub(crate) fn seconds(seconds: f64) -> Result<Duration, Error> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| Error::Misuse(format!("{seconds} s are no time to wait")))
+}
+
+fn buffers(
+    data_type: DataType,
+    input: Option<&Array>,
+    output: Option<&Array>,
+    alone: Alone,
+) -> Result<RawBuffers, Error> {
+    if let (Some(input), Some(output)) = (input, output) {
+        same_type(input, output)?;
+    }
+    let (input, output) = match (input, output) {
+        (Some(input), _) if alone == Alone::Read => (Some(input), None),
+        (Some(one), None) | (None, Some(one)) if alone == Alone::InPlace => (Some(one), Some(one)),
+        (_, None) | (None, _) => (input, output),
+        (Some(input), Some(output)) if input.is_apart_from(output)? => (Some(input), Some(output)),
+        (_, output) => (output, output),
+    };
+    if output.is_some_and(|array| array.read_only) {
+        let what = "the array that is to be written is read-only: pass a copy of it, or another one as out=";
+        return Err(Error::Misuse(what.to_owned()));
+    }
+    let side = |array: Option<&Array>| array.map_or((null_mut(), 0), |array| (array.address, array.length));
+    let ((input, input_length), (output, output_length)) = (side(input), side(output));
+    Ok(RawBuffers { data_type, input, input_length, output, output_length })
+}
+
+fn same_type(input: &Array, output: &Array) -> Result<(), Error> {
+    if input.data_type == output.data_type {
+        return Ok(());
+    }
+    let (input, output) = (input.data_type, output.data_type);
+    Err(Error::Misuse(format!(
+        "array has elements of type {input}, out of type {output}: they must be the same"
+    )))
+}
+
+fn operation(name: &str, factor: Option<f64>, data_type: DataType) -> Result<OwnedOperation, Error> {
+    let reduction = Reduction::from_str(name).map_err(Error::Misuse)?;
+    let Some(factor) = factor else { return Ok(reduction.into()) };
+    let operation = match data_type {
+        DataType::F16 => Operation::premultiplied_sum(f16::from_f64(factor)),
+        DataType::Bf16 => Operation::premultiplied_sum(bf16::from_f64(factor)),
+        DataType::F32 => Operation::premultiplied_sum(factor as f32),
+        DataType::F64 => Operation::premultiplied_sum(factor),
+        DataType::F8E4m3 => Operation::premultiplied_sum(F8E4m3::from_f32(factor as f32)),
+        DataType::F8E5m2 => Operation::premultiplied_sum(F8E5m2::from_f32(factor as f32)),
+        other => {
+            return Err(Error::Misuse(format!(
+                "a factor is for floating-point numbers, and these are {other}"
+            )));
+        }
+    };
+    Ok(operation.into())
+}

@@ -1,0 +1,71 @@
+"""Programs that go wrong in the way that the first argument says. What a rank learns it prints."""
+
+import os
+import pathlib
+import signal
+import sys
+import time
+
+import numpy as np
+
+import weftlink
+
+
+def interrupted():
+    """Rank 0 waits for a call that rank 1 makes only after rank 0 has been interrupted."""
+    comm = weftlink.init()
+    how, mark = sys.argv[2], pathlib.Path(sys.argv[3])
+    if comm.rank == 1:
+        for _ in range(2000):
+            if mark.exists():
+                break
+            time.sleep(0.01)
+        try:
+            comm.all_reduce(np.ones(4))
+        except weftlink.errors.CancelledError as error:
+            print(f"rank 1: rank {error.peer} cancelled it", flush=True)
+        return
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    began = time.monotonic()
+    try:
+        comm.all_reduce(np.ones(4)) if how == "run" else comm.start_all_reduce(np.ones(4)).wait()
+    except KeyboardInterrupt:
+        print(f"rank 0: interrupted within 2 s: {time.monotonic() - began < 2.3}", flush=True)
+    mark.touch()
+
+
+def killed():
+    """Rank 1 is killed while the others wait for it, and they go on without it."""
+    comm = weftlink.init()
+    comm.barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            comm.all_reduce(np.ones(4))
+    except (weftlink.errors.DiedError, weftlink.errors.LostError) as error:
+        smaller = comm.shrink()
+        print(f"rank {comm.rank}: {error.peer} died, {smaller.all_reduce(np.ones(1))[0]:.0f} left", flush=True)
+
+
+def forked():
+    """A forked process can use neither communicator nor calls, and disturbs nobody."""
+    comm = weftlink.init()
+    call = comm.start_barrier()
+    call.wait()
+    child = os.fork()
+    if child == 0:
+        told = []
+        for attempt in (lambda: comm.all_reduce(np.ones(4)), call.wait, comm.start_barrier):
+            try:
+                attempt()
+            except weftlink.errors.UsageError as error:
+                told.append("forked" in str(error))
+        del comm, call
+        os._exit(0 if told == [True, True] or told == [True] * 3 else 1)
+    _, status = os.waitpid(child, 0)
+    print(f"rank {comm.rank}: {status} {comm.all_reduce(np.ones(1))[0]:.0f}", flush=True)
+
+
+{"interrupted": interrupted, "killed": killed, "forked": forked}[sys.argv[1]]()

@@ -1,0 +1,129 @@
+"""What may be passed to calls, and what is said of what may not."""
+
+import array
+import unittest
+
+import numpy as np
+import torch
+
+import weftlink
+from weftlink.errors import UsageError
+
+
+def alone():
+    (comm,) = weftlink.Communicator.threads(1)
+    return comm
+
+
+class Arrays(unittest.TestCase):
+    def both(self, make):
+        """What two ranks have after they added up what `make` makes of a rank."""
+        return weftlink.on_threads(2, lambda comm: comm.all_reduce(make(comm.rank)))
+
+    def test_anything_with_the_buffer_protocol(self):
+        for found in self.both(lambda rank: bytearray([1, rank])):
+            self.assertEqual(list(found), [2, 1])
+        for found in self.both(lambda rank: array.array("d", [0.5, rank])):
+            self.assertEqual(found.tolist(), [1.0, 1.0])
+        for found in self.both(lambda rank: memoryview(bytearray(8)).cast("i")):
+            self.assertEqual(found.tolist(), [0, 0])
+
+    def test_numpy_arrays_of_any_shape(self):
+        for found in self.both(lambda rank: np.full((2, 3, 4), rank + 1, "float32")):
+            self.assertTrue((found == 3).all())
+        for found in self.both(lambda rank: np.array(float(rank))):
+            self.assertEqual(found, 1)
+        for found in self.both(lambda rank: np.zeros((0, 3))):
+            self.assertEqual(found.shape, (0, 3))
+
+    def test_tensors(self):
+        for dtype in torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.complex64, torch.float8_e5m2:
+            for found in self.both(lambda rank, dtype=dtype: torch.ones(5).to(dtype)):
+                self.assertTrue((found.to(torch.complex64) == 2).all(), dtype)
+
+    def test_elements_are_what_dtype_says(self):
+        for found in self.both(lambda rank: np.ones(4, "float32")):
+            self.assertEqual(found.tolist(), [2.0] * 4)
+        one = np.full(3, 0x3F80, "uint16")
+        found = weftlink.on_threads(2, lambda comm: comm.all_reduce(one.copy(), dtype="bfloat16"))
+        self.assertEqual(found[0].tolist(), [0x4000] * 3)
+
+    def test_what_is_read_may_be_read_only(self):
+        def work(comm):
+            return bytes(comm.all_gather(bytes([comm.rank + 65]), out=bytearray(2)))
+
+        self.assertEqual(weftlink.on_threads(2, work), [b"AB"] * 2)
+
+    def test_what_cannot_be_used_is_said_and_nothing_is_spoilt(self):
+        comm = alone()
+        fixed = np.zeros(3)
+        fixed.flags.writeable = False
+        whole = np.zeros(8)
+        wrong = [
+            (lambda: comm.all_reduce(np.zeros((4, 4))[:, 1]), "ascontiguousarray"),
+            (lambda: comm.all_reduce(torch.zeros(4, 4).t()), "contiguous"),
+            (lambda: comm.all_reduce(fixed), "read-only"),
+            (lambda: comm.all_reduce(b"abc"), "read-only"),
+            (lambda: comm.all_reduce([1, 2]), "an object of type list is no array"),
+            (lambda: comm.all_reduce(np.array(["a"])), "dtype="),
+            (lambda: comm.all_reduce(np.zeros(3, ">f4")), "dtype="),
+            (lambda: comm.all_reduce(torch.zeros(3, requires_grad=True)), "detach"),
+            (lambda: comm.all_reduce(np.zeros(3), out=np.zeros(3, "float32")), "must be the same"),
+            (lambda: comm.all_reduce(whole[:6], out=whole[2:]), "overlap"),
+            (lambda: comm.all_reduce(np.zeros(3), out=np.zeros(4)), "divided"),
+            (lambda: comm.all_reduce(np.zeros(3), "median"), "there is no reduction called"),
+            (lambda: comm.all_reduce(np.zeros(3), "bit-or"), "there is no bit-or of f64"),
+            (lambda: comm.all_reduce(bytearray(3), dtype="float32"), "no whole number"),
+            (lambda: comm.all_reduce(np.zeros(3, int), weftlink.PremultipliedSum(2)), "factor"),
+            (lambda: comm.broadcast(np.zeros(3), root=5), "5"),
+            (lambda: comm.all_reduce(np.zeros(3), timeout=-1), "no time"),
+        ]
+        for call, told in wrong:
+            with self.subTest(told=told):
+                with self.assertRaises(UsageError) as raised:
+                    call()
+                self.assertIn(told, str(raised.exception))
+                self.assertIsInstance(raised.exception, ValueError)
+                self.assertIn(raised.exception.operation, ("all_reduce", "broadcast"))
+        self.assertEqual(comm.all_reduce(np.ones(2)).tolist(), [1, 1])
+
+    def test_memory_that_a_call_uses_stays_where_it_is(self):
+        first, second = weftlink.Communicator.threads(2)
+        values = bytearray(10)
+        call = first.start_all_reduce(values)
+        with self.assertRaises(BufferError):
+            values.extend(b"more")
+        second.all_reduce(bytearray(10))
+        call.wait()
+        values.extend(b"more")
+
+
+class Windows(unittest.TestCase):
+    def test_they_are_arrays_and_outlive_what_made_them(self):
+        def work(comm):
+            window = comm.window(100, "int32")
+            values = np.asarray(window)
+            values[:] = comm.rank + 1
+            comm.all_reduce(values[10:60])
+            tensor = torch.from_dlpack(window)
+            self.assertEqual((tensor.dtype, len(window), window.dtype), (torch.int32, 100, "int32"))
+            tensor[0] = 7
+            del window
+            comm.close()
+            return values[[0, 10, 59, 60]].tolist(), tensor[10].item()
+
+        self.assertEqual(weftlink.on_threads(2, work), [([7, 3, 3, 1], 3), ([7, 3, 3, 2], 3)])
+
+    def test_every_type_can_be_had(self):
+        comm = alone()
+        for dtype in "uint8", "bool", "float16", "float64", "complex128", "bfloat16":
+            window = comm.window(3, dtype)
+            self.assertEqual(window.dtype, dtype)
+            self.assertEqual(len(np.asarray(window)), 3)
+            self.assertEqual(len(torch.from_dlpack(window)), 3)
+        with self.assertRaises(UsageError):
+            comm.window(3, "object")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,180 @@
+"""Calls that do not wait, communicators made of others, and what communicators tell."""
+
+import asyncio
+import socket
+import tempfile
+import threading
+import unittest
+
+import numpy as np
+
+import weftlink
+from weftlink.errors import CancelledError, DeadlineError, FailedError, MismatchError, UsageError
+
+# Against hangs.
+LIMIT_S = 20
+
+
+class Handles(unittest.TestCase):
+    def setUp(self):
+        self.first, self.second = weftlink.Communicator.threads(2)
+
+    def test_calls_return_before_others_arrive(self):
+        values, others = np.ones(1000), np.ones(1000)
+        calls = [self.first.start_all_reduce(values) for _ in range(4)]
+        self.assertFalse(any(call.done() for call in calls))
+        with self.assertRaises(TimeoutError):
+            calls[0].wait(timeout=0.01)
+        for _ in range(4):
+            self.second.all_reduce(others)
+        self.assertIs(calls[3].wait(LIMIT_S), values)
+        self.assertEqual((values[0], others[0]), (16, 16))
+        self.assertTrue(calls[0].done())
+        self.assertIsNone(calls[0].exception())
+
+    def test_functions_are_called_when_a_call_is_over(self):
+        told, over = [], threading.Event()
+        call = self.first.start_barrier()
+        call.add_done_callback(told.append)
+        call.add_done_callback(lambda _: over.set())
+        self.assertEqual(told, [])
+        self.second.barrier()
+        self.assertTrue(over.wait(LIMIT_S))
+        call.add_done_callback(told.append)
+        self.assertEqual(told, [call, call])
+
+    def test_handles_are_awaited(self):
+        async def work(comm):
+            return (await comm.start_all_reduce(np.full(3, comm.rank + 1.0))).tolist()
+
+        async def main():
+            return await asyncio.wait_for(asyncio.gather(work(self.first), work(self.second)), LIMIT_S)
+
+        self.assertEqual(asyncio.run(main()), [[3, 3, 3], [3, 3, 3]])
+
+    def test_arrays_live_until_their_call_is_over(self):
+        for _ in range(20):
+            self.first.start_all_reduce(np.ones(100_000))
+        for _ in range(20):
+            self.assertEqual(self.second.all_reduce(np.ones(100_000))[0], 2)
+
+    def test_cancelling_ends_it_for_all(self):
+        call = self.first.start_barrier()
+        self.assertTrue(call.cancel())
+        with self.assertRaises(CancelledError) as raised:
+            self.second.barrier()
+        self.assertEqual((raised.exception.rank, raised.exception.peer), (1, 0))
+        with self.assertRaises(CancelledError):
+            call.wait(LIMIT_S)
+        self.assertIsInstance(call.exception(), CancelledError)
+        with self.assertRaises(FailedError):
+            self.first.barrier()
+
+
+class Communicators(unittest.TestCase):
+    def test_mismatches_name_both(self):
+        def work(comm):
+            with self.assertRaises(MismatchError) as raised:
+                comm.all_reduce(np.ones(3 + comm.rank))
+            return raised.exception.rank, raised.exception.peer, raised.exception.operation, raised.exception.call
+
+        found = weftlink.on_threads(2, work)
+        self.assertEqual([facts[:3] for facts in found], [(0, 1, "all_reduce"), (1, 0, "all_reduce")])
+
+    def test_deadlines_name_who_is_late(self):
+        first, _second = weftlink.Communicator.threads(2)
+        with self.assertRaises(DeadlineError) as raised:
+            first.barrier(timeout=0.05)
+        self.assertIsInstance(raised.exception, TimeoutError)
+        self.assertIn("rank 1", str(raised.exception))
+
+    def test_splits_work_beside_the_whole(self):
+        def work(comm):
+            half = comm.split(comm.rank // 2, key=-comm.rank)
+            none = comm.split(None if comm.rank == 0 else 1)
+            total = half.all_reduce(np.array([comm.rank]))
+            comm.barrier()
+            return half.rank, half.origins, total[0], none and none.size
+
+        expected = [(1, [1, 0], 1, None), (0, [1, 0], 1, 3), (1, [3, 2], 5, 3), (0, [3, 2], 5, 3)]
+        self.assertEqual(weftlink.on_threads(4, work), expected)
+
+    def test_those_who_are_left_shrink(self):
+        def work(comm):
+            if comm.rank == 1:
+                comm.abort("this one is enough")
+                return None
+            with self.assertRaises(CancelledError):
+                comm.barrier()
+            smaller = comm.shrink()
+            self.assertTrue(comm.closed)
+            return smaller.all_reduce(np.array([comm.rank + 1]))[0], smaller.origins
+
+        communicators = weftlink.Communicator.threads(3, deadline=2)
+        results = [None] * 3
+        threads = [
+            threading.Thread(target=lambda comm: results.__setitem__(comm.rank, work(comm)), args=(comm,))
+            for comm in communicators
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT_S)
+        self.assertEqual(results, [(4, [0, 2]), None, (4, [0, 2])])
+
+    def test_ranks_meet_at_an_address(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        results = [None] * 2
+
+        def rank(number):
+            with weftlink.meet(f"127.0.0.1:{port}", number, 2, "a secret for two", deadline=LIMIT_S) as comm:
+                results[number] = comm.all_reduce(np.array([number + 1]))[0]
+
+        threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT_S)
+        self.assertEqual(results, [3, 3])
+
+    def test_counters_and_records_tell_what_was_called(self):
+        def work(comm):
+            for _ in range(3):
+                comm.all_reduce(np.ones(10, "float32"))
+            counted = {row.collective: row for row in comm.counters()}["all-reduce"]
+            with tempfile.TemporaryDirectory() as folder:
+                written = comm.dump(folder).exists()
+            return counted.calls, counted.bytes, len(comm.record()["calls"]) >= 3, written
+
+        self.assertEqual(weftlink.on_threads(2, work), [(3, 120, True, True)] * 2)
+
+    def test_a_block_that_fails_ends_it_for_all(self):
+        def work(comm):
+            if comm.rank == 0:
+                raise KeyError("lost")
+            comm.barrier()
+
+        with self.assertRaises(KeyError):
+            weftlink.on_threads(2, work)
+
+    def test_what_is_closed_stays_closed(self):
+        (comm,) = weftlink.Communicator.threads(1)
+        with comm:
+            self.assertFalse(comm.closed)
+        comm.close()
+        with self.assertRaises(UsageError):
+            comm.barrier()
+
+    def test_errors_survive_a_pickle(self):
+        import pickle
+
+        (comm,) = weftlink.Communicator.threads(1)
+        with self.assertRaises(UsageError) as raised:
+            comm.broadcast(np.ones(1), root=3)
+        again = pickle.loads(pickle.dumps(raised.exception))
+        self.assertEqual((str(again), again.operation), (str(raised.exception), "broadcast"))
+
+
+if __name__ == "__main__":
+    unittest.main()

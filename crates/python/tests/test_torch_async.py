@@ -6,6 +6,7 @@ import unittest
 from datetime import timedelta
 
 import torch
+import torch._dynamo  # imported by and by otherwise, in every rank anew
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.utils.data import DataLoader, TensorDataset

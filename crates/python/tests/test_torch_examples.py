@@ -1,15 +1,21 @@
-"""The examples for PyTorch run as people start them: with torchrun, with `weft run`, and where mpirun or srun tell who a rank is."""
+"""The examples for PyTorch, and the benchmark that trains, on ranks that learn who they are as launchers tell it.
 
+docs/pytorch.md shows torchrun and `weft run` themselves, and test_torch_docs.py runs them.
+"""
+
+import contextlib
+import io
 import os
-import pathlib
+import runpy
 import socket
-import subprocess
 import sys
 import tempfile
 import unittest
 
+import torch._dynamo  # imported by and by otherwise, in every rank anew
+
 import jobs
-import weftlink.torch
+from ranks import run
 from weftlink.torch.launched import translate
 
 ROOT = jobs.HERE.parents[2]
@@ -22,54 +28,56 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-def environment(**variables):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_"))}
-    package = str(pathlib.Path(weftlink.torch.__file__).parents[2])
-    return {**kept, "PYTHONPATH": package, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", **variables}
+def example(rank, size, _store, name, variables, wanted):
+    """Runs an example as a rank that a launcher has told who it is, and looks at what it prints."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", **variables(rank, size)}
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    missing = [text for text in wanted if text not in said.getvalue()]
+    assert rank or not missing, f"{name} does not print {missing}: {said.getvalue()}"
 
 
-def by_hand(name, of_rank):
-    """Two processes that nobody started together; what they printed."""
-    command = [sys.executable, str(EXAMPLES / name)]
-    ranks = [
-        subprocess.Popen(command, env=environment(**of_rank(rank)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for rank in range(2)
-    ]
-    said = [rank.communicate(timeout=jobs.LIMIT_S)[0] for rank in ranks]
-    assert all(rank.returncode == 0 for rank in ranks), said
-    return "".join(said)
+def as_mpirun(rank, size):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        del os.environ[name]
+    told = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size}
+    os.environ |= {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in told.items()}
+    os.environ["PMIX_NAMESPACE"] = f"job {os.getppid()}"
+    translate()
+    return {}
+
+
+def benchmark(rank, _size, _store, rows):
+    sys.argv = ["train.py", "--steps", "4", "--block", "2", "--out", rows]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        runpy.run_path(str(ROOT / "bench/torch/train.py"), run_name="__main__")
+    for text in ("ddp: communication in a step", "fsdp2: step"):
+        assert text in said.getvalue(), said.getvalue()
 
 
 class Examples(unittest.TestCase):
-    def check(self, command, *wanted):
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=jobs.LIMIT_S, check=False)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        for text in wanted:
-            self.assertIn(text, done.stdout)
+    def check(self, name, *wanted, variables=None):
+        port = free_port()
+        run(2, example, name, variables or (lambda _rank, _size: {"MASTER_PORT": port}), wanted, backend=None)
 
-    def test_fsdp2_with_torchrun(self):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
-        self.check([*command, str(EXAMPLES / "torch_fsdp2.py")], "step 20 of 20 on 2 ranks", "rank 0 keeps 2433 of 4801 parameters")
+    def test_ddp(self):
+        self.check("torch_ddp.py", "step 20 of 20 on 2 ranks")
 
-    @unittest.skipUnless(jobs.WEFT.exists(), "the wheel has not installed `weft` beside this interpreter")
-    def test_a_hook_with_weft_run(self):
-        command = [str(jobs.WEFT), "run", "-n", "2", "--", sys.executable, str(EXAMPLES / "torch_comm_hook.py")]
-        self.check(command, "gradients in symmetric memory: True", "error of bfloat16: 0.")
+    def test_fsdp2(self):
+        self.check("torch_fsdp2.py", "step 20 of 20 on 2 ranks", "rank 0 keeps 2433 of 4801 parameters")
+
+    def test_a_hook(self):
+        self.check("torch_comm_hook.py", "gradients in symmetric memory: True", "error of bfloat16: 0.")
+
+    def test_ranks_of_mpirun(self):
+        self.check("torch_ddp.py", "step 20 of 20 on 2 ranks", variables=as_mpirun)
 
     def test_the_benchmark_that_trains(self):
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, str(ROOT / "bench/torch/train.py"), "--steps", "4", "--block", "2", "--out", f"{folder}/rows"]
-            self.check(command, "ddp: communication in a step", "fsdp2: step")
+            run(1, benchmark, f"{folder}/rows", backend=None)
             with open(f"{folder}/rows", encoding="ascii") as rows:
                 # Two ways to train, two backends, and the names of the fields.
                 self.assertEqual(len(rows.readlines()), 2 * 2 * 4 + 1)
-
-    def test_ddp_with_the_variables_of_mpirun(self):
-        def of_rank(rank):
-            place = {"RANK": rank, "SIZE": 2, "LOCAL_RANK": rank, "LOCAL_SIZE": 2}
-            return {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in place.items()} | {"PMIX_NAMESPACE": f"job {os.getpid()}"}
-
-        self.assertIn("step 20 of 20 on 2 ranks", by_hand("torch_ddp.py", of_rank))
 
 
 class Launchers(unittest.TestCase):

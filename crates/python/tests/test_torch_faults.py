@@ -13,6 +13,7 @@ import unittest
 from datetime import timedelta
 
 import torch
+import torch._dynamo  # imported by and by otherwise, in every rank anew
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel

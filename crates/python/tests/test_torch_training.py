@@ -5,6 +5,7 @@ import tempfile
 import unittest
 
 import torch
+import torch._dynamo  # imported by and by otherwise, in every rank anew
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 from torch import nn

@@ -6,13 +6,14 @@ import unittest
 from datetime import timedelta
 
 import torch
+import torch._dynamo  # imported by and by otherwise, in every rank anew
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import weftlink.torch
 from ranks import run
-from weftlink.torch.backend import Backend
+from weftlink.torch.backend import Backend, Group
 
 SECONDS = 30
 
@@ -219,8 +220,9 @@ def other_ways_in(rank, size):
 
 def by_device(rank, size):
     """A group whose backends are chosen by device: torch wraps what the backend returns."""
-    group = dist.new_group(backend="cpu:weft")
-    assert isinstance(group._get_backend(torch.device("cpu")), weftlink.torch.backend.Calls)
+    assert isinstance(dist.new_group(backend="cpu:weft"), Group)
+    group = dist.new_group(backend="cpu:weft,cuda:gloo")
+    assert type(group) is dist.ProcessGroup and isinstance(group._get_backend(torch.device("cpu")), Backend)
     tensor = ones()
     work = dist.all_reduce(tensor, group=group, async_op=True)
     work.wait()
@@ -236,6 +238,10 @@ def by_device(rank, size):
     works.append(dist.irecv(got, (rank - 1) % size, group=group))
     [work.wait() for work in works]
     same(got, torch.full((3,), float((rank - 1) % size)))
+    part = dist.split_group(group, split_ranks=[[0, 1], [2]][: size - 1])
+    if rank < 2:
+        dist.all_reduce(tensor.fill_(1), group=part)
+        same(tensor, full(2))
     dist.destroy_process_group(group)
 
 

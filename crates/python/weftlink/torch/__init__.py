@@ -11,7 +11,9 @@
 import torch.distributed as _dist
 
 from weftlink.torch.backend import can_be_mixed, create
+from weftlink.torch.failure import last_error
 from weftlink.torch.hooks import SymmetricState, symmetric_allreduce_hook
+from weftlink.torch.launched import translate as _translate
 from weftlink.torch.record import dump_flight_record, flight_record
 from weftlink.torch.symmetric import empty, is_symmetric
 
@@ -22,8 +24,10 @@ __all__ = [
     "empty",
     "flight_record",
     "is_symmetric",
+    "last_error",
     "symmetric_allreduce_hook",
 ]
 
+_translate()
 if not hasattr(_dist.Backend, "WEFT"):
     _dist.Backend.register_backend("weft", create, extended_api=True, devices=["cpu"])

@@ -14,9 +14,11 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.autograd import profiler
 
-from weftlink.errors import UsageError
+from weftlink.errors import Error, UsageError
 from weftlink.torch.barrier import monitored_barrier
+from weftlink.torch.failure import note
 from weftlink.torch.meeting import meet
+from weftlink.torch.sparse import sum_of_sparse
 from weftlink.torch.tensors import contiguous, join
 from weftlink.torch.work import DONE, Work, Works
 
@@ -94,7 +96,11 @@ class Calls:
 
     def _call(self, what, source, target, options, tensors, **rest):
         now = not options.asyncOp
-        call = self._native.call(what, source, target, timeout=_seconds(options), now=now, **rest)
+        try:
+            call = self._native.call(what, source, target, timeout=_seconds(options), now=now, **rest)
+        except Error as error:
+            note(error)
+            raise
         if call is None:
             return DONE
         work = Work(call, tensors, self._native.sequence)
@@ -131,30 +137,8 @@ class Calls:
         (tensor,) = tensors
         if _operation(opts)[0] != 0:
             raise UsageError("sparse tensors can only be summed")
-        tensor = tensor.coalesce()
-        counts = self._gather_now(torch.tensor([tensor._nnz()]))
-        total, dimensions = int(sum(counts)), tensor.sparse_dim()
-        indices = self._gather_rows(tensor.indices().t().contiguous(), counts, (total, dimensions))
-        values = self._gather_rows(tensor.values().contiguous(), counts, (total, *tensor.values().shape[1:]))
-        summed = torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
-        tensors[0].copy_(summed)
+        tensors[0].copy_(sum_of_sparse(self._native, tensor))
         return Work(None, tensors)
-
-    def _gather_now(self, tensor):
-        gathered = tensor.new_empty(self._native.size * tensor.numel())
-        call = self._native.call("all_gather", tensor, gathered, now=True)
-        if call is not None:
-            call.wait()
-        return gathered.tolist()
-
-    def _gather_rows(self, rows, counts, shape):
-        gathered = rows.new_empty(shape)
-        width = gathered[:1].numel() if shape[0] else 0
-        lengths = [count * width for count in counts]
-        call = self._native.call("all_gather", rows, gathered, counts=([rows.numel()], lengths), now=True)
-        if call is not None:
-            call.wait()
-        return gathered
 
     @_named("reduce")
     def reduce(self, tensors, opts=c10d.ReduceOptions()):
@@ -478,6 +462,9 @@ if _Base is not None:
             return c10d.Backend.Options("weft", self._timeout)
 
         def split(self, store, ranks, opts):
+            if self._native.rank not in ranks:
+                # Torch falls over a rank that has nothing to give back.
+                raise UsageError("a group with several backends is split into parts that have all its ranks, if only alone")
             return Backend(*self._part(store, ranks, opts._timeout, opts.group_name))
 
     class _Probe(_Base):

@@ -5,6 +5,9 @@ from datetime import timedelta
 
 from weftlink.errors import DeadlineError
 
+# Rank 0 gives up when the others do; so much longer they wait for its word on who stayed away.
+_GRACE = timedelta(seconds=1)
+
 
 def monitored_barrier(store, rank: int, size: int, timeout: timedelta, wait_all_ranks: bool) -> None:
     """All ranks meet in a store of their own. Who waits in vain says whom for."""
@@ -17,7 +20,7 @@ def monitored_barrier(store, rank: int, size: int, timeout: timedelta, wait_all_
         store.set("done", names)
     else:
         try:
-            store.wait(["done"], left())
+            store.wait(["done"], left() + _GRACE)
         except Exception as error:
             what = f"rank {rank}: rank 0 did not reach the monitored barrier within {timeout}"
             raise DeadlineError(what, rank=rank, peer=0, operation="monitored_barrier") from error

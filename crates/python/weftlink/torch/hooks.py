@@ -28,7 +28,7 @@ class SymmetricState:
         self.tries = 0
 
 
-def symmetric_allreduce_hook(state: SymmetricState, bucket: dist.GradBucket) -> torch.futures.Future:
+def symmetric_allreduce_hook(state: SymmetricState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages a bucket over the ranks."""
     buffer = bucket.buffer()
     settled = state.steps >= _SETTLED_AFTER and state.tries < _TRIES_MAX

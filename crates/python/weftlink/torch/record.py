@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import warnings
 
 import torch.distributed as dist
 
@@ -30,8 +31,13 @@ def dump_flight_record(path: str | None = None) -> str:
 def dump_after_failure() -> None:
     """Writes the record if PyTorch's settings ask for one when a call fails (``TORCH_FR_DUMP_ON_TIMEOUT``)."""
     wanted = os.environ.get("TORCH_FR_DUMP_ON_TIMEOUT", os.environ.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "0"))
-    if wanted.lower() in {"1", "true", "y", "yes", "t"}:
+    if wanted.lower() not in {"1", "true", "y", "yes", "t"}:
+        return
+    try:
         dump_flight_record()
+    except OSError as error:
+        # What failed is what matters.
+        warnings.warn(f"the flight record cannot be written: {error}", stacklevel=2)
 
 
 def _prefix() -> str:

@@ -5,6 +5,9 @@ from datetime import timedelta
 import torch
 from torch._C._distributed_c10d import Work as _TorchWork
 
+from weftlink.errors import Error
+from weftlink.torch.failure import note
+
 _NO_TIMEOUT = timedelta(0)
 
 
@@ -21,7 +24,11 @@ class Work(_TorchWork):
     def wait(self, timeout=_NO_TIMEOUT):
         """Waits for its end and raises its error. A timeout that passes is an error, and the call goes on."""
         if self._call is not None:
-            self._call.wait(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
+            try:
+                self._call.wait(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
+            except Error as error:
+                note(error)
+                raise
         return True
 
     def is_completed(self):
@@ -64,6 +71,7 @@ class Work(_TorchWork):
     def _outcome(self):
         error = self.exception()
         if error is not None:
+            note(error)
             raise error
         return self._tensors
 

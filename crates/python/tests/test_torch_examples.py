@@ -1,0 +1,101 @@
+"""The examples for PyTorch, and the benchmark that trains, on ranks that learn who they are as launchers tell it.
+
+docs/pytorch.md shows torchrun and `weft run` themselves, and test_torch_docs.py runs them.
+"""
+
+import contextlib
+import io
+import os
+import runpy
+import socket
+import sys
+import tempfile
+import unittest
+
+import torch._dynamo  # imported by and by otherwise, in every rank anew
+
+import jobs
+from ranks import run
+from weftlink.torch.launched import translate
+
+ROOT = jobs.HERE.parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def example(rank, size, _store, name, variables, wanted):
+    """Runs an example as a rank that a launcher has told who it is, and looks at what it prints."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", **variables(rank, size)}
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    missing = [text for text in wanted if text not in said.getvalue()]
+    assert rank or not missing, f"{name} does not print {missing}: {said.getvalue()}"
+
+
+def as_mpirun(rank, size):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        del os.environ[name]
+    told = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size}
+    os.environ |= {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in told.items()}
+    os.environ["PMIX_NAMESPACE"] = f"job {os.getppid()}"
+    translate()
+    return {}
+
+
+def benchmark(rank, _size, _store, rows):
+    sys.argv = ["train.py", "--steps", "4", "--block", "2", "--out", rows]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        runpy.run_path(str(ROOT / "bench/torch/train.py"), run_name="__main__")
+    for text in ("ddp: communication in a step", "fsdp2: step"):
+        assert text in said.getvalue(), said.getvalue()
+
+
+class Examples(unittest.TestCase):
+    def check(self, name, *wanted, variables=None):
+        port = free_port()
+        run(2, example, name, variables or (lambda _rank, _size: {"MASTER_PORT": port}), wanted, backend=None)
+
+    def test_ddp(self):
+        self.check("torch_ddp.py", "step 20 of 20 on 2 ranks")
+
+    def test_fsdp2(self):
+        self.check("torch_fsdp2.py", "step 20 of 20 on 2 ranks", "rank 0 keeps 2433 of 4801 parameters")
+
+    def test_a_hook(self):
+        self.check("torch_comm_hook.py", "gradients in symmetric memory: True", "error of bfloat16: 0.")
+
+    def test_ranks_of_mpirun(self):
+        self.check("torch_ddp.py", "step 20 of 20 on 2 ranks", variables=as_mpirun)
+
+    def test_the_benchmark_that_trains(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run(1, benchmark, f"{folder}/rows", backend=None)
+            with open(f"{folder}/rows", encoding="ascii") as rows:
+                # Two ways to train, two backends, and the names of the fields.
+                self.assertEqual(len(rows.readlines()), 2 * 2 * 4 + 1)
+
+
+class Launchers(unittest.TestCase):
+    def told(self, text):
+        variables = dict(word.split("=") for word in text.split())
+        translate(variables)
+        return [variables.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")]
+
+    def test_what_launchers_say(self):
+        several = "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 SLURM_STEP_NUM_NODES=2 SLURM_JOB_ID=77"
+        self.assertEqual(self.told(f"{several} SLURM_STEP_NODELIST=node[03-04],other"), ["5", "8", "1", "node03"])
+        self.assertEqual(self.told(f"{several} SLURM_STEP_NODELIST=a,b MASTER_ADDR=c"), ["5", "8", "1", "c"])
+        self.assertEqual(self.told(several.replace("NODES=2", "NODES=1")), ["5", "8", "1", "127.0.0.1"])
+        mpich = "PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2"
+        self.assertEqual(self.told(mpich), ["1", "4", "1", None])
+        self.assertEqual(self.told(f"RANK=0 WORLD_SIZE=1 {mpich}"), ["0", "1", None, None])
+        self.assertEqual(self.told("HOME=here"), [None] * 4)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -9,7 +9,7 @@ import torch._dynamo  # imported by and by otherwise, in every rank anew
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -109,6 +109,22 @@ def hooks(rank, size):
         model.register_comm_hook(None, hook)
         train(model, shares(rank, size))
         alike(model.module, alone(), name, tolerance=2e-2)
+
+
+def power_sgd(rank, size):
+    """Its callbacks make calls of their own and wait for them."""
+    model = DistributedDataParallel(Model())
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=0.5)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    train(model, shares(rank, size))
+    same_on_all(model.module, "PowerSGD")
+
+
+def same_on_all(model, what):
+    for name, parameter in model.named_parameters():
+        of_all = [torch.empty_like(parameter) for _ in range(dist.get_world_size())]
+        dist.all_gather(of_all, parameter.detach())
+        assert all(torch.equal(other, of_all[0]) for other in of_all), f"{what}: ranks have different {name}"
 
 
 def symmetric(rank, size):
@@ -222,7 +238,7 @@ def profiled(rank, size):
 
 
 def two(rank, size, folder):
-    for case in (ddp, gradients_gathered, hooks, symmetric, join, zero, fsdp2, tensor_parallel, pipeline, profiled):
+    for case in (ddp, gradients_gathered, hooks, power_sgd, symmetric, join, zero, fsdp2, tensor_parallel, pipeline, profiled):
         case(rank, size)
     saved(rank, size, folder)
 

@@ -1,5 +1,7 @@
-//! Functions that are called when calls are over: by one thread for all communicators, which is made when the first is to be called
-//! and ends before Python does. A thread that still wants Python's lock while Python ends would take the whole process with it.
+//! What is done with Python's lock when calls are over, such as calling back: by one thread for all communicators, which is made when there is
+//! something to do and ends before Python does. Workers never take that lock: they would keep the next call waiting for whatever Python does.
+//!
+//! A thread that still wants Python's lock while Python ends would take the whole process with it.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,13 +9,14 @@ use std::thread::JoinHandle;
 
 use pyo3::prelude::*;
 
-type Callbacks = Vec<Py<PyAny>>;
+/// Something to do with Python's lock.
+pub(crate) type Work = Box<dyn FnOnce(Python<'_>) + Send>;
 
 enum Teller {
     /// Nothing has been told yet.
     None,
     /// The process, which a forked one is not; the way to the thread, and the thread.
-    Runs(u32, Sender<Callbacks>, JoinHandle<()>),
+    Runs(u32, Sender<Work>, JoinHandle<()>),
     /// Python ends.
     Over,
 }
@@ -21,19 +24,28 @@ enum Teller {
 static TELLER: Mutex<Teller> = Mutex::new(Teller::None);
 
 /// Has functions called.
-pub(crate) fn tell(callbacks: Callbacks) {
+pub(crate) fn tell(callbacks: Vec<Py<PyAny>>) {
+    later(Box::new(|py| call(py, callbacks)));
+}
+
+/// Does something later, on a thread that may wait for Python's lock.
+pub(crate) fn later(work: Work) {
     let mut teller = teller();
     let process = std::process::id();
     if matches!(*teller, Teller::None) || is_of_another(&teller, process) {
-        let (sender, receiver) = channel::<Callbacks>();
-        let call_all = move || receiver.into_iter().for_each(call);
-        let Ok(thread) = std::thread::Builder::new().name("weft tells".to_owned()).spawn(call_all) else {
+        let (sender, receiver) = channel::<Work>();
+        let do_all = move || {
+            receiver.into_iter().for_each(|work| {
+                let _ = Python::try_attach(work);
+            });
+        };
+        let Ok(thread) = std::thread::Builder::new().name("weft tells".to_owned()).spawn(do_all) else {
             return;
         };
         *teller = Teller::Runs(process, sender, thread);
     }
     if let Teller::Runs(_, sender, _) = &*teller {
-        let _ = sender.send(callbacks);
+        let _ = sender.send(work);
     }
 }
 
@@ -41,14 +53,13 @@ fn is_of_another(teller: &Teller, process: u32) -> bool {
     matches!(teller, Teller::Runs(there, ..) if *there != process)
 }
 
-fn call(callbacks: Callbacks) {
-    let _ = Python::try_attach(|py| {
-        for callback in callbacks {
-            if let Err(error) = callback.call0(py) {
-                error.write_unraisable(py, Some(callback.bind(py)));
-            }
+/// Calls functions one after the other. What they raise is nobody's to catch.
+pub(crate) fn call(py: Python<'_>, callbacks: Vec<Py<PyAny>>) {
+    for callback in callbacks {
+        if let Err(error) = callback.call0(py) {
+            error.write_unraisable(py, Some(callback.bind(py)));
         }
-    });
+    }
 }
 
 /// Calls what is to be called, and nothing from then on. For the end of the program.

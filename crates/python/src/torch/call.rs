@@ -7,11 +7,16 @@ use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 use weftlink::{Error, Post};
 
-use super::{completion, record};
+use super::pieces::Staged;
+use super::record;
 use crate::error::{exception, raised};
+use crate::tell::{call, later, tell};
 
 /// How long a wait goes on before it looks for signals.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How often a wait looks before it sleeps, where the end is near: some tens of microseconds.
+const SPINS: u32 = 2000;
 
 /// A call that was started. Dropping it does not cancel it.
 #[pyclass(module = "weftlink._native", frozen)]
@@ -19,6 +24,8 @@ pub(crate) struct Call {
     shared: Arc<Shared>,
     /// Of a message: who waits makes it get on.
     post: Option<Post>,
+    /// Of a call in parts, of which the caller has made one: the others are about to be over.
+    soon: bool,
 }
 
 /// What is known of a call.
@@ -51,6 +58,8 @@ pub(super) struct Pending {
     finish: Option<Py<PyAny>>,
     /// What must be there until the call is over.
     kept: Vec<Py<PyAny>>,
+    /// Copies of what lies apart.
+    staged: Vec<Staged>,
 }
 
 impl Call {
@@ -59,10 +68,19 @@ impl Call {
         entry: u64,
         finish: Option<Py<PyAny>>,
         kept: Vec<Py<PyAny>>,
+        staged: Vec<Staged>,
     ) -> (Self, Pending) {
         let (state, changed) = (Mutex::default(), Condvar::new());
         let shared = Arc::new(Shared { state, changed, name, entry });
-        (Self { shared: Arc::clone(&shared), post: None }, Pending { shared, finish, kept })
+        (
+            Self { shared: Arc::clone(&shared), post: None, soon: false },
+            Pending { shared, finish, kept, staged },
+        )
+    }
+
+    /// The same for a call that is about to be over.
+    pub(super) fn soon(self) -> Self {
+        Self { soon: true, ..self }
     }
 
     /// The same for a message.
@@ -92,35 +110,30 @@ impl Pending {
     /// Tells the end of a call. It may be told on any thread, and takes no lock of Python's.
     pub(super) fn complete(self, result: Result<Option<usize>, Error>) {
         let end = result.map_err(Failure::Weft);
+        if end.is_ok() {
+            self.staged.iter().for_each(Staged::bring_back);
+        }
         let nothing_left = self.finish.is_none() || end.is_err();
         let alone = nothing_left && self.shared.state().watchers.is_empty();
         if alone {
             // Who comes to watch in between finds the end, or is told below.
             let watchers = self.shared.end(end);
             if !watchers.is_empty() {
-                completion::complete(Box::new(move |py| tell(py, watchers)));
+                tell(watchers);
             }
             return;
         }
-        completion::complete(Box::new(move |py| self.finish(py, end)));
+        later(Box::new(move |py| self.finish(py, end)));
     }
 
     fn finish(self, py: Python<'_>, end: End) {
-        let Self { shared, finish, kept } = self;
+        let Self { shared, finish, kept, .. } = self;
         let end = end.and_then(|source| match finish {
             Some(finish) => finish.call0(py).map(|_| source).map_err(Failure::Python),
             None => Ok(source),
         });
         drop(kept);
-        tell(py, shared.end(end));
-    }
-}
-
-fn tell(py: Python<'_>, watchers: Vec<Py<PyAny>>) {
-    for watcher in watchers {
-        if let Err(error) = watcher.call0(py) {
-            error.write_unraisable(py, Some(watcher.bind(py)));
-        }
+        call(py, shared.end(end));
     }
 }
 
@@ -181,9 +194,17 @@ impl Call {
         if let Some(post) = &self.post {
             return post.wait_until(|| self.done(), time);
         }
+        if self.soon && (0..SPINS).any(|_| self.is_over()) {
+            return true;
+        }
         let state = self.shared.state();
         let waited = self.shared.changed.wait_timeout_while(state, time, |state| state.end.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.end.is_some()
+    }
+
+    fn is_over(&self) -> bool {
+        std::hint::spin_loop();
+        self.done()
     }
 
     fn outcome(&self, py: Python<'_>) -> PyResult<()> {

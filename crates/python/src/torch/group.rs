@@ -15,6 +15,7 @@ use weftlink::{Communicator, Error, Options, Post, RawBuffers, RawRequest, while
 
 use super::call::Call;
 use super::lanes::{LANES_MAX, Lanes, Parts};
+use super::pieces::{Side, Staged};
 use super::record::{self, New};
 use super::tensor::{Tensor, usage};
 use super::{operation, window};
@@ -43,7 +44,7 @@ pub(super) struct Ends {
 }
 
 /// What a collective is called in PyTorch's records and profiles, and here.
-fn collective(what: &str, root: u32) -> Option<(&'static str, Collective)> {
+fn collective(what: &str, root: u32, to: u32) -> Option<(&'static str, Collective)> {
     Some(match what {
         "all_reduce" => ("all_reduce", Collective::AllReduce),
         "broadcast" => ("broadcast", Collective::Broadcast { root }),
@@ -55,6 +56,8 @@ fn collective(what: &str, root: u32) -> Option<(&'static str, Collective)> {
         "all_to_all" => ("all_to_all", Collective::AllToAll),
         "gather" => ("gather", Collective::Gather { root }),
         "scatter" => ("scatter", Collective::Scatter { root }),
+        "gather_one" => ("gather", Collective::SendReceive { messages: vec![(root, to)] }),
+        "scatter_one" => ("scatter", Collective::SendReceive { messages: vec![(root, to)] }),
         "barrier" => ("all_reduce_barrier", Collective::Barrier),
         "allreduce_coalesced" => ("allreduce_coalesced", Collective::AllReduce),
         _ => return None,
@@ -121,7 +124,7 @@ impl Group {
     /// under way. `finish` is called when it went well, before anybody is told.
     ///
     /// With `now`, the caller waits for it: on this thread, if no other call of the group is under way.
-    #[pyo3(signature = (what, input, output, *, root=0, op=None, factor=None, counts=None, count=None, timeout=None, now=false, finish=None))]
+    #[pyo3(signature = (what, input, output, *, root=0, to=0, like=None, op=None, factor=None, counts=None, count=None, timeout=None, now=false, finish=None))]
     #[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
     fn call(
         &self,
@@ -130,6 +133,8 @@ impl Group {
         input: Option<&Bound<'_, PyAny>>,
         output: Option<&Bound<'_, PyAny>>,
         root: u32,
+        to: u32,
+        like: Option<&Bound<'_, PyAny>>,
         op: Option<u8>,
         factor: Option<f64>,
         counts: Option<(Vec<usize>, Vec<usize>)>,
@@ -138,11 +143,13 @@ impl Group {
         now: bool,
         finish: Option<Py<PyAny>>,
     ) -> PyResult<Option<Call>> {
-        let Some((name, collective)) = collective(what, root) else {
+        let Some((name, collective)) = collective(what, root, to) else {
             return Err(usage(py, &format!("there is no collective {what:?}")));
         };
-        let [reads, writes] = self.placed(py, &collective, sides(input, output)?)?;
-        let tensor = reads.or(writes).unwrap_or(Tensor::NONE);
+        let ([reads, writes], staged) = sides(input, output)?;
+        let [reads, writes] = self.placed(py, &collective, [reads, writes])?;
+        let like = like.map(Tensor::of).transpose()?;
+        let tensor = reads.or(writes).or(like).unwrap_or(Tensor::NONE);
         let operation = match op {
             Some(op) => Some(operation::operation(py, op, factor, &tensor)?),
             None => None,
@@ -177,12 +184,13 @@ impl Group {
                 Ok(result) => {
                     record::ends(entry, result.is_ok());
                     result.map_err(|error| raised(py, &error, Some(name)))?;
+                    staged.iter().for_each(Staged::bring_back);
                     return finish.map_or(Ok(None), |finish| finish.call0(py).map(|_| None));
                 }
                 Err(request) => parts.push(*request),
             }
         }
-        let (call, pending) = Call::new(name, entry, finish, kept());
+        let (call, pending) = Call::new(name, entry, finish, kept(), staged);
         let under_way = Parts::new(parts.len(), pending);
         let own = (now && parts.len() > 1).then(|| parts.remove(0));
         let skipped = usize::from(own.is_some());
@@ -202,6 +210,7 @@ impl Group {
                 Ok(result) => under_way.over(result),
                 Err(request) => drop(part(*request)),
             }
+            return Ok(Some(call.soon()));
         }
         Ok(Some(call))
     }
@@ -327,14 +336,21 @@ pub(super) fn made<R: Send>(py: Python<'_>, lanes: &Lanes, call: impl FnOnce() -
     }
 }
 
+/// Both sides of a call, and what is staged of them.
+#[allow(clippy::type_complexity, reason = "two of each")]
 fn sides(
     input: Option<&Bound<'_, PyAny>>,
     output: Option<&Bound<'_, PyAny>>,
-) -> PyResult<[Option<Tensor>; 2]> {
-    let reads = input.map(Tensor::of).transpose()?;
-    let same = input.zip(output).is_some_and(|(input, output)| input.is(output));
-    let writes = if same { reads } else { output.map(Tensor::of).transpose()? };
-    Ok([reads, writes])
+) -> PyResult<([Option<Tensor>; 2], Vec<Staged>)> {
+    let reads = input.map(|input| Side::of(input, false)).transpose()?;
+    if input.zip(output).is_some_and(|(input, output)| input.is(output)) {
+        let tensor = reads.map(|side| side.tensor);
+        return Ok(([tensor; 2], Vec::new()));
+    }
+    let writes = output.map(|output| Side::of(output, true)).transpose()?;
+    let tensors = [&reads, &writes].map(|side| side.as_ref().map(|side| side.tensor));
+    let staged = [reads, writes].into_iter().flatten().filter_map(|side| side.staged).collect();
+    Ok((tensors, staged))
 }
 
 fn buffers(tensor: &Tensor, reads: Option<Tensor>, writes: Option<Tensor>) -> RawBuffers {

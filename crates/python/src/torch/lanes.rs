@@ -46,11 +46,13 @@ impl Lanes {
     /// A call in as many parts as there are lanes, or as it is.
     pub(super) fn cut(&self, request: RawRequest) -> Vec<RawRequest> {
         let RawBuffers { data_type, input_length, output_length, .. } = request.buffers;
-        let length = input_length.max(output_length);
-        let independent = matches!(
-            request.collective,
-            Collective::AllReduce | Collective::Broadcast { .. } | Collective::Reduce { .. }
-        );
+        // A rank that takes no part knows how long the others' buffers are.
+        let length = request.count.unwrap_or(input_length.max(output_length));
+        let independent = match &request.collective {
+            Collective::AllReduce | Collective::Broadcast { .. } | Collective::Reduce { .. } => true,
+            Collective::SendReceive { messages } => messages.len() == 1,
+            _ => false,
+        };
         let lanes = self.0.len();
         if lanes == 1 || !independent || length * data_type.bytes() < BYTES_MIN {
             return vec![request];
@@ -58,7 +60,8 @@ impl Lanes {
         let share = length.div_ceil(lanes).next_multiple_of(ALIGNED);
         let part = |lane: usize| {
             let (start, end) = ((lane * share).min(length), ((lane + 1) * share).min(length));
-            RawRequest { buffers: part_of(request.buffers, start, end), ..request.clone() }
+            let count = request.count.map(|_| end - start);
+            RawRequest { buffers: part_of(request.buffers, start, end), count, ..request.clone() }
         };
         (0..lanes).map(part).collect()
     }

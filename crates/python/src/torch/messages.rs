@@ -20,7 +20,7 @@ impl Group {
     ) -> PyResult<Call> {
         let (read, deadline) = (Tensor::of(tensor)?, self.deadline(timeout));
         let entry = self.enter_message(format!("send {}->{to}", self.own_rank()), &read, true, deadline);
-        let (call, pending) = Call::new("send", entry, None, vec![tensor.clone().unbind()]);
+        let (call, pending) = Call::new("send", entry, None, vec![tensor.clone().unbind()], Vec::new());
         let Ends { post, .. } = self.ends(py)?;
         let (address, bytes) = read.bytes();
         let done = move |result: Result<(), weftlink::Error>| pending.complete(result.map(|()| None));
@@ -42,7 +42,7 @@ impl Group {
         let whom = source.map_or("?".to_owned(), |rank| rank.to_string());
         let entry =
             self.enter_message(format!("recv {}<-{whom}", self.own_rank()), &written, false, deadline);
-        let (call, pending) = Call::new("recv", entry, finish, vec![tensor.clone().unbind()]);
+        let (call, pending) = Call::new("recv", entry, finish, vec![tensor.clone().unbind()], Vec::new());
         let Ends { post, .. } = self.ends(py)?;
         let (address, bytes) = written.bytes();
         let done = move |result: Result<usize, weftlink::Error>| pending.complete(result.map(Some));

@@ -2,14 +2,14 @@
 //!
 //! A call that the program waits for at once is made on its own thread, if no other is under way ([`Group::call`]). All others are
 //! queued for the communicator's worker. When one is over, what is left to do with Python's lock (copying results apart, completing
-//! futures) is done by a thread of its own (`completion.rs`), never by the worker.
+//! futures) is done by a thread of its own (`tell.rs`), never by the worker.
 
 mod call;
-mod completion;
 mod group;
 mod lanes;
 mod messages;
 mod operation;
+mod pieces;
 mod record;
 mod tensor;
 mod window;

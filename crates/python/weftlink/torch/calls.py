@@ -13,13 +13,11 @@ from weftlink.torch.barrier import monitored_barrier
 from weftlink.torch.failure import note
 from weftlink.torch.meeting import meet
 from weftlink.torch.sparse import sum_of_sparse
-from weftlink.torch.tensors import contiguous, join
+from weftlink.torch.tensors import contiguous, join, together
 from weftlink.torch.work import DONE, Work, Works
 
 # Tensors of so many bytes are not copied together first where they lie apart.
 _LONG_BYTES = 1 << 20
-# Programs have tags below these.
-_GATHERS, _SCATTERS = 1 << 62, (1 << 62) + 1
 
 
 def _is_long(length, tensor):
@@ -107,7 +105,7 @@ class Calls:
 
     @_named("all_reduce_coalesced")
     def allreduce_coalesced(self, tensors, opts=c10d.AllreduceCoalescedOptions()):
-        flat, finish = join(tensors, writes=True)
+        flat, finish = join(tensors)
         op, factor = _operation(opts)
         return self._call("allreduce_coalesced", flat, flat, opts, tensors, op=op, factor=factor, finish=finish)
 
@@ -137,7 +135,7 @@ class Calls:
         lengths = [output.numel() for output in outputs]
         if _is_long(max(lengths), tensor):
             return self._all_gather_long(outputs, tensor, opts)
-        flat, finish = join(outputs, writes=True, fill=False)
+        flat, finish = together(outputs, writes=True)
         counts = None if len(set(lengths)) <= 1 else ([tensor.numel()], lengths)
         return self._call("all_gather", contiguous(tensor)[0], flat, opts, output_lists[0], counts=counts, finish=finish)
 
@@ -187,7 +185,7 @@ class Calls:
                 source = contiguous(tensor)[0]
                 works.append(self._call("reduce", source, target, opts, outputs, root=root, op=op, factor=factor, **rest))
             return Works(works, outputs)
-        source, _ = join(inputs)
+        source, _ = together(inputs)
         counts = None if len(set(lengths)) <= 1 else (lengths, [output.numel()])
         return self._call("reduce_scatter", source, flat, opts, outputs, op=op, factor=factor, counts=counts, finish=finish)
 
@@ -234,10 +232,9 @@ class Calls:
 
     @_named("all_to_all")
     def alltoall(self, outputs, inputs, opts=c10d.AllToAllOptions()):
-        flat, finish = join(outputs, writes=True, fill=False)
-        source, _ = join(inputs)
+        flat, finish = together(outputs, writes=True)
+        source, _ = together(inputs)
         counts = ([tensor.numel() for tensor in inputs], [tensor.numel() for tensor in outputs])
-        source = source.clone() if source.data_ptr() == flat.data_ptr() else source
         return self._call("all_to_all", source, flat, opts, outputs, counts=counts, finish=finish)
 
     @_named("gather")
@@ -246,10 +243,10 @@ class Calls:
         source, root = contiguous(tensor)[0], opts.rootRank
         outputs = output_lists[0] if root == self._native.rank else []
         if _is_long(tensor.numel(), tensor):
-            return self._messages(root, _GATHERS, outputs, source, opts, to_root=True)
+            return self._one_by_one("gather_one", root, outputs, source, opts)
         if root != self._native.rank:
             return self._call("gather", source, None, opts, [], root=root)
-        flat, finish = join(outputs, writes=True, fill=False)
+        flat, finish = together(outputs, writes=True)
         return self._call("gather", source, flat, opts, outputs, root=root, finish=finish)
 
     @_named("scatter")
@@ -257,31 +254,25 @@ class Calls:
         (output,), root = outputs, opts.rootRank
         inputs = input_lists[0] if root == self._native.rank else []
         if _is_long(output.numel(), output):
-            return self._messages(root, _SCATTERS, inputs, output, opts, to_root=False)
+            return self._one_by_one("scatter_one", root, inputs, output, opts)
         flat, finish = contiguous(output)
-        source = join(inputs)[0] if inputs else None
+        source = together(inputs)[0] if inputs else None
         return self._call("scatter", source, flat, opts, outputs, root=root, finish=finish)
 
-    def _messages(self, root, tag, parts, own, opts, to_root):
+    def _one_by_one(self, what, root, parts, own, opts):
         """Long tensors go between the root, which has all the parts, and every other rank straight from where they are to where they belong."""
-        timeout = _seconds(opts)
-        if root != self._native.rank:
-            works = [self._message(own, root, tag, timeout, sends=to_root)]
-        else:
-            mine = parts[root]
-            (mine if to_root else own).copy_(own if to_root else mine)
-            others = ((rank, part) for rank, part in enumerate(parts) if rank != root)
-            works = [self._message(part, rank, tag, timeout, sends=not to_root) for rank, part in others]
-        work = Works(works, parts or [own])
-        if not opts.asyncOp:
-            work.wait()
-        return work
-
-    def _message(self, tensor, peer, tag, timeout, sends):
-        flat, finish = contiguous(tensor)
-        if sends:
-            return Work(self._native.send(flat, peer, tag, timeout=timeout), [tensor])
-        return Work(self._native.receive(flat, peer, tag, timeout=timeout, finish=finish), [tensor])
+        rank, gathers = self._native.rank, what == "gather_one"
+        if rank == root:
+            (parts[root] if gathers else own).copy_(own if gathers else parts[root])
+        count, works = own.numel(), []
+        for other in (other for other in range(self._native.size) if other != root):
+            sender, receiver = (other, root) if gathers else (root, other)
+            mine = parts[other] if rank == root else own
+            source = contiguous(mine)[0] if rank == sender else None
+            target, finish = contiguous(mine) if rank == receiver else (None, None)
+            rest = {"root": sender, "to": receiver, "count": count, "like": own, "finish": finish}
+            works.append(self._call(what, source, target, opts, [mine], **rest))
+        return Works(works, parts or [own])
 
     # Two ranks.
 

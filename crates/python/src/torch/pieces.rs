@@ -1,0 +1,82 @@
+//! Tensors that lie apart as one: what lists of tensors are for a call.
+
+// Tensors are memory that is known by its address.
+#![allow(unsafe_code)]
+
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use super::tensor::{Tensor, usage};
+
+/// One side of a call: a tensor, or a list of tensors as one.
+pub(super) struct Side {
+    pub(super) tensor: Tensor,
+    pub(super) staged: Option<Staged>,
+}
+
+/// A copy of tensors that lie apart. It is where a call reads or writes.
+pub(super) struct Staged {
+    bytes: Vec<u8>,
+    /// Where they are, and how many bytes each has.
+    pieces: Vec<(usize, usize)>,
+    is_written: bool,
+}
+
+impl Side {
+    /// What a call reads, or what it writes.
+    pub(super) fn of(object: &Bound<'_, PyAny>, is_written: bool) -> PyResult<Self> {
+        let Ok(list) = object.cast::<PyList>() else {
+            return Ok(Self { tensor: Tensor::of(object)?, staged: None });
+        };
+        let tensors = list.iter().map(|tensor| Tensor::of(&tensor)).collect::<PyResult<Vec<_>>>()?;
+        let Some(first) = tensors.first() else {
+            return Err(usage(object.py(), "a list of tensors is empty"));
+        };
+        if tensors.iter().any(|tensor| tensor.name != first.name) {
+            return Err(usage(object.py(), "the tensors of a list have different types"));
+        }
+        let length = tensors.iter().map(|tensor| tensor.length).sum();
+        if are_neighbours(&tensors) {
+            return Ok(Self { tensor: Tensor { length, ..*first }, staged: None });
+        }
+        let staged = Staged::new(&tensors, is_written);
+        let address = staged.bytes.as_ptr() as usize;
+        Ok(Self { tensor: Tensor { address, length, ..*first }, staged: Some(staged) })
+    }
+}
+
+fn are_neighbours(tensors: &[Tensor]) -> bool {
+    tensors.windows(2).all(|pair| pair[0].address + pair[0].bytes().1 == pair[1].address)
+}
+
+impl Staged {
+    fn new(tensors: &[Tensor], is_written: bool) -> Self {
+        let pieces: Vec<_> = tensors.iter().map(Tensor::bytes).collect();
+        let total = pieces.iter().map(|(_, bytes)| bytes).sum();
+        let mut bytes = vec![0; total];
+        if !is_written {
+            let mut rest = &mut bytes[..];
+            for &(address, length) in &pieces {
+                let (here, later) = rest.split_at_mut(length);
+                // SAFETY: the tensor holds so many bytes, and is borrowed.
+                unsafe { std::ptr::copy_nonoverlapping(address as *const u8, here.as_mut_ptr(), length) };
+                rest = later;
+            }
+        }
+        Self { bytes, pieces, is_written }
+    }
+
+    /// Copies what was written to where it belongs.
+    pub(super) fn bring_back(&self) {
+        if !self.is_written {
+            return;
+        }
+        let mut rest = &self.bytes[..];
+        for &(address, length) in &self.pieces {
+            let (here, later) = rest.split_at(length);
+            // SAFETY: the tensor is kept until the call is over, and is the call's alone.
+            unsafe { std::ptr::copy_nonoverlapping(here.as_ptr(), address as *mut u8, length) };
+            rest = later;
+        }
+    }
+}

@@ -59,12 +59,12 @@ def stays_away(rank, size):
     dist.all_reduce(tensor := torch.ones(3))
     assert torch.equal(tensor, torch.full((3,), float(size)))
     group = dist.new_group()
-    dist.all_reduce(tensor, group=group)
     if rank != last:
         options = dist.AllreduceOptions()
         options.timeout = timedelta(seconds=0.5)
         with raises(errors.DeadlineError, f"rank {last}", "all_reduce"):
             group.allreduce([torch.ones(3)], options).wait()
+        assert weftlink.torch.last_error().peer == last
         with raises(errors.Error):
             dist.all_reduce(torch.ones(3), group=group)
         store().set(f"{rank} is through", "1")
@@ -109,9 +109,11 @@ def aborted(rank, size):
 
 def interrupted(rank, size):
     """Ctrl-C ends a wait."""
-    groups = [dist.new_group() for _ in range(3)]
-    [dist.all_reduce(torch.ones(3), group=group) for group in groups]
+    groups = [dist.new_group() for _ in range(4)]
+    # The first call of a group waits elsewhere than the others.
+    [dist.all_reduce(torch.ones(3), group=group) for group in groups[1:]]
     waits = (
+        lambda group: dist.all_reduce(torch.ones(3), group=group),
         lambda group: dist.all_reduce(torch.ones(3), group=group),
         lambda group: dist.all_reduce(torch.ones(3), group=group, async_op=True).wait(),
         lambda group: dist.recv(torch.ones(3), 1, group=group),

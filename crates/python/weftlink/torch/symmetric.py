@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from weftlink.errors import UsageError
+from weftlink.torch.calls import Calls
 
 
 def empty(*size, dtype: torch.dtype | None = None, symmetric: bool = False, group=None) -> torch.Tensor:
@@ -41,8 +42,6 @@ def is_symmetric(tensor: torch.Tensor, group=None) -> bool:
 
 def calls_of(group=None):
     """What makes the calls of a group."""
-    from weftlink.torch.backend import Calls
-
     group = group or dist.group.WORLD
     if isinstance(group, Calls):
         return group

@@ -1,0 +1,343 @@
+"""The calls that torch makes on a group, whichever way they come in."""
+
+import functools
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.autograd import profiler
+
+from weftlink.errors import Error, UsageError
+from weftlink.torch.barrier import monitored_barrier
+from weftlink.torch.failure import note
+from weftlink.torch.meeting import meet
+from weftlink.torch.sparse import sum_of_sparse
+from weftlink.torch.tensors import contiguous, join, together
+from weftlink.torch.work import DONE, Work, Works
+
+# Tensors of so many bytes are not copied together first where they lie apart.
+_LONG_BYTES = 1 << 20
+
+
+def _is_long(length, tensor):
+    """Whether so many elements are many: this is the same on all ranks."""
+    return length * tensor.element_size() >= _LONG_BYTES
+
+
+def _seconds(options):
+    """The timeout of a call; None if it has none of its own."""
+    timeout = options.timeout
+    return None if timeout.days < 0 else timeout.total_seconds()
+
+
+def _operation(options):
+    """The reduction of a call as a number, and its factor."""
+    op = options.reduceOp
+    number = int(op.op)
+    if number != 8:
+        return number, None
+    factor = op.__getstate__()[1]
+    if isinstance(factor, torch.Tensor):
+        if factor.numel() != 1:
+            raise UsageError("a pre-multiplied sum has one number as its factor")
+        factor = factor.item()
+    return number, float(factor)
+
+
+def _named(name):
+    """Shows a call in profiles under a name, while there is a profiler."""
+
+    def decorate(call):
+        @functools.wraps(call)
+        def named(self, *args, **kwargs):
+            if not profiler._is_profiler_enabled:
+                return call(self, *args, **kwargs)
+            with profiler.record_function(f"weft:{name}"):
+                return call(self, *args, **kwargs)
+
+        return named
+
+    return decorate
+
+
+class Calls:
+    """All calls, on a group that has met."""
+
+    def _set_up(self, native, store, timeout, ranks):
+        self._native = native
+        self._store = store
+        self._timeout = timeout
+        self._ranks = ranks
+        self._windows = []
+        self._barriers = 0
+
+    def _call(self, what, source, target, options, tensors, **rest):
+        now = not options.asyncOp
+        try:
+            call = self._native.call(what, source, target, timeout=_seconds(options), now=now, **rest)
+        except Error as error:
+            note(error)
+            raise
+        if call is None:
+            return DONE
+        work = Work(call, tensors, self._native.sequence)
+        if now:
+            work.wait()
+        return work
+
+    # One tensor.
+
+    @_named("broadcast")
+    def broadcast(self, tensors, opts=c10d.BroadcastOptions()):
+        (tensor,) = tensors
+        flat, finish = contiguous(tensor)
+        return self._call("broadcast", flat, flat, opts, tensors, root=opts.rootRank, finish=finish)
+
+    @_named("all_reduce")
+    def allreduce(self, tensors, opts=c10d.AllreduceOptions()):
+        (tensor,) = tensors
+        if tensor.is_sparse:
+            return self.allreduce_sparse(tensors, opts)
+        flat, finish = contiguous(tensor)
+        op, factor = _operation(opts)
+        return self._call("all_reduce", flat, flat, opts, tensors, op=op, factor=factor, finish=finish)
+
+    @_named("all_reduce_coalesced")
+    def allreduce_coalesced(self, tensors, opts=c10d.AllreduceCoalescedOptions()):
+        flat, finish = join(tensors)
+        op, factor = _operation(opts)
+        return self._call("allreduce_coalesced", flat, flat, opts, tensors, op=op, factor=factor, finish=finish)
+
+    @_named("all_reduce_sparse")
+    def allreduce_sparse(self, tensors, opts=c10d.AllreduceOptions()):
+        """Sums sparse tensors: all ranks gather what all have. It is over when it returns."""
+        (tensor,) = tensors
+        if _operation(opts)[0] != 0:
+            raise UsageError("sparse tensors can only be summed")
+        tensors[0].copy_(sum_of_sparse(self._native, tensor))
+        return Work(None, tensors)
+
+    @_named("reduce")
+    def reduce(self, tensors, opts=c10d.ReduceOptions()):
+        (tensor,) = tensors
+        at_root = opts.rootRank == self._native.rank
+        flat, finish = contiguous(tensor)
+        op, factor = _operation(opts)
+        target, finish = (flat, finish) if at_root else (None, None)
+        return self._call("reduce", flat, target, opts, tensors, root=opts.rootRank, op=op, factor=factor, finish=finish)
+
+    # All ranks' tensors.
+
+    @_named("all_gather")
+    def allgather(self, output_lists, inputs, opts=c10d.AllgatherOptions()):
+        ((*outputs,), (tensor,)) = (output_lists[0], inputs)
+        lengths = [output.numel() for output in outputs]
+        if _is_long(max(lengths), tensor):
+            return self._all_gather_long(outputs, tensor, opts)
+        flat, finish = together(outputs, writes=True)
+        counts = None if len(set(lengths)) <= 1 else ([tensor.numel()], lengths)
+        return self._call("all_gather", contiguous(tensor)[0], flat, opts, output_lists[0], counts=counts, finish=finish)
+
+    def _all_gather_long(self, outputs, tensor, opts):
+        """Every rank broadcasts its tensor, straight to where it belongs."""
+        works = []
+        for root, output in enumerate(outputs):
+            if root == self._native.rank:
+                if output.data_ptr() != tensor.data_ptr():
+                    output.copy_(tensor)
+            flat, finish = contiguous(output)
+            works.append(self._call("broadcast", flat, flat, opts, [output], root=root, finish=finish))
+        return Works(works, outputs)
+
+    @_named("_all_gather_base")
+    def all_gather_single(self, output, input, opts=c10d.AllgatherOptions()):
+        flat, finish = contiguous(output)
+        return self._call("_all_gather_base", contiguous(input)[0], flat, opts, [output], finish=finish)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=c10d.AllgatherOptions()):
+        pairs = zip(outputs, inputs, strict=True)
+        return Works([self.all_gather_single(output, input, opts) for output, input in pairs], outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather_coalesced(self, output_lists, inputs, opts=c10d.AllgatherOptions()):
+        """``output_lists[rank][index]`` is what the rank's ``inputs[index]`` was."""
+        works = [
+            self.allgather([[outputs[index] for outputs in output_lists]], [tensor], opts)
+            for index, tensor in enumerate(inputs)
+        ]
+        return Works(works, [output for outputs in output_lists for output in outputs])
+
+    @_named("reduce_scatter")
+    def reduce_scatter(self, outputs, input_lists, opts=c10d.ReduceScatterOptions()):
+        (output,), inputs = outputs, input_lists[0]
+        lengths = [tensor.numel() for tensor in inputs]
+        op, factor = _operation(opts)
+        flat, finish = contiguous(output)
+        if _is_long(max(lengths), output):
+            # Every rank gets its part straight from where it is.
+            rank, works = self._native.rank, []
+            for root, tensor in enumerate(inputs):
+                target, rest = (flat, {"finish": finish}) if root == rank else (None, {})
+                source = contiguous(tensor)[0]
+                works.append(self._call("reduce", source, target, opts, outputs, root=root, op=op, factor=factor, **rest))
+            return Works(works, outputs)
+        source, _ = together(inputs)
+        counts = None if len(set(lengths)) <= 1 else (lengths, [output.numel()])
+        return self._call("reduce_scatter", source, flat, opts, outputs, op=op, factor=factor, counts=counts, finish=finish)
+
+    @_named("_reduce_scatter_base")
+    def reduce_scatter_single(self, output, input, opts=c10d.ReduceScatterOptions()):
+        flat, finish = contiguous(output)
+        op, factor = _operation(opts)
+        source = contiguous(input)[0]
+        return self._call("_reduce_scatter_base", source, flat, opts, [output], op=op, factor=factor, finish=finish)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=c10d.ReduceScatterOptions()):
+        pairs = zip(outputs, inputs, strict=True)
+        return Works([self.reduce_scatter_single(output, input, opts) for output, input in pairs], outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    @_named("all_to_all")
+    def all_to_all_single(self, output, input, output_splits, input_splits, opts=c10d.AllToAllOptions()):
+        flat, finish = contiguous(output)
+        source = contiguous(input)[0]
+        counts = None
+        if output_splits or input_splits:
+            counts = (self._lengths(input, input_splits), self._lengths(output, output_splits))
+            # Blocks of different lengths have no common place.
+            source = source.clone() if source.data_ptr() == flat.data_ptr() else source
+        return self._call("all_to_all", source, flat, opts, [output], counts=counts, finish=finish)
+
+    alltoall_base = all_to_all_single
+
+    def _lengths(self, tensor, splits):
+        """The elements that each rank's part has, along the first dimension."""
+        size = self._native.size
+        rows = tensor.size(0) if tensor.dim() else 0
+        if not splits:
+            if rows % size:
+                raise UsageError(f"{rows} rows cannot be dealt to {size} ranks alike: pass split sizes")
+            splits = [rows // size] * size
+        if len(splits) != size or sum(splits) != rows:
+            raise UsageError(f"split sizes {list(splits)} for {size} ranks do not add up to {rows} rows")
+        width = tensor.numel() // rows if rows else 0
+        return [split * width for split in splits]
+
+    @_named("all_to_all")
+    def alltoall(self, outputs, inputs, opts=c10d.AllToAllOptions()):
+        flat, finish = together(outputs, writes=True)
+        source, _ = together(inputs)
+        counts = ([tensor.numel() for tensor in inputs], [tensor.numel() for tensor in outputs])
+        return self._call("all_to_all", source, flat, opts, outputs, counts=counts, finish=finish)
+
+    @_named("gather")
+    def gather(self, output_lists, inputs, opts=c10d.GatherOptions()):
+        (tensor,) = inputs
+        source, root = contiguous(tensor)[0], opts.rootRank
+        outputs = output_lists[0] if root == self._native.rank else []
+        if _is_long(tensor.numel(), tensor):
+            return self._one_by_one("gather_one", root, outputs, source, opts)
+        if root != self._native.rank:
+            return self._call("gather", source, None, opts, [], root=root)
+        flat, finish = together(outputs, writes=True)
+        return self._call("gather", source, flat, opts, outputs, root=root, finish=finish)
+
+    @_named("scatter")
+    def scatter(self, outputs, input_lists, opts=c10d.ScatterOptions()):
+        (output,), root = outputs, opts.rootRank
+        inputs = input_lists[0] if root == self._native.rank else []
+        if _is_long(output.numel(), output):
+            return self._one_by_one("scatter_one", root, inputs, output, opts)
+        flat, finish = contiguous(output)
+        source = together(inputs)[0] if inputs else None
+        return self._call("scatter", source, flat, opts, outputs, root=root, finish=finish)
+
+    def _one_by_one(self, what, root, parts, own, opts):
+        """Long tensors go between the root, which has all the parts, and every other rank straight from where they are to where they belong."""
+        rank, gathers = self._native.rank, what == "gather_one"
+        if rank == root:
+            (parts[root] if gathers else own).copy_(own if gathers else parts[root])
+        count, works = own.numel(), []
+        for other in (other for other in range(self._native.size) if other != root):
+            sender, receiver = (other, root) if gathers else (root, other)
+            mine = parts[other] if rank == root else own
+            source = contiguous(mine)[0] if rank == sender else None
+            target, finish = contiguous(mine) if rank == receiver else (None, None)
+            rest = {"root": sender, "to": receiver, "count": count, "like": own, "finish": finish}
+            works.append(self._call(what, source, target, opts, [mine], **rest))
+        return Works(works, parts or [own])
+
+    # Two ranks.
+
+    @_named("send")
+    def send(self, tensors, dst, tag=0):
+        (tensor,) = tensors
+        return Work(self._native.send(contiguous(tensor)[0], dst, tag), tensors)
+
+    @_named("recv")
+    def recv(self, tensors, src, tag=0):
+        return self._receive(tensors, src, tag)
+
+    @_named("recv_anysource")
+    def recv_anysource(self, tensors, tag=0):
+        return self._receive(tensors, None, tag)
+
+    recvAnysource = recv_anysource
+
+    def _receive(self, tensors, source, tag):
+        (tensor,) = tensors
+        flat, finish = contiguous(tensor)
+        return Work(self._native.receive(flat, source, tag, finish=finish), tensors)
+
+    # No tensors.
+
+    @_named("barrier")
+    def barrier(self, opts=c10d.BarrierOptions()):
+        return self._call("barrier", None, None, opts, [])
+
+    def monitored_barrier(self, timeout=None, wait_all_ranks=False):
+        """A barrier after which rank 0 knows who stayed away. It goes through the store, and leaves the group as it was."""
+        # Torch's C++ part passes it in options.
+        timeout = getattr(timeout, "timeout", timeout)
+        if timeout is None or timeout <= timedelta(0):
+            timeout = self._timeout
+        self._barriers += 1
+        store = dist.PrefixStore(f"weft/monitored/{self._barriers}", self._store)
+        monitored_barrier(store, self._native.rank, self._native.size, timeout, wait_all_ranks)
+
+    # The group itself.
+
+    def _set_sequence_number_for_group(self):
+        """Every rank counts its own calls from 0: there is nothing to agree on."""
+
+    def _get_sequence_number_for_group(self):
+        return self._native.sequence
+
+    def set_timeout(self, timeout):
+        self._timeout = timeout
+        self._native.set_timeout(timeout.total_seconds())
+
+    def _wait_for_pending_works(self):
+        self.barrier().wait()
+
+    def abort(self):
+        self._native.abort("the process group was aborted")
+
+    def shutdown(self):
+        self._native.close()
+
+    def getBackendName(self):
+        return "weft"
+
+    def _part(self, store, members, timeout, name):
+        """What a group of some of these ranks is made of."""
+        ranks = [self._ranks[member] for member in members]
+        native = meet(store, members.index(self._native.rank), len(ranks), timeout, name, "weft", ranks)
+        return native, store, timeout, ranks

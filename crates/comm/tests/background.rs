@@ -249,6 +249,7 @@ fn calls_by_address_tell_when_they_are_over() {
                 counts: None,
                 count: None,
                 deadline: Some(LONG),
+                makes_way: true,
             };
             let tell = tell.clone();
             // SAFETY: the vectors are not touched before it is told.
@@ -393,7 +394,15 @@ fn raw_sum(words: &mut [u32]) -> RawRequest {
         RawBuffers { data_type, input: at, input_length: length, output: at, output_length: length };
     let operation = Some(Reduction::Sum.into());
     let collective = Collective::AllReduce;
-    RawRequest { collective, buffers, operation, counts: None, count: None, deadline: Some(LONG) }
+    RawRequest {
+        collective,
+        buffers,
+        operation,
+        counts: None,
+        count: None,
+        deadline: Some(LONG),
+        makes_way: false,
+    }
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl Asked {
         let operation = self.operation.map(|name| operation(&name, self.factor, data_type)).transpose()?;
         let deadline = self.timeout.map(seconds).transpose()?;
         let Self { counts, count, .. } = self;
-        Ok(RawRequest { collective, buffers, operation, counts, count, deadline })
+        Ok(RawRequest { collective, buffers, operation, counts, count, deadline, makes_way: false })
     }
 }
 

@@ -16,6 +16,7 @@ use super::{Background, Ended};
 use crate::buffers::Buffers;
 use crate::communicator::{Communicator, Request};
 use crate::error::Error;
+use crate::wait::Patience;
 
 /// A call on memory that is known by its address.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct RawRequest {
     pub count: Option<usize>,
     /// How long the call waits for other ranks, without getting on, before it fails.
     pub deadline: Option<Duration>,
+    /// Whether the call leaves its core to others while it waits, because its caller computes meanwhile.
+    pub makes_way: bool,
 }
 
 /// What a call reads and writes, by address. It is one buffer, in place, if both addresses are the same and there is an output.
@@ -95,7 +98,11 @@ impl Load for Lent {
     type Back = ();
 
     fn run(&mut self, comm: &mut Communicator) -> Result<(), Error> {
-        let RawRequest { collective, buffers, operation, counts, count, deadline } = &self.0;
+        let RawRequest { collective, buffers, operation, counts, count, deadline, makes_way } = &self.0;
+        let usual = comm.patience();
+        if *makes_way {
+            comm.set_patience(Patience::crowded(usual.timeout));
+        }
         // SAFETY: vouched for, until the call is over.
         let buffers = comm.located(unsafe { buffers.lend() }?);
         let request = Request {
@@ -104,10 +111,12 @@ impl Load for Lent {
             count: *count,
             ..Request::new(collective, buffers)
         };
-        match *deadline {
+        let ran = match *deadline {
             None => comm.run(request),
             Some(deadline) => comm.run_within(request, deadline),
-        }
+        };
+        comm.set_patience(usual);
+        ran
     }
 
     fn back(self) -> Option<()> {

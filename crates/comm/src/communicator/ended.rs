@@ -71,10 +71,14 @@ impl Communicator {
 
     /// How a thread beside the rank's own waits: so that both have a core, unless the caller has said how to wait.
     pub(crate) fn patience_of_workers(&self) -> Patience {
+        let makes_way = self.options.spin.is_none() && self.is_short_of_cores();
+        if makes_way { Patience::crowded(self.patience().timeout) } else { self.patience() }
+    }
+
+    /// Whether there are not two cores for every rank of this host.
+    pub(crate) fn is_short_of_cores(&self) -> bool {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let ranks_here = self.shared.here.iter().filter(|here| **here).count();
-        let short = self.options.spin.is_none() && 2 * ranks_here > cores;
-        if short { Patience::crowded(self.patience().timeout) } else { self.patience() }
+        2 * self.shared.here.iter().filter(|here| **here).count() > cores
     }
 
     pub(crate) fn set_patience(&mut self, patience: Patience) {

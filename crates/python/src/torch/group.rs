@@ -171,6 +171,7 @@ impl Group {
             counts,
             count,
             deadline: Some(deadline),
+            makes_way: !now,
         };
         let kept = || [input, output].into_iter().flatten().map(|tensor| tensor.clone().unbind()).collect();
         let Ends { lanes, .. } = self.ends(py)?;

@@ -28,10 +28,10 @@ def meet(store, rank: int, size: int, timeout: timedelta, name: str, description
 
 
 def _lanes(hosts: collections.Counter, found: list) -> int:
-    """In how many parts long calls are made side by side: as many as leave each rank's host half of its cores."""
+    """In how many parts long calls are made side by side: as many as each rank has cores, on the host where these are fewest."""
     if len(found) == 1:
         return 1
-    return max(1, min(cores // (2 * hosts[host]) for host, cores in found))
+    return max(1, min(cores // hosts[host] for host, cores in found))
 
 
 def _host() -> str:

@@ -82,6 +82,11 @@ bench-peers: ## measure beside Open MPI, MPICH, Intel MPI, oneCCL and Gloo; PEER
 	bench/peers/install.py
 	bench/peers/run.py $(PEERS)
 
+.PHONY: bench-torch
+bench-torch: python ## measure beside Gloo in PyTorch: every collective, then training; TORCH="--quick" and other options: bench/README.md
+	.cache/python/bin/python -W ignore bench/torch/run.py $(TORCH)
+	.cache/python/bin/python -W ignore bench/torch/train.py
+
 .PHONY: faults
 faults: tools ## draw 1,000 faults (kill, stop, cut, corrupt, mismatch, stranger, skew, shrink) and print what came of them; DRAWS and SEED to choose others
 	WEFT_DRAWS=$${DRAWS:-1000} WEFT_SEED=$${SEED:-1} \

@@ -65,8 +65,10 @@ def calls(torch, dist, group, rank, ranks, count):
     }
 
 
+# On Weft's side the tensor lies in symmetric memory.
+SYMMETRIC = "_symmetric"
 COLLECTIVES = [
-    "all_reduce", "all_reduce_async", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter",
+    "all_reduce", "all_reduce_symmetric", "all_reduce_async", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter",
     "reduce_scatter_tensor", "all_to_all_single", "gather", "scatter", "send_recv", "barrier",
 ]  # fmt: skip
 
@@ -78,9 +80,10 @@ class Rank:
         import torch
         import torch.distributed as dist
 
-        import weftlink.torch  # noqa: F401
+        import weftlink.torch
 
         torch.set_num_threads(1)
+        self.weft = weftlink.torch
         self.torch, self.dist, self.rank, self.options = torch, dist, rank, options
         limit = datetime.timedelta(seconds=300)
         store = dist.FileStore(f"{folder}/store", options.ranks)
@@ -102,9 +105,12 @@ class Rank:
     def measure(self, what, size, rows):
         options, count = self.options, max(size // 4, 1)
         calls_of = {
-            backend: calls(self.torch, self.dist, group, self.rank, options.ranks, count)[what]
+            backend: calls(self.torch, self.dist, group, self.rank, options.ranks, count)[what.removesuffix(SYMMETRIC)]
             for backend, group in self.groups.items()
         }
+        if what.endswith(SYMMETRIC):
+            tensor = self.weft.empty(count, symmetric=True)
+            calls_of["weft"] = lambda: self.dist.all_reduce(tensor)
         numbers = {}
         for backend, call in calls_of.items():
             try:
@@ -201,7 +207,7 @@ def summarise(rows):
 
 
 def verdict(what, ranks, ratios, mean):
-    if what != "all_reduce":
+    if what not in ("all_reduce", "all_reduce_symmetric"):
         return f"- {what}, {ranks} ranks: at least 3x in the geometric mean: {'met' if mean >= 3 else 'missed'} ({mean:.2f}x)"
     short = min((ratio for size, ratio in ratios.items() if size <= 16 << 20), default=float("inf"))
     long = min((ratio for size, ratio in ratios.items() if size > 16 << 20), default=float("inf"))
@@ -217,7 +223,7 @@ def main():
     parser.add_argument("--sizes", type=numbers, default=SIZES, metavar="BYTES[,BYTES]")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--name", default="torch")
-    parser.add_argument("--out", type=pathlib.Path, help="the folder to write; it must not be there yet")
+    parser.add_argument("--out", type=pathlib.Path, help="the folder to write; rows that are there are kept")
     parser.add_argument("--bind", action="store_true", help="bind each rank, with all its threads, to a core; this slows Gloo down")
     parser.add_argument("--quick", action="store_true", help="to see that it works: three sizes, three rounds")
     options = parser.parse_args()
@@ -227,8 +233,11 @@ def main():
         parser.error(f"no such collective: {', '.join(sorted(unknown))}; there are {', '.join(COLLECTIVES)}")
     today = datetime.date.today().isoformat()
     out = options.out or HERE.parent / "runs" / f"{today}-{options.name}-{machine.short_name()}"
-    out.mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
     rows = []
+    if (out / "raw.csv").exists():
+        with open(out / "raw.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
     for ranks in options.ranks:
         options.ranks = ranks
         rows += launch(options)

@@ -73,6 +73,7 @@ class Group:
         name: str,
         description: str,
         ranks: Sequence[int],
+        lanes: int = 1,
     ) -> Group: ...
     @property
     def rank(self) -> int: ...
@@ -88,6 +89,8 @@ class Group:
         output: Any,
         *,
         root: int = 0,
+        to: int = 0,
+        like: Any = None,
         op: int | None = None,
         factor: float | None = None,
         counts: tuple[Sequence[int], Sequence[int]] | None = None,

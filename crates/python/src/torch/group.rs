@@ -1,26 +1,24 @@
 //! One rank's end of a process group.
 
-// Calls are made on the memory of tensors, which is known by its address.
-#![allow(unsafe_code)]
-
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use weftlink::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink::knobs::Knobs;
 use weftlink::plan::Collective;
-use weftlink::{Communicator, Error, Options, Post, RawBuffers, RawRequest, while_waiting};
+use weftlink::{Communicator, Error, Options, Post, RawBuffers, RawRequest};
 
 use super::call::Call;
-use super::lanes::{LANES_MAX, Lanes, Parts};
+use super::lanes::{LANES_MAX, Lanes};
 use super::pieces::{Side, Staged};
 use super::record::{self, New};
+use super::start::Start;
 use super::tensor::{Tensor, usage};
 use super::{operation, window};
 use crate::error::raised;
-use crate::wait::{patiently, signals};
+use crate::wait::patiently;
 
 /// One rank's end of a process group.
 #[pyclass(module = "weftlink._native", frozen)]
@@ -173,47 +171,14 @@ impl Group {
             deadline: Some(deadline),
             makes_way: !now,
         };
-        let kept = || [input, output].into_iter().flatten().map(|tensor| tensor.clone().unbind()).collect();
         let Ends { lanes, .. } = self.ends(py)?;
-        let mut parts = lanes.cut(request);
-        if now && parts.len() == 1 {
-            record::starts(entry);
-            let request = parts.remove(0);
-            // SAFETY: the tensors are borrowed for the time of the call, and what else uses them meanwhile is the program's own fault, as
-            // with every backend.
-            match made(py, &lanes, || unsafe { lanes.first().run_raw(request) })? {
-                Ok(result) => {
-                    record::ends(entry, result.is_ok());
-                    result.map_err(|error| raised(py, &error, Some(name)))?;
-                    staged.iter().for_each(Staged::bring_back);
-                    return finish.map_or(Ok(None), |finish| finish.call0(py).map(|_| None));
-                }
-                Err(request) => parts.push(*request),
-            }
+        let kept = [input, output].into_iter().flatten().map(|tensor| tensor.clone().unbind()).collect();
+        let start = Start { lanes: &lanes, name, entry, finish, kept, staged };
+        let parts = lanes.cut(request);
+        match now {
+            false => Ok(Some(start.later(parts))),
+            true => start.now(py, parts),
         }
-        let (call, pending) = Call::new(name, entry, finish, kept(), staged);
-        let under_way = Parts::new(parts.len(), pending);
-        let own = (now && parts.len() > 1).then(|| parts.remove(0));
-        let skipped = usize::from(own.is_some());
-        for (request, background) in parts.into_iter().zip(&lanes.all()[skipped..]) {
-            let part = Arc::clone(&under_way);
-            // SAFETY: the last part's end drops what keeps the tensors; what else uses them meanwhile is the program's own fault.
-            unsafe { background.start_raw(request, move |result| part.over(result)) };
-        }
-        if let Some(request) = own {
-            // SAFETY: as above.
-            let part = |request| unsafe {
-                let under_way = Arc::clone(&under_way);
-                lanes.first().start_raw(request, move |result| under_way.over(result))
-            };
-            // SAFETY: as above.
-            match made(py, &lanes, || unsafe { lanes.first().run_raw(request) })? {
-                Ok(result) => under_way.over(result),
-                Err(request) => drop(part(*request)),
-            }
-            return Ok(Some(call.soon()));
-        }
-        Ok(Some(call))
     }
 
     /// Starts sending a tensor to a rank.
@@ -324,16 +289,6 @@ impl Group {
 
     pub(super) fn own_rank(&self) -> usize {
         self.rank
-    }
-}
-
-/// Makes a call without Python's lock. Ctrl-C ends the group: a call that has begun cannot be taken back on one rank only.
-pub(super) fn made<R: Send>(py: Python<'_>, lanes: &Lanes, call: impl FnOnce() -> R + Send) -> PyResult<R> {
-    let (raised, look) = signals(lanes.all().to_vec());
-    let made = py.detach(|| while_waiting(look, call));
-    match raised.take() {
-        Some(interrupted) => Err(interrupted),
-        None => Ok(made),
     }
 }
 

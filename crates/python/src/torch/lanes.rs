@@ -4,9 +4,6 @@
 //! as many parts as there are lanes. How many that is, all ranks have agreed on when they met, and whether a call is cut depends
 //! only on what is the same on all ranks.
 
-// Requests hold addresses.
-#![allow(unsafe_code)]
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from ranks import run
+from weftlink.errors import UsageError
 from weftlink.torch import meeting
 
 SIZES = (1, 2, 3, 4, 8)
@@ -217,6 +218,37 @@ def strides(rank, size):
     same(tensor[1:4, 2:5].contiguous(), wanted[1:4, 2:5].contiguous(), "asynchronous all_reduce of a view")
 
 
+def short_forms(rank, size):
+    """What a process group is asked without options, as torch's own parts do."""
+    group, total = dist.group.WORLD, combined(all_values(size, 4), Op.SUM)
+    for call in (lambda t: group.allreduce(t), lambda t: group.allreduce([t], Op.SUM), lambda t: group.allreduce(t, op=Op.SUM)):
+        tensor = values(rank, 4)
+        call(tensor).wait()
+        same(tensor, total, "group.allreduce")
+    for call in (lambda t: group.broadcast(t, 0), lambda t: group.broadcast(t, root=0)):
+        tensor = values(rank, 4)
+        call(tensor).wait()
+        same(tensor, values(0, 4), "group.broadcast")
+    tensor = values(rank, 4)
+    group.reduce(tensor, 0, Op.SUM).wait()
+    if rank == 0:
+        same(tensor, total, "group.reduce")
+    outputs = [torch.empty(4) for _ in range(size)]
+    group.allgather(outputs, values(rank, 4)).wait()
+    same(torch.cat(outputs), torch.cat(all_values(size, 4)), "group.allgather")
+    output = torch.empty(4)
+    group.reduce_scatter(output, [values(rank, 4) for _ in range(size)]).wait()
+    same(output, total, "group.reduce_scatter")
+    group.scatter(output, outputs if rank == 0 else [], 0).wait()
+    same(output, values(rank, 4), "group.scatter")
+    group.gather(outputs if rank == 0 else [], output, 0).wait()
+    try:
+        dist.all_reduce(torch.empty(3, device="meta"))
+        raise AssertionError("a tensor without memory was taken")
+    except UsageError as error:
+        assert "device meta" in str(error), error
+
+
 def as_gloo_does(rank, size):
     """Both backends, side by side in one process, give the same bits for sums of whole numbers."""
     gloo = dist.new_group(backend="gloo")
@@ -281,7 +313,7 @@ def in_lanes(rank, size, store):
     dist.destroy_process_group()
 
 
-CASES = (reductions, one_tensor, gathers, scatters, exchanges, objects, strides, long_tensors)
+CASES = (reductions, one_tensor, gathers, scatters, exchanges, objects, strides, long_tensors, short_forms)
 
 
 def everything(rank, size):

@@ -75,11 +75,17 @@ class Collectives:
         return self._moving("broadcast", True, array, out, root=root, timeout=timeout)
 
     def all_gather(self, array, *, out=None, counts=None, timeout=None):
-        """Every rank gets the arrays of all, in the order of the ranks. ``counts``: the length of each rank's, if they differ."""
+        """Every rank gets the arrays of all, in the order of the ranks. ``counts``: the length of each rank's, if they differ.
+
+        Without ``out`` the array is the result, with room for all ranks' blocks, and holds this rank's own in its place.
+        """
         return self._moving("all_gather", True, array, out, counts=self._counts(counts, scatters=False), timeout=timeout)
 
     def gather(self, array, root: int = 0, *, out=None, counts=None, timeout=None):
-        """The root gets the arrays of all, in the order of the ranks. ``counts``: the length of each rank's, if they differ."""
+        """The root gets the arrays of all, in the order of the ranks. ``counts``: the length of each rank's, if they differ.
+
+        Without ``out`` the root's array is the result, and holds its own block in its place.
+        """
         counts = self._rooted_counts(counts, root, scatters=False)
         return self._moving("gather", True, array, out, root=root, counts=counts, timeout=timeout)
 

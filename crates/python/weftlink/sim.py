@@ -52,7 +52,7 @@ class Prediction:
 def predict(
     collective: str,
     fabric: Fabric | str,
-    sizes: Iterable[int | str],
+    sizes: Iterable[int | str] | int | str,
     *,
     library: str | None = None,
     algorithm: str | None = None,
@@ -62,6 +62,7 @@ def predict(
     if none is named. ``algorithm`` and ``protocol``: what the library is told to take, as by ``NCCL_ALGO`` and ``NCCL_PROTO``.
     """
     words = _command.options(library=library, algorithm=algorithm, protocol=protocol)
+    sizes = [sizes] if isinstance(sizes, (int, str)) else sizes
     with _command.target(fabric) as target:
         asked = ["sim", _command.name_of(collective), target, *words]
         told = [_command.ask_json(*asked, "--size", size) for size in sizes]

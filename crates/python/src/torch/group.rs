@@ -41,7 +41,18 @@ pub(super) struct Ends {
     pub(super) post: Post,
 }
 
-/// What a collective is called in PyTorch's records and profiles, and here.
+/// What programs call a collective that PyTorch's records call otherwise.
+fn called(recorded: &'static str) -> &'static str {
+    match recorded {
+        "_all_gather_base" => "all_gather_into_tensor",
+        "_reduce_scatter_base" => "reduce_scatter_tensor",
+        "all_reduce_barrier" => "barrier",
+        "allreduce_coalesced" => "all_reduce_coalesced",
+        same => same,
+    }
+}
+
+/// What a collective is called in PyTorch's records, and here.
 fn collective(what: &str, root: u32, to: u32) -> Option<(&'static str, Collective)> {
     Some(match what {
         "all_reduce" => ("all_reduce", Collective::AllReduce),
@@ -141,9 +152,10 @@ impl Group {
         now: bool,
         finish: Option<Py<PyAny>>,
     ) -> PyResult<Option<Call>> {
-        let Some((name, collective)) = collective(what, root, to) else {
+        let Some((recorded, collective)) = collective(what, root, to) else {
             return Err(usage(py, &format!("there is no collective {what:?}")));
         };
+        let name = called(recorded);
         let ([reads, writes], staged) = sides(input, output)?;
         let [reads, writes] = self.placed(py, &collective, [reads, writes])?;
         let like = like.map(Tensor::of).transpose()?;
@@ -155,7 +167,7 @@ impl Group {
         let deadline = self.deadline(timeout);
         let entry = record::enter(New {
             group: self.number,
-            what: name.to_owned(),
+            what: recorded.to_owned(),
             number: self.calls.fetch_add(1, Ordering::Relaxed) + 1,
             is_message: false,
             input: reads.as_ref(),
@@ -237,7 +249,7 @@ impl Group {
 impl Group {
     pub(super) fn ends(&self, py: Python<'_>) -> PyResult<Ends> {
         let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        ends.ok_or_else(|| raised(py, &Error::Failed("it has been destroyed".to_owned()), None))
+        ends.ok_or_else(|| usage(py, "this process group has been destroyed: make a new one"))
     }
 
     pub(super) fn deadline(&self, timeout: Option<f64>) -> Duration {

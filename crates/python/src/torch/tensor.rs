@@ -62,6 +62,13 @@ impl Tensor {
         let Some((name, kind)) = position.map(|position| TYPES[position]) else {
             return Err(usage(py, &format!("tensors of type {dtype} cannot be sent")));
         };
+        if !tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
+            let device = tensor.getattr(intern!(py, "device"))?;
+            return Err(usage(
+                py,
+                &format!("a tensor on the device {device}: Weft takes tensors of the CPU"),
+            ));
+        }
         let elements: usize = tensor.call_method0(intern!(py, "numel"))?.extract()?;
         let address: usize = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
         if !tensor.call_method0(intern!(py, "is_contiguous"))?.is_truthy()? {

@@ -45,6 +45,36 @@ def _operation(options):
     return number, float(factor)
 
 
+def _tensors(given):
+    """A list of tensors, for callers who pass one."""
+    return [given] if isinstance(given, torch.Tensor) else given
+
+
+def _lists(given):
+    """A list of lists of tensors, for callers who pass one."""
+    return [given] if given and isinstance(given[0], torch.Tensor) else given
+
+
+def _options(kind, given, root=None, op=None, timeout=None):
+    """The options of a call, for callers who pass what is in them: a root, an operation, a time."""
+    if isinstance(given, kind):
+        return given
+    options = kind()
+    if isinstance(given, timedelta):
+        given, timeout = None, given
+    if given is not None and hasattr(options, "rootRank"):
+        root = given
+    elif given is not None:
+        op = given
+    if root is not None:
+        options.rootRank = root
+    if op is not None:
+        options.reduceOp = op
+    if timeout is not None:
+        options.timeout = timeout
+    return options
+
+
 def _named(name):
     """Shows a call in profiles under a name, while there is a profiler."""
 
@@ -89,14 +119,16 @@ class Calls:
     # One tensor.
 
     @_named("broadcast")
-    def broadcast(self, tensors, opts=c10d.BroadcastOptions()):
-        (tensor,) = tensors
+    def broadcast(self, tensors, opts=None, timeout=None, *, root=None):
+        opts = _options(c10d.BroadcastOptions, opts, root=root, timeout=timeout)
+        (tensor,) = tensors = _tensors(tensors)
         flat, finish = contiguous(tensor)
         return self._call("broadcast", flat, flat, opts, tensors, root=opts.rootRank, finish=finish)
 
     @_named("all_reduce")
-    def allreduce(self, tensors, opts=c10d.AllreduceOptions()):
-        (tensor,) = tensors
+    def allreduce(self, tensors, opts=None, timeout=None, *, op=None):
+        opts = _options(c10d.AllreduceOptions, opts, op=op, timeout=timeout)
+        (tensor,) = tensors = _tensors(tensors)
         if tensor.is_sparse:
             return self.allreduce_sparse(tensors, opts)
         flat, finish = contiguous(tensor)
@@ -119,8 +151,9 @@ class Calls:
         return Work(None, tensors)
 
     @_named("reduce")
-    def reduce(self, tensors, opts=c10d.ReduceOptions()):
-        (tensor,) = tensors
+    def reduce(self, tensors, opts=None, op=None, timeout=None, *, root=None):
+        opts = _options(c10d.ReduceOptions, opts, root=root, op=op, timeout=timeout)
+        (tensor,) = tensors = _tensors(tensors)
         at_root = opts.rootRank == self._native.rank
         flat, finish = contiguous(tensor)
         op, factor = _operation(opts)
@@ -130,7 +163,9 @@ class Calls:
     # All ranks' tensors.
 
     @_named("all_gather")
-    def allgather(self, output_lists, inputs, opts=c10d.AllgatherOptions()):
+    def allgather(self, output_lists, inputs, opts=None, timeout=None):
+        opts = _options(c10d.AllgatherOptions, opts, timeout=timeout)
+        output_lists, inputs = _lists(output_lists), _tensors(inputs)
         ((*outputs,), (tensor,)) = (output_lists[0], inputs)
         lengths = [output.numel() for output in outputs]
         if _is_long(max(lengths), tensor):
@@ -172,7 +207,9 @@ class Calls:
         return Works(works, [output for outputs in output_lists for output in outputs])
 
     @_named("reduce_scatter")
-    def reduce_scatter(self, outputs, input_lists, opts=c10d.ReduceScatterOptions()):
+    def reduce_scatter(self, outputs, input_lists, opts=None, timeout=None, *, op=None):
+        opts = _options(c10d.ReduceScatterOptions, opts, op=op, timeout=timeout)
+        outputs, input_lists = _tensors(outputs), _lists(input_lists)
         (output,), inputs = outputs, input_lists[0]
         lengths = [tensor.numel() for tensor in inputs]
         op, factor = _operation(opts)
@@ -238,8 +275,9 @@ class Calls:
         return self._call("all_to_all", source, flat, opts, outputs, counts=counts, finish=finish)
 
     @_named("gather")
-    def gather(self, output_lists, inputs, opts=c10d.GatherOptions()):
-        (tensor,) = inputs
+    def gather(self, output_lists, inputs, opts=None, timeout=None, *, root=None):
+        opts = _options(c10d.GatherOptions, opts, root=root, timeout=timeout)
+        output_lists, (tensor,) = _lists(output_lists), _tensors(inputs)
         source, root = contiguous(tensor)[0], opts.rootRank
         outputs = output_lists[0] if root == self._native.rank else []
         if _is_long(tensor.numel(), tensor):
@@ -250,7 +288,9 @@ class Calls:
         return self._call("gather", source, flat, opts, outputs, root=root, finish=finish)
 
     @_named("scatter")
-    def scatter(self, outputs, input_lists, opts=c10d.ScatterOptions()):
+    def scatter(self, outputs, input_lists, opts=None, timeout=None, *, root=None):
+        opts = _options(c10d.ScatterOptions, opts, root=root, timeout=timeout)
+        outputs, input_lists = _tensors(outputs), _lists(input_lists)
         (output,), root = outputs, opts.rootRank
         inputs = input_lists[0] if root == self._native.rank else []
         if _is_long(output.numel(), output):

@@ -10,7 +10,9 @@ from weftlink.errors import UsageError
 from weftlink.torch.calls import Calls
 
 
-def empty(*size, dtype: torch.dtype | None = None, symmetric: bool = False, group=None) -> torch.Tensor:
+def empty(
+    *size, dtype: torch.dtype | None = None, symmetric: bool = False, group=None, device: torch.device | str = "cpu"
+) -> torch.Tensor:
     """A tensor on the CPU, as ``torch.empty`` makes; with ``symmetric=True`` in memory that the group's ranks share.
 
     All ranks of the group call it with the same size and type, in the order of their other calls. A symmetric tensor starts with zeros.
@@ -18,6 +20,8 @@ def empty(*size, dtype: torch.dtype | None = None, symmetric: bool = False, grou
     """
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
     dtype = dtype or torch.get_default_dtype()
+    if torch.device(device).type != "cpu":
+        raise UsageError(f"Weft has memory of the CPU, not of {device}")
     if not symmetric:
         return torch.empty(shape, dtype=dtype)
     calls = calls_of(group)
@@ -42,6 +46,8 @@ def is_symmetric(tensor: torch.Tensor, group=None) -> bool:
 
 def calls_of(group=None):
     """What makes the calls of a group."""
+    if group is None and not dist.is_initialized():
+        raise UsageError('there is no group yet: call init_process_group("weft") first')
     group = group or dist.group.WORLD
     if isinstance(group, Calls):
         return group

@@ -27,7 +27,8 @@ pub struct Window<T> {
     number: u16,
     /// Which communicator it belongs to.
     owner: u64,
-    _memory: Arc<SharedMemory>,
+    stride: usize,
+    memory: Arc<SharedMemory>,
 }
 
 // SAFETY: the window owns its part of the memory: no other window or thread of this process gives access to it.
@@ -49,7 +50,7 @@ impl<T: Data> Window<T> {
         assert!(stride.is_multiple_of(align_of::<T>()), "parts are whole pages");
         // SAFETY: checked above.
         let address = unsafe { memory.as_ptr().add(rank * stride) }.cast();
-        Self { address, length, number, owner, _memory: memory }
+        Self { address, length, number, owner, stride, memory }
     }
 
     /// Some elements of it, to be read by a call.
@@ -68,6 +69,11 @@ impl<T: Data> Window<T> {
     #[inline]
     pub fn part_mut(&mut self, range: Range<usize>) -> PartMut<'_, T> {
         PartMut { side: self.at(&range), _window: PhantomData }
+    }
+
+    /// All ranks' parts, and how many bytes each has.
+    pub(crate) fn whole(&self) -> (&Arc<SharedMemory>, usize) {
+        (&self.memory, self.stride)
     }
 
     /// The communicator it belongs to, and its number there.

@@ -6,6 +6,7 @@ import unittest
 import torch
 import torch.distributed as dist
 
+import weftlink.torch
 from ranks import run
 from weftlink.errors import UsageError
 from weftlink.torch import meeting
@@ -310,6 +311,14 @@ def in_lanes(rank, size, store):
     dist.init_process_group("weft", store=store, rank=rank, world_size=size)
     long_tensors(rank, size)
     reductions(rank, size)
+    symmetric = weftlink.torch.empty(1 << 19, symmetric=True)
+    for _ in range(2):
+        symmetric.copy_(values(rank, 1 << 19))
+        dist.all_reduce(symmetric)
+        same(symmetric, combined(all_values(size, 1 << 19), Op.SUM), "symmetric in parts")
+    ordinary = values(rank, 1 << 19)
+    dist.all_reduce(symmetric.copy_(ordinary) if rank == 0 else ordinary)
+    same(symmetric if rank == 0 else ordinary, combined(all_values(size, 1 << 19), Op.SUM), "symmetric on one rank")
     dist.destroy_process_group()
 
 

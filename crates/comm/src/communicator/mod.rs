@@ -252,6 +252,24 @@ impl Communicator {
         Ok(Window::new(memory, self.rank, stride, length, number, self.identity))
     }
 
+    /// Makes a window of another communicator one of this communicator too, for buffers that are known by their addresses. Both have
+    /// the same ranks, in the same order; all of them adopt the same windows in the same order.
+    pub fn adopt<T: Data>(&mut self, window: &Window<T>) -> Result<(), Error> {
+        self.usable()?;
+        let (memory, stride) = window.whole();
+        if self.spans_hosts || stride * self.size != memory.len() {
+            return Err(Error::Misuse(
+                "a window is adopted by a communicator of the same ranks, on one host".to_owned(),
+            ));
+        }
+        if self.windows.len() >= usize::from(u16::MAX) {
+            return Err(Error::Misuse(format!("a communicator has at most {} windows", u16::MAX)));
+        }
+        self.shared.windows.push(WindowPlace { base: memory.as_ptr(), stride });
+        self.windows.push(Arc::clone(memory));
+        Ok(())
+    }
+
     /// How a plan cuts a block of so many elements: what the oracle needs to know to combine in the same order. Nothing if
     /// not even one element fits into its messages.
     pub fn cut(&self, plan: PlanId, count: usize, element_bytes: usize) -> Result<Option<Cut>, Error> {

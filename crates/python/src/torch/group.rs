@@ -223,8 +223,8 @@ impl Group {
 
     /// Symmetric memory of so many bytes, which all ranks allocate together: an object with the array interface.
     fn window(&self, py: Python<'_>, bytes: usize) -> PyResult<window::Memory> {
-        let background = self.ends(py)?.lanes.first().clone();
-        let window = patiently(py, move || background.with(move |comm| comm.window::<u8>(bytes)))?;
+        let Ends { lanes, .. } = self.ends(py)?;
+        let window = patiently(py, move || lanes.window(bytes))?;
         Ok(window::Memory::new(window.map_err(|error| raised(py, &error, Some("window")))?))
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weftlink::plan::Collective;
-use weftlink::{Background, Communicator, Error, RawBuffers, RawRequest};
+use weftlink::{Background, Communicator, Error, RawBuffers, RawRequest, Window};
 
 use super::call::Pending;
 
@@ -38,6 +38,15 @@ impl Lanes {
 
     pub(super) fn all(&self) -> &[Background] {
         &self.0
+    }
+
+    /// Symmetric memory, which all lanes know. All ranks allocate it.
+    pub(super) fn window(&self, bytes: usize) -> Result<Window<u8>, Error> {
+        let mut window = self.first().with(move |comm| comm.window::<u8>(bytes))?;
+        for lane in &self.0[1..] {
+            window = lane.with(move |comm| comm.adopt(&window).map(|()| window))?;
+        }
+        Ok(window)
     }
 
     /// A call in as many parts as there are lanes, or as it is.

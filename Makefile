@@ -54,10 +54,11 @@ neon: ## the same for 64-bit ARM, under qemu; installs a compiler, a linker and 
 
 .PHONY: tools
 tools: ## install what the tests need and is not here yet
-	@if ! command -v g++ >/dev/null || ! command -v valgrind >/dev/null || ! PATH="$$PATH:/usr/sbin:/sbin" command -v ip >/dev/null; then \
-		echo "installing g++ (links programs, builds the fuzzing engine), valgrind (counts instructions) and iproute2 (wires namespaces that stand for hosts): apt-get install"; \
+	@if ! command -v g++ >/dev/null || ! command -v valgrind >/dev/null || ! PATH="$$PATH:/usr/sbin:/sbin" command -v ip >/dev/null \
+		|| ! python3 -c 'import ensurepip' 2>/dev/null; then \
+		echo "installing g++ (links programs, builds the fuzzing engine), valgrind (counts instructions), iproute2 (wires namespaces that stand for hosts) and python3-venv (where the Python package is tested): apt-get install"; \
 		root=; if (( EUID != 0 )); then root=sudo; fi; \
-		$$root apt-get update -q; $$root apt-get install -qy --no-install-recommends g++ valgrind iproute2; \
+		$$root apt-get update -q; $$root apt-get install -qy --no-install-recommends g++ valgrind iproute2 python3-venv; \
 	fi
 	@if ! command -v cargo >/dev/null; then \
 		echo "there is no cargo here; rustup.rs tells how to install it, then run make again"; exit 1; \

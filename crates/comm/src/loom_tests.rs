@@ -303,6 +303,32 @@ fn slot(writes: u64) {
     assert_eq!(most.load(Ordering::Relaxed), writes as usize, "no execution in which the last was read");
 }
 
+/// One takes its memory back and writes to it, one reads it and then looks whether it was still there to be read: what it
+/// takes for good is what was there before.
+fn taken_back(before_writing: fn(), after_reading: fn()) {
+    loom::model(move || {
+        let [memory, withdrawn] = [(); 2].map(|()| Arc::new(crate::sync::AtomicU64::new(0)));
+        let reader = thread::spawn({
+            let (memory, withdrawn) = (memory.clone(), withdrawn.clone());
+            move || {
+                let read = memory.load(crate::sync::Ordering::Relaxed);
+                after_reading();
+                let is_good = withdrawn.load(crate::sync::Ordering::Relaxed) == 0;
+                assert!(!is_good || read == 0, "what was written later was taken for good");
+            }
+        });
+        withdrawn.store(1, crate::sync::Ordering::Relaxed);
+        before_writing();
+        memory.store(1, crate::sync::Ordering::Relaxed);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_memory_that_is_taken_back() {
+    taken_back(crate::sync::before_writing, crate::sync::after_reading);
+}
+
 #[test]
 fn loom_slot_of_a_recorder() {
     slot(2);
@@ -374,6 +400,12 @@ fn loom_waits_over_a_fifo() {
         }
         sending.join().unwrap();
     });
+}
+
+#[test]
+#[should_panic(expected = "taken for good")]
+fn loom_memory_that_is_taken_back_without_a_fence() {
+    taken_back(|| (), || ());
 }
 
 /// Both sides of every edge, weakened one at a time: what must be caught, and by which of the tests above.

@@ -148,10 +148,9 @@ impl Started {
 
     /// What went wrong, as an exception; None if nothing did, or the call is not over.
     fn exception<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        match &self.shared.state().ended {
-            Some(Err(error)) => exception(py, error, Some(self.shared.operation)).map(Some),
-            _ => Ok(None),
-        }
+        // A copy: nothing of Python's may run while the state is locked.
+        let error = self.shared.state().ended.as_ref().and_then(|ended| ended.as_ref().err().cloned());
+        error.map(|error| exception(py, &error, Some(self.shared.operation))).transpose()
     }
 
     /// Calls a function without arguments when the call is over: on a thread for that, or on this one if it is over already.

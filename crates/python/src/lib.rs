@@ -37,7 +37,7 @@ mod _native {
     #[pymodule_export]
     use crate::tell::stop_telling;
     #[pymodule_export]
-    use crate::torch::{Call, Group, Memory, flight_record, forget_flight_record};
+    use crate::torch::{Call, Group, flight_record, forget_flight_record};
     #[pymodule_export]
     use crate::window::Window;
 }

@@ -11,9 +11,7 @@ use super::pieces::Staged;
 use super::record;
 use crate::error::{exception, raised};
 use crate::tell::{call, later, tell};
-
-/// How long a wait goes on before it looks for signals.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+use crate::wait::LOOK_EVERY;
 
 /// How often a wait looks before it sleeps, where the end is near: some tens of microseconds.
 const SPINS: u32 = 2000;

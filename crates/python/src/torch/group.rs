@@ -8,17 +8,18 @@ use pyo3::prelude::*;
 use weftlink::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink::knobs::Knobs;
 use weftlink::plan::Collective;
-use weftlink::{Communicator, Error, Options, Post, RawBuffers, RawRequest};
+use weftlink::{Communicator, DataType, Error, Options, Post, RawBuffers, RawRequest};
 
 use super::call::Call;
 use super::lanes::{LANES_MAX, Lanes};
+use super::operation;
 use super::pieces::{Side, Staged};
 use super::record::{self, New};
 use super::start::Start;
 use super::tensor::{Tensor, usage};
-use super::{operation, window};
 use crate::error::raised;
 use crate::wait::patiently;
+use crate::window::Window;
 
 /// One rank's end of a process group.
 #[pyclass(module = "weftlink._native", frozen)]
@@ -222,10 +223,11 @@ impl Group {
     }
 
     /// Symmetric memory of so many bytes, which all ranks allocate together: an object with the array interface.
-    fn window(&self, py: Python<'_>, bytes: usize) -> PyResult<window::Memory> {
+    fn window(&self, py: Python<'_>, bytes: usize) -> PyResult<Window> {
         let Ends { lanes, .. } = self.ends(py)?;
         let window = patiently(py, move || lanes.window(bytes))?;
-        Ok(window::Memory::new(window.map_err(|error| raised(py, &error, Some("window")))?))
+        let window = window.map_err(|error| raised(py, &error, Some("window")))?;
+        Ok(Window::new(window, DataType::U8, bytes))
     }
 
     /// Ends the group for all ranks, at once.

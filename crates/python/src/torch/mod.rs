@@ -13,9 +13,7 @@ mod pieces;
 mod record;
 mod start;
 mod tensor;
-mod window;
 
 pub(crate) use call::Call;
 pub(crate) use group::Group;
 pub(crate) use record::{flight_record, forget_flight_record};
-pub(crate) use window::Memory;

@@ -237,6 +237,8 @@ pub(crate) struct Compiler<'a> {
     pub(crate) per_tile: &'a [Vec<u32>],
     /// What each step is about, by lane and ordinal.
     pub(crate) origins: &'a [Vec<Option<Origin>>],
+    /// Whether ranks write into each other's scratch.
+    pub(crate) returns: bool,
     pub(crate) fifos: &'a [FifoPlace],
     /// The number of this rank's end of each FIFO, where it has one.
     pub(crate) ends: &'a [u32],
@@ -364,12 +366,17 @@ impl Compiler<'_> {
         };
         let from_wire = |source: &Source| if let Source::Wire(end) = *source { Some(end) } else { None };
         let is_peers = |address: &Address| address.base / 3 != self.rank;
+        let own_scratch = base_of(self.rank, Buffer::Scratch);
+        // Of its own scratch a rank has the lines, but for those that peers have changed or looked at since.
+        let is_from_peers =
+            |address: &Address| is_peers(address) || self.returns && address.base == own_scratch;
         let is_read_by_peers =
-            |address: &Address| is_peers(address) || address.base == base_of(self.rank, Buffer::Scratch);
+            |address: &Address| is_peers(address) || !self.returns && address.base == own_scratch;
+        let is_scratch = |address: &Address| address.base % 3 == own_scratch % 3;
         let access = Access {
             streamed: 0,
             from_peers: sources.iter().any(|source| match source {
-                Source::Memory(address) => is_peers(address),
+                Source::Memory(address) => is_from_peers(address),
                 Source::Slot(_) | Source::Packet(_) => true,
                 // The kernel has just written it from this core.
                 Source::Wire(_) => false,
@@ -379,6 +386,9 @@ impl Compiler<'_> {
                 Target::Slot(_) => true,
                 Target::Wire(_) => false,
             }),
+            returned: self.returns
+                && (sources.iter().any(|source| matches!(source, Source::Memory(it) if is_scratch(it)))
+                    || targets.iter().any(|target| matches!(target, Target::Memory(it) if is_scratch(it)))),
         };
         let releases: Box<[u32]> = sources.iter().filter_map(message).collect();
         let arrivals = releases.iter().map(|&end| Need::Message { end });

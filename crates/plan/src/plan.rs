@@ -443,6 +443,13 @@ impl Plan {
         self.all_steps().any(|step| step.outputs.iter().any(writes_user))
     }
 
+    /// Whether some step writes into the scratch of another rank.
+    pub fn writes_to_scratch(&self) -> bool {
+        let is_scratch =
+            |output: &Output| matches!(output, Output::Peer(Remote { buffer: Buffer::Scratch, .. }));
+        self.all_steps().any(|step| step.outputs.iter().any(is_scratch))
+    }
+
     fn all_steps(&self) -> impl Iterator<Item = &Step> {
         self.programs.iter().flat_map(|program| &program.lanes).flat_map(Lane::steps)
     }

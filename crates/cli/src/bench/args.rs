@@ -525,9 +525,9 @@ impl Args {
 
 /// Refuses a plan that cannot be run in such memory.
 fn needs_of(plan: &Verified, memories: &[bool]) -> Result<(), Failure> {
-    if plan.needs_windows() && memories.contains(&false) {
+    if plan.writes_to_peers() && memories.contains(&false) {
         let name = &plan.name;
-        return misuse(format!("{name} reaches into peers' buffers, which must be symmetric: add -R 2"));
+        return misuse(format!("{name} writes into peers' buffers, which must be symmetric: add -R 2"));
     }
     Ok(())
 }

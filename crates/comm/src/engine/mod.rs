@@ -125,7 +125,8 @@ impl Engine {
         }
         let Self { plan, layout, per_tile, origins, .. } = &*self;
         let (fifos, ends) = (ports.fifos.places(), &ports.ends);
-        let compiler = Compiler { plan, layout, rank: self.state.rank, per_tile, origins, fifos, ends };
+        let (rank, returns) = (self.state.rank, plan.writes_to_scratch());
+        let compiler = Compiler { plan, layout, rank, per_tile, origins, returns, fifos, ends };
         let program = compiler.compile(shape.clone())?;
         if self.programs.len() == PROGRAMS_MAX {
             self.programs.remove(0);

@@ -18,6 +18,8 @@
 //!   written slower that way.
 //! - What another core has just read is written faster if its lines are taken a kilobyte ahead: 12 ns a line become 10 in
 //!   messages of 4 KiB, 6 become 5 in those of 256 KiB (`benches/lines.rs`). Reading ahead by instruction gained nothing.
+//! - What goes to and fro, written by whoever read it, is taken for writing when it is read: an all-reduce of 256 MiB on two
+//!   cores went from 65 ms to 44, and in four parts side by side, also with two targets, to 36.
 //!
 //! The shapes that plans are made of have loops of their own, where the pointers live in registers: they differ from
 //! the general loop in their types only.
@@ -25,7 +27,7 @@
 use super::Access;
 use super::blocks::few;
 use super::convert::Lane;
-use super::lines::{LINE_BYTES, PAGE_BYTES, PARTS, part_of, streams, take_ahead};
+use super::lines::{LINE_BYTES, PAGE_BYTES, PARTS, part_of, streams, take_ahead, take_ahead_in_part};
 use super::operations::{Operation, Sum};
 use super::set::{Loops, typed};
 use super::vector::Vector;
@@ -91,9 +93,11 @@ unsafe fn all<V: Vector, const LINE: usize, const BLOCK: usize>(
         }
         if access.streamed > 0 {
             past_caches::<V, LINE>(targets, sources, head, len, access);
-        } else if access.from_peers && targets.as_ref().len() == 1 {
-            let done = side_by_side::<V, BLOCK>(targets, sources, head, len);
-            cached::<V, BLOCK>(targets, sources, done, len, false);
+        } else if access.from_peers
+            && (targets.as_ref().len() == 1 || access.returned && sources.as_ref().len() == 2)
+        {
+            let done = side_by_side::<V, BLOCK>(targets, sources, head, len, access.returned);
+            cached::<V, BLOCK>(targets, sources, done, len, access.returned);
         } else {
             cached::<V, BLOCK>(targets, sources, head, len, access.to_peers);
         }
@@ -106,8 +110,8 @@ fn elements_to_line<E>(pointer: *mut E) -> usize {
     if bytes.is_multiple_of(size_of::<E>()) { bytes / size_of::<E>() } else { 0 }
 }
 
-/// Most of the elements from `at` to `end`, through the caches, in parts that are far from each other. Returns where the rest
-/// begins.
+/// Most of the elements from `at` to `end`, through the caches, in parts that are far from each other, to lines that are taken
+/// ahead or not. Returns where the rest begins.
 ///
 /// # Safety
 /// As for [`super::Kernel::combine`].
@@ -117,11 +121,16 @@ unsafe fn side_by_side<V: Vector, const BLOCK: usize>(
     sources: impl AsRef<[*const V::Element]> + Copy,
     at: usize,
     end: usize,
+    ahead: bool,
 ) -> usize {
-    let step = BLOCK * V::LANES;
+    let (step, line) = (BLOCK * V::LANES, LINE_BYTES / size_of::<V::Element>());
     let part = part_of::<V::Element>(end - at) / step * step;
     for within in (at..at + part).step_by(step) {
         for index in 0..PARTS {
+            if ahead {
+                let end = at + (index + 1) * part;
+                take_ahead_in_part(targets.as_ref(), step / line, within + index * part, end);
+            }
             // SAFETY: The caller's promise; all parts together end before `end`.
             unsafe { block::<V, BLOCK>(targets, sources, within + index * part, 0) };
         }

@@ -1,11 +1,11 @@
 //! Copying: one source to all targets, whatever the elements are.
 //!
 //! A few bytes are left to the system's `memcpy`. More go line by line to the targets in turn: to a single target in four
-//! pages side by side if it is written past the caches, in four parts if it comes from a peer, and to peers' lines that are
-//! taken ahead (see `combine.rs` for what all that gains).
+//! pages side by side if it is written past the caches, in four parts if it comes from a peer or goes to and fro, and to peers'
+//! lines that are taken ahead (see `combine.rs` for what all that gains).
 
 use super::Access;
-use super::lines::{LINE_BYTES, PAGE_BYTES, PARTS, part_of, streams, take_ahead};
+use super::lines::{LINE_BYTES, PAGE_BYTES, PARTS, part_of, streams, take_ahead, take_ahead_in_part};
 use super::set::{Loops, Set};
 
 /// Up to so many bytes `memcpy` is as fast.
@@ -51,10 +51,12 @@ unsafe fn all<S: Set>(
     let Some(first) = first else { return };
     let mut at = (first.addr().wrapping_neg() % LINE_BYTES).min(len);
     let ahead = if access.to_peers { through.as_ref() } else { &[] };
+    let returned = [source.cast_mut()];
+    let returned = if access.returned && access.from_peers { &returned[..] } else { &[] };
     // Written past the caches, parts are pages; what comes from a peer is better read in few and long ones.
     let part = if streaming { PAGE_BYTES } else { part_of::<u8>(len - at) };
     let is_one = past.as_ref().len() + through.as_ref().len() == 1;
-    let side_by_side = is_one && part > 0 && (streaming || access.from_peers);
+    let side_by_side = is_one && part > 0 && (streaming || access.from_peers || access.returned);
     // SAFETY: The caller's promise; what is touched from `at` on stays below `len`. What is streamed starts at a line's start.
     unsafe {
         rest(past, source, 0, at);
@@ -62,6 +64,7 @@ unsafe fn all<S: Set>(
         while side_by_side && len - at >= PARTS * part {
             for within in (at..at + part).step_by(LINE_BYTES) {
                 for index in 0..PARTS {
+                    take_ahead_in_part(returned, 1, within + index * part, at + (index + 1) * part);
                     line::<S>(past, through, source, within + index * part);
                 }
             }
@@ -69,6 +72,7 @@ unsafe fn all<S: Set>(
         }
         while len - at >= LINE_BYTES {
             take_ahead(ahead, 1, at, len);
+            take_ahead(returned, 1, at, len);
             line::<S>(past, through, source, at);
             at += LINE_BYTES;
         }

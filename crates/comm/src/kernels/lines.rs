@@ -8,7 +8,10 @@ pub(super) const PAGE_BYTES: usize = 4096;
 pub(super) const PARTS: usize = 4;
 
 /// How far ahead of the stores the targets' lines are taken.
-pub(super) const AHEAD_BYTES: usize = 1024;
+const AHEAD_BYTES: usize = 1024;
+
+/// The same in each of several parts.
+const AHEAD_BYTES_OF_PART: usize = 512;
 
 /// Whether results can be streamed to these targets, and should be: peeling off the same number of elements brings all of
 /// them to a line's start, and not all of them are sources.
@@ -52,7 +55,18 @@ pub(super) fn part_of<E>(len: usize) -> usize {
 /// lies behind may be another rank's.
 #[inline(always)]
 pub(super) fn take_ahead<E>(targets: &[*mut E], lines: usize, at: usize, end: usize) {
-    let (line, at) = (LINE_BYTES / size_of::<E>(), at + AHEAD_BYTES / size_of::<E>());
+    take_later(targets, lines, at + AHEAD_BYTES / size_of::<E>(), end);
+}
+
+/// The same in one of several parts, which ends at `end`.
+#[inline(always)]
+pub(super) fn take_ahead_in_part<E>(targets: &[*mut E], lines: usize, at: usize, end: usize) {
+    take_later(targets, lines, at + AHEAD_BYTES_OF_PART / size_of::<E>(), end);
+}
+
+#[inline(always)]
+fn take_later<E>(targets: &[*mut E], lines: usize, at: usize, end: usize) {
+    let line = LINE_BYTES / size_of::<E>();
     if at + lines * line <= end {
         for target in targets {
             for index in 0..lines {

@@ -72,6 +72,9 @@ pub struct Access {
     pub from_peers: bool,
     /// Whether another core may have just read a target.
     pub to_peers: bool,
+    /// Whether what is shared with another core goes to and fro: whoever reads it writes it next. Its lines are taken for that
+    /// when they are read, and do not have to come twice.
+    pub returned: bool,
 }
 
 impl Kernels {

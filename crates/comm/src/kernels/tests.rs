@@ -148,12 +148,15 @@ impl Array {
 }
 
 /// All that is told apart.
-const ACCESSES: [Access; 5] = [
-    Access { streamed: 0, from_peers: false, to_peers: false },
-    Access { streamed: 0, from_peers: true, to_peers: false },
-    Access { streamed: 0, from_peers: true, to_peers: true },
-    Access { streamed: 1, from_peers: true, to_peers: true },
-    Access { streamed: 3, from_peers: false, to_peers: false },
+const ACCESSES: [Access; 8] = [
+    Access { streamed: 0, from_peers: false, to_peers: false, returned: false },
+    Access { streamed: 0, from_peers: true, to_peers: false, returned: false },
+    Access { streamed: 0, from_peers: true, to_peers: true, returned: false },
+    Access { streamed: 1, from_peers: true, to_peers: true, returned: false },
+    Access { streamed: 3, from_peers: false, to_peers: false, returned: false },
+    Access { streamed: 0, from_peers: false, to_peers: false, returned: true },
+    Access { streamed: 0, from_peers: true, to_peers: true, returned: true },
+    Access { streamed: 1, from_peers: true, to_peers: false, returned: true },
 ];
 
 /// One call: the sources' beginnings combined, from any address to any address.

@@ -4,17 +4,17 @@
 //!
 //! **Steps.** *All-reduce, reduce:* the buffer is cut into n chunks. Rank r copies all but its own chunk into its staging
 //! memory and says so. Once all have, it combines chunk r of everyone in the order of the ranks, keeps the result if it is
-//! wanted there and stages it too; whoever wants the result takes each chunk from its owner, the next rank's first.
+//! wanted there, and puts it back to whoever wants it: over what it has just read, so that a cache line goes there and back
+//! once and belongs to whoever writes it next. Everyone takes the results from its own staging memory, the next rank's first.
 //! *Broadcast, all-gather, gather:* whoever has a block stages it once, and the others take it. *Reduce-scatter, all-to-all,
 //! scatter:* whoever has blocks for others stages them, and everyone takes its own. With several rings, as many lanes do the
 //! same with a part of every block each, so that one copies while another waits.
 //!
-//! Staging memory is the same in the next tile. In an all-reduce no rank has to wait for that: it stages again when it has
-//! seen that all have combined, and combines again when it has seen that all have staged, which they do after they have
-//! taken its last result. Otherwise a rank leaves when what it staged has been taken.
+//! Staging memory is the same in the next tile. In an all-reduce no rank has to wait for that: it stages again where it has
+//! taken a result. Otherwise a rank leaves when what it staged has been taken.
 //!
-//! **Bytes on the wire.** As much as one-shot and two-shot move, all of it by reading; beside that, every byte is copied once
-//! by its owner.
+//! **Bytes on the wire.** As much as one-shot and two-shot move; beside that, every byte is copied once by its owner, and once
+//! more where it comes back.
 //!
 //! **Possible.** Everywhere where ranks reach each other's staging memory, whatever the users' buffers are. In place too:
 //! what others need is staged before anything is overwritten.
@@ -48,9 +48,8 @@ pub fn all_reduce(layout: &Layout) -> Recipe<'_> {
     recipe(outline, layout, |share| {
         let mut nodes = share.stage_all();
         let sum = share.sum(Output::Local(Place::output(share.mine())));
-        // Nobody takes anything from a rank that is alone.
-        let staged = (share.ranks > 1).then(|| Output::Local(Place::scratch(share.mine())));
-        nodes.extend([sum.to_all(staged).signal(share.done()).into(), share.take_results()]);
+        let returned = all_but(share.rank, share.ranks).map(|peer| share.put_back(peer));
+        nodes.extend([sum.to_all(returned).signal(share.done()).into(), share.take_results()]);
         nodes
     })
 }
@@ -64,7 +63,7 @@ pub fn reduce(layout: &Layout, root: u32) -> Recipe<'_> {
             let sum = share.sum(Output::Local(Place::output(share.mine())));
             nodes.extend([sum.signal(share.done()).into(), share.take_results()]);
         } else {
-            let sum = share.sum(Output::Local(Place::scratch(share.mine())));
+            let sum = share.sum(share.put_back(root));
             nodes.extend([sum.signal(share.done()).into(), share.all_done().into()]);
         }
         nodes
@@ -276,11 +275,15 @@ impl Share {
         Step::copy(Input::Peer(staged)).to(Output::Local(Place::output(output))).signal(self.done())
     }
 
-    /// Takes what the others have combined and staged.
+    /// Where a peer has staged this rank's block, which has been read from there.
+    fn put_back(self, peer: u32) -> Output {
+        Output::held_by(peer, self.rank, Place::scratch(self.mine()))
+    }
+
+    /// Takes what the others have combined and put back.
     fn take_results(self) -> Node {
         let combined = Wait::Reached { rank: self.ahead(), counter: self.done(), count: 1.into() };
-        let staged = Remote { rank: self.ahead(), buffer: Buffer::Scratch, chunk: self.block_ahead() };
-        let take = Step::copy(Input::Peer(staged)).after([combined]);
+        let take = Step::copy(Input::Local(Place::scratch(self.block_ahead()))).after([combined]);
         self.for_others(take.to(Output::Local(Place::output(self.block_ahead()))))
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::Communicator;
 use super::current::Current;
+use super::ended::cores;
 use super::ended::note;
 use crate::bootstrap::{Alarm, Bootstrap, BootstrapError, News};
 use crate::choose::Table;
@@ -209,13 +210,12 @@ impl Parts {
         let headers = apart(2 + size);
         let control = bootstrap.share("weft: headers", headers + size * HEADERS * LINE, options.deadline)?;
         let line = |at: usize| &lines_at(&control, at, 1)[0];
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let kernels = Kernels::detect();
         let hosts = bootstrap.hosts().to_vec();
         let here: Vec<bool> = hosts.iter().map(|host| *host == hosts[rank]).collect();
         let spans_hosts = here.contains(&false);
         let ranks_here = here.iter().filter(|here| **here).count();
-        let spin = options.spin.unwrap_or(ranks_here <= cores);
+        let spin = options.spin.unwrap_or(ranks_here <= cores());
         let patience =
             if spin { Patience::dedicated(options.deadline) } else { Patience::crowded(options.deadline) };
         let table = Table::agreed(bootstrap, options.deadline)?;

@@ -48,6 +48,7 @@ use drive::Inner;
 use fate::Fate;
 use layout::Layout;
 use link::Link;
+pub(crate) use reading::Readers;
 use ring::{Bell, Ring};
 pub use state::MESSAGES_MAX;
 use state::State;
@@ -103,7 +104,8 @@ impl Communicator {
             departures,
             names,
             pids,
-            readable,
+            readers,
+            copy,
             tell,
             connections,
             encrypt,
@@ -113,7 +115,7 @@ impl Communicator {
         let own_place = place(rank).unwrap_or(0);
         let ring = |other: usize| {
             let place = place(other).filter(|place| *place != own_place)?;
-            Some(Link::of_ring(Ring::new(&memory, &layout, own_place, place)))
+            Some(Link::of_ring(Ring::new(&memory, &layout, own_place, place, copy)))
         };
         let mut links: Vec<Option<Link>> = (0..hosts.len()).map(ring).collect();
         let mut wires = None;
@@ -129,7 +131,7 @@ impl Communicator {
         }
         let bell = Bell::of(&memory, &layout, own_place);
         let fate = Fate { rank, waiter: waiters[0], departures, names, tell };
-        let state = State::new(fate, (links, wires), readable, pids);
+        let state = State::new(fate, (links, wires), readers, pids);
         let inner = Arc::new(Inner::new(state, bell, waiters, [Arc::new(memory), control]));
         Ok(Post { client: Arc::new(Client { inner, rank, size: hosts.len() }) })
     }

@@ -11,7 +11,7 @@ use super::frame::{Frame, INLINE_BYTES};
 use super::layout::Layout;
 use crate::counter::Counter;
 use crate::fifo::{Receiver, Sender};
-use crate::foreign;
+use crate::kernels::{Access, Kernel};
 use crate::line::{Line, PAYLOAD_WORDS, Poll};
 use crate::memory::SharedMemory;
 use crate::shared::lines_at;
@@ -20,6 +20,10 @@ use crate::wait::Waiter;
 
 /// What every flag of a post's rings says beside its number.
 const SIGNATURE: u32 = 0x706f_7374;
+/// How payload is put into a ring, and taken out of it.
+const TO_PEERS: Access = Access { streamed: 0, from_peers: false, to_peers: true, returned: false };
+const FROM_PEERS: Access = Access { streamed: 0, from_peers: true, to_peers: false, returned: false };
+
 /// This rank's ends of both rings.
 pub(super) struct Ring {
     outward: Sender<'static>,
@@ -27,6 +31,7 @@ pub(super) struct Ring {
     inward: Receiver<'static>,
     inward_bulk: *const u8,
     bulk_bytes: usize,
+    copy: Kernel,
     /// Where the other rank says what it has taken, and where this one does.
     taken_there: Counter<'static>,
     taken_here: Counter<'static>,
@@ -60,7 +65,7 @@ impl Bell {
 
 impl Ring {
     /// The ends of the rank at a place of its host, to the one at another. There may be one at a time.
-    pub(super) fn new(memory: &SharedMemory, layout: &Layout, me: usize, other: usize) -> Ring {
+    pub(super) fn new(memory: &SharedMemory, layout: &Layout, me: usize, other: usize, copy: Kernel) -> Ring {
         let (outward, inward) = (layout.ring(me, other), layout.ring(other, me));
         let line = |at| &lines_at(memory, at, 1)[0];
         let frames = |at| lines_at(memory, at, layout.depth);
@@ -72,6 +77,7 @@ impl Ring {
             inward: Receiver::new(frames(inward.frames), line(inward.released), layout.depth),
             inward_bulk: bulk(inward.bulk),
             bulk_bytes: layout.bulk_bytes,
+            copy,
             taken_there: Counter::new(line(outward.taken)),
             taken_here: Counter::new(line(inward.taken)),
             bell: Bell::of(memory, layout, other),
@@ -111,7 +117,7 @@ impl Ring {
         if bytes > INLINE_BYTES {
             let target = self.outward_bulk.wrapping_add(self.outward.slot() * self.bulk_bytes);
             // SAFETY: the caller's promise; the slot's memory is this end's until it is published.
-            unsafe { foreign::copy(target, payload, bytes) };
+            unsafe { self.copy.combine(&[target], &[payload], bytes, TO_PEERS) };
         } else if bytes > 0 {
             // SAFETY: the caller's promise; the words have room for so many.
             unsafe { std::ptr::copy_nonoverlapping(payload, frame.inline.as_mut_ptr().cast(), bytes) };
@@ -140,7 +146,7 @@ impl Ring {
         } else {
             let source = self.inward_bulk.wrapping_add(self.inward.slot() * self.bulk_bytes);
             // SAFETY: the caller's promise; the slot has so much memory, which is this end's until it is released.
-            unsafe { foreign::copy(target, source, bytes.min(self.bulk_bytes)) };
+            unsafe { self.copy.combine(&[target], &[source], bytes.min(self.bulk_bytes), FROM_PEERS) };
         }
     }
 

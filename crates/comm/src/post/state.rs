@@ -23,7 +23,7 @@ use super::frame::{Frame, Kind, Verdict};
 use super::link::Link;
 use super::matching::{Found, Matching, Wanted};
 use super::outbox::{Outbox, Stream};
-use super::reading::Reading;
+use super::reading::{Readers, Reading};
 use super::wire::Wires;
 use crate::error::Error;
 
@@ -49,8 +49,8 @@ pub(super) struct State {
     pub(super) readings: VecDeque<Reading>,
     /// Receives whose sender's memory could not be read.
     pub(super) unread: Vec<Reading>,
-    /// Whether the kernel reads other ranks' memory.
-    pub(super) readable: bool,
+    /// Which of other ranks' messages the kernel reads.
+    readers: Option<Readers>,
     /// The processes of all ranks.
     pub(super) pids: Vec<u32>,
     /// Calls to be made as soon as the lock is open.
@@ -85,7 +85,7 @@ impl State {
     pub(super) fn new(
         fate: Fate,
         (links, wires): (Vec<Option<Link>>, Option<Rc<Wires>>),
-        readable: bool,
+        readers: Option<Readers>,
         pids: Vec<u32>,
     ) -> State {
         State {
@@ -99,7 +99,7 @@ impl State {
             incoming: HashMap::new(),
             readings: VecDeque::new(),
             unread: Vec::new(),
-            readable,
+            readers,
             pids,
             calls: Vec::new(),
             results: Vec::new(),
@@ -337,15 +337,21 @@ impl State {
         } else if asked.bytes == 0 {
             self.settle(from, offer.id, Verdict::Received, 0);
             self.finish(asked, Ok(from));
-        } else if self.readable || from == self.fate.rank {
+        } else if self.is_read(&asked) || from == self.fate.rank {
             let pid = (from != self.fate.rank).then(|| self.pids[from]);
-            self.readings.push_back(Reading::new(asked, from, pid, offer.id, address));
+            let threads = self.readers.map_or(1, |readers| readers.threads);
+            self.readings.push_back(Reading::new(asked, from, pid, (offer.id, address), threads));
         } else {
             let accept = Frame::new(Kind::Accept, asked.bytes, asked.id, offer.id);
             self.incoming.insert(asked.id, Incoming { asked, from, got: 0 });
             self.outboxes[from].answers.push_back(accept);
             self.flush(from);
         }
+    }
+
+    /// Whether the message for a receive is read where it lies.
+    fn is_read(&self, asked: &Asked) -> bool {
+        self.readers.is_some_and(|readers| asked.bytes >= readers.bytes_min)
     }
 
     /// Tells the sender of an offer what has become of it.

@@ -15,12 +15,12 @@ import os
 import pathlib
 import statistics
 import sys
-import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "peers")]
 
+import forked  # noqa: E402
 import machine  # noqa: E402
 from summary import geometric_mean, median_ratio  # noqa: E402
 
@@ -150,34 +150,17 @@ def line(rows, what, size):
 
 
 def launch(options):
-    """Forks the ranks, after torch has been imported once, and returns the rows of rank 0."""
+    """Forks the ranks and returns the rows of rank 0."""
     import torch  # noqa: F401
 
     cores = sorted(os.sched_getaffinity(0))
-    with tempfile.TemporaryDirectory() as folder:
-        children = []
-        for rank in range(options.ranks):
-            if child := os.fork():
-                children.append(child)
-                continue
-            try:
-                if options.bind and options.ranks <= len(cores):
-                    os.sched_setaffinity(0, {cores[rank]})
-                rows = Rank(rank, options, folder).run()
-                if rank == 0:
-                    with open(f"{folder}/rows", "w", newline="") as file:
-                        csv.writer(file).writerows(rows)
-            except BaseException:
-                import traceback
 
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        failed = [child for child in children if os.waitpid(child, 0)[1]]
-        if failed:
-            sys.exit(f"{len(failed)} ranks failed")
-        with open(f"{folder}/rows", newline="") as file:
-            return [dict(zip(FIELDS, row, strict=True)) for row in csv.reader(file)]
+    def work(rank, folder):
+        if options.bind and options.ranks <= len(cores):
+            os.sched_setaffinity(0, {cores[rank]})
+        return Rank(rank, options, folder).run()
+
+    return forked.ranks(options.ranks, FIELDS, work)
 
 
 def summarise(rows):

@@ -12,12 +12,11 @@ import argparse
 import csv
 import datetime
 import functools
-import os
 import statistics
 import sys
-import tempfile
 import time
-import traceback
+
+import forked
 
 import torch
 import torch.distributed as dist
@@ -145,7 +144,7 @@ def timed(trained, step, by_collective, meeting):
     return [round(loss.item(), 6), *times]
 
 
-def work(rank, options, folder):
+def work(options, rank, folder):
     torch.set_num_threads(1)
     limit = datetime.timedelta(seconds=300)
     store = dist.FileStore(f"{folder}/store", options.ranks)
@@ -154,30 +153,8 @@ def work(rank, options, folder):
     for way in options.ways:
         groups = {backend: dist.new_group(backend=backend, timeout=limit) for backend in BACKENDS}
         train(way, rank, options, groups, rows)
-    if rank == 0:
-        with open(f"{folder}/rows", "w", newline="") as file:
-            csv.writer(file).writerows(rows)
     dist.destroy_process_group()
-
-
-def launch(options):
-    """Forks the ranks and returns the rows of rank 0."""
-    with tempfile.TemporaryDirectory() as folder:
-        children = []
-        for rank in range(options.ranks):
-            if child := os.fork():
-                children.append(child)
-                continue
-            try:
-                work(rank, options, folder)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        if failed := [child for child in children if os.waitpid(child, 0)[1]]:
-            sys.exit(f"{len(failed)} ranks failed")
-        with open(f"{folder}/rows", newline="") as file:
-            return [dict(zip(FIELDS, row, strict=True)) for row in csv.reader(file)]
+    return rows
 
 
 def summarise(rows, way):
@@ -213,7 +190,7 @@ def main():
         parser.error(f"--steps {options.steps} must be two blocks of {options.block} at least: one times steps, the other collectives")
     if unknown := set(options.ways) - {"ddp", "fsdp2"}:
         parser.error(f"no such way to train: {', '.join(sorted(unknown))}; there are ddp and fsdp2")
-    rows = launch(options)
+    rows = forked.ranks(options.ranks, FIELDS, functools.partial(work, options))
     if options.out:
         with open(options.out, "w", newline="") as file:
             writer = csv.DictWriter(file, FIELDS)

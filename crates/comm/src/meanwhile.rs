@@ -17,7 +17,8 @@ thread_local! {
 }
 
 /// Makes calls on this thread, and does some work every 50 ms for as long as one of them waits. The work must not make calls of
-/// the same communicator, but it may [abort](crate::Background::abort) it.
+/// the same communicator; to [abort](crate::Background::abort) it, it leaves that to another thread, since this one may be in the
+/// middle of meeting the others.
 ///
 /// ```
 /// use weftlink_comm::{on_threads, while_waiting};

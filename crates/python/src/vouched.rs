@@ -16,16 +16,13 @@ use crate::wait::signals;
 /// A request whose memory somebody answers for.
 pub(crate) struct Vouched(pub(crate) Box<RawRequest>);
 
-// SAFETY: the memory may be used from any thread; whoever uses it answers for when.
-unsafe impl Send for Vouched {}
-
 /// Memory of a message.
 pub(crate) struct Bytes {
     pub(crate) address: *mut u8,
     pub(crate) length: usize,
 }
 
-// SAFETY: as above.
+// SAFETY: the memory may be used from any thread; whoever uses it answers for when.
 unsafe impl Send for Bytes {}
 
 impl Bytes {

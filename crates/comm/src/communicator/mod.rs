@@ -18,6 +18,7 @@ mod start;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod windows;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use rustix::param::page_size;
 use weftlink_plan::collective::Promise;
 use weftlink_plan::{Algorithm, Collective, Cut, DataType, Order, Reduction, Verified};
 
@@ -44,19 +44,18 @@ use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::buffers::Buffers;
 use crate::choose::{self, Choice, Key, Table};
 use crate::compile::{Lengths, Unfit};
-use crate::data::{Data, Elements};
+use crate::data::Elements;
 use crate::engine::{Engine, Ports, Silent, Stopped, Tracer, Waiting};
 use crate::error::Error;
 use crate::failure::{Reached, Reason, Unfinished, is_on_purpose, reached};
-use crate::header::{Header, Location, What, kind};
+use crate::header::{Header, What, kind};
 use crate::kernels::Finish;
 use crate::log::{self, Level, Subsystem};
 use crate::memory::SharedMemory;
 use crate::operation::{Arithmetic, Detail, Operation};
 use crate::recorder::{Counters, FlightRecorder};
-use crate::shared::{Call, Shared, WindowPlace, numbered};
+use crate::shared::{Call, Shared, numbered};
 use crate::wait::{AbortCode, Stop, Waiter};
-use crate::window::Window;
 
 /// One rank's end of a group. All ranks make the same calls in the same order; a call that differs is an error on
 /// every rank it concerns.
@@ -233,43 +232,6 @@ impl Communicator {
         self.load(choose::proved(choice, collective, &self.hosts)?)
     }
 
-    /// Allocates symmetric memory of so many elements per rank, zeroed. All ranks call it with the same length.
-    pub fn window<T: Data>(&mut self, length: usize) -> Result<Window<T>, Error> {
-        self.usable()?;
-        let too_long = || Error::Misuse(format!("a window of {length} elements per rank is too large"));
-        let stride =
-            length.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_next_multiple_of(page_size()));
-        let total = stride.and_then(|stride| stride.checked_mul(self.size)).ok_or_else(too_long)?;
-        let stride = total / self.size;
-        // The last number is reserved for memory that is no window.
-        let number = u16::try_from(self.windows.len()).ok().filter(|number| *number < u16::MAX);
-        let number = number
-            .ok_or_else(|| Error::Misuse(format!("a communicator has at most {} windows", u16::MAX)))?;
-        let header = Header::allocating(What::Window, 0, length, Elements::of::<T>());
-        let memory = Arc::new(self.share(header, total)?);
-        self.shared.windows.push(WindowPlace { base: memory.as_ptr(), stride });
-        self.windows.push(Arc::clone(&memory));
-        Ok(Window::new(memory, self.rank, stride, length, number, self.identity))
-    }
-
-    /// Makes a window of another communicator one of this communicator too, for buffers that are known by their addresses. Both have
-    /// the same ranks, in the same order; all of them adopt the same windows in the same order.
-    pub fn adopt<T: Data>(&mut self, window: &Window<T>) -> Result<(), Error> {
-        self.usable()?;
-        let (memory, stride) = window.whole();
-        if self.spans_hosts || stride * self.size != memory.len() {
-            return Err(Error::Misuse(
-                "a window is adopted by a communicator of the same ranks, on one host".to_owned(),
-            ));
-        }
-        if self.windows.len() >= usize::from(u16::MAX) {
-            return Err(Error::Misuse(format!("a communicator has at most {} windows", u16::MAX)));
-        }
-        self.shared.windows.push(WindowPlace { base: memory.as_ptr(), stride });
-        self.windows.push(Arc::clone(memory));
-        Ok(())
-    }
-
     /// How a plan cuts a block of so many elements: what the oracle needs to know to combine in the same order. Nothing if
     /// not even one element fits into its messages.
     pub fn cut(&self, plan: PlanId, count: usize, element_bytes: usize) -> Result<Option<Cut>, Error> {
@@ -295,22 +257,6 @@ impl Communicator {
     /// Writes the flight recorder's present record into a folder, for `weft why`, and tells where.
     pub fn dump(&self, folder: &Path) -> io::Result<PathBuf> {
         self.flight_recorder().dump(folder)
-    }
-
-    /// Buffers that are known by their addresses: those that lie in this rank's part of a window are symmetric.
-    pub(crate) fn located<'a>(&self, buffers: Buffers<'a>) -> Buffers<'a> {
-        if self.windows.is_empty() {
-            return buffers;
-        }
-        buffers.located(self.identity, |address, bytes| {
-            let window = |(number, window): (u16, &WindowPlace)| {
-                let part = window.base.wrapping_add(self.rank * window.stride) as usize;
-                let offset = (address as usize).checked_sub(part)?;
-                let within = offset.checked_add(bytes)? <= window.stride;
-                within.then_some(Location::Window { number, offset: offset as u64 })
-            };
-            (0..).zip(&self.shared.windows).find_map(window)
-        })
     }
 
     fn caller(&self) -> Caller {

@@ -1,0 +1,68 @@
+//! Symmetric memory: windows that all ranks have mapped, and buffers that lie in them.
+
+use std::sync::Arc;
+
+use rustix::param::page_size;
+
+use super::Communicator;
+use crate::buffers::Buffers;
+use crate::data::{Data, Elements};
+use crate::error::Error;
+use crate::header::{Header, Location, What};
+use crate::shared::WindowPlace;
+use crate::window::Window;
+
+impl Communicator {
+    /// Allocates symmetric memory of so many elements per rank, zeroed. All ranks call it with the same length.
+    pub fn window<T: Data>(&mut self, length: usize) -> Result<Window<T>, Error> {
+        self.usable()?;
+        let too_long = || Error::Misuse(format!("a window of {length} elements per rank is too large"));
+        let stride =
+            length.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_next_multiple_of(page_size()));
+        let total = stride.and_then(|stride| stride.checked_mul(self.size)).ok_or_else(too_long)?;
+        let stride = total / self.size;
+        // The last number is reserved for memory that is no window.
+        let number = u16::try_from(self.windows.len()).ok().filter(|number| *number < u16::MAX);
+        let number = number
+            .ok_or_else(|| Error::Misuse(format!("a communicator has at most {} windows", u16::MAX)))?;
+        let header = Header::allocating(What::Window, 0, length, Elements::of::<T>());
+        let memory = Arc::new(self.share(header, total)?);
+        self.shared.windows.push(WindowPlace { base: memory.as_ptr(), stride });
+        self.windows.push(Arc::clone(&memory));
+        Ok(Window::new(memory, self.rank, stride, length, number, self.identity))
+    }
+
+    /// Makes a window of another communicator one of this communicator too, for buffers that are known by their addresses. Both have
+    /// the same ranks, in the same order; all of them adopt the same windows in the same order.
+    pub fn adopt<T: Data>(&mut self, window: &Window<T>) -> Result<(), Error> {
+        self.usable()?;
+        let (memory, stride) = window.whole();
+        if self.spans_hosts || stride * self.size != memory.len() {
+            return Err(Error::Misuse(
+                "a window is adopted by a communicator of the same ranks, on one host".to_owned(),
+            ));
+        }
+        if self.windows.len() >= usize::from(u16::MAX) {
+            return Err(Error::Misuse(format!("a communicator has at most {} windows", u16::MAX)));
+        }
+        self.shared.windows.push(WindowPlace { base: memory.as_ptr(), stride });
+        self.windows.push(Arc::clone(memory));
+        Ok(())
+    }
+
+    /// Buffers that are known by their addresses: those that lie in this rank's part of a window are symmetric.
+    pub(crate) fn located<'a>(&self, buffers: Buffers<'a>) -> Buffers<'a> {
+        if self.windows.is_empty() {
+            return buffers;
+        }
+        buffers.located(self.identity, |address, bytes| {
+            let window = |(number, window): (u16, &WindowPlace)| {
+                let part = window.base.wrapping_add(self.rank * window.stride) as usize;
+                let offset = (address as usize).checked_sub(part)?;
+                let within = offset.checked_add(bytes)? <= window.stride;
+                within.then_some(Location::Window { number, offset: offset as u64 })
+            };
+            (0..).zip(&self.shared.windows).find_map(window)
+        })
+    }
+}

@@ -143,6 +143,24 @@ fn every_algorithm_on_processes_and_threads() {
 }
 
 #[test]
+fn plans_that_read_peers_run_where_the_kernel_reads() {
+    let run = |single_copy: &str| {
+        let bench = "weft bench all-reduce -n 2 -b 64 -e 64 --iters 1 --algorithm pull";
+        shell(&scratch("bench-reads"), &format!("WEFT_SINGLE_COPY={single_copy} {bench}"))
+    };
+    let off = run("off");
+    assert_eq!(off.code, Some(1), "{}", off.errors);
+    assert!(off.errors.contains("add -R 2") && off.output.contains("nothing was measured"), "{}", off.output);
+    // Where it may not, it says the same.
+    let on = run("on");
+    assert!(
+        on.code == Some(0) && on.output.contains("0 OK") || on.errors.contains("add -R 2"),
+        "{}",
+        on.errors
+    );
+}
+
+#[test]
 fn ranks_alone_and_ranks_that_share_cores() {
     for arguments in ["-n 1", "-n 1 -R 2", "-n 8 --bind none", "-n 5 -R 2 --bind none --threads"] {
         let table = measured("bench-ranks", &format!("{arguments} -b 64 -e 4KiB -f 64 --iters 3"));

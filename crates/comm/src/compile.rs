@@ -237,7 +237,7 @@ pub(crate) struct Compiler<'a> {
     pub(crate) per_tile: &'a [Vec<u32>],
     /// What each step is about, by lane and ordinal.
     pub(crate) origins: &'a [Vec<Option<Origin>>],
-    /// Whether ranks write into each other's scratch.
+    /// Whether ranks write into each other's scratch, and most likely what they have just read there.
     pub(crate) returns: bool,
     pub(crate) fifos: &'a [FifoPlace],
     /// The number of this rank's end of each FIFO, where it has one.

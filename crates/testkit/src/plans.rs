@@ -1,4 +1,4 @@
-//! Good plans that use what no built-in algorithm uses yet, so that it is tested all the same.
+//! Good plans that use what built-in algorithms use seldom or not yet, so that it is tested all the same.
 
 mod moves;
 mod switched;

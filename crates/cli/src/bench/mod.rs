@@ -172,6 +172,9 @@ fn verdict(run: Run<'_>, least_gb_per_s: Option<f64>) -> Result<(), Failure> {
     match (run.outcome, results::wrong(&run.rows)) {
         (Outcome::Interrupted(signal), _) => Err(Failure::Interrupted(signal)),
         (Outcome::Failed(error), _) => Err(Failure::finding(anyhow!(error))),
+        (Outcome::Done, 0) if average.is_none() && !run.rows.is_empty() => Err(Failure::finding(anyhow!(
+            "nothing was measured: the plan reads peers' buffers, and the kernel does not read them here; add -R 2"
+        ))),
         (Outcome::Done, 0) => match (average, least_gb_per_s) {
             (Some(average), Some(least)) if average < least => Err(Failure::finding(anyhow!(
                 "the average bus bandwidth is {average:.4} GB/s; it must be {least:.4} at least"

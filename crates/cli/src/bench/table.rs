@@ -119,7 +119,7 @@ pub(super) fn row(out: &mut impl Write, job: &Job, row: &Row, before: Option<usi
 pub(super) fn footer(out: &mut impl Write, job: &Job, rows: &[Row]) -> io::Result<()> {
     let verdict = match wrong(rows) {
         _ if !job.check => "N/A (-c 0)".to_owned(),
-        _ if rows.is_empty() => "N/A (nothing was measured)".to_owned(),
+        _ if rows.iter().flat_map(Row::measured).next().is_none() => "N/A (nothing was measured)".to_owned(),
         0 => "0 OK".to_owned(),
         wrong => format!("{wrong} FAILED"),
     };

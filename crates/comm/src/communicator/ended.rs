@@ -77,12 +77,7 @@ impl Communicator {
 
     /// Whether there are not two cores for every rank of this host.
     fn is_short_of_cores(&self) -> bool {
-        2 * self.ranks_here() > cores()
-    }
-
-    /// How many ranks are on this host.
-    pub(super) fn ranks_here(&self) -> usize {
-        self.shared.here.iter().filter(|here| **here).count()
+        self.own_cores < 2
     }
 
     pub(crate) fn set_patience(&mut self, patience: Patience) {
@@ -151,11 +146,6 @@ pub(super) fn note(text: &str) -> [u64; PAYLOAD_WORDS] {
         let at = word * size_of::<u64>();
         u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
     })
-}
-
-/// Cores that this process may use.
-pub(super) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn told(note: [u64; PAYLOAD_WORDS]) -> String {

@@ -5,6 +5,7 @@
 
 mod check;
 mod collectives;
+mod cores;
 mod current;
 mod ended;
 mod fail;
@@ -77,6 +78,8 @@ pub struct Communicator {
     table: Table,
     /// Whether the kernel reads peers' memory for us, and fast.
     readable: bool,
+    /// Cores that this rank has for itself.
+    own_cores: usize,
     /// The engine for each kind of call there was.
     chosen: Vec<(Key, usize)>,
     current: Current,

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::Communicator;
+use super::cores;
 use super::current::Current;
-use super::ended::cores;
 use super::ended::note;
 use crate::bootstrap::{Alarm, Bootstrap, BootstrapError, News};
 use crate::choose::Table;
@@ -196,6 +196,7 @@ struct Parts {
     shared: Shared,
     table: Table,
     readable: bool,
+    own_cores: usize,
     courier: Option<Box<Courier>>,
     hosts: Vec<u32>,
     spans_hosts: bool,
@@ -215,7 +216,7 @@ impl Parts {
         let here: Vec<bool> = hosts.iter().map(|host| *host == hosts[rank]).collect();
         let spans_hosts = here.contains(&false);
         let ranks_here = here.iter().filter(|here| **here).count();
-        let spin = options.spin.unwrap_or(ranks_here <= cores());
+        let spin = options.spin.unwrap_or(ranks_here <= cores::available());
         let patience =
             if spin { Patience::dedicated(options.deadline) } else { Patience::crowded(options.deadline) };
         let table = Table::agreed(bootstrap, options.deadline)?;
@@ -238,19 +239,20 @@ impl Parts {
             let (call, tell) = (own_call(&shared, rank), bootstrap.teller());
             shared.crier.tell = Some(Box::new(move |number| call(number).into_iter().for_each(&tell)));
         }
+        let own_cores = cores::own(bootstrap, &shared.here, options.deadline)?;
         let readable = !spans_hosts
             && bootstrap.knows_pids()
             && reach::probe(bootstrap, options.single_copy, options.deadline)?;
         let courier = if spans_hosts { Some(Box::new(courier(size)?)) } else { None };
         tell(bootstrap, spin, readable, &table);
-        Ok(Parts { control, shared, table, readable, courier, hosts, spans_hosts })
+        Ok(Parts { control, shared, table, readable, own_cores, courier, hosts, spans_hosts })
     }
 }
 
 impl Communicator {
     fn of(parts: Parts, bootstrap: Bootstrap, options: Options) -> Communicator {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let Parts { control, shared, table, readable, courier, hosts, spans_hosts } = parts;
+        let Parts { control, shared, table, readable, own_cores, courier, hosts, spans_hosts } = parts;
         // From here on the memory it writes to lives as long as the bootstrap.
         bootstrap.set_alarm(alarm(&shared, &bootstrap));
         Communicator {
@@ -267,6 +269,7 @@ impl Communicator {
             spans_hosts,
             table,
             readable,
+            own_cores,
             chosen: Vec::new(),
             current: Current::none(),
             shared,

@@ -73,7 +73,7 @@ pub struct Access {
     /// Whether another core may have just read a target.
     pub to_peers: bool,
     /// Whether what is shared with another core goes to and fro: whoever reads it writes it next. Its lines are taken for that
-    /// when they are read, and do not have to come twice.
+    /// when they are read, and do not have to come twice. Heeded by copies and by sums that have registers of their own.
     pub returned: bool,
 }
 

@@ -148,13 +148,14 @@ impl Array {
 }
 
 /// All that is told apart.
-const ACCESSES: [Access; 8] = [
+const ACCESSES: [Access; 9] = [
     Access { streamed: 0, from_peers: false, to_peers: false, returned: false },
     Access { streamed: 0, from_peers: true, to_peers: false, returned: false },
     Access { streamed: 0, from_peers: true, to_peers: true, returned: false },
     Access { streamed: 1, from_peers: true, to_peers: true, returned: false },
     Access { streamed: 3, from_peers: false, to_peers: false, returned: false },
     Access { streamed: 0, from_peers: false, to_peers: false, returned: true },
+    Access { streamed: 0, from_peers: true, to_peers: false, returned: true },
     Access { streamed: 0, from_peers: true, to_peers: true, returned: true },
     Access { streamed: 1, from_peers: true, to_peers: false, returned: true },
 ];

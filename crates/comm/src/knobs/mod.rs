@@ -90,7 +90,7 @@ pub const KNOBS: [Knob; 19] = [
         "WEFT_SINGLE_COPY",
         AUTO_ON_OFF,
         "auto",
-        "the kernel reads peers' memory, which saves a copy; off on one rank is off for all; auto: where it may and is faster",
+        "the kernel reads peers' memory, which saves a copy; off on one rank is off for all; auto: where it may and is faster, and messages where ranks have several cores each or none",
     ),
     alike(knob(
         "WEFT_DETERMINISTIC",

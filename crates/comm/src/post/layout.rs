@@ -13,7 +13,7 @@ use crate::layout::LINE;
 const BUDGET_BYTES: usize = 32 << 20;
 /// Frames and bytes of a ring, from the best to the least.
 const RINGS: [(usize, usize); 8] =
-    [(16, 64 << 10), (32, 16 << 10), (16, 8 << 10), (16, 2 << 10), (8, 1 << 10), (8, 128), (4, 0), (1, 0)];
+    [(8, 64 << 10), (16, 16 << 10), (16, 8 << 10), (16, 2 << 10), (8, 1 << 10), (8, 128), (4, 0), (1, 0)];
 
 /// How the memory of so many ranks is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +108,7 @@ mod tests {
         for ranks in (1..=400).step_by(3) {
             assert!(Layout::of(ranks).bytes() <= BUDGET_BYTES, "{ranks} ranks");
         }
-        assert_eq!(Layout::of(8).bulk_bytes, 16 << 10);
+        assert_eq!(Layout::of(8).bulk_bytes, 64 << 10);
+        assert_eq!(Layout::of(9).bulk_bytes, 16 << 10);
     }
 }

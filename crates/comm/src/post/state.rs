@@ -217,7 +217,7 @@ impl State {
         }
     }
 
-    /// Takes frames of a rank, at most as many as the ring holds and there are, and says whether there may be more.
+    /// Takes frames of a rank, as many as there are but not more than others can wait for, and says whether there may be more.
     pub(super) fn drain(&mut self, from: usize) -> bool {
         for _ in 0..DRAINED_MAX {
             let Some(link) = &mut self.links[from] else { return false };
@@ -395,6 +395,6 @@ impl State {
 }
 
 /// Frames that are taken of one rank before others have their turn.
-const DRAINED_MAX: usize = 64;
+const DRAINED_MAX: usize = 16;
 /// Messages of a rank to itself that are copied rather than kept waiting.
 const OWN_BYTES_MAX: usize = 256;

@@ -1,0 +1,72 @@
+//! How many cores a rank has for itself: those it may use, divided among the ranks that may use the same.
+
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use crate::bootstrap::{Bootstrap, BootstrapError};
+
+/// The cores of this rank, rounded down: none if there are more ranks than cores. All ranks call it; `here` tells which are on this
+/// host.
+pub(super) fn own(
+    bootstrap: &mut Bootstrap,
+    here: &[bool],
+    deadline: Duration,
+) -> Result<usize, BootstrapError> {
+    let mine = usable();
+    let all = bootstrap.exchange("weft: cores", mine.clone(), deadline)?;
+    let here = all.iter().zip(here).filter(|(_, here)| **here).map(|(cores, _)| &**cores);
+    // A group of some ranks of a job does not see the others, with whom it shares the cores too.
+    let of_job = std::env::var("LOCAL_WORLD_SIZE").ok().and_then(|ranks| ranks.parse().ok());
+    Ok(share(&mine, here, of_job.unwrap_or(0)).min(available()))
+}
+
+/// Cores that this process may use, as far as its share of time goes.
+pub(super) fn available() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The cores that this thread may run on, a bit each.
+fn usable() -> Vec<u8> {
+    let cores = sched_getaffinity(None).unwrap_or_else(|_| {
+        let mut cores = CpuSet::new();
+        (0..available().min(CpuSet::MAX_CPU)).for_each(|core| cores.set(core));
+        cores
+    });
+    let bit = |core: usize| u8::from(core < CpuSet::MAX_CPU && cores.is_set(core)) << (core % 8);
+    (0..CpuSet::MAX_CPU).step_by(8).map(|first| (first..first + 8).map(bit).sum()).collect()
+}
+
+/// What one rank's cores are when they are divided among all ranks that may use some of them, and no fewer than the job has on
+/// the host if there are any.
+fn share<'a>(mine: &[u8], all: impl Iterator<Item = &'a [u8]>, of_job: usize) -> usize {
+    let cores = mine.iter().map(|byte| byte.count_ones() as usize).sum::<usize>();
+    let meets = |other: &&[u8]| mine.iter().zip(*other).any(|(mine, other)| mine & other != 0);
+    match all.filter(meets).count() {
+        0 | 1 => cores,
+        ranks => cores / ranks.max(of_job),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_divided_among_those_who_use_them() {
+        let own = |all: &[&[u8]], of_job| share(all[0], all.iter().copied(), of_job);
+        assert_eq!(own(&[&[0b11], &[0b11]], 0), 1, "unbound");
+        assert_eq!(own(&[&[0b01], &[0b10]], 2), 1, "bound to one each");
+        assert_eq!(own(&[&[0b0000_1111], &[0b1111_0000]], 2), 4, "bound to four each");
+        assert_eq!(own(&[&[0xff, 0xff], &[0xff, 0xff]], 0), 8);
+        assert_eq!(own(&[&[0xff, 0xff], &[0xff, 0xff]], 16), 1, "two of sixteen ranks");
+        assert_eq!(own(&[&[0b11], &[0b11], &[0b11]], 0), 0);
+        assert_eq!(own(&[&[0b11]], 0), 2, "alone");
+    }
+
+    #[test]
+    fn what_may_be_used_is_what_the_system_says() {
+        let cores = usable().iter().map(|byte| byte.count_ones() as usize).sum::<usize>();
+        assert!(cores >= available(), "{cores}");
+    }
+}

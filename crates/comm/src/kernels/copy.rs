@@ -50,9 +50,9 @@ unsafe fn all<S: Set>(
     let (first, streaming) = (past.as_ref().iter().chain(through.as_ref()).next(), !past.as_ref().is_empty());
     let Some(first) = first else { return };
     let mut at = (first.addr().wrapping_neg() % LINE_BYTES).min(len);
-    let ahead = if access.to_peers { through.as_ref() } else { &[] };
     let returned = [source.cast_mut()];
     let returned = if access.returned && access.from_peers { &returned[..] } else { &[] };
+    let ahead = if access.to_peers { through.as_ref() } else { &[] };
     // Written past the caches, parts are pages; what comes from a peer is better read in few and long ones.
     let part = if streaming { PAGE_BYTES } else { part_of::<u8>(len - at) };
     let is_one = past.as_ref().len() + through.as_ref().len() == 1;
@@ -70,9 +70,13 @@ unsafe fn all<S: Set>(
             }
             at += PARTS * part;
         }
+        while !returned.is_empty() && len - at >= LINE_BYTES {
+            take_ahead(returned, 1, at, len);
+            line::<S>(past, through, source, at);
+            at += LINE_BYTES;
+        }
         while len - at >= LINE_BYTES {
             take_ahead(ahead, 1, at, len);
-            take_ahead(returned, 1, at, len);
             line::<S>(past, through, source, at);
             at += LINE_BYTES;
         }

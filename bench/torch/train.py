@@ -12,11 +12,10 @@ import argparse
 import csv
 import datetime
 import functools
+import pathlib
 import statistics
 import sys
 import time
-
-import forked
 
 import torch
 import torch.distributed as dist
@@ -26,6 +25,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import weftlink.torch  # noqa: F401  registers the backend
+
+# Also where this file is not run as a program.
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
+
+import forked  # noqa: E402
 
 FIELDS = ["ranks", "way", "block", "step", "backend", "loss", "step_us", "communication_us", "collectives"]
 BACKENDS = ("weft", "gloo")

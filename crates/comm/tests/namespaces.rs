@@ -15,7 +15,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 use std::sync::atomic::AtomicU64;
 
-use job::{Job, Role, Settings, say};
+use job::{AMPLE, Job, Role, Settings, say};
 use support::{Rank, is_right};
 use weftlink_comm::Reduction;
 use weftlink_plan::Collective;
@@ -217,6 +217,36 @@ fn a_cable_that_is_plugged_in_again_in_time_is_no_error() {
     job.forget();
     hosts.plug(1);
     job.hear_all("calling");
+    job.stop();
+    job.finish();
+}
+
+#[test]
+fn what_was_sent_gets_there_while_its_sender_is_busy() {
+    const TEST: &str = "what_was_sent_gets_there_while_its_sender_is_busy";
+    const MESSAGE: [u8; 16 << 10] = [7; 16 << 10];
+    if let Some(role) = Role::of_this_process() {
+        let mut comm = role.communicator();
+        let post = comm.post().unwrap();
+        for tag in 0..8 {
+            if role.rank == 0 {
+                post.send_bytes(1, tag, &MESSAGE, AMPLE).unwrap();
+            } else {
+                let mut got = [0; MESSAGE.len()];
+                post.receive_bytes(Some(0), tag, &mut got, AMPLE).unwrap();
+                assert_eq!(got, MESSAGE);
+            }
+        }
+        say("through");
+        role.wait_until_stopped();
+        return say("done");
+    }
+    let Some(hosts) = hosts(2) else { return };
+    // Of what is sent the kernel takes little at a time.
+    let limit = "echo 4096 4096 4096 > /proc/sys/net/ipv4/tcp_wmem";
+    assert!(hosts.command(0, "sh").args(["-c", limit]).status().unwrap().success());
+    let mut job = Job::start(&hosts, &[0, 1], TEST, &Settings::new());
+    job.hear_all("through");
     job.stop();
     job.finish();
 }

@@ -113,6 +113,35 @@ fn more_unexpected_messages_than_are_kept_wait_at_their_sender() {
 }
 
 #[test]
+fn who_has_received_owes_nothing() {
+    on_ranks(2, |post| {
+        // More answers than a ring holds, to a sender that is slow to hear them from a receiver that then gives no more turns.
+        const COUNT: u64 = 100;
+        if post.rank() == 0 {
+            let (tell, told) = channel();
+            for number in 0..COUNT {
+                let (tell, message) = (tell.clone(), vec![number as u8; 20_000]);
+                let (address, bytes) = (message.as_ptr(), message.len());
+                let done = move |result: Result<(), Error>| {
+                    drop(message);
+                    std::thread::sleep(Duration::from_millis(if number == 0 { 30 } else { 0 }));
+                    tell.send(result).unwrap();
+                };
+                // SAFETY: the message is kept by what is called when it is over.
+                unsafe { post.send(1, 1, address, bytes, LONG, done) };
+            }
+            (0..COUNT).for_each(|_| told.recv().unwrap().unwrap());
+        } else {
+            for number in 0..COUNT {
+                let mut got = vec![0; 20_000];
+                post.receive_bytes(Some(0), 1, &mut got, LONG).unwrap();
+                assert!(got == [number as u8; 20_000], "message {number}");
+            }
+        }
+    });
+}
+
+#[test]
 fn any_source_takes_whoever_comes() {
     on_ranks(4, |post| {
         for bytes in [8, 50_000] {

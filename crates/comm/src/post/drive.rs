@@ -1,9 +1,9 @@
 //! Who gives a post its turns: threads that wait for a message of their own, or else a thread of the post's.
 //!
 //! A thread in a blocking call *drives*: it gives turns until its own message is over, and with each turn all others get on. When
-//! none does and there are messages that nobody waits for, the post's thread drives; it is started with the first such
-//! message, rests on a condition variable while there is nothing for it to do, and ends when the post is dropped and the last
-//! message is over.
+//! none does and there are messages that nobody waits for, or that are over for this rank but not yet on their way to another host,
+//! the post's thread drives. It is started when it is first needed, rests on a condition variable while there is nothing for it to do,
+//! and ends when the post is dropped and nothing is left.
 //!
 //! Whoever drives spins, yields and sleeps as every wait does ([`crate::wait`]). It sleeps on the rank's bell, which is
 //! rung by ranks that have sent it something or made room, and by its own threads.
@@ -104,7 +104,10 @@ impl Inner {
     }
 
     /// Begins a send or a receive and drives until it is over.
-    pub(super) fn drive(&self, begin: impl FnOnce(&mut State) -> Result<u64, Error>) -> Result<usize, Error> {
+    pub(super) fn drive(
+        self: &Arc<Self>,
+        begin: impl FnOnce(&mut State) -> Result<u64, Error>,
+    ) -> Result<usize, Error> {
         let mut shared = self.enter();
         let id = begin(&mut shared.state)?;
         let mut result = shared.state.result(id);
@@ -117,7 +120,7 @@ impl Inner {
                 return result;
             }
             let look = || {
-                result = self.turn(|shared| self.result(shared, id)).flatten();
+                result = self.turn(|shared| shared.result(id)).flatten();
                 if result.is_some() { Poll::Ready } else { Poll::Pending }
             };
             // However it ends: what counts is the result.
@@ -126,7 +129,7 @@ impl Inner {
     }
 
     /// Drives until something is so that a message's end brings about, or for a while. Tells whether it is.
-    pub(super) fn drive_until(&self, is_over: impl Fn() -> bool, time: Duration) -> bool {
+    pub(super) fn drive_until(self: &Arc<Self>, is_over: impl Fn() -> bool, time: Duration) -> bool {
         if is_over() {
             return true;
         }
@@ -139,17 +142,8 @@ impl Inner {
         let _ = self.waiter.within(time).wait_doubting(self.on(), look, |_| self.look_after());
         let mut shared = self.enter();
         shared.drivers -= 1;
-        self.wake_thread(&shared);
         self.leave(shared);
         is_over()
-    }
-
-    /// The result for which a thread has been driving, which it does no longer then.
-    fn result(&self, shared: &mut Shared, id: u64) -> Option<Result<usize, Error>> {
-        let result = shared.state.result(id)?;
-        shared.drivers -= 1;
-        self.wake_thread(shared);
-        Some(result)
     }
 
     /// Begins a send or a receive for which nobody waits.
@@ -166,7 +160,6 @@ impl Inner {
         if !shared.state.readings.is_empty() {
             self.bell.ring(&self.waiter);
         }
-        self.wake_thread(&shared);
         self.leave(shared);
         begun
     }
@@ -190,7 +183,7 @@ impl Inner {
     }
 
     /// What the post's thread does.
-    fn work(&self) {
+    fn work(self: &Arc<Self>) {
         while self.rest() {
             let mut done = false;
             while !done {
@@ -207,7 +200,7 @@ impl Inner {
     fn rest(&self) -> bool {
         let mut shared = self.enter();
         while !shared.is_for_thread() {
-            if shared.closing && shared.state.unattended == 0 {
+            if shared.closing {
                 return false;
             }
             shared.is_resting = true;
@@ -217,9 +210,13 @@ impl Inner {
         true
     }
 
-    fn wake_thread(&self, shared: &Shared) {
-        if shared.is_resting && shared.is_for_thread() {
+    /// Has the post's thread do what there is for it.
+    fn wake_thread(self: &Arc<Self>, shared: &mut Shared) {
+        if shared.is_resting {
             self.changed.notify_one();
+        } else if !shared.has_thread {
+            // If there can be none, what is left gets on with the next call.
+            shared.has_thread = self.start_thread().is_ok();
         }
     }
 
@@ -233,7 +230,7 @@ impl Inner {
 
     /// Gives a turn, unless another thread is at it or wants to. Then looks at what has come of it.
     #[inline]
-    fn turn<T>(&self, look: impl FnOnce(&mut Shared) -> T) -> Option<T> {
+    fn turn<T>(self: &Arc<Self>, look: impl FnOnce(&mut Shared) -> T) -> Option<T> {
         if self.wanted.load(Ordering::Relaxed) > 0 {
             return None;
         }
@@ -258,7 +255,7 @@ impl Inner {
 
     /// Ends messages that have no hope.
     #[cold]
-    fn look_after(&self) -> Option<crate::wait::Stop> {
+    fn look_after(self: &Arc<Self>) -> Option<crate::wait::Stop> {
         let mut shared = self.enter();
         let now = Instant::now();
         if now.saturating_duration_since(shared.looked_after) >= LOOK_AFTER || shared.state.fate.is_over() {
@@ -280,8 +277,11 @@ impl Inner {
     }
 
     /// Opens the lock, wakes whom it concerns, and makes the calls that are due.
-    fn leave(&self, mut shared: MutexGuard<'_, Shared>) {
+    fn leave(self: &Arc<Self>, mut shared: MutexGuard<'_, Shared>) {
         shared.state.tell();
+        if shared.is_for_thread() {
+            self.wake_thread(&mut shared);
+        }
         if shared.state.has_results() {
             self.bell.ring(&self.waiter);
         }
@@ -300,6 +300,13 @@ impl Inner {
 impl Shared {
     /// Whether there are messages for which nobody else gives turns.
     fn is_for_thread(&self) -> bool {
-        self.state.unattended > 0 && self.drivers == 0
+        self.drivers == 0 && (self.state.unattended > 0 || self.state.is_carrying())
+    }
+
+    /// The result for which a thread has been driving, which it does no longer then.
+    fn result(&mut self, id: u64) -> Option<Result<usize, Error>> {
+        let result = self.state.result(id)?;
+        self.drivers -= 1;
+        Some(result)
     }
 }

@@ -12,8 +12,17 @@ use crate::layout::LINE;
 /// What a post's memory may take on a host. From 419 ranks of one on it is 192 bytes for each pair.
 const BUDGET_BYTES: usize = 32 << 20;
 /// Frames and bytes of a ring, from the best to the least.
-const RINGS: [(usize, usize); 8] =
-    [(8, 64 << 10), (16, 16 << 10), (16, 8 << 10), (16, 2 << 10), (8, 1 << 10), (8, 128), (4, 0), (1, 0)];
+const RINGS: [(usize, usize); 9] = [
+    (16, 64 << 10),
+    (8, 64 << 10),
+    (16, 16 << 10),
+    (16, 8 << 10),
+    (16, 2 << 10),
+    (8, 1 << 10),
+    (8, 128),
+    (4, 0),
+    (1, 0),
+];
 
 /// How the memory of so many ranks is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use super::asked::Asked;
 use super::frame::{Frame, Kind};
 use super::state::State;
+use crate::error::Error;
 
 /// The longest message that is sent without being asked for. Two short copies cost less than having the kernel read.
 const EAGER_BYTES_MAX: usize = 16 << 10;
@@ -16,12 +17,22 @@ const EAGER_BYTES_MAX: usize = 16 << 10;
 #[derive(Default)]
 pub(super) struct Outbox {
     /// Answers to the other rank's offers.
-    pub(super) answers: VecDeque<Frame>,
+    pub(super) answers: VecDeque<Answer>,
     /// Sends that the other rank does not know of, in the order in which they were made.
     pub(super) queued: VecDeque<Asked>,
     /// Sends that the other rank has accepted in pieces.
     pub(super) streams: VecDeque<Stream>,
 }
+
+/// What is said to an offer, and the receive that is over with it, if that is not to come yet. A receive is over only when its sender
+/// can hear of it: afterwards nobody may give the post turns any more.
+pub(super) struct Answer {
+    pub(super) frame: Frame,
+    pub(super) ends: Option<End>,
+}
+
+/// A receive, and what has become of it.
+pub(super) type End = (Asked, Result<usize, Error>);
 
 /// A send that goes in pieces.
 pub(super) struct Stream {
@@ -47,12 +58,20 @@ impl State {
                 return;
             }
             if let Some(answer) = outbox.answers.pop_front() {
-                link.send_bare(&answer);
+                link.send_bare(&answer.frame);
+                self.finish_with(answer.ends);
             } else if let Some(asked) = outbox.queued.pop_front() {
                 self.send_next(to, asked);
             } else if let Some(stream) = outbox.streams.pop_front() {
                 self.send_piece(to, stream);
             }
+        }
+    }
+
+    /// Tells the end of a receive, if there is one.
+    pub(super) fn finish_with(&mut self, end: Option<End>) {
+        if let Some((asked, result)) = end {
+            self.finish(asked, result);
         }
     }
 

@@ -125,8 +125,7 @@ impl State {
             return self.unread.push(reading);
         }
         let Reading { asked, from, offer, .. } = reading;
-        self.settle(from, offer, Verdict::Received, asked.bytes);
-        self.finish(asked, Ok(from));
+        self.settle(from, offer, Verdict::Received, asked, Ok(from));
     }
 }
 

@@ -22,7 +22,7 @@ use super::fate::Fate;
 use super::frame::{Frame, Kind, Verdict};
 use super::link::Link;
 use super::matching::{Found, Matching, Wanted};
-use super::outbox::{Outbox, Stream};
+use super::outbox::{Answer, Outbox, Stream};
 use super::reading::{Readers, Reading};
 use super::wire::Wires;
 use crate::error::Error;
@@ -217,6 +217,11 @@ impl State {
         }
     }
 
+    /// Whether something is still to be handed to the kernel that was sent, as its caller believes, to a rank on another host.
+    pub(super) fn is_carrying(&self) -> bool {
+        self.wires.as_ref().is_some_and(|wires| wires.is_carrying()) && !self.fate.is_over()
+    }
+
     /// Takes frames of a rank, as many as there are but not more than others can wait for, and says whether there may be more.
     pub(super) fn drain(&mut self, from: usize) -> bool {
         for _ in 0..DRAINED_MAX {
@@ -331,20 +336,18 @@ impl State {
     /// A receive has a message that waits at its sender.
     fn take_offer(&mut self, from: usize, offer: Frame, address: u64, asked: Asked) {
         if offer.bytes != asked.bytes as u64 {
-            self.settle(from, offer.id, Verdict::Differs, asked.bytes);
             let error = self.fate.differs(&asked, from, offer.bytes);
-            self.finish(asked, Err(error));
+            self.settle(from, offer.id, Verdict::Differs, asked, Err(error));
         } else if asked.bytes == 0 {
-            self.settle(from, offer.id, Verdict::Received, 0);
-            self.finish(asked, Ok(from));
+            self.settle(from, offer.id, Verdict::Received, asked, Ok(from));
         } else if self.is_read(&asked) || from == self.fate.rank {
             let pid = (from != self.fate.rank).then(|| self.pids[from]);
             let threads = self.readers.map_or(1, |readers| readers.threads);
             self.readings.push_back(Reading::new(asked, from, pid, (offer.id, address), threads));
         } else {
-            let accept = Frame::new(Kind::Accept, asked.bytes, asked.id, offer.id);
+            let frame = Frame::new(Kind::Accept, asked.bytes, asked.id, offer.id);
             self.incoming.insert(asked.id, Incoming { asked, from, got: 0 });
-            self.outboxes[from].answers.push_back(accept);
+            self.outboxes[from].answers.push_back(Answer { frame, ends: None });
             self.flush(from);
         }
     }
@@ -354,19 +357,28 @@ impl State {
         self.readers.is_some_and(|readers| asked.bytes >= readers.bytes_min)
     }
 
-    /// Tells the sender of an offer what has become of it.
-    pub(super) fn settle(&mut self, from: usize, id: u64, verdict: Verdict, bytes: usize) {
+    /// Tells the sender of an offer what has become of it, and then that its receive is over.
+    pub(super) fn settle(
+        &mut self,
+        from: usize,
+        offer: u64,
+        verdict: Verdict,
+        receive: Asked,
+        result: Result<usize, Error>,
+    ) {
         if from != self.fate.rank {
-            self.outboxes[from].answers.push_back(Frame::over(id, verdict, bytes));
+            let frame = Frame::over(offer, verdict, receive.bytes);
+            self.outboxes[from].answers.push_back(Answer { frame, ends: Some((receive, result)) });
             return self.flush(from);
         }
-        if let Some(asked) = self.offered.remove(&id) {
+        if let Some(send) = self.offered.remove(&offer) {
             let result = match verdict {
-                Verdict::Differs => Err(self.fate.differs(&asked, from, bytes as u64)),
+                Verdict::Differs => Err(self.fate.differs(&send, from, receive.bytes as u64)),
                 Verdict::Received | Verdict::Unreadable => Ok(from),
             };
-            self.finish(asked, result);
+            self.finish(send, result);
         }
+        self.finish(receive, result);
     }
 
     /// A message to this rank itself: copied if it is short, or offered.

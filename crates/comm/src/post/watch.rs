@@ -73,8 +73,9 @@ impl State {
         all.extend(self.offered.drain().map(|(_, asked)| asked));
         all.extend(self.incoming.drain().map(|(_, incoming)| incoming.asked));
         all.extend(self.readings.drain(..).chain(self.unread.drain(..)).map(|reading| reading.asked));
-        for outbox in &mut self.outboxes {
-            outbox.answers.clear();
+        for rank in 0..self.outboxes.len() {
+            self.end_answers(rank);
+            let outbox = &mut self.outboxes[rank];
             all.extend(outbox.queued.drain(..).chain(outbox.streams.drain(..).map(|stream| stream.asked)));
         }
         for asked in all {
@@ -92,12 +93,18 @@ impl State {
         late.extend(
             incoming.iter().filter_map(|id| self.incoming.remove(id)).map(|Incoming { asked, .. }| asked),
         );
+        let mut known = Vec::new();
         for outbox in &mut self.outboxes {
+            // What has become of these is known, only not to their senders.
+            for answer in &mut outbox.answers {
+                known.extend(answer.ends.take_if(|(asked, _)| asked.is_late(now)));
+            }
             let queued = std::mem::take(&mut outbox.queued).into_iter();
             let (over, kept): (Vec<_>, Vec<_>) = queued.partition(|asked| asked.is_late(now));
             outbox.queued = kept.into();
             late.extend(over);
         }
+        known.into_iter().for_each(|end| self.finish_with(Some(end)));
         late.extend(self.withdrawn_from_self(now));
         for asked in late {
             let error = self.fate.late(&asked, now);
@@ -158,8 +165,9 @@ impl State {
         let offered: Vec<u64> =
             self.offered.iter().filter(|(_, asked)| is_lost(asked)).map(|(id, _)| *id).collect();
         let offered: Vec<Asked> = offered.iter().filter_map(|id| self.offered.remove(id)).collect();
-        for (to, outbox) in self.outboxes.iter_mut().enumerate().filter(|(to, _)| left[*to]) {
-            outbox.answers.clear();
+        for to in (0..left.len()).filter(|to| left[*to]) {
+            self.end_answers(to);
+            let outbox = &mut self.outboxes[to];
             let queued = outbox.queued.drain(..);
             over.extend(
                 queued.chain(outbox.streams.drain(..).map(|stream| stream.asked)).map(|asked| (asked, to)),
@@ -184,9 +192,15 @@ impl State {
         while let Some(at) = self.unread.iter().position(|reading| is_over(&reading.failed)) {
             let reading = self.unread.swap_remove(at);
             let error = reading.failed.map_or(libc::EFAULT, |(error, _)| error);
-            self.settle(reading.from, reading.offer, Verdict::Unreadable, reading.asked.bytes);
-            let error: Error = self.fate.unreadable(&reading.asked, reading.from, error);
-            self.finish(reading.asked, Err(error));
+            let error = self.fate.unreadable(&reading.asked, reading.from, error);
+            self.settle(reading.from, reading.offer, Verdict::Unreadable, reading.asked, Err(error));
+        }
+    }
+
+    /// Nobody will hear these answers. What has become of their receives stays.
+    fn end_answers(&mut self, rank: usize) {
+        for answer in std::mem::take(&mut self.outboxes[rank].answers) {
+            self.finish_with(answer.ends);
         }
     }
 }

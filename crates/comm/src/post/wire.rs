@@ -73,6 +73,11 @@ impl Wires {
         self.courier().flush();
     }
 
+    /// Whether not all that was put out is in the kernel's hands.
+    pub(super) fn is_carrying(&self) -> bool {
+        !self.courier().is_idle()
+    }
+
     /// What becomes readable when something comes.
     pub(super) fn watched(&self) -> Arc<OwnedFd> {
         self.courier().watched()

@@ -14,7 +14,7 @@ use weftlink_comm::{Communicator, Options, Reduction};
 use weftlink_testkit::hosts::Hosts;
 
 /// How long anything may take that must happen.
-const AMPLE: Duration = Duration::from_secs(60);
+pub(crate) const AMPLE: Duration = Duration::from_secs(60);
 /// Where rank 0 listens: nobody else does in its namespace.
 const PORT: u16 = 29_500;
 /// What a line of a rank begins with, among those of the test harness.
@@ -224,6 +224,13 @@ impl Role {
     /// Meets the others and makes a communicator with them.
     pub(crate) fn communicator(&self) -> Communicator {
         Communicator::new(self.meet(), self.options).unwrap()
+    }
+
+    /// Makes no calls until it is told to stop.
+    pub(crate) fn wait_until_stopped(&self) {
+        while !STOPPED.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Makes calls until somebody is told to stop, or one fails, and says how that went.

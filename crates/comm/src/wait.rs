@@ -43,6 +43,9 @@ use crate::sync::{self, Edge, Ordering};
 /// How many looks follow each other without a pause. A pause takes about as long as a line's way from core to core on current
 /// x86, which is what most waits are about.
 const EAGER: u32 = 32;
+/// After so many looks, some 10 us, it is made way once for who may be waiting for this core: now and then it is the very rank that is
+/// waited for, until the system moves one of the two to another core.
+const MAKE_WAY: u32 = 128;
 const SLICE_MIN: Duration = Duration::from_micros(50);
 const SLICE_MAX: Duration = Duration::from_millis(1);
 /// Looks and yields at most where each look asks the kernel: about as long as it takes to be woken.
@@ -196,6 +199,7 @@ impl<'a> Waiter<'a> {
             match attempt() {
                 Poll::Ready => return Ok(()),
                 Poll::Pending if looks < EAGER => {}
+                Poll::Pending if looks % MAKE_WAY == MAKE_WAY - 1 => sync::yield_now(),
                 Poll::Pending => sync::spin_loop(),
                 Poll::Mismatch { found } => return Err(Stop::Mismatch { found }),
                 Poll::Broken => return Err(Stop::Broken),

@@ -5,6 +5,10 @@
 //! the post's thread drives. It is started when it is first needed, rests on a condition variable while there is nothing for it to do,
 //! and ends when the post is dropped and nothing is left.
 //!
+//! Most of who begins a message that nobody waits for does so a moment before waiting for it. To wake the post's thread for each
+//! would cost more than the message, and on few cores stop the very rank that it comes from. So a thread that was woken for nothing
+//! *naps*: it is not woken, but looks by itself now and then whether there is something to do and nobody has driven since.
+//!
 //! Whoever drives spins, yields and sleeps as every wait does ([`crate::wait`]). It sleeps on the rank's bell, which is
 //! rung by ranks that have sent it something or made room, and by its own threads.
 //!
@@ -27,6 +31,9 @@ use crate::wait::{Rest, Waiter};
 
 /// How often it is looked after messages that may have no hope.
 const LOOK_AFTER: Duration = Duration::from_millis(1);
+/// How long a nap is, and how many there are in a row while nobody drives.
+const NAP: Duration = Duration::from_micros(250);
+const NAPS_MAX: usize = 40;
 
 /// What all clones of a post share, and its thread.
 pub(super) struct Inner {
@@ -49,8 +56,9 @@ pub(super) struct Inner {
 
 struct Shared {
     state: State,
-    /// Threads in blocking calls.
+    /// Threads in blocking calls, and how often there has been one.
     drivers: usize,
+    driven: u64,
     has_thread: bool,
     is_resting: bool,
     /// All clones are gone.
@@ -72,6 +80,7 @@ impl Inner {
         let shared = Shared {
             state,
             drivers: 0,
+            driven: 0,
             has_thread: false,
             is_resting: false,
             closing: false,
@@ -112,7 +121,7 @@ impl Inner {
         let id = begin(&mut shared.state)?;
         let mut result = shared.state.result(id);
         if result.is_none() {
-            shared.drivers += 1;
+            shared.drives();
         }
         self.leave(shared);
         loop {
@@ -133,7 +142,7 @@ impl Inner {
         if is_over() {
             return true;
         }
-        self.enter().drivers += 1;
+        self.enter().drives();
         let look = || {
             // A message that is over may be told by the turn, or by another thread's.
             self.turn(|_| ());
@@ -184,11 +193,16 @@ impl Inner {
 
     /// What the post's thread does.
     fn work(self: &Arc<Self>) {
-        while self.rest() {
+        let mut was_needed = true;
+        while self.rest(was_needed) {
             let mut done = false;
             while !done {
                 let look = || {
-                    done = self.turn(|shared| !shared.is_for_thread()).unwrap_or(false);
+                    let turn = self.turn(|shared| {
+                        was_needed = shared.drivers == 0;
+                        !shared.is_for_thread()
+                    });
+                    done = turn.unwrap_or(false);
                     if done { Poll::Ready } else { Poll::Pending }
                 };
                 let _ = self.thread_waiter.wait_doubting(self.on(), look, |_| self.look_after());
@@ -196,18 +210,31 @@ impl Inner {
         }
     }
 
-    /// Rests until there is something to do for the post's thread. False when there will never be.
-    fn rest(&self) -> bool {
+    /// Rests until there is something to do for the post's thread, and naps first if it was not needed. False when there will never be
+    /// anything.
+    fn rest(&self, was_needed: bool) -> bool {
         let mut shared = self.enter();
-        while !shared.is_for_thread() {
-            if shared.closing {
-                return false;
+        let mut naps = if was_needed { 0 } else { NAPS_MAX };
+        let mut others_drive = !was_needed;
+        loop {
+            match shared.is_for_thread() {
+                true if !others_drive => return true,
+                false if shared.closing => return false,
+                _ => {}
             }
-            shared.is_resting = true;
-            shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
-            shared.is_resting = false;
+            if naps > 0 {
+                let driven = shared.driven;
+                let napped = self.changed.wait_timeout(shared, NAP);
+                shared = napped.unwrap_or_else(PoisonError::into_inner).0;
+                others_drive = shared.driven != driven;
+                naps = if others_drive { NAPS_MAX } else { naps - 1 };
+            } else {
+                shared.is_resting = true;
+                shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
+                shared.is_resting = false;
+                naps = if shared.is_for_thread() { 0 } else { NAPS_MAX };
+            }
         }
-        true
     }
 
     /// Has the post's thread do what there is for it.
@@ -301,6 +328,12 @@ impl Shared {
     /// Whether there are messages for which nobody else gives turns.
     fn is_for_thread(&self) -> bool {
         self.drivers == 0 && (self.state.unattended > 0 || self.state.is_carrying())
+    }
+
+    /// A thread begins to drive.
+    fn drives(&mut self) {
+        self.drivers += 1;
+        self.driven += 1;
     }
 
     /// The result for which a thread has been driving, which it does no longer then.

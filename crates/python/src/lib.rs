@@ -33,7 +33,7 @@ mod _native {
     #[pymodule_export]
     use crate::plan::Plan;
     #[pymodule_export]
-    use crate::start::{init, meet, threads};
+    use crate::start::{init, launched, meet, threads};
     #[pymodule_export]
     use crate::tell::stop_telling;
     #[pymodule_export]

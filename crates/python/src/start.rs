@@ -1,7 +1,11 @@
 //! How ranks meet.
 
+use std::collections::BTreeMap;
+
 use pyo3::prelude::*;
-use weftlink::bootstrap::{Bootstrap, Environment, Meeting, Network, Place, Rendezvous, Surroundings, Token};
+use weftlink::bootstrap::{
+    Bootstrap, Environment, EnvironmentError, Meeting, Network, Place, Rendezvous, Surroundings, Token,
+};
 use weftlink::knobs::Knobs;
 use weftlink::{Error, Options};
 
@@ -42,6 +46,16 @@ pub(crate) fn init(
         knobs.deadline = options.deadline;
         Communicator::new(weftlink::Communicator::new(Bootstrap::from_environment(&knobs)?, options)?)
     })
+}
+
+/// The variables that torch wants and a launcher has told in words of its own. Nothing if nobody started this process as a rank.
+#[pyfunction]
+pub(crate) fn launched(py: Python<'_>) -> PyResult<BTreeMap<&'static str, String>> {
+    match Environment::for_torch() {
+        Ok(variables) => Ok(variables.into_iter().collect()),
+        Err(EnvironmentError::Nobody) => Ok(BTreeMap::new()),
+        Err(error) => Err(raised(py, &Error::Misuse(error.to_string()), None)),
+    }
 }
 
 /// One rank's end of a group that meets at an address.

@@ -26,6 +26,7 @@ mod launchers;
 mod nodelist;
 #[cfg(test)]
 mod tests;
+mod torch;
 
 pub use error::EnvironmentError;
 pub use nodelist::expand as expand_nodelist;
@@ -161,21 +162,7 @@ const VALUE_BYTES_MAX: usize = 1 << 20;
 impl Environment {
     /// What the launcher of this process told it.
     pub fn of_this_process() -> Result<Environment, EnvironmentError> {
-        let file = |name: &str| {
-            use std::io::Read;
-            let mut bytes = Vec::new();
-            std::fs::File::open(name)
-                .and_then(|file| file.take(SECRET_BYTES_MAX as u64 + 2).read_to_end(&mut bytes))
-                .map(|_| bytes)
-                .map_err(|error| error.to_string())
-        };
-        Environment::read(&Surroundings {
-            variable: &|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()),
-            file: &file,
-            user: rustix::process::geteuid().as_raw(),
-            process: std::process::id(),
-            parent: rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs()),
-        })
+        of_this_process(Environment::read)
     }
 
     /// What a launcher told, by its variables.
@@ -203,6 +190,25 @@ impl Environment {
             secret_is_guessable,
         })
     }
+}
+
+/// Reads the environment of this process.
+fn of_this_process<T>(read: impl FnOnce(&Surroundings<'_>) -> T) -> T {
+    let file = |name: &str| {
+        use std::io::Read;
+        let mut bytes = Vec::new();
+        std::fs::File::open(name)
+            .and_then(|file| file.take(SECRET_BYTES_MAX as u64 + 2).read_to_end(&mut bytes))
+            .map(|_| bytes)
+            .map_err(|error| error.to_string())
+    };
+    read(&Surroundings {
+        variable: &|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()),
+        file: &file,
+        user: rustix::process::geteuid().as_raw(),
+        process: std::process::id(),
+        parent: rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs()),
+    })
 }
 
 /// Variables, read as what they should be.

@@ -8,12 +8,16 @@
 ``cpu:weft,cuda:nccl`` works where torch lets a ``Backend`` be subclassed (:func:`can_be_mixed`).
 """
 
+import os as _os
+import warnings as _warnings
+
 import torch.distributed as _dist
 
+from weftlink import _native
+from weftlink.errors import Error as _Error
 from weftlink.torch.backend import can_be_mixed, create
 from weftlink.torch.failure import last_error
 from weftlink.torch.hooks import SymmetricState, symmetric_allreduce_hook
-from weftlink.torch.launched import translate as _translate
 from weftlink.torch.record import dump_flight_record, flight_record
 from weftlink.torch.symmetric import empty, is_symmetric
 
@@ -27,6 +31,16 @@ __all__ = [
     "last_error",
     "symmetric_allreduce_hook",
 ]
+
+
+def _translate():
+    """Says in torch's words who this process is, if mpirun or srun has said it in others."""
+    if "RANK" not in _os.environ:
+        try:
+            _os.environ.update(_native.launched())
+        except _Error as error:
+            _warnings.warn(f"torch is not told which rank this is: {error}", RuntimeWarning, stacklevel=3)
+
 
 _translate()
 if not hasattr(_dist.Backend, "WEFT"):

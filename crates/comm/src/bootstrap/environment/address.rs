@@ -7,8 +7,8 @@ use super::{EnvironmentError, Launcher, Rendezvous, Variables, nodelist};
 
 /// How many ports are tried where nobody says which.
 const PORTS_TRIED: u16 = 16;
-/// Slurm tells no port. These are below the kernel's own choices, which begin at 32768.
-const SLURM_PORTS: RangeInclusive<u16> = 20_000..=29_999;
+/// For jobs whose launcher tells no port. These are below the kernel's own choices, which begin at 32768.
+pub(super) const JOB_PORTS: RangeInclusive<u16> = 20_000..=29_999;
 /// The kernel takes names of sockets up to this length.
 const NAME_BYTES_MAX: usize = 107;
 
@@ -129,9 +129,9 @@ fn slurm(variables: &Variables<'_>, told: &Told) -> Result<Rendezvous, Environme
         value: list,
         wanted: "a list of hosts such as node[01-03,7]",
     })?;
-    let room = u64::from(SLURM_PORTS.end() - SLURM_PORTS.start() + 1) / u64::from(PORTS_TRIED);
+    let room = u64::from(JOB_PORTS.end() - JOB_PORTS.start() + 1) / u64::from(PORTS_TRIED);
     let slot = (hash(told.job.as_deref().unwrap_or_default()) % room) as u16;
-    let first = SLURM_PORTS.start() + slot * PORTS_TRIED;
+    let first = JOB_PORTS.start() + slot * PORTS_TRIED;
     Ok(Rendezvous::Tcp { host, ports: first..=first + PORTS_TRIED - 1 })
 }
 
@@ -149,7 +149,7 @@ fn name(launcher: Launcher, job: &str, user: u32) -> String {
 }
 
 /// FNV-1a: the same on every host, unlike the standard library's.
-fn hash(text: &str) -> u64 {
+pub(super) fn hash(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

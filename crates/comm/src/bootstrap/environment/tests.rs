@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The environment of a rank, written as a shell would.
-fn read(text: &str) -> Result<Environment, EnvironmentError> {
+/// What is read of the environment of a rank, written as a shell would.
+fn reading<T>(text: &str, read: impl Fn(&Surroundings<'_>) -> T) -> T {
     let pairs: BTreeMap<&str, &str> =
         text.split_whitespace().filter_map(|pair| pair.split_once('=')).collect();
     let file = |name: &str| match name {
@@ -13,13 +13,17 @@ fn read(text: &str) -> Result<Environment, EnvironmentError> {
         "/short" => Ok(b"short\n".to_vec()),
         _ => Err("No such file".to_owned()),
     };
-    Environment::read(&Surroundings {
+    read(&Surroundings {
         variable: &|name| pairs.get(name).map(|value| (*value).to_owned()),
         file: &file,
         user: 1000,
         process: 42,
         parent: 41,
     })
+}
+
+fn read(text: &str) -> Result<Environment, EnvironmentError> {
+    reading(text, Environment::read)
 }
 
 fn refused(text: &str) -> String {
@@ -130,6 +134,27 @@ fn srun_meets_at_the_first_host() {
         refused(&SRUN.replace("SLURM_STEP_NODELIST=", "X=")).contains("srun --export=ALL,WEFT_RENDEZVOUS=")
     );
     assert!(refused(&SRUN.replace("SLURM_JOB_ID=", "X=")).contains("SLURM_JOB_ID is not"));
+}
+
+#[test]
+fn torch_is_told_what_it_is_not_told() {
+    let told = |text: &str| {
+        let told = reading(text, torch::for_torch).unwrap_or_default();
+        told.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+    };
+    let srun = "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_ADDR=node01 MASTER_PORT=";
+    assert!(told(SRUN).starts_with(srun), "{}", told(SRUN));
+    assert!(told(&format!("{SRUN} MASTER_ADDR=b MASTER_PORT=7")).ends_with("LOCAL_WORLD_SIZE=4"));
+    let mpi = "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=";
+    assert!(told(OPEN_MPI).starts_with(mpi) && told(MPICH).starts_with(mpi));
+    assert_ne!(told(OPEN_MPI), told(&OPEN_MPI.replace("406978561", "406978562")));
+    // On several hosts nobody knows where rank 0 is, unless it is said.
+    let several = MPICH.replace("SIZE=2", "SIZE=4");
+    assert!(told(&several).starts_with("RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_PORT="));
+    let said = told(&format!("{several} WEFT_RENDEZVOUS=host0:4000"));
+    assert!(said.ends_with("MASTER_ADDR=host0 MASTER_PORT=4000"), "{said}");
+    assert_eq!(told(TORCHRUN), "");
+    assert_eq!(told("HOME=here"), "");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::array::Array;
 use crate::call::{Open, Shared, Started};
 use crate::error::raised;
 use crate::request::{Alone, Asked, method};
-use crate::vouched::{Bytes, Vouched, run_here};
+use crate::vouched::{Bytes, run_here};
 use crate::wait::patiently;
 use crate::window::Window;
 
@@ -76,13 +76,12 @@ impl Communicator {
         let request = asked.request(collective, input.as_ref(), output.as_ref(), alone).map_err(failed)?;
         let background = self.background().map_err(failed)?;
         let kept: Vec<_> = [input, output].into_iter().flatten().map(|array| array.keep).collect();
-        let request = Vouched(Box::new(request));
         let request = match wait {
             false => request,
             // SAFETY: the arrays are kept, and it is the program's to leave them alone until the call is over.
-            true => match unsafe { run_here(py, &background, request, operation) } {
-                Ok(ran) => return ran.map(|()| None),
-                Err(request) => request,
+            true => match unsafe { run_here(py, std::slice::from_ref(&background), request) }? {
+                Ok(ran) => return ran.map(|()| None).map_err(failed),
+                Err(request) => *request,
             },
         };
         let shared = Shared::new(operation, kept);
@@ -93,7 +92,7 @@ impl Communicator {
             told.end(result);
         };
         // SAFETY: as above, until `end` lets go of the arrays.
-        unsafe { background.start_raw(*request.0, done) };
+        unsafe { background.start_raw(request, done) };
         // Whoever closes the communicator meanwhile must be the last to have it.
         drop(background);
         let call = Started::new(shared, Arc::clone(&self.background));

@@ -8,13 +8,9 @@ use std::ptr::NonNull;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 use pyo3::prelude::*;
-use weftlink::{Background, RawRequest, while_waiting};
+use weftlink::{Background, Error, RawRequest, while_waiting};
 
-use crate::error::raised;
 use crate::wait::signals;
-
-/// A request whose memory somebody answers for.
-pub(crate) struct Vouched(pub(crate) Box<RawRequest>);
 
 /// Memory of a message.
 pub(crate) struct Bytes {
@@ -46,27 +42,21 @@ impl Bytes {
     }
 }
 
-/// Makes a call on this thread if no other is being made, or gives it back. An interrupt ends the communicator, because a call
-/// cannot be taken back on one rank.
+/// Makes a call on this thread, with the first of these, if that makes no other; or gives it back. An interrupt ends all of them, because
+/// a call that has begun cannot be taken back on one rank.
 ///
 /// # Safety
 /// As for [`Background::run_raw`].
 pub(crate) unsafe fn run_here(
     py: Python<'_>,
-    background: &Background,
-    request: Vouched,
-    operation: &'static str,
-) -> Result<PyResult<()>, Vouched> {
-    let (ran, interrupt) = py.detach(move || {
-        let Vouched(request) = { request };
-        let (interrupt, look) = signals(vec![background.clone()]);
+    backgrounds: &[Background],
+    request: RawRequest,
+) -> PyResult<Result<Result<(), Error>, Box<RawRequest>>> {
+    let (ran, interrupt) = py.detach(|| {
+        let (interrupt, look) = signals(backgrounds.to_vec());
         // SAFETY: the caller's promise.
-        let ran = while_waiting(look, || unsafe { background.run_raw(*request) });
-        (ran.map_err(Vouched), interrupt.take())
+        let ran = while_waiting(look, || unsafe { backgrounds[0].run_raw(request) });
+        (ran, interrupt.take())
     });
-    let ran = ran?;
-    Ok(match interrupt {
-        Some(interrupt) => Err(interrupt),
-        None => ran.map_err(|error| raised(py, &error, Some(operation))),
-    })
+    interrupt.map_or(Ok(ran), Err)
 }

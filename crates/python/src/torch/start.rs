@@ -6,14 +6,14 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use weftlink::{RawRequest, while_waiting};
+use weftlink::RawRequest;
 
 use super::call::Call;
 use super::lanes::{Lanes, Parts};
 use super::pieces::Staged;
 use super::record;
 use crate::error::raised;
-use crate::wait::signals;
+use crate::vouched::run_here;
 
 /// A call that is about to be made, in one part or several.
 pub(super) struct Start<'a> {
@@ -44,7 +44,8 @@ impl Start<'_> {
         }
         let Some(request) = parts.pop() else { return Ok(None) };
         record::starts(self.entry);
-        match made(py, self.lanes, request)? {
+        // SAFETY: the tensors are kept, and what else uses them meanwhile is the program's own fault, as with every backend.
+        match unsafe { run_here(py, self.lanes.all(), request) }? {
             Ok(result) => {
                 record::ends(self.entry, result.is_ok());
                 result.map_err(|error| raised(py, &error, Some(self.name)))?;
@@ -61,7 +62,8 @@ impl Start<'_> {
         let (call, pending) = Call::new(name, entry, finish, kept, staged);
         let own = parts.remove(0);
         let under_way = hand_out(lanes, 1, parts.len() + 1, parts, pending);
-        match made(py, lanes, own)? {
+        // SAFETY: as in `hand_out`.
+        match unsafe { run_here(py, lanes.all(), own) }? {
             Ok(result) => under_way.over(result),
             Err(request) => {
                 // SAFETY: as in `hand_out`.
@@ -88,20 +90,4 @@ fn hand_out(
         unsafe { background.start_raw(request, move |result| part.over(result)) };
     }
     under_way
-}
-
-/// Makes a call without Python's lock, unless another is under way. Ctrl-C ends the group: a call that has begun cannot be taken
-/// back on one rank only.
-fn made(
-    py: Python<'_>,
-    lanes: &Lanes,
-    request: RawRequest,
-) -> PyResult<Result<Result<(), weftlink::Error>, Box<RawRequest>>> {
-    let (raised, look) = signals(lanes.all().to_vec());
-    // SAFETY: the caller keeps the tensors, and what else uses them meanwhile is the program's own fault.
-    let made = py.detach(|| while_waiting(look, || unsafe { lanes.first().run_raw(request) }));
-    match raised.take() {
-        Some(interrupted) => Err(interrupted),
-        None => Ok(made),
-    }
 }

@@ -48,8 +48,8 @@ pub enum Error {
         /// How long.
         waited: Duration,
     },
-    /// A rank left the communicator before it made the call: it returned, failed or panicked. Look there.
-    #[error("call #{call}: rank {left} left before it made the call, so rank {rank} cannot finish it")]
+    /// A rank left the communicator before the call was over: it returned, failed or panicked. Look there.
+    #[error("call #{call}: rank {left} left before it was over, so rank {rank} cannot finish it")]
     Left {
         /// The number of the call.
         call: u32,

@@ -43,9 +43,9 @@ use crate::sync::{self, Edge, Ordering};
 /// How many looks follow each other without a pause. A pause takes about as long as a line's way from core to core on current
 /// x86, which is what most waits are about.
 const EAGER: u32 = 32;
-/// After so many looks, some 10 us, it is made way once for who may be waiting for this core: now and then it is the very rank that is
+/// After so many looks, some 40 us, it is made way once for who may be waiting for this core: now and then it is the very rank that is
 /// waited for, until the system moves one of the two to another core.
-const MAKE_WAY: u32 = 128;
+const MAKE_WAY: u32 = 512;
 const SLICE_MIN: Duration = Duration::from_micros(50);
 const SLICE_MAX: Duration = Duration::from_millis(1);
 /// Looks and yields at most where each look asks the kernel: about as long as it takes to be woken.

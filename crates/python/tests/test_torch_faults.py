@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -89,6 +90,15 @@ def mismatches(rank, size):
     group = dist.new_group()
     with raises(errors.UsageError, "split sizes"):
         dist.all_to_all_single(torch.ones(4), torch.ones(4), [1] * size, [9] * size, group=group)
+    uneven = [torch.ones(3 + other) for other in range(size)]
+    with raises(errors.UsageError, f"tensor {rank} of the list", f"has {3 + rank} elements, and the other tensor 9"):
+        dist.all_gather(uneven, torch.ones(9), group=group)
+    with raises(errors.UsageError, "reduce_scatter", "the other tensor 9"):
+        dist.reduce_scatter(torch.ones(9), uneven, group=group)
+    with raises(errors.UsageError, f"list of 1 tensors, and there are {size} ranks"):
+        dist.all_gather([torch.ones(3)], torch.ones(3), group=group)
+    with raises(errors.UsageError, "the tag is -1"):
+        dist.isend(torch.ones(3), 0, tag=-1, group=group)
     # A call that was never made has done no harm.
     dist.all_reduce(torch.ones(3), group=group)
 
@@ -200,7 +210,37 @@ def skips_a_call(rank, size, folder):
     store().set(f"{rank} gave up", "1")
 
 
+# A rank that ends without destroying its group: well, or not.
+ENDS = """
+import os, sys, time, torch, torch.distributed as dist, weftlink.torch
+rank, folder, how = int(sys.argv[1]), *sys.argv[2:]
+dist.init_process_group("weft", init_method=f"file://{folder}/{how}", rank=rank, world_size=2)
+if rank == 0:
+    dist.send(torch.full((3,), 7.0), 1)
+    if how == "fails":
+        raise ValueError("out of luck")
+else:
+    while not os.path.exists(f"{folder}/ended"):
+        time.sleep(0.01)
+    if how == "returns":
+        dist.recv(tensor := torch.zeros(3), 0)
+        print(tensor.tolist())
+    else:
+        dist.all_reduce(torch.ones(3))
+"""
+
+
 class Faults(unittest.TestCase):
+    def test_a_program_that_ends_has_left(self):
+        for how, wanted in (("returns", "[7.0, 7.0, 7.0]"), ("fails", "rank 0 aborted: ValueError: out of luck")):
+            with self.subTest(how), tempfile.TemporaryDirectory() as folder:
+                words = [sys.executable, "-W", "ignore", "-c", ENDS]
+                start = lambda rank: subprocess.Popen([*words, str(rank), folder, how], stdout=-1, stderr=-2, text=True)  # noqa: E731
+                with start(0) as first, start(1) as second:
+                    first.communicate(timeout=60)
+                    pathlib.Path(folder, "ended").touch()
+                    self.assertIn(wanted, second.communicate(timeout=60)[0])
+
     def test_two_ranks(self):
         run(2, two)
 

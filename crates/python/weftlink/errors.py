@@ -63,7 +63,7 @@ class DeadlineError(Error, TimeoutError):
 
 
 class LeftError(Error):
-    """A rank left before it made the call: it returned, failed or was destroyed there."""
+    """A rank left before the call was over: it returned, failed or was destroyed there."""
 
 
 class DiedError(Error):

@@ -95,8 +95,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_panics_ends_after_those_who_heard_of_it() {
-        let left =
-            |rank| format!("call #5: rank 2 left before it made the call, so rank {rank} cannot finish it");
+        let left = |rank| format!("call #5: rank 2 left before it was over, so rank {rank} cannot finish it");
         let records = [
             record(Some((1, 6)), false, "call #5: rank 1 gave up (a rank has left), so rank 0 does"),
             record(Some((1, 5)), false, &left(1)),

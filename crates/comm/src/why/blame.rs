@@ -64,7 +64,7 @@ mod tests {
             (late("rank 0 (pid 6) and rank 2 (pid 7), of whom nothing is heard"), vec![0, 2]),
             (Error::Broken { call, rank, peer: name, what: "it has ended".to_owned() }, vec![2]),
             (aborted(""), vec![3]),
-            (aborted("call #5: rank 2 left before it made the call, so rank 3 cannot finish it"), vec![2]),
+            (aborted("call #5: rank 2 left before it was over, so rank 3 cannot finish it"), vec![2]),
             (aborted("rank 1 has left"), vec![3]),
             (Error::Panicked { call, rank, what: "no".to_owned() }, vec![]),
             (Error::Unfit { call, rank, what: "its 3 ranks do not fit".to_owned() }, vec![]),

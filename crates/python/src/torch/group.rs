@@ -1,6 +1,7 @@
 //! One rank's end of a process group.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,6 +41,14 @@ pub(crate) struct Group {
 pub(super) struct Ends {
     pub(super) lanes: Lanes,
     pub(super) post: Post,
+}
+
+/// How long a program that ends waits until its groups are left.
+const PARTING: Duration = Duration::from_secs(1);
+
+/// A number that cannot be negative.
+fn natural(py: Python<'_>, what: &str, number: i64) -> PyResult<u64> {
+    u64::try_from(number).map_err(|_| usage(py, &format!("{what} is {number}, and cannot be negative")))
 }
 
 /// What programs call a collective that PyTorch's records call otherwise.
@@ -200,11 +209,12 @@ impl Group {
         &self,
         py: Python<'_>,
         tensor: &Bound<'_, PyAny>,
-        to: usize,
-        tag: u64,
+        to: i64,
+        tag: i64,
         timeout: Option<f64>,
     ) -> PyResult<Call> {
-        self.start_send(py, tensor, to, tag, timeout)
+        let [to, tag] = [natural(py, "the rank", to)?, natural(py, "the tag", tag)?];
+        self.start_send(py, tensor, to as usize, tag, timeout)
     }
 
     /// Starts receiving a tensor from a rank, or from whichever sends first. `finish` is called when it has come, before anybody
@@ -214,11 +224,13 @@ impl Group {
         &self,
         py: Python<'_>,
         tensor: &Bound<'_, PyAny>,
-        source: Option<usize>,
-        tag: u64,
+        source: Option<i64>,
+        tag: i64,
         timeout: Option<f64>,
         finish: Option<Py<PyAny>>,
     ) -> PyResult<Call> {
+        let source = source.map(|source| natural(py, "the rank", source)).transpose()?;
+        let (source, tag) = (source.map(|source| source as usize), natural(py, "the tag", tag)?);
         self.start_receive(py, tensor, source, tag, timeout, finish)
     }
 
@@ -239,16 +251,35 @@ impl Group {
 
     /// Waits for all calls that were started, and leaves. A group that has been closed stays closed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Ends { lanes, post }) = ends else { return Ok(()) };
-        patiently(py, move || {
-            drop(post);
-            lanes.close();
-        })
+        patiently(py, self.closing())
+    }
+
+    /// Leaves as the program ends: calls that are under way have a moment.
+    fn leave(&self, py: Python<'_>) {
+        let (closing, (tell, told)) = (self.closing(), channel());
+        let close = move || {
+            closing();
+            let _ = tell.send(());
+        };
+        // Whatever goes wrong now, there is nobody to tell.
+        if std::thread::Builder::new().spawn(close).is_ok() {
+            let _ = py.detach(move || told.recv_timeout(PARTING));
+        }
     }
 }
 
 impl Group {
+    /// What is done to leave.
+    fn closing(&self) -> impl FnOnce() + Send + 'static {
+        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner).take();
+        || {
+            if let Some(Ends { lanes, post }) = ends {
+                drop(post);
+                lanes.close();
+            }
+        }
+    }
+
     pub(super) fn ends(&self, py: Python<'_>) -> PyResult<Ends> {
         let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner).clone();
         ends.ok_or_else(|| usage(py, "this process group has been destroyed: make a new one"))

@@ -12,6 +12,7 @@ from weftlink.errors import Error, UsageError
 from weftlink.torch.barrier import monitored_barrier
 from weftlink.torch.failure import note
 from weftlink.torch.meeting import meet
+from weftlink.torch.parting import lives
 from weftlink.torch.sparse import sum_of_sparse
 from weftlink.torch.tensors import contiguous, join, together
 from weftlink.torch.work import DONE, Work, Works
@@ -101,6 +102,7 @@ class Calls:
         self._ranks = ranks
         self._windows = []
         self._barriers = 0
+        lives(self)
 
     def _call(self, what, source, target, options, tensors, **rest):
         now = not options.asyncOp
@@ -115,6 +117,16 @@ class Calls:
         if now:
             work.wait()
         return work
+
+    def _lengths_for(self, what, tensors, own):
+        """The elements of a list that has a tensor for every rank, of which this rank's has as many as its own."""
+        rank, lengths = self._native.rank, [tensor.numel() for tensor in tensors]
+        if len(lengths) != self._native.size:
+            raise UsageError(f"{what}: a list of {len(lengths)} tensors, and there are {self._native.size} ranks")
+        if lengths[rank] != own.numel():
+            theirs, mine = lengths[rank], own.numel()
+            raise UsageError(f"{what}: tensor {rank} of the list, which is this rank's, has {theirs} elements, and the other tensor {mine}")
+        return lengths
 
     # One tensor.
 
@@ -167,7 +179,7 @@ class Calls:
         opts = _options(c10d.AllgatherOptions, opts, timeout=timeout)
         output_lists, inputs = _lists(output_lists), _tensors(inputs)
         ((*outputs,), (tensor,)) = (output_lists[0], inputs)
-        lengths = [output.numel() for output in outputs]
+        lengths = self._lengths_for("all_gather", outputs, tensor)
         if _is_long(max(lengths), tensor):
             return self._all_gather_long(outputs, tensor, opts)
         flat, finish = together(outputs, writes=True)
@@ -211,7 +223,7 @@ class Calls:
         opts = _options(c10d.ReduceScatterOptions, opts, op=op, timeout=timeout)
         outputs, input_lists = _tensors(outputs), _lists(input_lists)
         (output,), inputs = outputs, input_lists[0]
-        lengths = [tensor.numel() for tensor in inputs]
+        lengths = self._lengths_for("reduce_scatter", inputs, output)
         op, factor = _operation(opts)
         flat, finish = contiguous(output)
         if _is_long(max(lengths), output):
@@ -280,6 +292,8 @@ class Calls:
         output_lists, (tensor,) = _lists(output_lists), _tensors(inputs)
         source, root = contiguous(tensor)[0], opts.rootRank
         outputs = output_lists[0] if root == self._native.rank else []
+        if outputs:
+            self._lengths_for("gather", outputs, tensor)
         if _is_long(tensor.numel(), tensor):
             return self._one_by_one("gather_one", root, outputs, source, opts)
         if root != self._native.rank:
@@ -293,6 +307,8 @@ class Calls:
         outputs, input_lists = _tensors(outputs), _lists(input_lists)
         (output,), root = outputs, opts.rootRank
         inputs = input_lists[0] if root == self._native.rank else []
+        if inputs:
+            self._lengths_for("scatter", inputs, output)
         if _is_long(output.numel(), output):
             return self._one_by_one("scatter_one", root, inputs, output, opts)
         flat, finish = contiguous(output)

@@ -14,7 +14,7 @@ use weftlink::{Communicator, DataType, Error, Options, Post, RawBuffers, RawRequ
 use super::call::Call;
 use super::lanes::{LANES_MAX, Lanes};
 use super::operation;
-use super::pieces::{Side, Staged};
+use super::pieces::{self, Side, Staged};
 use super::record::{self, New};
 use super::start::Start;
 use super::tensor::{Tensor, usage};
@@ -201,6 +201,17 @@ impl Group {
             false => Ok(Some(start.later(parts))),
             true => start.now(py, parts),
         }
+    }
+
+    /// Copies a tensor to another of the same type and length, with as many threads as long calls have.
+    fn copy(&self, py: Python<'_>, source: &Bound<'_, PyAny>, target: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (source, target) = (Tensor::of(source)?, Tensor::of(target)?);
+        if (source.name, source.length) != (target.name, target.length) {
+            return Err(usage(py, "a copy has the type and the length of what is copied"));
+        }
+        let threads = self.ends(py)?.lanes.all().len();
+        py.detach(|| pieces::copy(&source, &target, threads));
+        Ok(())
     }
 
     /// Starts sending a tensor to a rank.

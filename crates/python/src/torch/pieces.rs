@@ -3,6 +3,8 @@
 // Tensors are memory that is known by its address.
 #![allow(unsafe_code)]
 
+use std::thread;
+
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -43,6 +45,28 @@ impl Side {
         let address = staged.bytes.as_ptr() as usize;
         Ok(Self { tensor: Tensor { address, length, ..*first }, staged: Some(staged) })
     }
+}
+
+/// What is worth a thread of its own, which takes some 20 us to start.
+const BYTES_PER_THREAD: usize = 1 << 20;
+
+/// Copies a tensor to another of as many bytes, by so many threads if it is long.
+pub(super) fn copy(source: &Tensor, target: &Tensor, threads: usize) {
+    let ((from, bytes), (to, _)) = (source.bytes(), target.bytes());
+    let part = bytes.div_ceil(threads.max(1)).max(BYTES_PER_THREAD);
+    let copy = |at: usize| {
+        let (from, to) = ((from + at) as *const u8, (to + at) as *mut u8);
+        // SAFETY: both tensors hold so many bytes and are borrowed; that nobody uses them meanwhile is the program's part.
+        unsafe { std::ptr::copy(from, to, part.min(bytes - at)) };
+    };
+    thread::scope(|scope| {
+        for at in (part..bytes).step_by(part) {
+            if thread::Builder::new().spawn_scoped(scope, move || copy(at)).is_err() {
+                copy(at);
+            }
+        }
+        copy(0);
+    });
 }
 
 fn are_neighbours(tensors: &[Tensor]) -> bool {

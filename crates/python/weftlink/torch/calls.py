@@ -104,8 +104,8 @@ class Calls:
         self._barriers = 0
         lives(self)
 
-    def _call(self, what, source, target, options, tensors, **rest):
-        now = not options.asyncOp
+    def _call(self, what, source, target, options, tensors, now=True, **rest):
+        now = now and not options.asyncOp
         try:
             call = self._native.call(what, source, target, timeout=_seconds(options), now=now, **rest)
         except Error as error:
@@ -188,11 +188,9 @@ class Calls:
 
     def _all_gather_long(self, outputs, tensor, opts):
         """Every rank broadcasts its tensor, straight to where it belongs."""
+        self._copy(outputs[self._native.rank], tensor)
         works = []
         for root, output in enumerate(outputs):
-            if root == self._native.rank:
-                if output.data_ptr() != tensor.data_ptr():
-                    output.copy_(tensor)
             flat, finish = contiguous(output)
             works.append(self._call("broadcast", flat, flat, opts, [output], root=root, finish=finish))
         return Works(works, outputs)
@@ -318,8 +316,6 @@ class Calls:
     def _one_by_one(self, what, root, parts, own, opts):
         """Long tensors go between the root, which has all the parts, and every other rank straight from where they are to where they belong."""
         rank, gathers = self._native.rank, what == "gather_one"
-        if rank == root:
-            (parts[root] if gathers else own).copy_(own if gathers else parts[root])
         count, works = own.numel(), []
         for other in (other for other in range(self._native.size) if other != root):
             sender, receiver = (other, root) if gathers else (root, other)
@@ -327,8 +323,22 @@ class Calls:
             source = contiguous(mine)[0] if rank == sender else None
             target, finish = contiguous(mine) if rank == receiver else (None, None)
             rest = {"root": sender, "to": receiver, "count": count, "like": own, "finish": finish}
-            works.append(self._call(what, source, target, opts, [mine], **rest))
-        return Works(works, parts or [own])
+            works.append(self._call(what, source, target, opts, [mine], now=rank != root, **rest))
+        work = Works(works, parts or [own])
+        if rank == root:
+            # Its own part, while the others are on their way.
+            self._copy(*((parts[root], own) if gathers else (own, parts[root])))
+            if not opts.asyncOp:
+                work.wait()
+        return work
+
+    def _copy(self, target, source):
+        """Copies a rank's own part."""
+        if target.is_contiguous() and source.is_contiguous() and target.dtype == source.dtype:
+            if target.data_ptr() != source.data_ptr():
+                self._native.copy(source, target)
+        else:
+            target.copy_(source.reshape(target.shape))
 
     # Two ranks.
 

@@ -1,7 +1,7 @@
 //! The one place where a rank waits, and the bounds of every wait: a deadline and an abort.
 //!
-//! A wait has three phases. It *spins*, looking again and again: no clock, no system call, nothing shared but what it
-//! looks at; when the peer is at work this is all there is. Then it *yields* its core between looks. Then it *sleeps* on
+//! A wait has three phases. It *spins*, looking again and again: no clock, nothing shared but what it
+//! looks at, and no system call but that it makes way now and then; when the peer is at work this is all there is. Then it *yields* its core between looks. Then it *sleeps* on
 //! the futex in the low half of the line's flag, in slices that grow from 50 us to 1 ms. From the second phase on every
 //! round reads the abort word and the clock, and the deadline counts from the end of the spinning.
 //!
@@ -43,7 +43,7 @@ use crate::sync::{self, Edge, Ordering};
 /// How many looks follow each other without a pause. A pause takes about as long as a line's way from core to core on current
 /// x86, which is what most waits are about.
 const EAGER: u32 = 32;
-/// After so many looks, some 40 us, it is made way once for who may be waiting for this core: now and then it is the very rank that is
+/// After so many looks, some 40 us, it is made way for who may be waiting for this core: that may be the very rank that is
 /// waited for, until the system moves one of the two to another core.
 const MAKE_WAY: u32 = 512;
 const SLICE_MIN: Duration = Duration::from_micros(50);

@@ -228,17 +228,19 @@ fn what_was_sent_gets_there_while_its_sender_is_busy() {
     if let Some(role) = Role::of_this_process() {
         let mut comm = role.communicator();
         let post = comm.post().unwrap();
-        for tag in 0..8 {
+        let go = |tag: u64| {
             if role.rank == 0 {
-                post.send_bytes(1, tag, &MESSAGE, AMPLE).unwrap();
-            } else {
-                let mut got = [0; MESSAGE.len()];
-                post.receive_bytes(Some(0), tag, &mut got, AMPLE).unwrap();
-                assert_eq!(got, MESSAGE);
+                return post.send_bytes(1, tag, &MESSAGE, AMPLE).unwrap();
             }
-        }
+            let mut got = [0; MESSAGE.len()];
+            post.receive_bytes(Some(0), tag, &mut got, AMPLE).unwrap();
+            assert_eq!(got, MESSAGE);
+        };
+        (0..8).for_each(go);
         say("through");
         role.wait_until_stopped();
+        // And while it leaves.
+        (8..16).for_each(go);
         return say("done");
     }
     let Some(hosts) = hosts(2) else { return };

@@ -298,6 +298,33 @@ fn what_was_sent_arrives_after_its_post_is_dropped() {
     });
 }
 
+#[test]
+fn who_settles_before_it_leaves_loses_nothing() {
+    mail::on_communicators(2, |mut comm| {
+        let post = comm.post().unwrap();
+        let length = |number: u64| [8, 20_000, 3000][number as usize % 3];
+        if comm.rank() == 0 {
+            let sent: Vec<_> =
+                (0..200).map(|number| post.post_send(1, 1, filled(length(number), number))).collect();
+            assert!(post.settle(LONG));
+            sent.into_iter().for_each(|sent| sent.recv().unwrap().unwrap());
+            return;
+        }
+        for number in 0..200 {
+            let mut got = vec![0; length(number)];
+            post.receive_bytes(Some(0), 1, &mut got, LONG).unwrap();
+            assert!(got == filled(length(number), number), "message {number}");
+        }
+        // Nobody receives what is sent to who has gone, or to oneself.
+        let error = post.send_bytes(0, 2, &[0; 100_000], LONG).unwrap_err();
+        assert!(matches!(error, Error::Left { left: 0, .. }), "{error}");
+        let kept = post.post_send(1, 3, vec![0; 1000]);
+        assert!(post.settle(Duration::ZERO));
+        post.receive_bytes(Some(1), 3, &mut [0; 1000], LONG).unwrap();
+        kept.recv().unwrap().unwrap();
+    });
+}
+
 /// One message of a schedule.
 #[derive(Clone, Copy, Debug)]
 struct Sent {

@@ -48,12 +48,15 @@ pub(crate) fn init(
     })
 }
 
-/// The variables that torch wants and a launcher has told in words of its own. Nothing if nobody started this process as a rank.
+/// The variables that torch wants and a launcher has told in words of its own. Nothing if nobody started this process as a rank, or if
+/// somebody did who says the rank otherwise.
 #[pyfunction]
 pub(crate) fn launched(py: Python<'_>) -> PyResult<BTreeMap<&'static str, String>> {
     match Environment::for_torch() {
         Ok(variables) => Ok(variables.into_iter().collect()),
-        Err(EnvironmentError::Nobody) => Ok(BTreeMap::new()),
+        Err(EnvironmentError::Nobody | EnvironmentError::Missing { present: "WORLD_SIZE", .. }) => {
+            Ok(BTreeMap::new())
+        }
         Err(error) => Err(raised(py, &Error::Misuse(error.to_string()), None)),
     }
 }

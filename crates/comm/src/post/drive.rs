@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use super::ring::Bell;
 use super::state::State;
+use super::wire::PARTING_LIMIT;
 use crate::background::cores;
 use crate::bootstrap::generation;
 use crate::error::Error;
@@ -173,12 +174,18 @@ impl Inner {
         begun
     }
 
-    /// All clones are gone; what is under way goes on.
-    pub(super) fn close(&self) {
+    /// All clones are gone; what is under way goes on. What was sent, as its callers believe, is handed to the kernel first.
+    pub(super) fn close(self: &Arc<Self>) {
         if self.check_process().is_ok() {
+            self.drive_until(|| !self.enter().state.is_carrying(), PARTING_LIMIT);
             self.enter().closing = true;
             self.changed.notify_one();
         }
+    }
+
+    /// Drives until everything that this rank sends is on its way to who receives it, or for a while. Tells whether it is.
+    pub(super) fn settle(self: &Arc<Self>, time: Duration) -> bool {
+        self.drive_until(|| !self.enter().state.is_sending(), time)
     }
 
     fn start_thread(self: &Arc<Self>) -> Result<(), Error> {
@@ -327,7 +334,7 @@ impl Inner {
 impl Shared {
     /// Whether there are messages for which nobody else gives turns.
     fn is_for_thread(&self) -> bool {
-        self.drivers == 0 && (self.state.unattended > 0 || self.state.is_carrying())
+        self.drivers == 0 && (self.state.unattended > 0 || !self.closing && self.state.is_carrying())
     }
 
     /// A thread begins to drive.

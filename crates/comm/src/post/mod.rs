@@ -254,6 +254,12 @@ impl Post {
         }
     }
 
+    /// Waits, at most so long, until all that this rank has sent is with its receivers or on its way to them, and tells whether it is.
+    /// For who leaves next: what is not is lost when the communicator is dropped.
+    pub fn settle(&self, time: Duration) -> bool {
+        self.client.inner.check_process().is_err() || self.client.inner.settle(time)
+    }
+
     fn start(
         &self,
         other: Option<usize>,

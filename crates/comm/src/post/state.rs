@@ -222,6 +222,14 @@ impl State {
         self.wires.as_ref().is_some_and(|wires| wires.is_carrying()) && !self.fate.is_over()
     }
 
+    /// Whether something is still to be sent to other ranks, or to be read by them.
+    pub(super) fn is_sending(&self) -> bool {
+        let is_theirs = |asked: &Asked| asked.way != Way::To(self.fate.rank);
+        self.outboxes.iter().any(|outbox| !outbox.is_empty())
+            || self.offered.values().any(is_theirs)
+            || self.is_carrying()
+    }
+
     /// Takes frames of a rank, as many as there are but not more than others can wait for, and says whether there may be more.
     pub(super) fn drain(&mut self, from: usize) -> bool {
         for _ in 0..DRAINED_MAX {

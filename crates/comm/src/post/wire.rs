@@ -23,7 +23,7 @@ const PAYLOAD_BYTES_MAX: usize = 64 << 10;
 const PAYLOAD_BYTES_MIN: usize = 4 << 10;
 const BUDGET_BYTES: usize = 32 << 20;
 /// How long a post that is dropped goes on sending what it has promised to.
-const PARTING_LIMIT: Duration = Duration::from_secs(2);
+pub(super) const PARTING_LIMIT: Duration = Duration::from_secs(2);
 
 /// The connections of a post, to all ranks on other hosts. All who refer to them are in the post's state, under its lock.
 pub(super) struct Wires(RefCell<Courier>);

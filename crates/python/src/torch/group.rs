@@ -43,7 +43,7 @@ pub(super) struct Ends {
     pub(super) post: Post,
 }
 
-/// How long a program that ends waits until its groups are left.
+/// How long a rank that leaves waits until its messages are on their way, and a program that ends until its groups are left.
 const PARTING: Duration = Duration::from_secs(1);
 
 /// A number that cannot be negative.
@@ -274,7 +274,7 @@ impl Group {
         };
         // Whatever goes wrong now, there is nobody to tell.
         if std::thread::Builder::new().spawn(close).is_ok() {
-            let _ = py.detach(move || told.recv_timeout(PARTING));
+            let _ = py.detach(move || told.recv_timeout(2 * PARTING));
         }
     }
 }
@@ -285,6 +285,7 @@ impl Group {
         let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner).take();
         || {
             if let Some(Ends { lanes, post }) = ends {
+                post.settle(PARTING);
                 drop(post);
                 lanes.close();
             }

@@ -50,10 +50,11 @@ impl Side {
 /// What is worth a thread of its own, which takes some 20 us to start.
 const BYTES_PER_THREAD: usize = 1 << 20;
 
-/// Copies a tensor to another of as many bytes, by so many threads if it is long.
+/// Copies a tensor to another of as many bytes, by so many threads if it is long and they are not partly the same.
 pub(super) fn copy(source: &Tensor, target: &Tensor, threads: usize) {
     let ((from, bytes), (to, _)) = (source.bytes(), target.bytes());
-    let part = bytes.div_ceil(threads.max(1)).max(BYTES_PER_THREAD);
+    let threads = if source.overlaps(target) { 1 } else { threads.max(1) };
+    let part = bytes.div_ceil(threads).max(BYTES_PER_THREAD);
     let copy = |at: usize| {
         let (from, to) = ((from + at) as *const u8, (to + at) as *mut u8);
         // SAFETY: both tensors hold so many bytes and are borrowed; that nobody uses them meanwhile is the program's part.

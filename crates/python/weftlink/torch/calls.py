@@ -329,8 +329,16 @@ class Calls:
             # Its own part, while the others are on their way.
             self._copy(*((parts[root], own) if gathers else (own, parts[root])))
             if not opts.asyncOp:
-                work.wait()
+                self._wait_or_end(work)
         return work
+
+    def _wait_or_end(self, work):
+        """Waits for calls that others make. An interrupt ends the group, as in calls that this thread makes itself."""
+        try:
+            work.wait()
+        except KeyboardInterrupt:
+            self._native.abort("interrupted")
+            raise
 
     def _copy(self, target, source):
         """Copies a rank's own part."""

@@ -13,6 +13,9 @@ pub(super) struct Told {
     pub(super) job: Option<String>,
 }
 
+/// How a job is named after the parent of its ranks.
+pub(super) const PARENT: &str = "parent-";
+
 /// More ranks than anybody starts: what is larger is no number of ranks.
 const RANKS_MAX: usize = 1 << 20;
 
@@ -171,7 +174,7 @@ fn hydra(variables: &Variables<'_>) -> Result<Told, EnvironmentError> {
     // MPICH tells its ranks nothing that another job is not told too. On one host they have one parent, its proxy; with a
     // shell in between they do not, and then they miss each other instead of meeting strangers.
     if local_size == Some(size) {
-        job = job.or(Some(format!("parent-{}", variables.around.parent)));
+        job = job.or(Some(format!("{PARENT}{}", variables.around.parent)));
     }
     let local_rank = variables.number(local_rank)?;
     Ok(Told {

@@ -1,6 +1,7 @@
 //! What a launcher told, in torch's words.
 
 use super::address::{JOB_PORTS, hash, place};
+use super::launchers::PARENT;
 use super::{Environment, EnvironmentError, Rendezvous, Surroundings, Variables, launchers, of_this_process};
 
 impl Environment {
@@ -15,9 +16,10 @@ pub(super) fn for_torch(around: &Surroundings<'_>) -> Result<Vec<(&'static str, 
     let variables = Variables { around };
     let told = launchers::read(&variables)?;
     let number = |number: usize| Some(number.to_string());
-    // All ranks of a job come to the same port, and jobs of one host to different ones.
+    // All ranks of a job come to the same port, and jobs of one host to different ones where their launcher names them.
     let ports = u64::from(JOB_PORTS.end() - JOB_PORTS.start()) + 1;
-    let port = JOB_PORTS.start() + (hash(told.job.as_deref().unwrap_or_default()) % ports) as u16;
+    let job = told.job.as_deref().filter(|job| !job.starts_with(PARENT)).unwrap_or_default();
+    let port = JOB_PORTS.start() + (hash(job) % ports) as u16;
     let (host, port) = match place(&variables, &told) {
         Ok(Rendezvous::Tcp { host, ports }) => (Some(host), *ports.start()),
         Ok(Rendezvous::OneHost { .. }) => (Some("127.0.0.1".to_owned()), port),

@@ -1,9 +1,9 @@
 //! The one place where a rank waits, and the bounds of every wait: a deadline and an abort.
 //!
-//! A wait has three phases. It *spins*, looking again and again: no clock, nothing shared but what it
-//! looks at, and no system call but that it makes way now and then; when the peer is at work this is all there is. Then it *yields* its core between looks. Then it *sleeps* on
-//! the futex in the low half of the line's flag, in slices that grow from 50 us to 1 ms. From the second phase on every
-//! round reads the abort word and the clock, and the deadline counts from the end of the spinning.
+//! A wait has three phases. It *spins*, looking again and again: no clock, nothing shared but what it looks at, and no system
+//! call but that it makes way now and then; when the peer is at work this is all there is. Then it *yields* its core between
+//! looks. Then it *sleeps* on the futex in the low half of the line's flag, in slices that grow from 50 us to 1 ms. From the
+//! second phase on every round reads the abort word and the clock, and the deadline counts from the end of the spinning.
 //!
 //! A wait for sockets alone is short of patience: each of its looks is a system call, what it waits for has a network to
 //! cross, and the kernel ends its sleep as soon as something comes. One that may also be ended by a line, which no socket tells

@@ -72,9 +72,12 @@ impl Reading {
             }
             Ok(())
         };
-        // Whoever has its turn may be bound to fewer cores than the rank, and threads that it starts are bound with it.
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let threads = (bytes / BYTES_PER_THREAD).clamp(1, self.threads.min(cores).max(1));
+        let mut threads = (bytes / BYTES_PER_THREAD).clamp(1, self.threads.max(1));
+        if threads > 1 {
+            // Whoever has its turn may be bound to fewer cores than the rank, and threads that it starts are bound with it. To ask takes
+            // some 20 us to 40 us, so short messages do not.
+            threads = threads.min(thread::available_parallelism().map_or(1, usize::from));
+        }
         if let Err(error) = by_threads(threads, bytes, read) {
             self.failed = Some((error, Instant::now()));
         }
@@ -125,7 +128,7 @@ impl State {
             return self.unread.push(reading);
         }
         let Reading { asked, from, offer, .. } = reading;
-        self.settle(from, offer, Verdict::Received, asked, Ok(from));
+        self.close_offer(from, offer, Verdict::Received, asked, Ok(from));
     }
 }
 

@@ -345,9 +345,9 @@ impl State {
     fn take_offer(&mut self, from: usize, offer: Frame, address: u64, asked: Asked) {
         if offer.bytes != asked.bytes as u64 {
             let error = self.fate.differs(&asked, from, offer.bytes);
-            self.settle(from, offer.id, Verdict::Differs, asked, Err(error));
+            self.close_offer(from, offer.id, Verdict::Differs, asked, Err(error));
         } else if asked.bytes == 0 {
-            self.settle(from, offer.id, Verdict::Received, asked, Ok(from));
+            self.close_offer(from, offer.id, Verdict::Received, asked, Ok(from));
         } else if self.is_read(&asked) || from == self.fate.rank {
             let pid = (from != self.fate.rank).then(|| self.pids[from]);
             let threads = self.readers.map_or(1, |readers| readers.threads);
@@ -366,7 +366,7 @@ impl State {
     }
 
     /// Tells the sender of an offer what has become of it, and then that its receive is over.
-    pub(super) fn settle(
+    pub(super) fn close_offer(
         &mut self,
         from: usize,
         offer: u64,

@@ -193,7 +193,7 @@ impl State {
             let reading = self.unread.swap_remove(at);
             let error = reading.failed.map_or(libc::EFAULT, |(error, _)| error);
             let error = self.fate.unreadable(&reading.asked, reading.from, error);
-            self.settle(reading.from, reading.offer, Verdict::Unreadable, reading.asked, Err(error));
+            self.close_offer(reading.from, reading.offer, Verdict::Unreadable, reading.asked, Err(error));
         }
     }
 

@@ -210,17 +210,17 @@ impl Picture<'_> {
 
     /// Who waits for whom, and where that ends.
     fn waits(&self, sentences: &mut Vec<String>) {
-        let waiting: Vec<(&Record, u32, u32)> = self
+        let waiting: Vec<(&Record, u32, Option<u32>)> = self
             .records
             .iter()
             .filter(|record| record.state != RankState::Left)
             .filter_map(|record| {
                 let waiting = record.waiting.as_ref()?;
-                Some((*record, waiting.call, waiting.rank?))
+                Some((*record, waiting.call, waiting.rank))
             })
-            .filter(|&(_, call, rank)| !self.is_past(rank, call))
+            .filter(|&(_, call, rank)| !rank.is_some_and(|rank| self.is_past(rank, call)))
             .collect();
-        let mut groups: BTreeMap<(u32, u32, &str), Vec<&Record>> = BTreeMap::new();
+        let mut groups: BTreeMap<(u32, Option<u32>, &str), Vec<&Record>> = BTreeMap::new();
         for &(record, call, rank) in &waiting {
             let what = record.waiting.as_ref().map_or("", |waiting| waiting.what.as_str());
             groups.entry((call, rank, what)).or_default().push(record);
@@ -242,9 +242,10 @@ impl Picture<'_> {
                 (false, 1) => "waits",
                 (false, _) => "wait",
             };
-            let told = match what {
-                "a message" | "a signal" => format!("for {what} from rank {rank}"),
-                what => format!("for rank {rank} {what}"),
+            let told = match (what, rank) {
+                (what, None) => format!("for {what}"),
+                ("a message" | "a signal", Some(rank)) => format!("for {what} from rank {rank}"),
+                (what, Some(rank)) => format!("for rank {rank} {what}"),
             };
             sentences.push(format!(
                 "{} {verb} {told} in #{call}, {}{longest}.",
@@ -253,7 +254,7 @@ impl Picture<'_> {
             ));
         }
         let awaits: BTreeMap<u32, u32> =
-            waiting.iter().map(|&(record, _, rank)| (record.rank, rank)).collect();
+            waiting.iter().filter_map(|&(record, _, rank)| Some((record.rank, rank?))).collect();
         if let Some(sentence) = end_of(&awaits) {
             sentences.push(sentence);
         }

@@ -114,6 +114,20 @@ fn a_chain_of_waits_is_followed_to_its_end() {
 }
 
 #[test]
+fn who_waits_for_nobody_in_particular_is_told_too() {
+    let records = [0, 1].map(|one| {
+        let mut record = in_call(rank(one, 2, 2), CALL, Some(0));
+        let waiting = record.waiting.as_mut().unwrap();
+        (waiting.what, waiting.rank) = ("others to allocate memory".to_owned(), None);
+        record
+    });
+    assert_eq!(
+        said(&records),
+        ["Ranks 0 and 1 wait for others to allocate memory in #3, all-reduce of 8 f32, for 12.0 s."]
+    );
+}
+
+#[test]
 fn who_has_not_looked_is_not_said_to_wait() {
     // Rank 1 was stopped in a call that rank 0 has done.
     let mut stopped = in_call(rank(1, 2, 1), CALL, Some(0));

@@ -440,6 +440,46 @@ fn a_caller_makes_its_call_itself_unless_others_come_first() {
     });
 }
 
+/// Threads that help and the worker race for the calls, which stay in order; nobody can wait for one within another.
+#[test]
+fn who_waits_can_help() {
+    on_ranks(2, |background| {
+        let here = std::thread::current().id();
+        let (log, told) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
+        let rounds = 300;
+        for round in 0..rounds {
+            for number in 3 * round..3 * round + 3 {
+                let (log, told) = (Arc::clone(&log), Arc::clone(&told));
+                let again = background.clone();
+                let operation = OwnedOperation::user_defined(true, move |a: u32, b: u32| {
+                    let barrier = Request::new(&Collective::Barrier, weftlink_comm::Buffers::none());
+                    again.scope(|scope| scope.start(barrier).wait()).unwrap_err();
+                    a + b
+                });
+                background.all_reduce(vec![number as u32], operation).on_done(move |ended| {
+                    assert_eq!(ended.buffers.unwrap(), [2 * number as u32]);
+                    log.lock().unwrap().push((number, std::thread::current().id()));
+                    told.fetch_add(1, Ordering::Release);
+                });
+            }
+            // Sometimes the worker has begun, and has to be waited for.
+            let is_enough = || told.load(Ordering::Acquire) >= 3 * round + 3;
+            if round % 3 > 0 {
+                std::thread::sleep(Duration::from_micros(20 * (round as u64 % 3)));
+            }
+            background.help(is_enough);
+            while !is_enough() {
+                std::thread::yield_now();
+            }
+        }
+        background.help(|| false);
+        background.barrier().wait().unwrap();
+        let log = log.lock().unwrap();
+        assert!(log.iter().map(|(number, _)| *number).eq(0..3 * rounds));
+        assert!(log.iter().any(|(_, thread)| *thread == here), "it never helped");
+    });
+}
+
 #[test]
 fn memory_of_a_window_is_known_by_its_address() {
     let plan = |background: &Background| {

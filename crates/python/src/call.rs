@@ -1,8 +1,8 @@
 //! A call that was started: what Python holds of it.
 //!
-//! The communicator's worker tells the end of a call here, and takes nothing of Python's for that. Whoever waits sleeps on a
-//! condition variable. Functions that are to be called at the end are called by a thread for that (`tell.rs`): the worker has other
-//! calls to make.
+//! Whoever makes a call tells its end here, and takes nothing of Python's for that. That is the communicator's worker, or who waits for
+//! the call before the worker has begun it; others who wait sleep on a condition variable. Functions that are to be called at the end
+//! are called by a thread for that (`tell.rs`): the worker has other calls to make.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use weftlink::{Background, Error};
 
 use crate::error::{exception, raised};
 use crate::tell::tell;
-use crate::wait::LOOK_EVERY;
+use crate::wait::{LOOK_EVERY, with_signals};
 
 /// After an interrupt, how long an ended call may take to be over.
 const ENDING: Duration = Duration::from_secs(1);
@@ -90,6 +90,11 @@ impl Started {
     /// Waits until the call is over, at most so long: whether it is. A signal whose handler raises ends the communicator, because a
     /// call cannot be taken back on one rank; then its buffers are the caller's again.
     pub(crate) fn join(&self, py: Python<'_>, time: Option<Duration>) -> PyResult<bool> {
+        if time.is_none() && !self.is_over() {
+            let open = self.background.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let calls = || open.iter().for_each(|background| background.help(|| self.is_over()));
+            with_signals(py, open.as_slice(), calls)?;
+        }
         let began = Instant::now();
         loop {
             let left = time.map_or(LOOK_EVERY, |time| time.saturating_sub(began.elapsed()).min(LOOK_EVERY));
@@ -112,6 +117,10 @@ impl Started {
                 return Ok(false);
             }
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.shared.state().ended.is_some()
     }
 
     fn abort(&self, reason: &str) {
@@ -143,7 +152,7 @@ impl Started {
 
     /// Whether the call is over, well or not.
     fn done(&self) -> bool {
-        self.check_process().is_err() || self.shared.state().ended.is_some()
+        self.check_process().is_err() || self.is_over()
     }
 
     /// What went wrong, as an exception; None if nothing did, or the call is not over.

@@ -8,9 +8,9 @@ use std::ptr::NonNull;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 use pyo3::prelude::*;
-use weftlink::{Background, Error, RawRequest, while_waiting};
+use weftlink::{Background, Error, RawRequest};
 
-use crate::wait::signals;
+use crate::wait::with_signals;
 
 /// Memory of a message.
 pub(crate) struct Bytes {
@@ -52,11 +52,6 @@ pub(crate) unsafe fn run_here(
     backgrounds: &[Background],
     request: RawRequest,
 ) -> PyResult<Result<Result<(), Error>, Box<RawRequest>>> {
-    let (ran, interrupt) = py.detach(|| {
-        let (interrupt, look) = signals(backgrounds.to_vec());
-        // SAFETY: the caller's promise.
-        let ran = while_waiting(look, || unsafe { backgrounds[0].run_raw(request) });
-        (ran, interrupt.take())
-    });
-    interrupt.map_or(Ok(ran), Err)
+    // SAFETY: the caller's promise.
+    with_signals(py, backgrounds, || unsafe { backgrounds[0].run_raw(request) })
 }

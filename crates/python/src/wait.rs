@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use weftlink::Background;
+use weftlink::{Background, while_waiting};
 
 /// How long a wait goes on before it looks for signals.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -51,9 +51,23 @@ impl Raised {
     }
 }
 
+/// Makes calls on this thread. An interrupt ends the communicators, because a call that has begun cannot be taken back on one rank.
+pub(crate) fn with_signals<R: Send>(
+    py: Python<'_>,
+    backgrounds: &[Background],
+    calls: impl FnOnce() -> R + Send,
+) -> PyResult<R> {
+    let (made, interrupt) = py.detach(|| {
+        let (interrupt, look) = signals(backgrounds.to_vec());
+        let made = while_waiting(look, calls);
+        (made, interrupt.take())
+    });
+    interrupt.map_or(Ok(made), Err)
+}
+
 /// What a thread that makes a call itself does while it waits: it looks for signals, and ends the communicator for all ranks if Python
 /// makes an exception of one.
-pub(crate) fn signals(backgrounds: Vec<Background>) -> (Raised, impl FnMut() + Send + 'static) {
+fn signals(backgrounds: Vec<Background>) -> (Raised, impl FnMut() + Send + 'static) {
     let raised = Raised::default();
     let told = raised.clone();
     let look = move || {

@@ -109,16 +109,16 @@ impl<B> Handle<B> {
         if let Err(error) = self.inner.check_process() {
             return Some(error);
         }
-        let itself = self.inner.is_worker() && !self.slot.is_done();
+        let itself = !self.slot.is_done() && self.inner.is_maker();
         itself.then(|| {
-            let what = "what runs on a communicator's worker cannot wait for a call of the same communicator";
+            let what = "what runs in a communicator's call cannot wait for a call of the same communicator";
             Error::Misuse(what.to_owned())
         })
     }
 }
 
 impl<B: Send + 'static> Handle<B> {
-    /// Calls back when the call is over: on the worker's thread, or on this one if it is over already. Whatever takes long there
+    /// Calls back when the call is over: on the thread that made it, or on this one if it is over already. Whatever takes long there
     /// keeps the next call waiting; it may start calls, but not wait for one. If it panics, nothing else happens.
     pub fn on_done(self, callback: impl FnOnce(Ended<B>) + Send + 'static) {
         match self.inner.check_process() {

@@ -2,7 +2,8 @@
 //!
 //! One mutex guards the queue; the worker sleeps on its condition variable when there is nothing to do. The communicator lies
 //! in the queue while no call is made. The worker takes it for every call; so does a caller who wants to make a call at once, on
-//! its own thread, if nothing is queued before it ([`Inner::borrow`]).
+//! its own thread, if nothing is queued before it ([`Inner::borrow`]), and one who waits for a call that nobody has begun
+//! ([`Inner::help`]): waking the worker, and being woken by it, takes longer than most calls.
 //!
 //! Another mutex guards the [`Ender`], which points into memory of the communicator: it is there as long as the communicator
 //! is here, and taken away before the worker gives it up. Both are held for a few instructions only, never while a call is made.
@@ -10,7 +11,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 use super::task::{Job, said};
@@ -30,7 +31,6 @@ pub(super) struct Inner {
     pub(super) rank: usize,
     pub(super) size: usize,
     process: u32,
-    worker: OnceLock<ThreadId>,
     queue: Mutex<Queue>,
     changed: Condvar,
     ender: Mutex<Option<Ender>>,
@@ -42,6 +42,8 @@ pub(super) struct Inner {
 struct Queue {
     /// Whoever makes a call has it.
     comm: Option<Box<Communicator>>,
+    /// Who that is.
+    maker: Option<ThreadId>,
     jobs: VecDeque<Box<dyn Job>>,
     submitted: u64,
     /// Nothing more will come.
@@ -58,7 +60,7 @@ enum Next {
     Leave(Box<Communicator>),
 }
 
-/// The communicator, for a call on the caller's own thread. It goes back when this is dropped.
+/// The communicator, for calls on a caller's own thread. It goes back when this is dropped.
 pub(super) struct Borrowed<'a> {
     inner: &'a Inner,
     comm: Option<Box<Communicator>>,
@@ -72,7 +74,6 @@ impl Inner {
             rank: comm.rank(),
             size: comm.size(),
             process: std::process::id(),
-            worker: OnceLock::new(),
             changed: Condvar::new(),
             ender: Mutex::new(Some(comm.ender())),
             patience,
@@ -111,11 +112,18 @@ impl Inner {
         if !queue.jobs.is_empty() {
             return Ok(None);
         }
-        let Some(mut comm) = queue.comm.take() else { return Ok(None) };
+        let Some(comm) = queue.take() else { return Ok(None) };
         queue.submitted += 1;
         drop(queue);
-        comm.set_patience(self.patience[0]);
-        Ok(Some(Borrowed { inner: self, comm: Some(comm) }))
+        Ok(Some(Borrowed::new(self, comm)))
+    }
+
+    /// Makes queued calls on this thread, until that is enough, or none is left, or somebody else makes one.
+    pub(super) fn help(&self, is_enough: impl Fn() -> bool) {
+        while self.check_process().is_ok() && !is_enough() {
+            let Some((job, comm)) = self.queue().take_call() else { return };
+            Borrowed::new(self, comm).make_job(job);
+        }
     }
 
     /// Ends the communicator for all ranks, if it is still there.
@@ -138,9 +146,9 @@ impl Inner {
         }
     }
 
-    /// Whether this is the worker's own thread, which must not wait for itself.
-    pub(super) fn is_worker(&self) -> bool {
-        self.worker.get() == Some(&std::thread::current().id())
+    /// Whether this thread makes a call, and must not wait for another.
+    pub(super) fn is_maker(&self) -> bool {
+        self.check_process().is_ok() && self.queue().maker == Some(std::thread::current().id())
     }
 
     /// Whether there is a worker at all. Looked at before any lock is taken: who held it may not be in this process.
@@ -157,24 +165,26 @@ impl Inner {
     /// Waits for something to do. The communicator goes back first, so that callers find it.
     fn next(&self, comm: Option<Box<Communicator>>) -> Next {
         let mut queue = self.queue();
-        if comm.is_some() {
-            queue.comm = comm;
+        if let Some(comm) = comm {
+            queue.put(comm);
         }
         loop {
-            if let Some(comm) = queue.comm.take() {
-                if let Some(job) = queue.jobs.pop_front() {
-                    return Next::Make(job, comm);
-                }
-                if std::mem::take(&mut queue.ended) {
-                    return Next::LetGo(comm);
-                }
-                if queue.closing {
-                    return Next::Leave(comm);
-                }
-                queue.comm = Some(comm);
+            if let Some((job, comm)) = queue.take_call() {
+                return Next::Make(job, comm);
+            }
+            if (queue.ended || queue.closing)
+                && let Some(comm) = queue.take()
+            {
+                let was_ended = std::mem::take(&mut queue.ended);
+                return if was_ended { Next::LetGo(comm) } else { Next::Leave(comm) };
             }
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    fn make(&self, job: Box<dyn Job>, comm: &mut Communicator) {
+        // Those who learn that a call failed may submit the next, and must find that it is of no use.
+        job.make(comm, &mut |comm| self.queue().failed = comm.failure().map(str::to_owned));
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -183,6 +193,23 @@ impl Inner {
 }
 
 impl Queue {
+    /// The communicator, for this thread, unless somebody has it.
+    fn take(&mut self) -> Option<Box<Communicator>> {
+        let comm = self.comm.take()?;
+        self.maker = Some(std::thread::current().id());
+        Some(comm)
+    }
+
+    /// The next call, and the communicator to make it with.
+    fn take_call(&mut self) -> Option<(Box<dyn Job>, Box<Communicator>)> {
+        self.comm.as_ref()?;
+        Some((self.jobs.pop_front()?, self.take()?))
+    }
+
+    fn put(&mut self, comm: Box<Communicator>) {
+        (self.comm, self.maker) = (Some(comm), None);
+    }
+
     /// Why no call is taken, if that is so.
     fn refusal(&self) -> Option<Error> {
         match &self.failed {
@@ -193,7 +220,19 @@ impl Queue {
     }
 }
 
-impl Borrowed<'_> {
+impl<'a> Borrowed<'a> {
+    fn new(inner: &'a Inner, mut comm: Box<Communicator>) -> Self {
+        comm.set_patience(inner.patience[0]);
+        Self { inner, comm: Some(comm) }
+    }
+
+    /// Makes a call that was queued.
+    fn make_job(&mut self, job: Box<dyn Job>) {
+        if let Some(comm) = &mut self.comm {
+            self.inner.make(job, comm);
+        }
+    }
+
     /// Makes a call.
     pub(super) fn make(
         &mut self,
@@ -213,7 +252,7 @@ impl Drop for Borrowed<'_> {
         if let Some(why) = comm.failure() {
             queue.failed.get_or_insert_with(|| why.to_owned());
         }
-        queue.comm = Some(comm);
+        queue.put(comm);
         let awaited = !queue.jobs.is_empty() || queue.ended || queue.closing;
         drop(queue);
         if awaited {
@@ -244,15 +283,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Makes calls until there are no more, and gives the communicator back.
 pub(super) fn work(inner: &Inner) -> Communicator {
-    let _ = inner.worker.set(std::thread::current().id());
     // However this ends: the communicator may be gone soon, and nobody may be left waiting.
     let _leaving = Leaving(inner);
     let mut back = None;
     loop {
         back = match inner.next(back.take()) {
             Next::Make(job, mut comm) => {
-                // Those who learn that a call failed may submit the next, and must find that it is of no use.
-                job.make(&mut comm, &mut |comm| inner.queue().failed = comm.failure().map(str::to_owned));
+                let usual = inner.patience[1];
+                comm.set_patience(if job.makes_way() { Patience::crowded(usual.timeout) } else { usual });
+                inner.make(job, &mut comm);
                 Some(comm)
             }
             Next::LetGo(mut comm) => {

@@ -16,7 +16,6 @@ use super::{Background, Ended};
 use crate::buffers::Buffers;
 use crate::communicator::{Communicator, Request};
 use crate::error::Error;
-use crate::wait::Patience;
 
 /// A call on memory that is known by its address.
 #[derive(Clone, Debug)]
@@ -33,7 +32,7 @@ pub struct RawRequest {
     pub count: Option<usize>,
     /// How long the call waits for other ranks, without getting on, before it fails.
     pub deadline: Option<Duration>,
-    /// Whether the call leaves its core to others while it waits, because its caller computes meanwhile.
+    /// Whether the worker leaves its core to others while it waits in this call, because its caller computes meanwhile.
     pub makes_way: bool,
 }
 
@@ -98,11 +97,7 @@ impl Load for Lent {
     type Back = ();
 
     fn run(&mut self, comm: &mut Communicator) -> Result<(), Error> {
-        let RawRequest { collective, buffers, operation, counts, count, deadline, makes_way } = &self.0;
-        let usual = comm.patience();
-        if *makes_way {
-            comm.set_patience(Patience::crowded(usual.timeout));
-        }
+        let RawRequest { collective, buffers, operation, counts, count, deadline, makes_way: _ } = &self.0;
         // SAFETY: vouched for, until the call is over.
         let buffers = comm.located(unsafe { buffers.lend() }?);
         let request = Request {
@@ -111,16 +106,18 @@ impl Load for Lent {
             count: *count,
             ..Request::new(collective, buffers)
         };
-        let ran = match *deadline {
+        match *deadline {
             None => comm.run(request),
             Some(deadline) => comm.run_within(request, deadline),
-        };
-        comm.set_patience(usual);
-        ran
+        }
     }
 
     fn back(self) -> Option<()> {
         Some(())
+    }
+
+    fn makes_way(&self) -> bool {
+        self.0.makes_way
     }
 }
 

@@ -122,8 +122,8 @@ impl<'scope> Scope<'scope, '_> {
         let request = unsafe { std::mem::transmute::<Request<'scope>, Request<'static>>(request) };
         let guard = Guard::new(&self.running);
         let load = Borrowed { request: Some(request), deadline, _guard: guard };
-        // The worker would wait for itself at the end of the scope.
-        let handle = if self.background.inner().is_worker() {
+        // Who makes a call would wait for itself at the end of the scope.
+        let handle = if self.background.inner().is_maker() {
             self.background.refuse(
                 name,
                 load,

@@ -14,6 +14,8 @@ use crate::error::Error;
 pub(super) trait Job: Send {
     /// Does it; `note` is called when it is over and before anybody is told.
     fn make(self: Box<Self>, comm: &mut Communicator, note: &mut dyn FnMut(&Communicator));
+    /// Whether the worker leaves its core to others while it waits in this.
+    fn makes_way(&self) -> bool;
     fn refuse(self: Box<Self>, why: Error);
 }
 
@@ -22,6 +24,9 @@ pub(super) trait Load: Send {
     type Back: Send;
     fn run(&mut self, comm: &mut Communicator) -> Result<(), Error>;
     fn back(self) -> Option<Self::Back>;
+    fn makes_way(&self) -> bool {
+        false
+    }
 }
 
 /// A load on its way.
@@ -52,6 +57,10 @@ impl<L: Load> Job for Task<L> {
         let result = ran.unwrap_or_else(|panic| Err(comm.panicked(said(&*panic))));
         note(comm);
         self.tell(result);
+    }
+
+    fn makes_way(&self) -> bool {
+        self.load.as_ref().is_some_and(Load::makes_way)
     }
 
     fn refuse(mut self: Box<Self>, why: Error) {

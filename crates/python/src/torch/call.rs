@@ -7,6 +7,7 @@ use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 use weftlink::{Error, Post};
 
+use super::lanes::{Lanes, WeakLanes};
 use super::pieces::Staged;
 use super::record;
 use crate::error::{exception, raised};
@@ -22,6 +23,8 @@ pub(crate) struct Call {
     shared: Arc<Shared>,
     /// Of a message: who waits makes it get on.
     post: Option<Post>,
+    /// Of a collective: who waits makes it, if no worker has begun it.
+    lanes: Option<WeakLanes>,
     /// Of a call in parts, of which the caller has made one: the others are about to be over.
     soon: bool,
 }
@@ -71,7 +74,7 @@ impl Call {
         let (state, changed) = (Mutex::default(), Condvar::new());
         let shared = Arc::new(Shared { state, changed, name, entry });
         (
-            Self { shared: Arc::clone(&shared), post: None, soon: false },
+            Self { shared: Arc::clone(&shared), post: None, lanes: None, soon: false },
             Pending { shared, finish, kept, staged },
         )
     }
@@ -79,6 +82,11 @@ impl Call {
     /// The same for a call that is about to be over.
     pub(super) fn soon(self) -> Self {
         Self { soon: true, ..self }
+    }
+
+    /// The same for a collective.
+    pub(super) fn on(self, lanes: &Lanes) -> Self {
+        Self { lanes: Some(lanes.weak()), ..self }
     }
 
     /// The same for a message.
@@ -141,10 +149,19 @@ impl Call {
     #[pyo3(signature = (timeout=None))]
     pub(super) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let began = Instant::now();
+        let mut soon = self.soon;
+        if timeout.is_none()
+            && !self.done()
+            && let Some(lanes) = self.lanes.as_ref().and_then(WeakLanes::upgrade)
+        {
+            lanes.help(py, || self.done())?;
+            // Lanes beside each other are there where cores are.
+            soon |= lanes.all().len() > 1;
+        }
         let limit = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         loop {
             let left = limit.map_or(LOOK_EVERY, |limit| limit.saturating_sub(began.elapsed()));
-            if py.detach(|| self.wait_for(left.min(LOOK_EVERY))) {
+            if py.detach(|| self.wait_for(left.min(LOOK_EVERY), soon)) {
                 return self.outcome(py);
             }
             py.check_signals()?;
@@ -188,11 +205,11 @@ impl Call {
 }
 
 impl Call {
-    fn wait_for(&self, time: Duration) -> bool {
+    fn wait_for(&self, time: Duration, soon: bool) -> bool {
         if let Some(post) = &self.post {
             return post.wait_until(|| self.done(), time);
         }
-        if self.soon && (0..SPINS).any(|_| self.is_over()) {
+        if soon && (0..SPINS).any(|_| self.is_over()) {
             return true;
         }
         let state = self.shared.state();

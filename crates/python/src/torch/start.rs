@@ -34,7 +34,7 @@ impl Start<'_> {
         let Self { lanes, name, entry, finish, kept, staged } = self;
         let (call, pending) = Call::new(name, entry, finish, kept, staged);
         hand_out(lanes, 0, parts.len(), parts, pending);
-        call
+        call.on(lanes)
     }
 
     /// The caller makes it, or the first part of it, if no other is under way. Nothing is left to wait for if that was all.
@@ -70,7 +70,7 @@ impl Start<'_> {
                 unsafe { lanes.first().start_raw(*request, move |result| under_way.over(result)) };
             }
         }
-        Ok(call.soon())
+        Ok(call.on(lanes).soon())
     }
 }
 

@@ -150,7 +150,7 @@ fn callbacks_may_start_calls_but_not_wait_for_them() {
         });
         let (next, waited, scoped) = told.recv_timeout(LONG).unwrap();
         assert!(waited.contains("cannot wait for a call"), "{waited}");
-        assert!(scoped.contains("scope"), "{scoped}");
+        assert!(scoped.contains("cannot wait for a call"), "{scoped}");
         assert_eq!(next.wait().unwrap().buffers, [4.0]);
         assert_eq!(background.start(sum(vec![5.0])).wait().unwrap().buffers, [10.0]);
     });
@@ -440,43 +440,78 @@ fn a_caller_makes_its_call_itself_unless_others_come_first() {
     });
 }
 
-/// Threads that help and the worker race for the calls, which stay in order; nobody can wait for one within another.
+/// Who helps and the worker race for the calls, which stay in order; nobody can wait for one within another.
 #[test]
 fn who_waits_can_help() {
     on_ranks(2, |background| {
         let here = std::thread::current().id();
-        let (log, told) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let note = |number: usize| {
+            let log = Arc::clone(&log);
+            move || log.lock().unwrap().push((number, std::thread::current().id()))
+        };
         let rounds = 300;
         for round in 0..rounds {
-            for number in 3 * round..3 * round + 3 {
-                let (log, told) = (Arc::clone(&log), Arc::clone(&told));
-                let again = background.clone();
-                let operation = OwnedOperation::user_defined(true, move |a: u32, b: u32| {
-                    let barrier = Request::new(&Collective::Barrier, weftlink_comm::Buffers::none());
-                    again.scope(|scope| scope.start(barrier).wait()).unwrap_err();
-                    a + b
-                });
-                background.all_reduce(vec![number as u32], operation).on_done(move |ended| {
-                    assert_eq!(ended.buffers.unwrap(), [2 * number as u32]);
-                    log.lock().unwrap().push((number, std::thread::current().id()));
-                    told.fetch_add(1, Ordering::Release);
-                });
-            }
+            let (again, first, second) = (background.clone(), note(2 * round), note(2 * round + 1));
+            let operation = OwnedOperation::user_defined(true, move |a: u32, b: u32| {
+                let barrier = Request::new(&Collective::Barrier, weftlink_comm::Buffers::none());
+                again.scope(|scope| scope.start(barrier).wait()).unwrap_err();
+                // SAFETY: no call is made.
+                let made = unsafe { again.run_raw(raw_sum(&mut [])) };
+                assert!(matches!(made, Ok(Err(Error::Misuse(_)))));
+                a + b
+            });
+            background.all_reduce(vec![round as u32], operation).on_done(move |ended| {
+                assert_eq!(ended.buffers.unwrap(), [2 * round as u32]);
+                first();
+            });
+            let (mut words, (tell, told)) = ([round as u32], mpsc::channel());
+            // SAFETY: the words are left alone until it is told.
+            let handle = unsafe {
+                background.start_raw(raw_sum(&mut words), move |result| {
+                    second();
+                    tell.send(result).unwrap();
+                })
+            };
             // Sometimes the worker has begun, and has to be waited for.
-            let is_enough = || told.load(Ordering::Acquire) >= 3 * round + 3;
             if round % 3 > 0 {
                 std::thread::sleep(Duration::from_micros(20 * (round as u64 % 3)));
             }
-            background.help(is_enough);
-            while !is_enough() {
-                std::thread::yield_now();
-            }
+            while handle.help().unwrap() {}
+            assert_eq!((told.recv_timeout(LONG).unwrap(), words), (Ok(()), [2 * round as u32]));
         }
-        background.help(|| false);
-        background.barrier().wait().unwrap();
         let log = log.lock().unwrap();
-        assert!(log.iter().map(|(number, _)| *number).eq(0..3 * rounds));
+        assert!(log.iter().map(|(number, _)| *number).eq(0..2 * rounds));
         assert!(log.iter().any(|(_, thread)| *thread == here), "it never helped");
+    });
+}
+
+/// A call that comes later may depend on what the helper does next.
+#[test]
+fn who_helps_makes_nothing_that_comes_later() {
+    let gate = Barrier::new(2);
+    on_ranks(2, |background| {
+        for _ in 0..50 {
+            let (mut words, (tell, told)) = ([[1; 2]; 2], mpsc::channel());
+            let start = |words: &mut [u32]| {
+                let tell = tell.clone();
+                // SAFETY: the words are left alone until it is told.
+                unsafe { background.start_raw(raw_sum(words), move |result| tell.send(result).unwrap()) }
+            };
+            let [first, second] = &mut words;
+            let own = start(first);
+            if background.rank() == 0 {
+                start(second);
+            }
+            while own.help().unwrap() {}
+            told.recv_timeout(LONG).unwrap().unwrap();
+            gate.wait();
+            if background.rank() == 1 {
+                start(second);
+            }
+            told.recv_timeout(LONG).unwrap().unwrap();
+            assert_eq!(words, [[2; 2]; 2]);
+        }
     });
 }
 

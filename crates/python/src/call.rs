@@ -4,15 +4,16 @@
 //! the call before the worker has begun it; others who wait sleep on a condition variable. Functions that are to be called at the end
 //! are called by a thread for that (`tell.rs`): the worker has other calls to make.
 
+use std::slice::from_ref;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use weftlink::{Background, Error};
+use weftlink::{Error, RawHandle};
 
 use crate::error::{exception, raised};
 use crate::tell::tell;
-use crate::wait::{LOOK_EVERY, with_signals};
+use crate::wait::{LOOK_EVERY, help};
 
 /// After an interrupt, how long an ended call may take to be over.
 const ENDING: Duration = Duration::from_secs(1);
@@ -21,11 +22,9 @@ const ENDING: Duration = Duration::from_secs(1);
 #[pyclass(frozen, module = "weftlink._native")]
 pub(crate) struct Started {
     shared: Arc<Shared>,
-    background: Open,
+    /// It does not keep the communicator.
+    handle: RawHandle,
 }
-
-/// A communicator's worker, as long as the communicator is not closed. Calls do not keep it: they may outlive it.
-pub(crate) type Open = Arc<Mutex<Option<Background>>>;
 
 /// What the worker and Python share of a call.
 pub(crate) struct Shared {
@@ -50,7 +49,7 @@ impl Shared {
         Arc::new(Self { operation, process, state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Tells the end; on the worker's thread.
+    /// Tells the end; on the thread that made the call.
     pub(crate) fn end(self: &Arc<Self>, result: Result<(), Error>) {
         let mut state = self.state();
         state.ended = Some(result);
@@ -83,17 +82,17 @@ impl Shared {
 }
 
 impl Started {
-    pub(crate) fn new(shared: Arc<Shared>, background: Open) -> Self {
-        Self { shared, background }
+    pub(crate) fn new(shared: Arc<Shared>, handle: RawHandle) -> Self {
+        Self { shared, handle }
     }
 
     /// Waits until the call is over, at most so long: whether it is. A signal whose handler raises ends the communicator, because a
     /// call cannot be taken back on one rank; then its buffers are the caller's again.
     pub(crate) fn join(&self, py: Python<'_>, time: Option<Duration>) -> PyResult<bool> {
         if time.is_none() && !self.is_over() {
-            let open = self.background.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let calls = || open.iter().for_each(|background| background.help(|| self.is_over()));
-            with_signals(py, open.as_slice(), calls)?;
+            let ended = |_: &PyErr| drop(py.detach(|| self.shared.ended(ENDING)));
+            let helped = help(py, from_ref(&self.handle)).inspect_err(ended)?;
+            helped.map_err(|error| raised(py, &error, Some(self.shared.operation)))?;
         }
         let began = Instant::now();
         loop {
@@ -108,7 +107,7 @@ impl Started {
             if let Err(interrupt) = py.check_signals() {
                 let operation = self.shared.operation;
                 py.detach(|| {
-                    self.abort(&format!("interrupted in {operation}"));
+                    self.handle.abort(&format!("interrupted in {operation}"));
                     self.shared.ended(ENDING)
                 });
                 return Err(interrupt);
@@ -121,13 +120,6 @@ impl Started {
 
     fn is_over(&self) -> bool {
         self.shared.state().ended.is_some()
-    }
-
-    fn abort(&self, reason: &str) {
-        let background = self.background.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(background) = &*background {
-            background.abort(reason);
-        }
     }
 
     fn check_process(&self) -> PyResult<()> {
@@ -175,10 +167,10 @@ impl Started {
     }
 
     /// Cancels the call unless it is over, and says whether it did: ends the communicator, for all ranks.
-    fn cancel(&self) -> bool {
+    fn cancel(&self, py: Python<'_>) -> bool {
         let runs = !self.done();
         if runs {
-            self.abort(&format!("cancelled {}", self.shared.operation));
+            py.detach(|| self.handle.abort(&format!("cancelled {}", self.shared.operation)));
         }
         runs
     }

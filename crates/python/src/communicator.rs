@@ -11,7 +11,7 @@ use weftlink::plan::Collective;
 use weftlink::{Background, DataType, Error, FlightRecorder};
 
 use crate::array::Array;
-use crate::call::{Open, Shared, Started};
+use crate::call::{Shared, Started};
 use crate::error::raised;
 use crate::request::{Alone, Asked, method};
 use crate::vouched::{Bytes, run_here};
@@ -22,7 +22,7 @@ use crate::window::Window;
 #[pyclass(frozen, module = "weftlink._native")]
 pub(crate) struct Communicator {
     /// None once it is closed.
-    background: Open,
+    background: Mutex<Option<Background>>,
     /// To be asked at any time, also while a call is stuck.
     recorder: FlightRecorder,
     /// How many calls are not over.
@@ -50,7 +50,7 @@ impl Communicator {
     pub(crate) fn new(comm: weftlink::Communicator) -> Result<Self, Error> {
         let (recorder, origins) = (comm.flight_recorder(), comm.origins().to_vec());
         let (rank, size) = (comm.rank(), comm.size());
-        let background = Arc::new(Mutex::new(Some(comm.into_background()?)));
+        let background = Mutex::new(Some(comm.into_background()?));
         let pending = Arc::default();
         Ok(Self { background, recorder, pending, rank, size, origins })
     }
@@ -92,10 +92,10 @@ impl Communicator {
             told.end(result);
         };
         // SAFETY: as above, until `end` lets go of the arrays.
-        unsafe { background.start_raw(request, done) };
+        let handle = unsafe { background.start_raw(request, done) };
         // Whoever closes the communicator meanwhile must be the last to have it.
         drop(background);
-        let call = Started::new(shared, Arc::clone(&self.background));
+        let call = Started::new(shared, handle);
         if !wait {
             return Ok(Some(call));
         }
@@ -218,9 +218,10 @@ impl Communicator {
     }
 
     /// Ends the communicator for all ranks.
-    fn abort(&self, reason: &str) {
+    fn abort(&self, py: Python<'_>, reason: &str) {
         if let Ok(background) = self.background() {
-            background.abort(reason);
+            // Who makes a call may hold locks there while it looks for signals.
+            py.detach(|| background.abort(reason));
         }
     }
 
@@ -234,7 +235,7 @@ impl Communicator {
     /// Leaves as the program ends: closes, unless calls are under way, which nobody will wait for.
     fn leave(&self, py: Python<'_>) {
         if self.pending.load(Ordering::Relaxed) > 0 {
-            self.abort("its program ended while calls were under way");
+            self.abort(py, "its program ended while calls were under way");
         } else {
             // Whatever goes wrong now, there is nobody to tell.
             let _ = self.close(py);

@@ -52,6 +52,8 @@ pub(crate) unsafe fn run_here(
     backgrounds: &[Background],
     request: RawRequest,
 ) -> PyResult<Result<Result<(), Error>, Box<RawRequest>>> {
+    let all = backgrounds.to_vec();
+    let end = move || all.iter().for_each(|background| background.abort("interrupted"));
     // SAFETY: the caller's promise.
-    with_signals(py, backgrounds, || unsafe { backgrounds[0].run_raw(request) })
+    with_signals(py, end, || unsafe { backgrounds[0].run_raw(request) })
 }

@@ -3,11 +3,11 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use weftlink::{Background, while_waiting};
+use weftlink::{Error, RawHandle, while_waiting};
 
 /// How long a wait goes on before it looks for signals.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -51,31 +51,57 @@ impl Raised {
     }
 }
 
-/// Makes calls on this thread. An interrupt ends the communicators, because a call that has begun cannot be taken back on one rank.
+/// Makes calls on this thread. A signal of which Python makes an exception calls `end`, which ends them for all ranks, because a call that
+/// has begun cannot be taken back on one.
 pub(crate) fn with_signals<R: Send>(
     py: Python<'_>,
-    backgrounds: &[Background],
+    end: impl Fn() + Clone + Send + 'static,
     calls: impl FnOnce() -> R + Send,
 ) -> PyResult<R> {
     let (made, interrupt) = py.detach(|| {
-        let (interrupt, look) = signals(backgrounds.to_vec());
+        let (interrupt, look) = signals(end);
         let made = while_waiting(look, calls);
         (made, interrupt.take())
     });
     interrupt.map_or(Ok(made), Err)
 }
 
+/// Makes calls that no worker has begun, and those before them, on this thread, which has nothing else to do before they are over.
+pub(crate) fn help(py: Python<'_>, handles: &[RawHandle]) -> PyResult<Result<(), Error>> {
+    let all = handles.to_vec();
+    let end = move || all.iter().for_each(|handle| handle.abort("interrupted"));
+    for handle in handles {
+        loop {
+            match with_signals(py, end.clone(), || help_for_a_while(handle))? {
+                Ok(true) => py.check_signals()?,
+                Ok(false) => break,
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// The same with one, until somebody has to look for signals: calls that do not wait do not.
+fn help_for_a_while(handle: &RawHandle) -> Result<bool, Error> {
+    let began = Instant::now();
+    while began.elapsed() < LOOK_EVERY {
+        if !handle.help()? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// What a thread that makes a call itself does while it waits: it looks for signals, and ends the communicator for all ranks if Python
 /// makes an exception of one.
-fn signals(backgrounds: Vec<Background>) -> (Raised, impl FnMut() + Send + 'static) {
+fn signals(end: impl Fn() + Clone + Send + 'static) -> (Raised, impl FnMut() + Send + 'static) {
     let raised = Raised::default();
     let told = raised.clone();
     let look = move || {
         if let Some(Err(error)) = Python::try_attach(|py| py.check_signals()) {
             // By another thread, because this one may hold locks where it waits.
-            let backgrounds = backgrounds.clone();
-            let end = move || backgrounds.iter().for_each(|background| background.abort("interrupted"));
-            let interrupt = Interrupt { error, ending: std::thread::spawn(end) };
+            let interrupt = Interrupt { error, ending: std::thread::spawn(end.clone()) };
             *told.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(interrupt);
         }
     };

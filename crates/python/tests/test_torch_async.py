@@ -218,6 +218,36 @@ def other_ways_in(rank, size):
     [same(tensor, full(size, len(tensor))) for tensor in tensors]
 
 
+def waits_in_turn(rank, size):
+    """Who waits for a call makes it, but none after it, for which other ranks may need what comes next."""
+    for length in (10, 1 << 20):
+        first, second = torch.ones(2 * length)[::2], ones(length)
+        one = dist.all_reduce(first, async_op=True)
+        other = dist.all_reduce(second, async_op=True) if rank == 0 else None
+        one.get_future()
+        one.wait()
+        if rank == 0:
+            [dist.send(ones(1), peer) for peer in range(1, size)]
+        else:
+            dist.recv(ones(1), 0)
+            other = dist.all_reduce(second, async_op=True)
+        other.wait()
+        same(first, full(size, length))
+        same(second, full(size, length))
+
+
+def destroyed_meanwhile(rank, size):
+    """A group is left when the calls are over that other threads wait for."""
+    for _ in range(20):
+        group, tensor = dist.new_group(), ones()
+        work = dist.all_reduce(tensor, group=group, async_op=True)
+        waits = threading.Thread(target=work.wait)
+        waits.start()
+        dist.destroy_process_group(group)
+        same(tensor, full(size))
+        waits.join()
+
+
 def by_device(rank, size):
     """A group whose backends are chosen by device: torch wraps what the backend returns."""
     assert isinstance(dist.new_group(backend="cpu:weft"), Group)
@@ -268,7 +298,7 @@ def again_and_again(rank, size, store_):
 
 
 def two(rank, size):
-    for case in (futures, four_in_flight, messages, beside, other_ways_in, by_device):
+    for case in (futures, four_in_flight, messages, beside, other_ways_in, waits_in_turn, destroyed_meanwhile, by_device):
         case(rank, size)
 
 

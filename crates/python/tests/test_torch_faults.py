@@ -146,8 +146,23 @@ def interrupted(rank, size):
     [group.abort() for group in groups]
 
 
+def handlers_call(rank, size):
+    """A signal's handler that makes a call, while the thread it runs on is in one, is told so."""
+    group = dist.new_group()
+    dist.all_reduce(torch.ones(3), group=group)
+    if rank == 0:
+        signal.signal(signal.SIGUSR1, lambda *_: dist.all_reduce(torch.ones(3), group=group))
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with raises(errors.UsageError, "handler"):
+            dist.barrier(group=group)
+        store().set("it was told", "1")
+    else:
+        store().wait(["it was told"])
+    group.abort()
+
+
 def two(rank, size):
-    for case in (stays_away, mismatches, aborted, interrupted):
+    for case in (stays_away, mismatches, aborted, interrupted, handlers_call):
         case(rank, size)
 
 

@@ -106,14 +106,24 @@ impl<B> Handle<B> {
 
     /// Why waiting would never end.
     fn hopeless(&self) -> Option<Error> {
-        if let Err(error) = self.inner.check_process() {
-            return Some(error);
+        match self.inner.check_process() {
+            Ok(()) if self.slot.is_done() => None,
+            Ok(()) => self.inner.check_not_in_call().err(),
+            Err(error) => Some(error),
         }
-        let itself = !self.slot.is_done() && self.inner.is_maker();
-        itself.then(|| {
-            let what = "what runs in a communicator's call cannot wait for a call of the same communicator";
-            Error::Misuse(what.to_owned())
-        })
+    }
+
+    /// Makes the next call on this thread, if it is this one or one before it and nobody else makes one: whether it did.
+    pub(super) fn help(&self) -> Result<bool, Error> {
+        match self.hopeless() {
+            Some(error) => Err(error),
+            None => Ok(self.inner.help(self.number)),
+        }
+    }
+
+    /// Ends the communicator for all ranks, with a reason.
+    pub(super) fn abort(&self, reason: &str) {
+        self.inner.abort(reason);
     }
 }
 

@@ -5,7 +5,7 @@
 //! needs, buffers included, puts it into a queue and returns a [`Handle`]; the buffers come back with the result.
 //! [`Background::scope`] does the same with buffers that are borrowed, and [`Background::start_raw`] with buffers that are
 //! addresses. The worker takes one call after the other; when there is none it sleeps at once, so that it costs nothing.
-//! [`Background::help`] makes calls that it has not begun on the caller's thread.
+//! [`RawHandle::help`] makes calls that it has not begun on the caller's thread.
 //!
 //! All ranks submit the same calls in the same order, as they would make them. Calls of one thread keep their order; threads that
 //! submit to one communicator at the same time must see to it themselves that their order is the same on all ranks, or
@@ -44,7 +44,6 @@ pub use scope::{Scope, ScopedHandle};
 
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::failure::Reason;
 use queue::{GONE, Inner};
 use task::{Job, Load, Owned, Task, With};
 use weftlink_plan::Collective;
@@ -135,14 +134,7 @@ impl Background {
         self.start(OwnedRequest::new(Collective::Barrier, ()))
     }
 
-    /// Makes calls that wait for the worker, on this thread and in their order, until that is enough, or none is left, or
-    /// the worker makes one. For those who are about to wait: waking the worker, and being woken by it, takes longer than most
-    /// calls.
-    pub fn help(&self, is_enough: impl Fn() -> bool) {
-        self.inner().help(is_enough);
-    }
-
-    /// Does something with the communicator when its turn comes, on the worker's thread, and waits for it: allocates windows,
+    /// Does something with the communicator when its turn comes, on the thread that makes calls then, and waits for it: allocates windows,
     /// loads plans, sends [groups](Communicator::group) of messages.
     pub fn with<R: Send + 'static>(
         &self,
@@ -154,15 +146,12 @@ impl Background {
     /// Ends the communicator, for all ranks and from any thread, also while a call is being made: all waits end within
     /// milliseconds with [`Error::Cancelled`], which names this rank and the reason. Others see its first 47 bytes.
     pub fn abort(&self, reason: &str) {
-        self.inner().end(Reason::Ended, &format!("aborted: {reason}"));
+        self.inner().abort(reason);
     }
 
     /// Waits for all calls that were submitted, and gives the communicator back. Nobody else may have a clone of this.
     pub fn close(self) -> Result<Communicator, Error> {
-        self.inner().check_process()?;
-        if self.inner().is_maker() {
-            return Err(Error::Misuse("what runs in a communicator's call cannot close it".to_owned()));
-        }
+        self.inner().check_not_in_call()?;
         let Ok(client) = Arc::try_unwrap(self.client) else {
             return Err(Error::Misuse(
                 "this communicator has other users: drop their clones first".to_owned(),

@@ -44,7 +44,8 @@ struct Queue {
     comm: Option<Box<Communicator>>,
     /// Who that is.
     maker: Option<ThreadId>,
-    jobs: VecDeque<Box<dyn Job>>,
+    /// With their numbers, which follow each other.
+    jobs: VecDeque<(u64, Box<dyn Job>)>,
     submitted: u64,
     /// Nothing more will come.
     closing: bool,
@@ -96,7 +97,7 @@ impl Inner {
         }
         queue.submitted += 1;
         let number = queue.submitted;
-        queue.jobs.push_back(job);
+        queue.jobs.push_back((number, job));
         drop(queue);
         self.changed.notify_one();
         number
@@ -104,7 +105,7 @@ impl Inner {
 
     /// The communicator, if nothing is queued and no call is being made.
     pub(super) fn borrow(&self) -> Result<Option<Borrowed<'_>>, Error> {
-        self.check_process()?;
+        self.check_not_in_call()?;
         let mut queue = self.queue();
         if let Some(error) = queue.refusal() {
             return Err(error);
@@ -118,12 +119,11 @@ impl Inner {
         Ok(Some(Borrowed::new(self, comm)))
     }
 
-    /// Makes queued calls on this thread, until that is enough, or none is left, or somebody else makes one.
-    pub(super) fn help(&self, is_enough: impl Fn() -> bool) {
-        while self.check_process().is_ok() && !is_enough() {
-            let Some((job, comm)) = self.queue().take_call() else { return };
-            Borrowed::new(self, comm).make_job(job);
-        }
+    /// Makes the next call on this thread, if it is none after that of a number and nobody else makes one: whether it did.
+    pub(super) fn help(&self, until: u64) -> bool {
+        let Some((job, comm)) = self.queue().take_call(until) else { return false };
+        Borrowed::new(self, comm).make_job(job);
+        true
     }
 
     /// Ends the communicator for all ranks, if it is still there.
@@ -138,6 +138,10 @@ impl Inner {
         self.changed.notify_one();
     }
 
+    pub(super) fn abort(&self, reason: &str) {
+        self.end(Reason::Ended, &format!("aborted: {reason}"));
+    }
+
     /// Lets the worker leave when it has made all calls.
     pub(super) fn close(&self) {
         if self.check_process().is_ok() {
@@ -149,6 +153,16 @@ impl Inner {
     /// Whether this thread makes a call, and must not wait for another.
     pub(super) fn is_maker(&self) -> bool {
         self.check_process().is_ok() && self.queue().maker == Some(std::thread::current().id())
+    }
+
+    /// What runs in a call cannot make another, nor wait for one: the communicator has a call at a time.
+    pub(super) fn check_not_in_call(&self) -> Result<(), Error> {
+        self.check_process()?;
+        if !self.is_maker() {
+            return Ok(());
+        }
+        let what = "what runs in a communicator's call, a callback or a signal's handler, cannot wait for a call of the same communicator";
+        Err(Error::Misuse(what.to_owned()))
     }
 
     /// Whether there is a worker at all. Looked at before any lock is taken: who held it may not be in this process.
@@ -169,7 +183,7 @@ impl Inner {
             queue.put(comm);
         }
         loop {
-            if let Some((job, comm)) = queue.take_call() {
+            if let Some((job, comm)) = queue.take_call(u64::MAX) {
                 return Next::Make(job, comm);
             }
             if (queue.ended || queue.closing)
@@ -200,10 +214,11 @@ impl Queue {
         Some(comm)
     }
 
-    /// The next call, and the communicator to make it with.
-    fn take_call(&mut self) -> Option<(Box<dyn Job>, Box<Communicator>)> {
+    /// The next call, if it is none after that of a number, and the communicator to make it with.
+    fn take_call(&mut self, until: u64) -> Option<(Box<dyn Job>, Box<Communicator>)> {
         self.comm.as_ref()?;
-        Some((self.jobs.pop_front()?, self.take()?))
+        let (_, job) = self.jobs.pop_front_if(|(number, _)| *number <= until)?;
+        Some((job, self.take()?))
     }
 
     fn put(&mut self, comm: Box<Communicator>) {
@@ -319,6 +334,6 @@ impl Drop for Leaving<'_> {
         queue.closing = true;
         let left = std::mem::take(&mut queue.jobs);
         drop(queue);
-        left.into_iter().for_each(|job| job.refuse(Error::Failed(GONE.to_owned())));
+        left.into_iter().for_each(|(_, job)| job.refuse(Error::Failed(GONE.to_owned())));
     }
 }

@@ -121,9 +121,16 @@ impl Load for Lent {
     }
 }
 
-/// A call that was started by [`Background::start_raw`]. Dropping it does not cancel the call.
+/// A call that was started by [`Background::start_raw`]. Dropping it does not cancel the call, and it does not keep the
+/// communicator.
 #[derive(Debug)]
 pub struct RawHandle(Handle<()>);
+
+impl Clone for RawHandle {
+    fn clone(&self) -> Self {
+        Self(self.0.twin())
+    }
+}
 
 impl RawHandle {
     /// The place of the call among all that were submitted on this rank, from 1; 0 if it was not taken.
@@ -139,6 +146,17 @@ impl RawHandle {
     /// Cancels the call, as [`Handle::cancel`] does.
     pub fn cancel(&self) -> bool {
         self.0.cancel()
+    }
+
+    /// Makes the next call on this thread, if it is this one or one before it and nobody else makes one: whether it did. For those who
+    /// are about to wait for this one: waking the worker, and being woken by it, takes longer than most calls.
+    pub fn help(&self) -> Result<bool, Error> {
+        self.0.help()
+    }
+
+    /// Ends the communicator, as [`Background::abort`] does.
+    pub fn abort(&self, reason: &str) {
+        self.0.abort(reason);
     }
 }
 

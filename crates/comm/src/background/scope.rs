@@ -122,15 +122,10 @@ impl<'scope> Scope<'scope, '_> {
         let request = unsafe { std::mem::transmute::<Request<'scope>, Request<'static>>(request) };
         let guard = Guard::new(&self.running);
         let load = Borrowed { request: Some(request), deadline, _guard: guard };
-        // Who makes a call would wait for itself at the end of the scope.
-        let handle = if self.background.inner().is_maker() {
-            self.background.refuse(
-                name,
-                load,
-                Error::Misuse("a worker cannot wait for a scope of its own".to_owned()),
-            )
-        } else {
-            self.background.submit(name, load)
+        // What runs in a call would wait for itself at the end of the scope.
+        let handle = match self.background.inner().check_not_in_call() {
+            Err(why) => self.background.refuse(name, load, why),
+            Ok(()) => self.background.submit(name, load),
         };
         ScopedHandle { handle, _scope: PhantomData }
     }

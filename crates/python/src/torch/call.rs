@@ -5,14 +5,13 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
-use weftlink::{Error, Post};
+use weftlink::{Error, Post, RawHandle};
 
-use super::lanes::{Lanes, WeakLanes};
 use super::pieces::Staged;
 use super::record;
 use crate::error::{exception, raised};
 use crate::tell::{call, later, tell};
-use crate::wait::LOOK_EVERY;
+use crate::wait::{LOOK_EVERY, help};
 
 /// How often a wait looks before it sleeps, where the end is near: some tens of microseconds.
 const SPINS: u32 = 2000;
@@ -23,8 +22,8 @@ pub(crate) struct Call {
     shared: Arc<Shared>,
     /// Of a message: who waits makes it get on.
     post: Option<Post>,
-    /// Of a collective: who waits makes it, if no worker has begun it.
-    lanes: Option<WeakLanes>,
+    /// Of a collective: who waits makes its parts that no worker has begun. They do not keep the group.
+    parts: Vec<RawHandle>,
     /// Of a call in parts, of which the caller has made one: the others are about to be over.
     soon: bool,
 }
@@ -74,7 +73,7 @@ impl Call {
         let (state, changed) = (Mutex::default(), Condvar::new());
         let shared = Arc::new(Shared { state, changed, name, entry });
         (
-            Self { shared: Arc::clone(&shared), post: None, lanes: None, soon: false },
+            Self { shared: Arc::clone(&shared), post: None, parts: Vec::new(), soon: false },
             Pending { shared, finish, kept, staged },
         )
     }
@@ -85,8 +84,8 @@ impl Call {
     }
 
     /// The same for a collective.
-    pub(super) fn on(self, lanes: &Lanes) -> Self {
-        Self { lanes: Some(lanes.weak()), ..self }
+    pub(super) fn in_parts(self, parts: Vec<RawHandle>) -> Self {
+        Self { parts, ..self }
     }
 
     /// The same for a message.
@@ -149,15 +148,11 @@ impl Call {
     #[pyo3(signature = (timeout=None))]
     pub(super) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let began = Instant::now();
-        let mut soon = self.soon;
-        if timeout.is_none()
-            && !self.done()
-            && let Some(lanes) = self.lanes.as_ref().and_then(WeakLanes::upgrade)
-        {
-            lanes.help(py, || self.done())?;
-            // Lanes beside each other are there where cores are.
-            soon |= lanes.all().len() > 1;
+        if timeout.is_none() && !self.done() {
+            help(py, &self.parts)?.map_err(|error| raised(py, &error, Some(self.shared.name)))?;
         }
+        // Parts go side by side where there are cores for them.
+        let soon = self.soon || self.parts.len() > 1;
         let limit = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         loop {
             let left = limit.map_or(LOOK_EVERY, |limit| limit.saturating_sub(began.elapsed()));

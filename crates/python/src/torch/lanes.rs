@@ -5,14 +5,12 @@
 //! only on what is the same on all ranks.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use pyo3::prelude::*;
 use weftlink::plan::Collective;
 use weftlink::{Background, Communicator, Error, RawBuffers, RawRequest, Window};
 
 use super::call::Pending;
-use crate::wait::with_signals;
 
 /// Calls of fewer bytes are not cut: handing a part to a worker takes some ten microseconds.
 const BYTES_MIN: usize = 1 << 20;
@@ -24,15 +22,6 @@ pub(super) const LANES_MAX: usize = 4;
 /// The communicators of a group; the first makes all calls that are not cut.
 #[derive(Clone)]
 pub(super) struct Lanes(Arc<Vec<Background>>);
-
-/// The same, as long as the group is there.
-pub(super) struct WeakLanes(Weak<Vec<Background>>);
-
-impl WeakLanes {
-    pub(super) fn upgrade(&self) -> Option<Lanes> {
-        self.0.upgrade().map(Lanes)
-    }
-}
 
 impl Lanes {
     /// As many as there should be, split from one. All ranks do it.
@@ -81,16 +70,6 @@ impl Lanes {
             RawRequest { buffers: part_of(request.buffers, start, end), count, ..request.clone() }
         };
         (0..lanes).map(part).collect()
-    }
-
-    /// The same for those who may outlive the group.
-    pub(super) fn weak(&self) -> WeakLanes {
-        WeakLanes(Arc::downgrade(&self.0))
-    }
-
-    /// Makes calls that no worker has begun, on this thread, until that is enough.
-    pub(super) fn help(&self, py: Python<'_>, is_enough: impl Fn() -> bool + Sync) -> PyResult<()> {
-        with_signals(py, &self.0, || self.0.iter().for_each(|lane| lane.help(&is_enough)))
     }
 
     /// Leaves, when all calls are over.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use weftlink::RawRequest;
+use weftlink::{Background, RawHandle, RawRequest};
 
 use super::call::Call;
 use super::lanes::{Lanes, Parts};
@@ -33,8 +33,8 @@ impl Start<'_> {
     pub(super) fn later(self, parts: Vec<RawRequest>) -> Call {
         let Self { lanes, name, entry, finish, kept, staged } = self;
         let (call, pending) = Call::new(name, entry, finish, kept, staged);
-        hand_out(lanes, 0, parts.len(), parts, pending);
-        call.on(lanes)
+        let (_, handles) = hand_out(lanes, 0, parts.len(), parts, pending);
+        call.in_parts(handles)
     }
 
     /// The caller makes it, or the first part of it, if no other is under way. Nothing is left to wait for if that was all.
@@ -61,16 +61,17 @@ impl Start<'_> {
         let Self { lanes, name, entry, finish, kept, staged } = self;
         let (call, pending) = Call::new(name, entry, finish, kept, staged);
         let own = parts.remove(0);
-        let under_way = hand_out(lanes, 1, parts.len() + 1, parts, pending);
+        let (under_way, mut handles) = hand_out(lanes, 1, parts.len() + 1, parts, pending);
         // SAFETY: as in `hand_out`.
         match unsafe { run_here(py, lanes.all(), own) }? {
             Ok(result) => under_way.over(result),
             Err(request) => {
                 // SAFETY: as in `hand_out`.
-                unsafe { lanes.first().start_raw(*request, move |result| under_way.over(result)) };
+                handles
+                    .push(unsafe { lanes.first().start_raw(*request, move |result| under_way.over(result)) });
             }
         }
-        Ok(call.on(lanes).soon())
+        Ok(call.in_parts(handles).soon())
     }
 }
 
@@ -81,13 +82,14 @@ fn hand_out(
     count: usize,
     parts: Vec<RawRequest>,
     pending: super::call::Pending,
-) -> Arc<Parts> {
+) -> (Arc<Parts>, Vec<RawHandle>) {
     let under_way = Parts::new(count, pending);
-    for (request, background) in parts.into_iter().zip(&lanes.all()[first..]) {
+    let start = |(request, background): (RawRequest, &Background)| {
         let part = Arc::clone(&under_way);
         // SAFETY: `pending` keeps the tensors until the last part is over. What else uses them meanwhile is the program's own fault, as
         // with every backend.
-        unsafe { background.start_raw(request, move |result| part.over(result)) };
-    }
-    under_way
+        unsafe { background.start_raw(request, move |result| part.over(result)) }
+    };
+    let handles = parts.into_iter().zip(&lanes.all()[first..]).map(start).collect();
+    (under_way, handles)
 }

@@ -526,9 +526,10 @@ fn memory_of_a_window_is_known_by_its_address() {
         window.fill(1);
         let mut plans = Vec::new();
         for words in [&mut ordinary[..], &mut window[1 << 10..][..1 << 17]] {
+            // The worker tells the end of a call before it lets go of the communicator.
             // SAFETY: the words are not touched before the call returns.
-            let made = unsafe { background.run_raw(raw_sum(words)) };
-            assert_eq!(made.map_err(|_| "others come first").unwrap(), Ok(()));
+            let made = std::iter::repeat_with(|| unsafe { background.run_raw(raw_sum(words)) });
+            assert_eq!(made.filter_map(Result::ok).next(), Some(Ok(())));
             assert!(words.iter().all(|word| *word == 2));
             plans.push(plan(&background));
         }

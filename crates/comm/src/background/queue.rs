@@ -150,15 +150,10 @@ impl Inner {
         }
     }
 
-    /// Whether this thread makes a call, and must not wait for another.
-    pub(super) fn is_maker(&self) -> bool {
-        self.check_process().is_ok() && self.queue().maker == Some(std::thread::current().id())
-    }
-
     /// What runs in a call cannot make another, nor wait for one: the communicator has a call at a time.
     pub(super) fn check_not_in_call(&self) -> Result<(), Error> {
         self.check_process()?;
-        if !self.is_maker() {
+        if self.queue().maker != Some(std::thread::current().id()) {
             return Ok(());
         }
         let what = "what runs in a communicator's call, a callback or a signal's handler, cannot wait for a call of the same communicator";

@@ -71,7 +71,7 @@ pub const KNOBS: [Knob; 19] = [
         "WEFT_ENCRYPT",
         ON_OFF,
         "off",
-        "frames between hosts are encrypted; off: they are checked by CRC32C and can be read on the way",
+        "encrypt and authenticate frames between hosts; off: CRC32C finds accidental changes only, and anyone on the path can read and change them",
     )),
     knob(
         "WEFT_DEADLINE",

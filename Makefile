@@ -4,6 +4,11 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export PATH := $(CURDIR)/.cache/bin:$(HOME)/.cargo/bin:$(PATH)
 
+# Settings of Weft, and ranks that a launcher has given to this shell, are not for the tests. What chooses tests is.
+CHOICES := WEFT_SHARED WEFT_BLESS WEFT_DRAWS WEFT_DRAWS_AT_ONCE WEFT_DRAWS_SHOWN WEFT_SEED WEFT_MUTANT WEFT_MUTANTS
+unexport $(filter-out $(CHOICES),$(filter WEFT_% OMPI_% PMIX_% PMI_% MPI_% SLURM_% TORCHELASTIC_% MASTER_% LOCAL_% \
+	RANK WORLD_SIZE GROUP_RANK ROLE_RANK,$(.VARIABLES)))
+
 # Tools are built to be built soon, not to run fast: minutes instead of a quarter of an hour on two cores.
 INSTALL := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=256 \
 	cargo install --locked --root .cache

@@ -15,6 +15,7 @@ use std::time::Duration;
 use common::{scratch, shell};
 use serde_json::Value;
 use weftlink_comm::{Communicator, Options, Reduction};
+use weftlink_testkit::processes;
 
 const WEFT: &str = env!("CARGO_BIN_EXE_weft");
 const ROLE: &str = "WEFT_TEST_ROLE";
@@ -75,7 +76,7 @@ impl Drop for Started {
 }
 
 fn why(arguments: &[&str]) -> Output {
-    Command::new(WEFT).arg("why").args(arguments).output().unwrap()
+    processes::command(WEFT).arg("why").args(arguments).output().unwrap()
 }
 
 fn asked(job: &str) -> Option<Value> {
@@ -112,7 +113,7 @@ fn a_job_that_hangs_is_asked_from_outside() {
     let name = format!("hangs-{}", std::process::id());
     let me = std::env::current_exe().unwrap();
     let job = Started::new(
-        Command::new(WEFT)
+        processes::command(WEFT)
             .args(["run", "-n", "3", "--bind", "none", "--name", &name, "--"])
             .arg(me)
             .args(["--exact", "rank", "--nocapture"])
@@ -167,7 +168,7 @@ fn a_job_that_hangs_is_asked_from_outside() {
 fn ranks_that_are_threads_are_all_found() {
     let me = std::env::current_exe().unwrap();
     let process =
-        Started::new(Command::new(me).args(["--exact", "rank", "--nocapture"]).env(ROLE, "threads"));
+        Started::new(processes::command(me).args(["--exact", "rank", "--nocapture"]).env(ROLE, "threads"));
     let pid = process.0.id().to_string();
     let done = |why: &Value| said(why, &["Nothing is wrong: all 3 ranks"]);
     let found = until(|| asked(&pid).filter(done));
@@ -181,7 +182,8 @@ fn ranks_that_are_threads_are_all_found() {
 fn ranks_without_a_communicator_are_told_of() {
     let name = format!("quiet-{}", std::process::id());
     let _job = Started::new(
-        Command::new(WEFT).args(["run", "-n", "2", "--bind", "none", "--name", &name, "--", "sleep", "120"]),
+        processes::command(WEFT)
+            .args(["run", "-n", "2", "--bind", "none", "--name", &name, "--", "sleep", "120"]),
     );
     let two = |why: &Value| why["silent"].as_array().is_some_and(|silent| silent.len() == 2);
     let found = until(|| asked(&name).filter(two));
@@ -219,7 +221,7 @@ fn what_is_no_job_says_so() {
 #[test]
 fn what_may_not_be_seen_says_so() {
     let ours = std::fs::metadata("/proc/self").unwrap().uid();
-    let mut command = Command::new(WEFT);
+    let mut command = processes::command(WEFT);
     let theirs = if ours == 0 {
         // Somebody who is nobody, if they can get at the program at all.
         command.uid(65534).gid(65534);

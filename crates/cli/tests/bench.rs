@@ -8,13 +8,14 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use common::{Outcome, root, scratch, shell};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
+use weftlink_testkit::processes::command;
 
 fn bench(name: &str, arguments: &str) -> Outcome {
     shell(&scratch(name), &format!("weft bench all-reduce {arguments}"))
@@ -303,7 +304,7 @@ struct Endless {
 
 impl Endless {
     fn start(arguments: &str) -> Self {
-        let command = Command::new(env!("CARGO_BIN_EXE_weft"))
+        let command = command(env!("CARGO_BIN_EXE_weft"))
             .args(["bench", "all-reduce", "-n", "2"])
             .args(arguments.split(' '))
             .stdout(Stdio::piped())

@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use common::{example, root};
 use serde_json::Value;
+use weftlink_testkit::processes;
 
 const WEFT: &str = env!("CARGO_BIN_EXE_weft");
 
 fn weft_run(ranks: &str, name: &str) -> Command {
-    let mut command = Command::new(WEFT);
+    let mut command = processes::command(WEFT);
     command.args(["run", "-n", ranks, "--bind", "none", "--name", name, "--"]).stdin(Stdio::null());
     command
 }
@@ -52,7 +53,7 @@ fn settings_that_differ_are_named_with_both_values() {
 /// Kills rank 2 of 4 while they call, and gives what everybody said. However busy the machine is, ranks have a minute for that:
 /// they do not heed that they are told to end.
 fn killed(name: &str, settings: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(WEFT);
+    let mut command = processes::command(WEFT);
     let job = command
         .args(["run", "-n", "4", "--bind", "none", "--grace", "60s", "--name", name, "--"])
         // Long enough for people to kill it, and not for ever if the test does not.
@@ -65,7 +66,8 @@ fn killed(name: &str, settings: &[(&str, &str)]) -> Output {
         .spawn()
         .unwrap();
     let look = || -> Option<u64> {
-        let asked = Command::new(WEFT).args(["why", "--json", "--attach", &job.id().to_string()]).output();
+        let asked =
+            processes::command(WEFT).args(["why", "--json", "--attach", &job.id().to_string()]).output();
         let found: Value = serde_json::from_slice(&asked.unwrap().stdout).ok()?;
         let ranks = found["jobs"][0]["ranks"].as_array()?;
         let calls = ranks.len() == 4 && ranks.iter().all(|line| line["call"].as_u64() > Some(10));
@@ -76,7 +78,7 @@ fn killed(name: &str, settings: &[(&str, &str)]) -> Output {
         look()
     });
     let pid = pid.expect("the ranks begin to call");
-    assert!(Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
+    assert!(processes::command("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
     job.wait_with_output().unwrap()
 }
 
@@ -95,7 +97,7 @@ fn a_rank_that_panics_is_the_one_that_is_named() {
 
 #[test]
 fn those_who_are_left_shrink_and_go_on() {
-    let mut command = Command::new(WEFT);
+    let mut command = processes::command(WEFT);
     let command =
         command.args(["run", "-n", "4", "--bind", "none", "--keep-going", "--"]).stdin(Stdio::null());
     let done = command.arg(example("06-shrink")).env("RUST_BACKTRACE", "0").output().unwrap();

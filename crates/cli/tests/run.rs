@@ -12,11 +12,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Outcome, scratch, shell};
 use serde_json::Value;
+use weftlink_testkit::processes::command;
 
 /// A remote shell that is none: it forgets the host and runs the rest here.
 const HERE: &str = r#"--rsh "sh -c 'shift; exec \"\$@\"' rsh""#;
@@ -342,7 +343,7 @@ fn a_host_that_cannot_be_reached() {
 #[test]
 fn a_host_that_does_not_answer_can_be_given_up() {
     let folder = scratch("run-unanswered");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_weft"))
+    let mut child = command(env!("CARGO_BIN_EXE_weft"))
         .args(["run", "-n", "2", "--hosts", "red,blue", "--rsh"])
         .args(["sh -c 'sleep 600 & echo $! > new-{host}; mv new-{host} pid-{host}; wait'", "--", "true"])
         .current_dir(&folder)
@@ -365,7 +366,7 @@ fn remote_shells_may_have_something_to_say() {
     assert_eq!((done.code, done.output.as_str(), done.errors.as_str()), (Some(0), "hi\n", "[red] Welcome\n"));
     let other = r#"sh -c 'echo \{\"ready\":\{\"version\":\"9\",\"ports\":[1,2]\}\}; cat >/dev/null'"#;
     let folder = scratch("run-version");
-    let done = Command::new(env!("CARGO_BIN_EXE_weft"))
+    let done = command(env!("CARGO_BIN_EXE_weft"))
         .args(["run", "-n", "1", "--hosts", "red", "--rsh", other, "--", "true"])
         .current_dir(&folder)
         .output()
@@ -406,7 +407,7 @@ impl Background {
         // A remote shell for those who want one: it forgets the host.
         fs::write(folder.join("rsh"), "#!/bin/sh\nshift\nexec \"$@\"\n").unwrap();
         fs::set_permissions(folder.join("rsh"), fs::Permissions::from_mode(0o755)).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_weft"))
+        let child = command(env!("CARGO_BIN_EXE_weft"))
             .arg("run")
             .args("-n 2 --bind none".split(' '))
             .args(options.split_whitespace())
@@ -593,7 +594,7 @@ fn pid(file: &Path) -> String {
 }
 
 fn kill(signal: &str, pid: &str) {
-    assert!(Command::new("sh").args(["-c", &format!("kill -{signal} {pid}")]).status().unwrap().success());
+    assert!(command("sh").args(["-c", &format!("kill -{signal} {pid}")]).status().unwrap().success());
 }
 
 /// Waits until a process is no more; one that nobody has reaped yet is no more either.

@@ -6,11 +6,12 @@
 mod common;
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use common::{root, scratch, shell};
 use serde_json::Value;
+use weftlink_testkit::processes::command;
 
 #[test]
 fn records_are_merged_into_what_happened() {
@@ -65,7 +66,7 @@ fn folders_without_records_say_so() {
 #[test]
 fn a_job_that_is_stuck_can_be_looked_at() {
     let folder = scratch("why-stuck");
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_weft"))
+    let mut bench = command(env!("CARGO_BIN_EXE_weft"))
         .args(["bench", "all-reduce", "-n", "3", "-e", "8", "--iters", "100000000"])
         .env("WEFT_RECORD_DIR", &folder)
         .stdin(Stdio::null())

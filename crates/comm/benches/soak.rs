@@ -10,14 +10,15 @@
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink_comm::{Communicator, Options, Reduction};
+use weftlink_testkit::ports::reserved;
+use weftlink_testkit::processes::this_program;
 
 const ROLE: &str = "WEFT_SOAK_ROLE";
 /// How long a rank is stopped.
@@ -87,12 +88,10 @@ fn usage() -> (u64, usize) {
 fn watch() {
     let (minutes, size, per_host) = (option("--minutes", 10), option("--ranks", 6), option("--per-host", 3));
     let mut random = option("--seed", 1);
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = reserved();
     let start = |rank: u64| -> Child {
         let role = format!("{rank} {size} {per_host} {port} {}", minutes * 60);
-        let command = env::current_exe().unwrap();
-        let mut command = Command::new(command);
-        command.env(ROLE, role).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        this_program().env(ROLE, role).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
     let mut ranks: Vec<Child> = (0..size).map(start).collect();
     let over = AtomicBool::new(false);

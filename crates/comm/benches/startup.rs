@@ -14,6 +14,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::time::{ClockId, clock_gettime};
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
 use weftlink_comm::{Communicator, Error, Options, Reduction};
+use weftlink_testkit::ports::reserved;
 
 /// What tells a process that it is a rank: its number, how many there are, and where they meet.
 const ROLE: &str = "WEFT_STARTUP_ROLE";
@@ -108,7 +109,7 @@ fn once(ranks: usize, place: &str, repetition: usize) -> Result<[f64; 4], String
     let program = std::env::current_exe().map_err(|error| failed(&error))?;
     let token = format!("startup {} {}", std::process::id(), now());
     let place = match place {
-        "tcp" => format!("tcp {}", free_port().map_err(|error| failed(&error))?),
+        "tcp" => format!("tcp {}", reserved()),
         _ => format!("abstract weft-startup-{}-{ranks}-{repetition}", std::process::id()),
     };
     let began = now();
@@ -173,9 +174,4 @@ fn rank(role: &str) -> Result<(), String> {
 fn now() -> f64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as f64 * 1e3 + now.tv_nsec as f64 / 1e6
-}
-
-/// A port that is free now.
-fn free_port() -> std::io::Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

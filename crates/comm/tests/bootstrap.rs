@@ -8,13 +8,15 @@
 use std::io::Write;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use weftlink_comm::bootstrap::{Bootstrap, BootstrapError, Meeting, Network, Place, Refusal, Token};
 use weftlink_comm::memory::SharedMemory;
+use weftlink_testkit::ports::reserved_range;
+use weftlink_testkit::processes::this_program;
 
 const AMPLE: Duration = Duration::from_secs(60);
 const BRIEF: Duration = Duration::from_millis(30);
@@ -325,7 +327,7 @@ fn on_all<T: Send>(ends: Vec<Bootstrap>, work: impl Fn(Bootstrap) -> T + Sync) -
 fn hosts_meet_over_the_network() {
     // As many hosts as ranks, then two ranks on each, then all on one: by TCP either way, with IPv4, IPv6 and a name.
     for (ranks_per_host, host) in [(1, "127.0.0.1"), (2, "::1"), (8, "localhost")] {
-        let place = Place::Tcp { host: host.to_owned(), ports: free_port() };
+        let place = Place::Tcp { host: host.to_owned(), ports: reserved_range() };
         let meeting = Meeting { place, ..meeting("", 5) };
         let ends = together(&meeting, |rank| Network {
             pretended_host: Some(1 + rank as u64 / ranks_per_host),
@@ -427,13 +429,7 @@ fn strangers_do_not_disturb_a_meeting_or_what_comes_after() {
 }
 
 fn loopback() -> Place {
-    Place::Tcp { host: "127.0.0.1".to_owned(), ports: free_port() }
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> std::ops::RangeInclusive<u16> {
-    let port = std::net::TcpListener::bind("[::]:0").unwrap().local_addr().unwrap().port();
-    port..=port
+    Place::Tcp { host: "127.0.0.1".to_owned(), ports: reserved_range() }
 }
 
 /// A group that talks through sockets as processes do, all in this process.
@@ -480,7 +476,7 @@ fn others(test: &str, meeting: &Meeting) -> Vec<Child> {
 
 fn run(test: &str, meeting: &Meeting, rank: usize) -> Child {
     let Place::Abstract(name) = &meeting.place else { panic!("{}", meeting.place) };
-    Command::new(std::env::current_exe().unwrap())
+    this_program()
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(ROLE, rank.to_string())
         .env(SIZE, meeting.size.to_string())

@@ -12,7 +12,6 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::process::Command;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,6 +22,7 @@ use weftlink_comm::{Communicator, Error, Options, Request};
 use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Order, Reducer, Reduction, Verified, verify};
 use weftlink_testkit::cases::values::{Value, factor, telling_input};
 use weftlink_testkit::cases::{By, Case, Counts, Memory, doing};
+use weftlink_testkit::processes::this_program;
 use weftlink_testkit::{promise, with_type};
 
 const TYPES: [DataType; 8] = [
@@ -350,7 +350,7 @@ fn processes_mixtures_hosts_and_parts_agree() {
         let processes = SPREADS[number].processes;
         let has_ranks = |process: &usize| processes[*process].iter().any(|rank| *rank < world);
         let start = |process: usize| {
-            let mut command = Command::new(std::env::current_exe().unwrap());
+            let mut command = this_program();
             command.args(["--exact", "processes_mixtures_hosts_and_parts_agree", "--nocapture"]);
             let role = format!("{number}/{}/{process}", u8::from(is_split));
             command.env(PROCESS, role).env("WEFT_TEST_PARENT", &parent).spawn().unwrap()

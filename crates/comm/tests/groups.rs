@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
 use weftlink_comm::{Communicator, Error, Options, Reduction};
+use weftlink_testkit::processes::this_program;
 
 fn options() -> Options {
     Options { deadline: Duration::from_secs(60), ..Options::default() }
@@ -186,7 +187,7 @@ fn processes_send_groups() {
         return comm.barrier().unwrap();
     }
     let start = |rank: usize| {
-        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let mut command = this_program();
         command.args(["--exact", "processes_send_groups", "--nocapture"]).env(ROLE, rank.to_string());
         command.spawn().unwrap()
     };

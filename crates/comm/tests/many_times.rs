@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
 use weftlink_comm::{Background, Communicator, Error, Options, Reduction};
+use weftlink_testkit::processes::this_program;
 
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -145,11 +146,7 @@ fn groups_of_processes_leave_nothing() {
     }
     let _turn = TURN.lock().unwrap();
     let parent = std::process::id().to_string();
-    let mut other = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", TEST, "--nocapture"])
-        .env(ROLE, &parent)
-        .spawn()
-        .unwrap();
+    let mut other = this_program().args(["--exact", TEST, "--nocapture"]).env(ROLE, &parent).spawn().unwrap();
     work(0, parent);
     assert!(other.wait().unwrap().success());
 }

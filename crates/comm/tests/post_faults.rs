@@ -6,13 +6,14 @@
 mod mail;
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use mail::{LONG, Mail, filled, on_communicators, on_ranks};
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
 use weftlink_comm::{Communicator, Error, Options, Post};
+use weftlink_testkit::processes::this_program;
 
 const SHORT: Duration = Duration::from_millis(30);
 
@@ -214,7 +215,7 @@ fn with_a_process(test: &str, here: impl Fn(Post, Child), there: impl Fn(Post)) 
     }
     for single_copy in [true, false] {
         let place = format!("{test}-{}-{single_copy}", std::process::id());
-        let child = Command::new(std::env::current_exe().unwrap())
+        let child = this_program()
             .args(["--exact", test, "--nocapture"])
             .env(ROLE, &place)
             .stdin(Stdio::piped())

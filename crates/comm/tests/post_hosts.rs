@@ -6,13 +6,15 @@
 mod mail;
 mod support;
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use mail::{LONG, Mail, filled};
 use support::on_hosts;
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink_comm::{Communicator, Error, Options, Post, Reduction};
+use weftlink_testkit::ports::reserved;
+use weftlink_testkit::processes::this_program;
 
 /// Does the work on four ranks of two hosts, whose frames are checked, or sealed.
 fn on_four(encrypt: bool, work: impl Fn(&Post) + Sync) {
@@ -166,8 +168,8 @@ fn the_death_of_a_rank_on_another_host_ends_what_waits_for_it() {
         let _ = std::io::stdin().read_line(&mut String::new());
         return;
     }
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let port = reserved();
+    let mut child = this_program()
         .args(["--exact", "the_death_of_a_rank_on_another_host_ends_what_waits_for_it", "--nocapture"])
         .env(ROLE, port.to_string())
         .stdin(Stdio::piped())

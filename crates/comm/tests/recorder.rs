@@ -7,13 +7,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
 use weftlink_comm::recorder::{CallState, Process, RankState, read_folder};
 use weftlink_comm::why::explain;
 use weftlink_comm::{Communicator, Counters, Options, Record, Reduction};
+use weftlink_testkit::processes::this_program;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -376,7 +377,7 @@ fn role(deadline: Duration) -> Option<(usize, Communicator)> {
 /// Runs a test as ranks of a job that records into a folder, and gives what each printed.
 fn job(test: &str, folder: &Path) -> Vec<String> {
     let start = |rank: usize| {
-        Command::new(std::env::current_exe().unwrap())
+        this_program()
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .env(ROLE, rank.to_string())
             .env(PLACE, format!("weft-recorder-{test}-{}", std::process::id()))

@@ -4,12 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code, reason = "it forks")]
 
-use std::net::TcpListener;
-use std::process::{Child, Command};
+use std::process::Child;
 use std::time::Duration;
 
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink_comm::{Communicator, Error, Options, Reduction};
+use weftlink_testkit::ports::reserved;
+use weftlink_testkit::processes::this_program;
 
 const AMPLE: Duration = Duration::from_secs(60);
 const ROLE: &str = "WEFT_TEST_ROLE";
@@ -45,7 +46,7 @@ fn on_hosts<T: Send>(size: usize, per_host: usize, work: impl Fn(Communicator) -
 }
 
 fn meeting(size: usize) -> Meeting {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = reserved();
     let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
     Meeting::new(place, Token::new("regroup").unwrap(), size, AMPLE)
 }
@@ -170,9 +171,9 @@ fn ranks_that_die_are_named_and_the_others_go_on() {
     }
     // Which rank dies first, and which while the others shrink: the root of the tree, inner ranks, leaves.
     for (size, per_host, dies, also) in [(2, 2, 0, 9), (5, 5, 1, 9), (5, 2, 0, 1), (4, 1, 3, 0)] {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = reserved();
         let start = |rank: usize| -> Child {
-            let mut command = Command::new(std::env::current_exe().unwrap());
+            let mut command = this_program();
             command.args(["--exact", "ranks_that_die_are_named_and_the_others_go_on", "--nocapture"]);
             command.env(ROLE, format!("{rank} {size} {port} {per_host} {dies} {also}"));
             command.spawn().unwrap()
@@ -221,9 +222,9 @@ fn a_death_below_one_that_left_is_heard_above() {
     }
     // Before it is linked to another rank, and after. At the deadline it would be another error.
     for dies_after_ms in [0, 600] {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = reserved();
         let start = |rank: usize| -> Child {
-            let mut command = Command::new(std::env::current_exe().unwrap());
+            let mut command = this_program();
             command.args(["--exact", NAME, "--nocapture"]);
             command.env(ROLE, format!("{rank} {port} {dies_after_ms}")).spawn().unwrap()
         };
@@ -253,7 +254,7 @@ fn a_death_is_noticed_although_a_forked_child_lives() {
     }
     let meeting = meeting(2);
     let Place::Tcp { ports, .. } = &meeting.place else { unreachable!() };
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = this_program();
     command.args(["--exact", "a_death_is_noticed_although_a_forked_child_lives", "--nocapture"]);
     let mut child = command.env(ROLE, ports.start().to_string()).spawn().unwrap();
     let began = std::time::Instant::now();

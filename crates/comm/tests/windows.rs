@@ -3,12 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::process::Command;
 use std::sync::Barrier;
 use std::time::Duration;
 
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
 use weftlink_comm::{Communicator, Error, Options, Reduction, SIGNALS, Window};
+use weftlink_testkit::processes::this_program;
 
 const ROUNDS: u64 = 1000;
 /// Long enough that only a real wait for nothing reaches it.
@@ -85,7 +85,7 @@ fn processes_put_around_a_ring() {
         return;
     }
     let start = |rank: usize| {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = this_program();
         command.args(["--exact", "processes_put_around_a_ring", "--nocapture"]);
         command.env(RANK, rank.to_string()).env("WEFT_TEST_PARENT", std::process::id().to_string());
         command.spawn().unwrap()

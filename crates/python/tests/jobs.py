@@ -5,6 +5,8 @@ import pathlib
 import subprocess
 import sys
 
+import inherited  # noqa: F401  first: what is imported after it sees a clean environment
+
 HERE = pathlib.Path(__file__).resolve().parent
 # The command that the wheel installed, beside the interpreter.
 WEFT = pathlib.Path(sys.executable).parent / "weft"

@@ -12,6 +12,7 @@ import time
 import traceback
 from datetime import timedelta
 
+import inherited  # noqa: F401  first: what is imported after it sees a clean environment
 import torch
 import torch.distributed as dist
 

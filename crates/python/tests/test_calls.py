@@ -1,11 +1,11 @@
 """Calls that do not wait, communicators made of others, and what communicators tell."""
 
 import asyncio
-import socket
 import tempfile
 import threading
 import unittest
 
+import inherited
 import numpy as np
 
 import weftlink
@@ -167,8 +167,7 @@ class Communicators(unittest.TestCase):
         self.assertEqual(results, [(4, [0, 2]), None, (4, [0, 2])])
 
     def test_ranks_meet_at_an_address(self):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
+        port = inherited.reserved_port()
         results = [None] * 2
 
         def rank(number):

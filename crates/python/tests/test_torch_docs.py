@@ -53,10 +53,9 @@ class Page(unittest.TestCase):
                 if kind.startswith("python "):
                     pathlib.Path(folder, kind.split()[1]).write_text(text, encoding="utf-8")
             for command, shown in commands():
-                if command.startswith("weft ") and not shutil.which("weft", path=PATH):
-                    # Where the package was not installed by pip there is no `weft` beside it.
-                    continue
                 with self.subTest(command=command):
+                    if command.startswith("weft ") and not shutil.which("weft", path=PATH):
+                        self.skipTest("there is no `weft` beside the interpreter: the package was not installed by pip")
                     pattern = ".*".join(re.escape(part) for part in shown.split("..."))
                     self.assertRegex(printed(command, folder), re.compile(f"^{pattern}$", re.DOTALL))
 

@@ -7,7 +7,6 @@ import contextlib
 import io
 import os
 import runpy
-import socket
 import sys
 import tempfile
 import unittest
@@ -15,18 +14,13 @@ from unittest import mock
 
 import torch._dynamo  # imported by and by otherwise, in every rank anew
 
+import inherited
 import jobs
 from ranks import run
 from weftlink.torch import _translate
 
 ROOT = jobs.HERE.parents[2]
 EXAMPLES = ROOT / "examples"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def example(rank, size, _store, name, variables, wanted):
@@ -58,7 +52,7 @@ def benchmark(rank, _size, _store, rows):
 
 class Examples(unittest.TestCase):
     def check(self, name, *wanted, variables=None):
-        port = free_port()
+        port = str(inherited.reserved_port())
         run(2, example, name, variables or (lambda _rank, _size: {"MASTER_PORT": port}), wanted, backend=None)
 
     def test_ddp(self):

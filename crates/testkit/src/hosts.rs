@@ -13,6 +13,8 @@ use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::{Child, Command, Stdio};
 
+use crate::processes::command;
+
 /// Hosts that reach each other through one switch, by their `eth0`.
 pub struct Hosts {
     switch: Namespace,
@@ -133,7 +135,7 @@ impl Hosts {
 
 impl Namespace {
     fn new(unshare: &[&str], name: &str, enter: &'static [&'static str]) -> Result<Namespace, String> {
-        let mut command = Command::new("unshare");
+        let mut command = command("unshare");
         command.args(unshare);
         Namespace::held_by(command, name, enter)
     }
@@ -143,7 +145,7 @@ impl Namespace {
         if self.enter == ENTER {
             return Namespace::new(&[], name, ENTER);
         }
-        let mut command = Command::new("nsenter");
+        let mut command = command("nsenter");
         let target = self.holder.id().to_string();
         command.args(["--user", "--preserve-credentials", "--target", &target, "unshare"]);
         Namespace::held_by(command, name, self.enter)
@@ -176,7 +178,7 @@ impl Namespace {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(self.enter[0]);
+        let mut command = command(self.enter[0]);
         command.args(&self.enter[1..]).arg(self.holder.id().to_string());
         command
     }

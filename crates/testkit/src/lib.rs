@@ -8,7 +8,8 @@
 //! under chaos must have been refused. Their subjects are the [`catalogue`] of all that the algorithms can do, and [`plans`]
 //! that use what no built-in algorithm uses. [`promise`] is a second list of what each collective promises.
 //!
-//! [`hosts`] are network namespaces, for tests of ranks on several hosts.
+//! [`hosts`] are network namespaces, for tests of ranks on several hosts. [`processes`] starts programs that inherit nothing from
+//! the shell in which the tests run, and [`ports`] reserves the ports at which they meet.
 //!
 //! Deliberately absent: anything a user of Weft would need. No crate that is published depends on this one.
 
@@ -19,5 +20,8 @@ pub mod hosts;
 pub mod mutations;
 pub mod peak;
 pub mod plans;
+pub mod ports;
+#[allow(unsafe_code, reason = "what runs between fork and exec")]
+pub mod processes;
 pub mod promise;
 pub mod trace;

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::env;
-use std::process::Command;
+
+use weftlink_testkit::processes::command;
 
 #[test]
 fn ranks_that_are_threads() {
@@ -39,7 +40,7 @@ fn printed(example: &str) -> String {
         "{} is not there: `cargo build -p weftlink --examples` builds it",
         built.display()
     );
-    let done = Command::new(built).output().unwrap();
+    let done = command(built).output().unwrap();
     let errors = String::from_utf8(done.stderr).unwrap();
     assert!(done.status.success(), "{example}: {errors}");
     assert!(errors.is_empty(), "{example}: {errors}");

@@ -2,8 +2,10 @@
 //! true now, which `WEFT_BLESS=1` turns into writing it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::{env, fs};
+
+use weftlink_testkit::processes::command;
 
 /// The repository.
 pub(crate) fn root() -> PathBuf {
@@ -36,18 +38,14 @@ pub(crate) struct Outcome {
 }
 
 /// Runs a command line in a folder, by a shell whose `weft` is the one just built.
-pub(crate) fn shell(folder: &Path, command: &str) -> Outcome {
+pub(crate) fn shell(folder: &Path, line: &str) -> Outcome {
     let weft = Path::new(env!("CARGO_BIN_EXE_weft")).parent().unwrap();
     let path =
         env::join_paths([weft.to_owned()].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap())));
-    let done = Command::new("sh")
-        .args(["-c", command])
+    let done = command("sh")
+        .args(["-c", line])
         .current_dir(folder)
         .env("PATH", path.unwrap())
-        .env_remove("WEFT_DEBUG")
-        // `weft run` hands on what is set for Weft, these too.
-        .env_remove("WEFT_SHARED")
-        .env_remove("WEFT_BLESS")
         .stdin(Stdio::null())
         .output()
         .unwrap();

@@ -1,11 +1,11 @@
 //! The same between ranks: messages from one to another beside the bare loops, and all-reduces by every algorithm.
 
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink_comm::{Communicator, Error, Options as Ways, Reduction, Request};
 use weftlink_plan::{Algorithm, Collective};
+use weftlink_testkit::ports::reserved_range;
 
 use crate::samples::{CHECKED, PLAIN, POLLED, STREAM, Samples, THERE_AND_BACK, WEFT};
 use crate::{Options, bare, pin};
@@ -173,9 +173,7 @@ fn on_hosts<T: Send>(
     options: &Options,
     work: impl Fn(Communicator) -> Result<T, String> + Sync,
 ) -> Result<Vec<T>, String> {
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let port = free.map_err(|error| error.to_string())?.port();
-    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
+    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: reserved_range() };
     let token = Token::random().map_err(|error| error.to_string())?;
     let meeting = Meeting::new(place, token, size, DEADLINE);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

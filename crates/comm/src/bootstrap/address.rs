@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_taken_port_is_passed_over() {
         let one = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let taken = listen_tcp(one, None).unwrap().local_addr().unwrap().port();
+        let taken = weftlink_testkit::ports::reserved();
         let held = TcpListener::bind((Ipv4Addr::LOCALHOST, taken)).unwrap();
         assert!(listen_tcp(one, Some(&(taken..=taken))).is_err());
         drop(held);

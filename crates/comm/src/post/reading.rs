@@ -171,19 +171,35 @@ mod tests {
         reading.failed.map(|(error, _)| error)
     }
 
+    /// A process may read its own memory unless seccomp refuses the system call, of whatever memory.
+    fn is_refused_here(read: Option<i32>) -> bool {
+        let refused = !weftlink_testkit::processes::may_read_memory();
+        if refused {
+            println!("skipped: process_vm_readv is refused here ({read:?})");
+        }
+        refused
+    }
+
     #[test]
     fn several_threads_read_all_of_it() {
         let bytes = 5 * BYTES_PER_THREAD + 4567;
         let source: Vec<u8> = (0..bytes).map(|at| ((at * 31) >> 7) as u8).collect();
         let mut target = vec![0_u8; bytes + 3];
         let read = read(source.as_ptr() as u64, &mut target[3..], 4);
-        // Where it may not be read there is nothing to compare.
-        assert!(read == Some(libc::EPERM) || read.is_none() && target[3..] == source[..]);
+        if is_refused_here(read) {
+            return;
+        }
+        assert_eq!(read, None);
+        assert!(target[3..] == source[..]);
     }
 
     #[test]
     fn memory_that_is_not_there_is_an_error() {
         let mut target = vec![0_u8; 4 * BYTES_PER_THREAD];
-        assert!(read(4096, &mut target, 4).is_some());
+        let read = read(4096, &mut target, 4);
+        if is_refused_here(read) {
+            return;
+        }
+        assert_eq!(read, Some(libc::EFAULT));
     }
 }

@@ -2,11 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use weftlink_testkit::processes::this_program;
 
 use crate::rank::{Gate, ROLE, Role, SAYS, Said};
 use crate::sockets;
@@ -70,7 +71,7 @@ impl Job {
         let heard: Shared = Arc::new((Mutex::new(vec![Heard::default(); roles.len()]), Condvar::new()));
         let (mut pids, mut processes, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
         for role in roles {
-            let mut child = Command::new(std::env::current_exe().unwrap())
+            let mut child = this_program()
                 .args(["--exact", "rank_of_a_draw", "--nocapture", "--test-threads=1"])
                 .env(ROLE, serde_json::to_string(role).unwrap())
                 .env("WEFT_DRAW_MARKER", marker)

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::scenario::is_for_meeting;
 use crate::sockets;
 
 /// How many bytes a connection begins with until both have proved who they are: a greeting of 12 each way, then 48, to which
@@ -36,6 +35,8 @@ pub(crate) enum Harm {
 #[derive(Default)]
 struct State {
     pids: Vec<u32>,
+    /// The port at which the ranks meet.
+    meeting: u16,
     /// Ranks at the ends, and the sockets.
     connections: Vec<(Ends, TcpStream, TcpStream)>,
     harmed: Option<(Vec<Ends>, Harm)>,
@@ -62,7 +63,7 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// Stands before rank 0's meeting and every rank's own listener.
     pub(crate) fn new(size: usize, meeting: u16) -> Proxy {
-        let state = Arc::new(Mutex::new(State::default()));
+        let state = Arc::new(Mutex::new(State { meeting, ..State::default() }));
         let over = Arc::new(AtomicBool::new(false));
         let listen = |target: Target| {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -157,7 +158,8 @@ fn carry(came: TcpStream, target: Target, state: &Arc<Mutex<State>>, over: &Arc<
     let (to, port) = match target {
         Target::Meeting(port) => (0, port),
         Target::Rank(rank) => {
-            let is_own = |port: &u16| !is_for_meeting(*port);
+            let meeting = state.lock().unwrap().meeting;
+            let is_own = |port: &u16| *port != meeting;
             (rank, surely(|| sockets::listening(pids[rank]).into_iter().find(is_own))?)
         }
     };

@@ -1,11 +1,11 @@
 //! One draw, from start to end: ranks are started, brought to the phase, harmed, and heard.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use weftlink_testkit::ports::Port;
 
 use crate::draw::{Draw, Kind, Phase, Transport};
 use crate::job::{Heard, Job};
@@ -43,29 +43,13 @@ pub(crate) struct Evidence {
     pub(crate) in_handshake: bool,
 }
 
-/// Ports at which jobs of this harness meet. Below those that connections take, so nobody takes one in between.
-const MEETING_PORTS: std::ops::Range<u16> = 20_000..30_000;
-
-pub(crate) fn is_for_meeting(port: u16) -> bool {
-    MEETING_PORTS.contains(&port)
-}
-
-fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let number = std::process::id() * 37 + NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = MEETING_PORTS.start + (number % u32::from(MEETING_PORTS.end - MEETING_PORTS.start)) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-}
-
 struct Scene {
     draw: Draw,
     job: Job,
     proxy: Option<Proxy>,
     place: String,
+    /// The port of the meeting.
+    _reserved: Port,
     at: f64,
     links: Vec<Ends>,
     harm: Option<Harm>,
@@ -155,7 +139,8 @@ fn nothing_is_left(
 
 impl Scene {
     fn start(draw: Draw, marker: &str, folder: PathBuf) -> Scene {
-        let port = free_port();
+        let reserved = Port::reserve();
+        let port = reserved.number;
         let place = match draw.transport {
             Transport::Shared if draw.way % 4 == 3 => folder.join("meet").display().to_string(),
             Transport::Shared => format!("@{marker}"),
@@ -169,7 +154,19 @@ impl Scene {
             proxy.know(job.pids.clone());
         }
         let (links, silent, names) = (Vec::new(), Vec::new(), Vec::new());
-        Scene { draw, job, proxy, place, at: now(), links, harm: None, second: None, names, silent }
+        Scene {
+            draw,
+            job,
+            proxy,
+            place,
+            _reserved: reserved,
+            at: now(),
+            links,
+            harm: None,
+            second: None,
+            names,
+            silent,
+        }
     }
 
     fn play(&mut self) {

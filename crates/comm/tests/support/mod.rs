@@ -3,7 +3,6 @@
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -17,6 +16,7 @@ use weftlink_plan::interpret::{Event, Shape};
 use weftlink_plan::{Aliasing, Collective, Cut, Verified, verify};
 use weftlink_testkit::cases::values::{expected, factor, input, same};
 use weftlink_testkit::cases::{By, Case, Counts, Memory};
+use weftlink_testkit::ports::reserved_range;
 use weftlink_testkit::trace::replay;
 use weftlink_testkit::with_type;
 
@@ -36,8 +36,7 @@ pub(crate) fn options(memory: Memory) -> Options {
 
 /// Does the work on so many ranks, each a thread, on hosts that are pretended.
 pub(crate) fn on_hosts(size: usize, per_host: usize, options: Options, work: impl Fn(Communicator) + Sync) {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
+    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: reserved_range() };
     let meeting = Meeting::new(place, Token::random().unwrap(), size, Duration::from_secs(60));
     // Each host believes to have all cores for itself; together they make way to each other where there are too few.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -106,6 +105,9 @@ impl Together {
     }
 }
 
+/// Why cases of readable memory are skipped.
+pub(crate) const UNREADABLE: &str = "ranks do not read each other's memory here";
+
 /// One rank, with windows long enough for all its cases.
 pub(crate) struct Rank {
     pub(crate) comm: Communicator,
@@ -168,7 +170,7 @@ impl Rank {
         tickets: &AtomicU64,
     ) -> Result<Outcome, &'static str> {
         if case.memory == Memory::Readable && !self.comm.reads_peers() {
-            return Err("ranks do not read each other's memory here");
+            return Err(UNREADABLE);
         }
         let rank = self.comm.rank() as u32;
         let size = case.data_type.bytes();

@@ -1,6 +1,7 @@
 """How the ranks of a group find each other: through the store that torch has made for it."""
 
 import collections
+import contextlib
 import json
 import os
 import secrets
@@ -16,15 +17,16 @@ def meet(store, rank: int, size: int, timeout: timedelta, name: str, description
     generation = store.add(f"weft/{rank}/generation", 1)
     prefix = f"weft/{generation}"
     store.set(f"{prefix}/host/{rank}", json.dumps([_host(), len(os.sched_getaffinity(0))]))
-    if rank == 0:
-        found = [json.loads(store.get(f"{prefix}/host/{other}")) for other in range(size)]
-        hosts = collections.Counter(host for host, _ in found)
-        place, secret = _place(len(hosts) == 1), secrets.token_hex(32)
-        lanes = _lanes(hosts, found)
-        store.set(f"{prefix}/place", json.dumps([place, secret, lanes]))
-    else:
-        place, secret, lanes = json.loads(store.get(f"{prefix}/place"))
-    return Group(rank, size, place, secret.encode(), timeout.total_seconds(), name, description, ranks, lanes)
+    with contextlib.ExitStack() as until_met:
+        if rank == 0:
+            found = [json.loads(store.get(f"{prefix}/host/{other}")) for other in range(size)]
+            hosts = collections.Counter(host for host, _ in found)
+            place, secret = _place(len(hosts) == 1, until_met), secrets.token_hex(32)
+            lanes = _lanes(hosts, found)
+            store.set(f"{prefix}/place", json.dumps([place, secret, lanes]))
+        else:
+            place, secret, lanes = json.loads(store.get(f"{prefix}/place"))
+        return Group(rank, size, place, secret.encode(), timeout.total_seconds(), name, description, ranks, lanes)
 
 
 def _lanes(hosts: collections.Counter, found: list) -> int:
@@ -41,14 +43,17 @@ def _host() -> str:
     return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
 
 
-def _place(one_host: bool) -> str:
+def _place(one_host: bool, until_met: contextlib.ExitStack) -> str:
     if one_host:
         return f"weft-torch-{secrets.token_hex(8)}"
     address = _address()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((address, 0))
-        return f"{address}:{probe.getsockname()[1]}"
+    # The port stays bound until the ranks have met, so that no other process gets it. Rank 0 may listen there all the same: both
+    # sockets allow their address to be reused, and this one does not listen.
+    reserved = until_met.enter_context(socket.socket(family))
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((address, 0))
+    return f"{address}:{reserved.getsockname()[1]}"
 
 
 def _address() -> str:

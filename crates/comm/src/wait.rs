@@ -12,7 +12,8 @@
 //! Shared lines:
 //! - `abort`: word 0 is 0, or an [`AbortCode`]. Whoever comes first sets it, by compare and exchange; it never changes
 //!   again, so all ranks report the same culprit. It is stored with release and loaded with acquire (`Edge::Abort`):
-//!   what the aborting rank wrote before is there to be read.
+//!   what the aborting rank wrote before is there to be read. A fence follows the store: a rank returns from a failed call only
+//!   after it, so a peer that read the caller's memory and then finds the word clear has read what the call was given.
 //! - `sleepers`: word 0 is how many ranks are inside a futex, or about to be. Whoever publishes looks at it, and makes
 //!   the system call that wakes only when it is not 0. It is read a lot and written only around sleep, so the line sits
 //!   in every cache.
@@ -216,10 +217,12 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Gives up, for all ranks, unless one already has. Returns the code that stands.
+    /// Gives up, for all ranks, unless one already has. Returns the code that stands. What the caller writes afterwards is
+    /// ordered after the abort: whoever reads it, makes a fence and then looks finds the abort word set.
     pub fn abort(&self, code: AbortCode) -> AbortCode {
         let exchange =
             self.abort.flag().compare_exchange(0, code.pack(), Edge::Abort.release(), Edge::Abort.acquire());
+        sync::before_writing();
         match exchange {
             Ok(_) => code,
             Err(earlier) => AbortCode::unpack(earlier).unwrap_or(code),

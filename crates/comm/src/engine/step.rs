@@ -3,6 +3,8 @@
 // Kernels take raw addresses, because sources and targets may be the same memory or a peer's.
 #![allow(unsafe_code)]
 
+use std::time::Duration;
+
 use weftlink_plan::plan::{Buffer, Op};
 
 use super::Run;
@@ -10,8 +12,8 @@ use super::ports::Ports;
 use super::state::{Base, State};
 use crate::compile::{Address, Instruction, Need, Source, Target, base_of};
 use crate::header::{Header, Location};
-use crate::reach;
 use crate::wait::Stop;
+use crate::{reach, sync};
 
 /// Pieces in which peers' memory is read and combined: they stay in a core's own cache.
 const PIECE_BYTES: usize = 64 << 10;
@@ -173,6 +175,10 @@ impl State {
 
     /// The same where the kernel has to read some sources for us: piece by piece, so that what was read is still in the cache
     /// when it is combined.
+    ///
+    /// A peer whose call fails reuses its buffer, and has set the abort word before. So bytes that were read count only if the
+    /// abort word is still clear afterwards: every read is followed by a look at it, before its bytes are combined or the step
+    /// publishes anything.
     #[cold]
     #[inline(never)]
     fn move_foreign(
@@ -193,7 +199,8 @@ impl State {
         let read = |(rank, at): (u32, u64), target: *mut u8, bytes: usize| {
             // SAFETY: the target is this rank's, with room for as many bytes, and nobody else touches it.
             let read = unsafe { reach::read(run.shared.pids[rank as usize], at, target, bytes) };
-            read.map_err(|error| Stop::Unreadable { rank, error })
+            // A peer that gave up may have freed its buffer: that explains the error as well.
+            run.still_lent().and(read.map_err(|error| Stop::Unreadable { rank, error }))
         };
         if let ([source], [target]) = (&*instruction.sources, &ports.targets[..targets])
             && let Some(from) = foreign(self, source)
@@ -309,6 +316,15 @@ impl Run<'_> {
                 Op::Reduce => self.call.arithmetic.combine(targets, sources, elements, instruction.access),
                 Op::Copy | Op::Sync => self.shared.copy.combine(targets, sources, bytes, instruction.access),
             }
+        }
+    }
+
+    /// Whether peers' ordinary memory that was just read was still lent to the call: no rank had given up.
+    fn still_lent(&self) -> Result<(), Stop> {
+        sync::after_reading();
+        match self.shared.waiter.aborted() {
+            None => Ok(()),
+            Some(code) => Err(Stop::Aborted { code, waited: Duration::ZERO }),
         }
     }
 

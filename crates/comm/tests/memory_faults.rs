@@ -1,0 +1,158 @@
+//! Memory that calls borrow, when a call fails: its owner has it back and writes to it, and no other rank takes that for data.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::{Communicator, Error, FlightRecorder, Options};
+
+/// Long enough that only a real wait for nothing reaches it.
+const LONG: Duration = Duration::from_secs(60);
+
+/// What makes a process a rank: its number, the call it makes and where ranks meet.
+const ROLE: &str = "WEFT_TEST_MEMORY_FAULTS";
+/// What a line starts with that is meant for the test, and not printed by the test harness of a rank.
+const SAYS: &str = "rank says ";
+
+fn say(what: &str) {
+    println!("\n{SAYS}{what}");
+    std::io::stdout().flush().unwrap();
+}
+
+/// Waits until the test says something, or has ended.
+fn listen() {
+    let mut line = String::new();
+    let _ = std::io::stdin().read_line(&mut line);
+}
+
+/// Says so when the call that is made next waits for other ranks: it has been announced then.
+fn say_when_it_waits(recorder: FlightRecorder) {
+    std::thread::spawn(move || {
+        while recorder.record().waiting.is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        say("waits");
+    });
+}
+
+/// A rank in a process of its own.
+struct Rank {
+    process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Rank {
+    fn start(test: &str, role: &str) -> Rank {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
+        Rank { process, input, output: BufReader::new(output) }
+    }
+
+    fn go(&mut self) {
+        self.input.write_all(b"go\n").unwrap();
+    }
+
+    fn hear(&mut self) -> String {
+        let mut lines = (&mut self.output).lines().map_while(Result::ok);
+        lines.find_map(|line| line.strip_prefix(SAYS).map(str::to_owned)).expect("the rank says something")
+    }
+
+    /// Stops the process, and waits until it is.
+    fn stop(&self) {
+        let pid = Pid::from_child(&self.process);
+        kill_process(pid, Signal::STOP).unwrap();
+        let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "{status:?}");
+    }
+
+    fn go_on(&self) {
+        kill_process(Pid::from_child(&self.process), Signal::CONT).unwrap();
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Elements of a block: so many that ranks read them from each other's memory.
+const COUNT: usize = 1 << 18;
+
+/// One of three ranks: rank 0 gives ones to the others, and overwrites them when its call has failed.
+fn rank_that_reads(role: &str) {
+    let [rank, call, place] = role.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let rank: usize = rank.parse().unwrap();
+    let meeting = Meeting::new(Place::Abstract(place.to_owned()), Token::new("memory").unwrap(), 3, LONG);
+    let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
+    let options = Options { deadline: LONG, single_copy: Some(true), ..Options::default() };
+    let mut comm = Communicator::new(met.unwrap(), options).unwrap();
+    let blocks = if call == "scatter" { 3 } else { 2 };
+    let mut input = vec![1_u32; if rank == 0 { blocks * COUNT } else { 0 }];
+    let mut output = vec![0_u32; COUNT];
+    let make = |comm: &mut Communicator, input: &[u32], output: &mut [u32]| match (call, rank) {
+        ("scatter", 0) => comm.scatter((input, output), 0),
+        ("scatter", _) => comm.scatter(output, 0),
+        (_, 0) => comm.send_receive((input, &mut output[..0]), &[(0, 1), (0, 2)], COUNT),
+        (..) => comm.send_receive((input, output), &[(0, 1), (0, 2)], COUNT),
+    };
+    // What takes long the first time is done then.
+    make(&mut comm, &input, &mut output).unwrap();
+    output.fill(0);
+    comm.barrier().unwrap();
+    say(if comm.reads_peers() { "reads" } else { "does not read" });
+    listen();
+    say_when_it_waits(comm.flight_recorder());
+    let made = make(&mut comm, &input, &mut output);
+    if made.is_err() {
+        input.fill(2);
+    }
+    let is_right = rank == 0 || output.iter().all(|&value| value == 1);
+    say(&match made {
+        Ok(()) if is_right => "right".to_owned(),
+        Ok(()) => format!("wrong: {:?}", output.iter().find(|&&value| value != 1)),
+        Err(Error::Died { died, .. }) => format!("rank {died} died"),
+        Err(error) => format!("another error: {error}"),
+    });
+    listen();
+}
+
+/// Rank 1 is stopped while it waits for rank 0. Meanwhile rank 2 dies, and rank 0 has its error and writes to its buffer. Rank 1 goes
+/// on, finds that rank 0 had entered the call, and reads.
+#[test]
+fn a_buffer_that_its_rank_has_back_is_not_read_as_data() {
+    const NAME: &str = "a_buffer_that_its_rank_has_back_is_not_read_as_data";
+    if let Ok(role) = std::env::var(ROLE) {
+        return rank_that_reads(&role);
+    }
+    for call in ["scatter", "send-receive"] {
+        let place = format!("{NAME}-{}-{call}", std::process::id());
+        let start = |rank: usize| Rank::start(NAME, &format!("{rank} {call} {place}"));
+        let mut ranks = [0, 1, 2].map(start);
+        if ranks.each_mut().map(Rank::hear).iter().any(|said| said != "reads") {
+            eprintln!("skipped: this system does not let ranks read each other's memory");
+            return;
+        }
+        ranks[1].go();
+        assert_eq!(ranks[1].hear(), "waits", "{call}");
+        ranks[1].stop();
+        ranks[0].go();
+        assert_eq!(ranks[0].hear(), "waits", "{call}");
+        ranks[2].process.kill().unwrap();
+        assert_eq!(ranks[0].hear(), "rank 2 died", "{call}");
+        ranks[1].go_on();
+        assert_eq!(ranks[1].hear(), "rank 2 died", "{call}");
+    }
+}

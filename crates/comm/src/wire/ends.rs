@@ -7,9 +7,13 @@
 
 #![allow(unsafe_code)] // A place for a message may be an address in the caller's buffer.
 
-/// Where messages wait: `depth` places, message `s` in place `(s - 1) % depth`.
+/// Where messages wait: `depth` places, which are taken in turn.
+///
+/// Sequences wrap, and a wrapping sequence has no remainder to go by unless `depth` is a power of two. So places are counted from
+/// `origin`, a message in the first place that is never more than `2 * depth` before the last one.
 struct Slots {
     depth: u32,
+    origin: u32,
     message_bytes_max: usize,
     bytes: Box<[u8]>,
     /// Signature and length of the message in each place.
@@ -19,11 +23,21 @@ struct Slots {
 impl Slots {
     fn new(depth: u32, message_bytes_max: usize) -> Slots {
         let bytes = vec![0; depth as usize * message_bytes_max].into();
-        Slots { depth, message_bytes_max, bytes, about: vec![(0, 0); depth as usize].into() }
+        Slots { depth, origin: 1, message_bytes_max, bytes, about: vec![(0, 0); depth as usize].into() }
     }
 
+    /// The place of a message that is at most `depth` before or 1 after the one that was kept last.
     fn place(&self, sequence: u32) -> usize {
-        (sequence.wrapping_sub(1) % self.depth) as usize
+        (sequence.wrapping_sub(self.origin) % self.depth) as usize
+    }
+
+    /// Notes what the message in its place is: the one after that which was kept last.
+    fn keep(&mut self, sequence: u32, signature: u32, length: usize) {
+        let place = self.place(sequence);
+        self.about[place] = (signature, length as u32);
+        if sequence.wrapping_sub(self.origin) == 2 * self.depth {
+            self.origin = self.origin.wrapping_add(self.depth);
+        }
     }
 
     fn message(&self, sequence: u32) -> &[u8] {
@@ -67,8 +81,7 @@ impl Outgoing {
     pub(super) fn put(&mut self, signature: u32, length: usize) {
         debug_assert!(self.has_room(), "a message without room");
         self.put = self.put.wrapping_add(1);
-        let place = self.slots.place(self.put);
-        self.slots.about[place] = (signature, length as u32);
+        self.slots.keep(self.put, signature, length);
     }
 
     /// The next message that should be on its way: its number, signature and payload.
@@ -209,8 +222,7 @@ impl Incoming {
     /// The next message is complete.
     pub(super) fn arrive(&mut self, signature: u32, length: usize) {
         self.arrived = self.arrived.wrapping_add(1);
-        let place = self.slots.place(self.arrived);
-        self.slots.about[place] = (signature, length as u32);
+        self.slots.keep(self.arrived, signature, length);
         let expected = self.expected.take().filter(|_| self.is_as_expected);
         // Nothing had come that was not read, so it is the oldest.
         self.direct = expected.map(|expected| expected.place.cast_const()).or(self.direct);
@@ -282,6 +294,44 @@ mod tests {
         assert_eq!(expected, 97);
         assert!(!out.release(200), "more than were sent");
         assert!(out.release(90) && !out.has_room(), "a word that was overtaken says nothing new");
+    }
+
+    #[test]
+    fn messages_keep_their_places_when_sequences_wrap() {
+        for depth in 1..=9 {
+            let before = 0_u32.wrapping_sub(3 * depth + 1);
+            let (mut out, mut into) = (Outgoing::new(0, 1, depth, 4), Incoming::new(0, 0, depth, 4));
+            (out.put, out.sent, out.released) = (before, before, before);
+            (into.arrived, into.released, into.told) = (before, before, before);
+            for slots in [&mut out.slots, &mut into.slots] {
+                slots.origin = before.wrapping_add(1);
+            }
+            let (mut put, mut seen) = (0_u32, 0_u32);
+            while seen < 8 * depth {
+                // As many in flight as can be: each has a place of its own at both ends.
+                while out.has_room() {
+                    out.room().copy_from_slice(&put.to_le_bytes());
+                    out.put(put + 7, 4);
+                    put += 1;
+                }
+                while let Some((sequence, signature, payload)) = out.next() {
+                    let payload = payload.to_vec();
+                    assert_eq!(into.turn(sequence, 4), Turn::Next, "depth {depth}");
+                    into.begin(signature, 4);
+                    into.room(4).copy_from_slice(&payload);
+                    into.arrive(signature, 4);
+                    out.is_on_its_way();
+                }
+                // Some are read, so that what is in flight begins anywhere.
+                for _ in 0..1 + seen % depth {
+                    assert_eq!(read(&into), (seen + 7, seen.to_le_bytes().to_vec()), "depth {depth}");
+                    seen += 1;
+                    into.release();
+                }
+                assert!(out.release(into.untold().unwrap()));
+            }
+            assert!(out.put < before, "the sequence has wrapped");
+        }
     }
 
     fn read(into: &Incoming) -> (u32, Vec<u8>) {

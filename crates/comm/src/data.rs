@@ -10,8 +10,37 @@ use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
 /// Plain data: what ranks may hand to each other as bytes.
 ///
 /// # Safety
-/// All bytes of a value are initialised (no padding). Zeros are a value, and so is any mixture of bytes of values of this
-/// type that other ranks have written: no pointers, no references, nothing that means something in one process only.
+/// All bytes of a value are initialised (no padding), and any bytes are a value: no pointers, no references, no `bool`, `char` or
+/// enum. A receiver gets the bytes that the sender has, whatever type they had there, and after a call that failed a buffer may
+/// hold bytes of anything.
+///
+/// A `bool` is not `Data`, because 2 is no value of it:
+///
+/// ```compile_fail,E0277
+/// weftlink_comm::on_threads(2, |mut comm| {
+///     let mut truth = [false];
+///     comm.group(|group| match group.rank() {
+///         0 => group.send(1, &[2_u8]),
+///         _ => group.receive(0, &mut truth),
+///     })
+/// })?;
+/// # Ok::<(), weftlink_comm::Error>(())
+/// ```
+///
+/// Truths are passed as bytes, and calls that combine them are told what the bytes are:
+///
+/// ```
+/// use weftlink_comm::{Buffers, DataType, Reduction};
+///
+/// let all = weftlink_comm::on_threads(2, |mut comm| {
+///     let mut truth = [u8::from(comm.rank() == 0)];
+///     let buffers = Buffers::from(&mut truth).of_type(DataType::Bool)?;
+///     comm.all_reduce(buffers, Reduction::LogicalAnd)?;
+///     Ok(truth)
+/// })?;
+/// assert_eq!(all, [[0], [0]]);
+/// # Ok::<(), weftlink_comm::Error>(())
+/// ```
 ///
 /// ```
 /// #[derive(Clone, Copy)]
@@ -27,7 +56,7 @@ pub unsafe trait Data: Copy + Send + Sync + 'static {
 
 macro_rules! data {
     ($($type:ty => $name:ident),* $(,)?) => {$(
-        // SAFETY: Numbers have no padding, and ranks that make the same call write values of the same type.
+        // SAFETY: Numbers have no padding, and any bits are one.
         unsafe impl Data for $type {
             const TYPE: Option<DataType> = Some(DataType::$name);
         }
@@ -36,14 +65,14 @@ macro_rules! data {
 
 data!(
     i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64, u64 => U64,
-    f16 => F16, bf16 => Bf16, f32 => F32, f64 => F64, F8E4m3 => F8E4m3, F8E5m2 => F8E5m2, bool => Bool,
+    f16 => F16, bf16 => Bf16, f32 => F32, f64 => F64, F8E4m3 => F8E4m3, F8E5m2 => F8E5m2,
     Complex<f32> => Complex64, Complex<f64> => Complex128,
 );
 
 #[cfg(target_pointer_width = "64")]
 data!(isize => I64, usize => U64);
 
-// SAFETY: An array has no padding of its own.
+// SAFETY: An array has no padding of its own, and any bytes are values of its elements.
 unsafe impl<T: Data, const N: usize> Data for [T; N] {}
 
 /// Elements as the bytes that others get of them.
@@ -52,9 +81,9 @@ pub(crate) fn bytes_of<T: Data>(elements: &[T]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
 }
 
-/// Elements as the bytes that others write. What is written there must be bytes of such elements.
+/// Elements as the bytes that others write.
 pub(crate) fn bytes_of_mut<T: Data>(elements: &mut [T]) -> &mut [u8] {
-    // SAFETY: as above, and the borrow is unique. What ranks of the same call send are values of such elements.
+    // SAFETY: as above, and the borrow is unique. Whatever is written there, it is a value of such elements, as `Data` promises.
     unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements)) }
 }
 

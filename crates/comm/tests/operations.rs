@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code)] // That a type may be moved as bytes is a promise of whoever says so.
 
-use weftlink_comm::{Communicator, Data, Error, Operation, Options, Reduction, Request, on_threads};
+use weftlink_comm::{
+    Buffers, Communicator, Data, DataType, Error, Operation, Options, Reduction, Request, on_threads,
+};
 use weftlink_plan::{Aliasing, Collective, Verified, verify};
 use weftlink_testkit::cases::doing;
 
@@ -115,7 +117,10 @@ fn functions_of_other_types_and_missing_factors_are_refused_and_nothing_is_lost(
             comm.all_reduce(&mut values, Reduction::PremultipliedSum),
             comm.all_reduce(&mut values, Reduction::UserDefined { commutes: true }),
             comm.all_reduce(&mut values, Operation::premultiplied_sum(2_u64)),
-            comm.all_reduce(&mut [true], Operation::premultiplied_sum(true)),
+            comm.all_reduce(
+                Buffers::from(&mut [1_u8]).of_type(DataType::Bool)?,
+                Operation::premultiplied_sum(1_u8),
+            ),
             comm.all_reduce(&mut [1.0_f32], Reduction::BitXor),
             comm.all_reduce(&mut [[1_u8; 3]], Reduction::Sum),
             comm.run(Request::new(&Collective::AllReduce, &mut values)),

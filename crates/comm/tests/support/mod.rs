@@ -12,13 +12,13 @@ use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink_comm::{
     Buffers, Communicator, Error, Operation, Options, PlanId, Reduction, Request, Taken, Window,
 };
+use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
 use weftlink_plan::interpret::{Event, Shape};
-use weftlink_plan::{Aliasing, Collective, Cut, Verified, verify};
+use weftlink_plan::{Aliasing, Collective, Cut, DataType, Verified, verify};
 use weftlink_testkit::cases::values::{expected, factor, input, same};
 use weftlink_testkit::cases::{By, Case, Counts, Memory};
 use weftlink_testkit::ports::reserved_range;
 use weftlink_testkit::trace::replay;
-use weftlink_testkit::with_type;
 
 /// Traces are replayed for calls up to so many elements of a block: longer ones have more of the same tiles.
 const TRACED_COUNT_MAX: usize = 100_000;
@@ -354,7 +354,18 @@ fn buffers<'a>(
 fn operation(case: &Case, reduction: Reduction, rank: u32) -> Operation<'static> {
     match reduction {
         Reduction::PremultipliedSum => {
-            with_type!(case.data_type, T => Operation::premultiplied_sum(factor::<T>(rank)))
+            macro_rules! by_type {
+                ($($name:ident: $type:ty),*) => {
+                    match case.data_type {
+                        $(DataType::$name => Operation::premultiplied_sum(factor::<$type>(rank)),)*
+                        DataType::Bool => unreachable!("truths are not multiplied"),
+                    }
+                };
+            }
+            by_type!(
+                I8: i8, U8: u8, I16: i16, U16: u16, I32: i32, U32: u32, I64: i64, U64: u64, F16: f16, Bf16: bf16,
+                F32: f32, F64: f64, F8E4m3: F8E4m3, F8E5m2: F8E5m2, Complex64: Complex<f32>, Complex128: Complex<f64>
+            )
         }
         reduction => reduction.into(),
     }

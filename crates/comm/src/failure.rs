@@ -3,7 +3,8 @@
 //!
 //! A rank that has announced a call may find its peers anywhere in it: not there yet, or in the middle of a kernel that
 //! reads or writes its windows. They cannot be waited for, since one of them may be what the call failed for; and the
-//! borrow of the windows ends when the call returns. So the rank keeps a copy of its part of them.
+//! borrow of the windows ends when the call returns. So the rank keeps a copy of its part of them, and other communicators that use
+//! the same windows fail with it (`symmetric.rs`).
 //!
 //! Deliberately absent: buffers that plans do not let peers reach, which need none of this.
 
@@ -13,8 +14,8 @@ use std::sync::Arc;
 use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::engine::Engine;
 use crate::header::{Header, Location};
-use crate::memory::SharedMemory;
 use crate::shared::Shared;
+use crate::symmetric::Symmetric;
 use crate::wait::{AbortCode, Waiter};
 
 /// Why a rank gave up, as others read it.
@@ -100,21 +101,36 @@ pub(crate) fn reached(engine: &Engine, header: &Header) -> Reached {
 
 /// After a call that did not end well: peers may be anywhere in it, or come to it later, and use the windows that were
 /// passed to it. Those are the caller's again as soon as the call returns, so this rank keeps a copy of its part, at the
-/// same address, and leaves to the peers what they see.
+/// same address, and leaves to the peers what they see. The communicator has been aborted.
 #[cold]
-pub(crate) fn take_back(shared: &Shared, windows: &[Arc<SharedMemory>], reached: Reached, rank: usize) {
+pub(crate) fn take_back(
+    shared: &Shared,
+    windows: &[Arc<Symmetric>],
+    reached: Reached,
+    (rank, identity): (usize, u64),
+    why: &str,
+) {
     let [input, output] = reached;
+    let code = code_of(shared, rank);
     for number in input.into_iter().chain(output.filter(|_| output != input)).map(usize::from) {
         let stride = shared.windows[number].stride;
-        windows[number].keep_private(rank * stride, stride);
+        let patience = shared.waiter.patience().timeout;
+        windows[number].take_back((rank * stride, stride), identity, code, why, patience);
     }
+}
+
+/// Why a communicator was aborted; if it was not, a rank lets go of a window that was open.
+pub(crate) fn code_of(shared: &Shared, rank: usize) -> AbortCode {
+    let ours = AbortCode { rank: rank as u32, reason: Reason::LeftOpen.code() };
+    shared.waiter.aborted().unwrap_or(ours)
 }
 
 /// A call that is being run. It is only ever dropped by a panic, and then ends for all ranks what is left of it.
 pub(crate) struct Unfinished<'a> {
     pub(crate) rank: usize,
+    pub(crate) identity: u64,
     pub(crate) shared: &'a Shared,
-    pub(crate) windows: &'a [Arc<SharedMemory>],
+    pub(crate) windows: &'a [Arc<Symmetric>],
     pub(crate) reached: Reached,
     pub(crate) bootstrap: &'a mut Bootstrap,
     pub(crate) failed: &'a mut Option<String>,
@@ -126,7 +142,7 @@ impl Drop for Unfinished<'_> {
         let (rank, reason) = (self.rank as u32, Reason::Panicked.code());
         self.shared.waiter.abort(AbortCode { rank, reason });
         let why = format!("rank {rank} panicked in a call");
-        take_back(self.shared, self.windows, self.reached, self.rank);
+        take_back(self.shared, self.windows, self.reached, (self.rank, self.identity), &why);
         self.bootstrap.give_up(&why, rank, reason.get());
         *self.failed = Some(why);
     }

@@ -41,6 +41,7 @@ mod post;
 mod reach;
 pub mod recorder;
 mod shared;
+mod symmetric;
 mod sync;
 #[doc(hidden)]
 pub mod wait;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::buffers::Side;
 use crate::data::Data;
 use crate::header::Location;
-use crate::memory::SharedMemory;
+use crate::symmetric::Symmetric;
 
 /// One rank's part of symmetric memory, as a slice. Made by
 /// [`Communicator::window`](crate::Communicator::window). It may outlive its communicator; its memory lasts until both
@@ -27,8 +27,9 @@ pub struct Window<T> {
     number: u16,
     /// Which communicator it belongs to.
     owner: u64,
+    rank: usize,
     stride: usize,
-    memory: Arc<SharedMemory>,
+    memory: Arc<Symmetric>,
 }
 
 // SAFETY: the window owns its part of the memory: no other window or thread of this process gives access to it.
@@ -39,18 +40,21 @@ unsafe impl<T: Data> Sync for Window<T> {}
 impl<T: Data> Window<T> {
     /// The part of rank `rank` of zeroed memory that gives each rank `stride` bytes.
     pub(crate) fn new(
-        memory: Arc<SharedMemory>,
+        memory: Arc<Symmetric>,
         rank: usize,
         stride: usize,
         length: usize,
         number: u16,
         owner: u64,
     ) -> Self {
-        assert!((rank + 1) * stride <= memory.len() && length * size_of::<T>() <= stride, "parts lie within");
+        assert!(
+            (rank + 1) * stride <= memory.memory().len() && length * size_of::<T>() <= stride,
+            "parts lie within"
+        );
         assert!(stride.is_multiple_of(align_of::<T>()), "parts are whole pages");
         // SAFETY: checked above.
-        let address = unsafe { memory.as_ptr().add(rank * stride) }.cast();
-        Self { address, length, number, owner, stride, memory }
+        let address = unsafe { memory.memory().as_ptr().add(rank * stride) }.cast();
+        Self { address, length, number, owner, rank, stride, memory }
     }
 
     /// Some elements of it, to be read by a call.
@@ -72,13 +76,18 @@ impl<T: Data> Window<T> {
     }
 
     /// All ranks' parts, and how many bytes each has.
-    pub(crate) fn whole(&self) -> (&Arc<SharedMemory>, usize) {
+    pub(crate) fn whole(&self) -> (&Arc<Symmetric>, usize) {
         (&self.memory, self.stride)
     }
 
     /// The communicator it belongs to, and its number there.
     pub(crate) fn owner(&self) -> u64 {
         self.owner
+    }
+
+    /// The rank whose part it is, there.
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
     }
 
     pub(crate) fn number(&self) -> u16 {

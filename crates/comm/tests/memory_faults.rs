@@ -1,17 +1,25 @@
 //! Memory that calls borrow, when a call fails: its owner has it back and writes to it, and no other rank takes that for data.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(unsafe_code, reason = "calls on memory that is known by its address")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Barrier;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
-use weftlink_comm::{Communicator, Error, FlightRecorder, Options};
+use weftlink_comm::{
+    Background, Communicator, DataType, Error, FlightRecorder, Options, RawBuffers, RawRequest, Reduction,
+    Window,
+};
+use weftlink_plan::Collective;
 
 /// Long enough that only a real wait for nothing reaches it.
 const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(200);
 
 /// What makes a process a rank: its number, the call it makes and where ranks meet.
 const ROLE: &str = "WEFT_TEST_MEMORY_FAULTS";
@@ -154,5 +162,135 @@ fn a_buffer_that_its_rank_has_back_is_not_read_as_data() {
         assert_eq!(ranks[0].hear(), "rank 2 died", "{call}");
         ranks[1].go_on();
         assert_eq!(ranks[1].hear(), "rank 2 died", "{call}");
+    }
+}
+
+/// Elements of each half of a window: so many that peers reach into it.
+const HALF: usize = 50_000;
+
+/// Two communicators of a rank that share a window: the first uses one half of it, the second the other.
+struct Lanes {
+    lanes: [Background; 2],
+    window: Window<u32>,
+    recorders: [FlightRecorder; 2],
+}
+
+impl Lanes {
+    fn of(mut comm: Communicator) -> Lanes {
+        let key = comm.rank() as i64;
+        let mut other = comm.split(Some(0), key).unwrap().unwrap();
+        let window = comm.window::<u32>(2 * HALF).unwrap();
+        other.adopt(&window).unwrap();
+        let recorders = [&comm, &other].map(Communicator::flight_recorder);
+        let lanes = [comm, other].map(|comm| comm.into_background().unwrap());
+        let mut lanes = Lanes { lanes, window, recorders };
+        for lane in [0, 1] {
+            // What takes long the first time is done then.
+            assert_eq!(lanes.sum_of(lane, lanes.rank() as u32), Ok(vec![1; HALF]));
+        }
+        lanes
+    }
+
+    fn rank(&self) -> usize {
+        self.lanes[0].rank()
+    }
+
+    fn half(&mut self, lane: usize) -> &mut [u32] {
+        &mut self.window[lane * HALF..][..HALF]
+    }
+
+    /// Starts an all-reduce of a lane's half, in place.
+    fn start(&mut self, lane: usize, deadline: Duration) -> Receiver<Result<(), Error>> {
+        let half = self.half(lane).as_mut_ptr().cast();
+        let buffers = RawBuffers {
+            data_type: DataType::U32,
+            input: half,
+            input_length: HALF,
+            output: half,
+            output_length: HALF,
+        };
+        let request = RawRequest {
+            collective: Collective::AllReduce,
+            buffers,
+            operation: Some(Reduction::Sum.into()),
+            counts: None,
+            count: None,
+            deadline: Some(deadline),
+            makes_way: false,
+        };
+        let (done, ended) = channel();
+        // SAFETY: the half is this call's alone until it is over: all tests wait for that.
+        let _ = unsafe { self.lanes[lane].start_raw(request, move |result| done.send(result).unwrap()) };
+        ended
+    }
+
+    /// The sum of all ranks' values in each place of a lane's half.
+    fn sum_of(&mut self, lane: usize, value: u32) -> Result<Vec<u32>, Error> {
+        self.half(lane).fill(value);
+        self.start(lane, LONG).recv().unwrap()?;
+        Ok(self.half(lane).to_vec())
+    }
+}
+
+/// The sum of 5 and 6 in all places, if there is one.
+fn assert_right_or_error(rank: usize, sum: Result<Vec<u32>, Error>) {
+    let wrong = sum.iter().flatten().find(|&&value| value != 11);
+    assert_eq!(wrong, None, "rank {rank}");
+}
+
+/// Runs something on two ranks, each a thread.
+fn on_two_ranks(work: impl Fn(Lanes) + Sync) {
+    let ranks = Communicator::threads(2, Options { deadline: LONG, ..Options::default() }).unwrap();
+    std::thread::scope(|scope| {
+        ranks.into_iter().for_each(|comm| drop(scope.spawn(|| work(Lanes::of(comm)))));
+    });
+}
+
+/// A call of one lane fails on rank 0, which keeps a copy of its part of the window. Later calls of the other lane would use the copy on
+/// rank 0, and what it was made of on rank 1.
+#[test]
+fn a_lane_that_failed_leaves_no_stale_window_to_the_others() {
+    for failing in [0, 1] {
+        let failed = Barrier::new(2);
+        on_two_ranks(|mut lanes| {
+            let rank = lanes.rank();
+            if rank == 0 {
+                let error = lanes.start(failing, SHORT).recv().unwrap().unwrap_err();
+                assert!(matches!(error, Error::Deadline { .. }), "{error}");
+            }
+            failed.wait();
+            let sum = lanes.sum_of(1 - failing, 5 + rank as u32);
+            // Neither leaves before the other has made its call.
+            failed.wait();
+            assert_right_or_error(rank, sum);
+        });
+    }
+}
+
+/// The same while a call of the other lane waits for rank 1.
+#[test]
+fn a_lane_that_fails_ends_the_calls_of_the_others() {
+    for failing in [0, 1] {
+        let failed = Barrier::new(2);
+        on_two_ranks(|mut lanes| {
+            let rank = lanes.rank();
+            let sum = if rank == 0 {
+                lanes.half(1 - failing).fill(5);
+                let other = lanes.start(1 - failing, LONG);
+                while lanes.recorders[1 - failing].record().waiting.is_none() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                let error = lanes.start(failing, SHORT).recv().unwrap().unwrap_err();
+                assert!(matches!(error, Error::Deadline { .. }), "{error}");
+                failed.wait();
+                other.recv().unwrap().map(|()| lanes.half(1 - failing).to_vec())
+            } else {
+                failed.wait();
+                lanes.sum_of(1 - failing, 6)
+            };
+            // Neither leaves before the other has made its call.
+            failed.wait();
+            assert_right_or_error(rank, sum);
+        });
     }
 }

@@ -143,7 +143,7 @@ impl Communicator {
             }),
         };
         let why = error.to_string();
-        take_back(&self.shared, &self.windows, reached, self.rank);
+        take_back(&self.shared, &self.windows, reached, (self.rank, self.identity), &why);
         // Ranks that are not in a call but allocate something hear of it there.
         self.bootstrap.give_up(&why, first.rank, first.reason.get());
         self.note_failure(why);

@@ -48,7 +48,7 @@ use crate::compile::{Lengths, Unfit};
 use crate::data::Elements;
 use crate::engine::{Engine, Ports, Silent, Stopped, Tracer, Waiting};
 use crate::error::Error;
-use crate::failure::{Reached, Reason, Unfinished, is_on_purpose, reached};
+use crate::failure::{Reached, Reason, Unfinished, code_of, is_on_purpose, reached, take_back};
 use crate::header::{Header, What, kind};
 use crate::kernels::Finish;
 use crate::log::{self, Level, Subsystem};
@@ -56,6 +56,7 @@ use crate::memory::SharedMemory;
 use crate::operation::{Arithmetic, Detail, Operation};
 use crate::recorder::{Counters, FlightRecorder};
 use crate::shared::{Call, Shared, numbered};
+use crate::symmetric::{Symmetric, TakenBack, Using};
 use crate::wait::{AbortCode, Stop, Waiter};
 
 /// One rank's end of a group. All ranks make the same calls in the same order; a call that differs is an error on
@@ -84,7 +85,7 @@ pub struct Communicator {
     chosen: Vec<(Key, usize)>,
     current: Current,
     shared: Shared,
-    windows: Vec<Arc<SharedMemory>>,
+    windows: Vec<Arc<Symmetric>>,
     bootstrap: Bootstrap,
     /// Where inputs are multiplied before they are added up.
     multiplied: Vec<u8>,
@@ -342,17 +343,24 @@ impl Communicator {
         let reached = reached(engine, header);
         let unfinished = Unfinished {
             rank: self.rank,
+            identity: self.identity,
             shared: &self.shared,
             windows: &self.windows,
             reached,
             bootstrap: &mut self.bootstrap,
             failed: &mut self.failed,
         };
-        // SAFETY: the buffers are borrowed for the call and hold this rank's blocks, as `fit` checked; a pair of borrows
-        // cannot overlap, and the plan claims their aliasing, as checked. If the call does not end well, peers may still
-        // use them when the borrow is over; those that peers can reach are taken back before, here or by `unfinished`, and
-        // those that they read through the kernel do not need it.
-        let ran = unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) };
+        let ran = match Using::begin(&self.windows, reached) {
+            Ok(using) => {
+                // SAFETY: the buffers are borrowed for the call and hold this rank's blocks, as `fit` checked; a pair of borrows
+                // cannot overlap, and the plan claims their aliasing, as checked. If the call does not end well, peers may still
+                // use them when the borrow is over; those that peers can reach are taken back before, here or by `unfinished`. Those that
+                // they read through the kernel need not be: the abort word is set before, and readers look at it after they have read.
+                let ran = unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) };
+                using.end().map_err(|TakenBack| taken_back(&self.shared, self.rank)).and(ran)
+            }
+            Err(TakenBack) => Err(taken_back(&self.shared, self.rank)),
+        };
         std::mem::forget(unfinished);
         // Where ranks have to find out about each other first, they do so every time.
         let is_plain = ran.is_ok() && !is_symmetric && engine.is_of_packets();
@@ -525,6 +533,9 @@ impl Communicator {
         let reason = Reason::Unfit.code();
         self.shared.waiter.abort(AbortCode { rank, reason });
         let error = Error::Unfit { call: self.calls, rank, what };
+        // Peers have heard of the call, and their plan may fit.
+        let reached = self.reached_by_any();
+        take_back(&self.shared, &self.windows, reached, (self.rank, self.identity), &error.to_string());
         self.bootstrap.give_up(&error.to_string(), rank, reason.get());
         self.note_failure(error.to_string());
         error
@@ -638,6 +649,13 @@ fn meet(shared: &Shared, call: &Call<'_>, fitted: &mut Fitted) -> Result<bool, S
     Ok(shared.calls(call.number).all(|header| header.is_symmetric()))
 }
 
+/// Why a call stopped whose window was taken back by a call of another communicator, which has aborted this one.
+#[cold]
+fn taken_back(shared: &Shared, rank: usize) -> Box<Stopped> {
+    let stop = Stop::Aborted { code: code_of(shared, rank), waited: Duration::ZERO };
+    Box::new(Stopped { stop, step: None, waiting: Waiting::Anything })
+}
+
 /// Whether a plan of the caller's choice can be run on its buffers.
 #[inline]
 fn check_plan(engine: &Engine, request: &Request<'_>, readable: bool, order: Order) -> Result<(), Error> {
@@ -713,6 +731,7 @@ impl Drop for Communicator {
         {
             self.note_failure(why);
         }
+        self.windows.iter().for_each(|window| window.leave(self.identity));
         // Whoever waits for this rank from now on waits in vain, and finds out by looking here. Nobody sleeps on it.
         let _ = self.shared.departures[self.rank].publish(1, 0);
         self.bootstrap.calls = self.calls;

@@ -25,6 +25,7 @@ use crate::layout::LINE;
 use crate::line::Poll;
 use crate::memory::SharedMemory;
 use crate::shared::{Call, Noted, lines_at};
+use crate::symmetric::Using;
 use crate::wait::{AbortCode, Rest, Stop};
 use crate::window::Window;
 
@@ -54,7 +55,8 @@ pub const SIGNALS: usize = 16;
 pub struct Open<'a, T: Data> {
     comm: &'a mut Communicator,
     window: &'a mut Window<T>,
-    closed: bool,
+    /// None when it is closed.
+    using: Option<Using>,
 }
 
 /// Every rank's signals to every other, once a window has been opened.
@@ -94,8 +96,10 @@ impl Communicator {
             let signals = Signals { counters, sent: none.clone(), awaited: none, _memory: memory };
             self.signals = Some(Box::new(signals));
         }
+        // If the window was taken back by a call of another communicator, it has aborted this one, and opening fails.
+        let using = Using::begin(&self.windows, [Some(window.number()), None]).unwrap_or_default();
         self.run(opening(window.number()))?;
-        let mut open = Open { comm: self, window, closed: false };
+        let mut open = Open { comm: self, window, using: Some(using) };
         let done = work(&mut open)?;
         open.close()?;
         Ok(done)
@@ -201,16 +205,17 @@ impl<T: Data> Open<'_, T> {
     /// Closes the window, when all ranks do: it is this rank's again, as a slice.
     fn close(mut self) -> Result<(), Error> {
         let closed = self.comm.tagged_barrier(tag(self.window.number(), CLOSES));
-        if closed.is_err() {
-            take_back(
-                &self.comm.shared,
-                &self.comm.windows,
-                [Some(self.window.number()), None],
-                self.comm.rank,
-            );
+        self.using = None;
+        if let Err(error) = &closed {
+            self.take_back(&error.to_string());
         }
-        self.closed = true;
         closed
+    }
+
+    /// Leaves this rank with a copy of its part, after a failure. It does not use the window any more.
+    fn take_back(&self, why: &str) {
+        let Communicator { shared, windows, rank, identity, .. } = &*self.comm;
+        take_back(shared, windows, [Some(self.window.number()), None], (*rank, *identity), why);
     }
 
     /// How many elements each rank's part has.
@@ -257,20 +262,20 @@ impl<T: Data> Open<'_, T> {
         let header = self.comm.header(&request, &fitted);
         let call = Call::without_buffers(&header, self.comm.calls, &Collective::Barrier);
         let stopped = Stopped { stop, step: None, waiting: Waiting::Reached { rank, counter } };
-        self.closed = true;
+        self.using = None;
         self.comm.fail(&call, &stopped, [Some(self.window.number()), None])
     }
 }
 
 impl<T: Data> Drop for Open<'_, T> {
     fn drop(&mut self) {
-        if self.closed {
+        if self.using.take().is_none() {
             return;
         }
         let (rank, reason) = (self.comm.rank as u32, Reason::LeftOpen.code());
         self.comm.shared.waiter.abort(AbortCode { rank, reason });
         let why = format!("rank {rank} dropped a window that was open");
-        take_back(&self.comm.shared, &self.comm.windows, [Some(self.window.number()), None], self.comm.rank);
+        self.take_back(&why);
         self.comm.bootstrap.give_up(&why, rank, reason.get());
         self.comm.failed = Some(why);
     }

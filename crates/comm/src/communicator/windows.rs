@@ -10,6 +10,7 @@ use crate::data::{Data, Elements};
 use crate::error::Error;
 use crate::header::{Header, Location, What};
 use crate::shared::WindowPlace;
+use crate::symmetric::{Symmetric, User};
 use crate::window::Window;
 
 impl Communicator {
@@ -26,18 +27,22 @@ impl Communicator {
         let number = number
             .ok_or_else(|| Error::Misuse(format!("a communicator has at most {} windows", u16::MAX)))?;
         let header = Header::allocating(What::Window, 0, length, Elements::of::<T>());
-        let memory = Arc::new(self.share(header, total)?);
-        self.shared.windows.push(WindowPlace { base: memory.as_ptr(), stride });
+        let memory = Symmetric::new(self.share(header, total)?, self.user());
+        self.shared.windows.push(WindowPlace { base: memory.memory().as_ptr(), stride });
         self.windows.push(Arc::clone(&memory));
         Ok(Window::new(memory, self.rank, stride, length, number, self.identity))
     }
 
     /// Makes a window of another communicator one of this communicator too, for buffers that are known by their addresses. Both have
-    /// the same ranks, in the same order; all of them adopt the same windows in the same order.
+    /// the same ranks, in the same order; all of them adopt the same windows in the same order, while no call uses them.
+    ///
+    /// The communicators fail together from then on: when a call on the window fails in one of them, the rank keeps a copy of its
+    /// part, which its peers do not see, so calls on the window would be wrong in the others.
     pub fn adopt<T: Data>(&mut self, window: &Window<T>) -> Result<(), Error> {
         self.usable()?;
         let (memory, stride) = window.whole();
-        if self.spans_hosts || stride * self.size != memory.len() {
+        let is_ours = window.rank() == self.rank;
+        if self.spans_hosts || !is_ours || stride * self.size != memory.memory().len() {
             return Err(Error::Misuse(
                 "a window is adopted by a communicator of the same ranks, on one host".to_owned(),
             ));
@@ -45,9 +50,25 @@ impl Communicator {
         if self.windows.len() >= usize::from(u16::MAX) {
             return Err(Error::Misuse(format!("a communicator has at most {} windows", u16::MAX)));
         }
-        self.shared.windows.push(WindowPlace { base: memory.as_ptr(), stride });
+        if !memory.adopt(self.user()) {
+            return Err(Error::Misuse(
+                "a call on this window has failed, so it is no longer shared; allocate a new one".to_owned(),
+            ));
+        }
+        self.shared.windows.push(WindowPlace { base: memory.memory().as_ptr(), stride });
         self.windows.push(Arc::clone(memory));
         Ok(())
+    }
+
+    /// This communicator, as one that uses a window.
+    fn user(&self) -> User {
+        User {
+            identity: self.identity,
+            rank: self.rank as u32,
+            waiter: self.shared.waiter,
+            tell: Box::new(self.bootstrap.teller()),
+            _control: Arc::clone(&self.control),
+        }
     }
 
     /// Buffers that are known by their addresses: those that lie in this rank's part of a window are symmetric.

@@ -40,7 +40,7 @@ impl Lanes {
         &self.0
     }
 
-    /// Symmetric memory, which all lanes know. All ranks allocate it.
+    /// Symmetric memory, which all lanes know. All ranks allocate it. If a call on it fails in one lane, all lanes fail.
     pub(super) fn window(&self, bytes: usize) -> Result<Window<u8>, Error> {
         let mut window = self.first().with(move |comm| comm.window::<u8>(bytes))?;
         for lane in &self.0[1..] {

@@ -1,0 +1,172 @@
+//! The memory of a window, and the communicators of this rank that use it.
+//!
+//! A call that fails leaves its rank with a private copy of its part of the window (`failure.rs`). A communicator that has adopted
+//! the window would go on with memory that its peers no longer see, and take stale bytes for results. So communicators that share a
+//! window fail together, and the copy is made while none of this rank's calls uses the memory:
+//!
+//! 1. The call that failed has stopped using the memory. It aborts the other communicators, so that their calls end, and then
+//!    sets [`FAILED`], after which no call begins.
+//! 2. It waits until the count of calls is 0.
+//! 3. The first that gets there makes the copy and sets [`PRIVATE`].
+//!
+//! All of it is one word, `state`, and changes by read-modify-write operations: a call is either counted before `FAILED` is set, and
+//! waited for, or finds it set and does not begin. Because the abort comes first, such a call finds its communicator aborted. A count
+//! falls with release and is read with acquire, so the copy has what a call wrote.
+//!
+//! A window of one communicator is not counted: its calls follow each other.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::bootstrap::{BootstrapError, News};
+use crate::failure::Reached;
+use crate::memory::SharedMemory;
+use crate::wait::{AbortCode, Waiter};
+
+/// Several communicators use the memory.
+const SHARED: u32 = 1 << 31;
+/// A call on it failed.
+const FAILED: u32 = 1 << 30;
+/// This rank's part is a copy that peers do not see.
+const PRIVATE: u32 = 1 << 29;
+/// Calls that use it.
+const CALLS: u32 = PRIVATE - 1;
+
+/// How often a rank looks whether other calls have ended.
+const POLL: Duration = Duration::from_micros(100);
+
+/// The memory of a window.
+#[derive(Debug)]
+pub(crate) struct Symmetric {
+    memory: SharedMemory,
+    state: AtomicU32,
+    users: Mutex<Vec<User>>,
+}
+
+/// A communicator that uses the memory.
+pub(crate) struct User {
+    pub(crate) identity: u64,
+    pub(crate) rank: u32,
+    pub(crate) waiter: Waiter<'static>,
+    /// Tells ranks that are not in a call.
+    pub(crate) tell: Box<dyn Fn(News) + Send>,
+    /// What the waiter points into.
+    pub(crate) _control: Arc<SharedMemory>,
+}
+
+impl std::fmt::Debug for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "User({})", self.identity)
+    }
+}
+
+impl Symmetric {
+    /// Fresh memory of one communicator.
+    pub(crate) fn new(memory: SharedMemory, user: User) -> Arc<Self> {
+        Arc::new(Self { memory, state: AtomicU32::new(0), users: Mutex::new(vec![user]) })
+    }
+
+    pub(crate) fn memory(&self) -> &SharedMemory {
+        &self.memory
+    }
+
+    /// One more communicator uses the memory. False if a call on it has failed.
+    pub(crate) fn adopt(&self, user: User) -> bool {
+        let mut users = self.users();
+        if self.state.fetch_or(SHARED, Ordering::AcqRel) & FAILED != 0 {
+            return false;
+        }
+        users.push(user);
+        true
+    }
+
+    /// A communicator does not use the memory any more.
+    pub(crate) fn leave(&self, identity: u64) {
+        self.users().retain(|user| user.identity != identity);
+    }
+
+    /// Makes the rank's part, so many bytes from `at` on, its own, after a call of the communicator `identity` failed with a code. The
+    /// other communicators that use the memory fail with it; calls of theirs that use it are waited for, `patience` at most.
+    pub(crate) fn take_back(
+        &self,
+        (at, bytes): (usize, usize),
+        identity: u64,
+        code: AbortCode,
+        why: &str,
+        patience: Duration,
+    ) {
+        for user in self.users().iter().filter(|user| user.identity != identity) {
+            user.abort(code, why);
+        }
+        self.state.fetch_or(FAILED, Ordering::AcqRel);
+        let began = Instant::now();
+        // Every wait of a call ends with an abort. Only a call that does not wait but computes can take longer; it fails when it ends.
+        while self.state.load(Ordering::Acquire) & CALLS != 0 && began.elapsed() < patience {
+            std::thread::sleep(POLL);
+        }
+        // So that only one makes the copy, and the others find it made.
+        let _users = self.users();
+        if self.state.load(Ordering::Acquire) & PRIVATE == 0 {
+            self.memory.keep_private(at, bytes);
+            self.state.fetch_or(PRIVATE, Ordering::AcqRel);
+        }
+    }
+
+    fn users(&self) -> MutexGuard<'_, Vec<User>> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl User {
+    fn abort(&self, code: AbortCode, why: &str) {
+        self.waiter.abort(code);
+        let cause = format!("a call of another communicator with the same windows failed: {why}");
+        let error = BootstrapError::GaveUp { rank: self.rank as usize, cause };
+        let AbortCode { rank: culprit, reason } = code;
+        (self.tell)(News::Failed { rank: self.rank, reason: reason.get(), culprit, error });
+    }
+}
+
+/// A call's use of windows that several communicators share.
+#[derive(Debug, Default)]
+pub(crate) struct Using([Option<Arc<Symmetric>>; 2]);
+
+/// A window is no longer shared with other ranks, because a call of another communicator failed.
+#[derive(Debug)]
+pub(crate) struct TakenBack;
+
+impl Using {
+    /// A call begins that reaches such windows.
+    #[inline]
+    pub(crate) fn begin(windows: &[Arc<Symmetric>], reached: Reached) -> Result<Self, TakenBack> {
+        let mut using = Self::default();
+        for (place, number) in using.0.iter_mut().zip(reached) {
+            if let Some(window) = number.map(|number| &windows[usize::from(number)])
+                && window.state.load(Ordering::Acquire) != 0
+            {
+                let before = window.state.fetch_add(1, Ordering::AcqRel);
+                *place = Some(Arc::clone(window));
+                if before & FAILED != 0 {
+                    return Err(TakenBack);
+                }
+            }
+        }
+        Ok(using)
+    }
+
+    /// The call has ended. An error if a window was taken back before.
+    #[inline]
+    pub(crate) fn end(self) -> Result<(), TakenBack> {
+        let is_private = |window: &Arc<Symmetric>| window.state.load(Ordering::Acquire) & PRIVATE != 0;
+        if self.0.iter().flatten().any(is_private) { Err(TakenBack) } else { Ok(()) }
+    }
+}
+
+impl Drop for Using {
+    fn drop(&mut self) {
+        for window in self.0.iter().flatten() {
+            window.state.fetch_sub(1, Ordering::Release);
+        }
+    }
+}

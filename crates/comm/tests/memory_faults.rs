@@ -4,7 +4,7 @@
 #![allow(unsafe_code, reason = "calls on memory that is known by its address")]
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::Barrier;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use weftlink_comm::{
     Window,
 };
 use weftlink_plan::Collective;
+use weftlink_testkit::processes::this_program;
 
 /// Long enough that only a real wait for nothing reaches it.
 const LONG: Duration = Duration::from_secs(60);
@@ -56,7 +57,7 @@ struct Rank {
 
 impl Rank {
     fn start(test: &str, role: &str) -> Rank {
-        let mut process = Command::new(std::env::current_exe().unwrap())
+        let mut process = this_program()
             .args(["--exact", test, "--nocapture"])
             .env(ROLE, role)
             .stdin(Stdio::piped())

@@ -5,11 +5,12 @@
 use std::sync::Barrier;
 use std::time::Duration;
 
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink_comm::{
     Background, Communicator, Error, Handle, Options, OwnedOperation, OwnedRequest, Reduction,
 };
 use weftlink_plan::Collective;
+use weftlink_testkit::ports::Port;
 use weftlink_testkit::processes::this_program;
 
 /// A communicator's deadline that no test waits for: what ends before ended for another reason.
@@ -274,6 +275,37 @@ fn a_rank_that_leaves_is_named() {
 }
 
 const ROLE: &str = "WEFT_TEST_RANK";
+
+#[test]
+fn a_reason_reaches_other_hosts_also_when_its_rank_has_left() {
+    let port = Port::reserve();
+    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port.number..=port.number };
+    let meeting = Meeting::new(place, Token::new("reasons").unwrap(), 2, Duration::from_secs(60));
+    let gate = Barrier::new(2);
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let (gate, network) = (&gate, Network { pretended_host: Some(rank), ..Network::default() });
+            let meeting = Meeting { network, ..meeting.clone() };
+            scope.spawn(move || {
+                let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, 1) };
+                let background =
+                    Communicator::new(met.unwrap(), options()).unwrap().into_background().unwrap();
+                warm_up(&background, true);
+                if rank == 1 {
+                    background.abort("the loss is not a number");
+                    drop(background.close());
+                    gate.wait();
+                    return;
+                }
+                gate.wait();
+                // Long enough to hear that the other rank has left; if it is not, the reason is there all the more.
+                std::thread::sleep(Duration::from_millis(300));
+                let error = start(&background).wait().unwrap_err().to_string();
+                assert!(error.starts_with("rank 1 aborted: the loss is not a number"), "{error}");
+            });
+        }
+    });
+}
 
 /// What each of three processes does, by the test that started it.
 fn process(test: &str, rank: usize) {

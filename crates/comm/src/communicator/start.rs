@@ -15,7 +15,7 @@ use crate::choose::Table;
 use crate::counter::Counter;
 use crate::engine::Ports;
 use crate::error::Error;
-use crate::failure::Reason;
+use crate::failure::{Reason, is_on_purpose};
 use crate::kernels::Kernels;
 use crate::knobs::{KnobError, Knobs};
 use crate::layout::LINE;
@@ -134,7 +134,12 @@ fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> Alarm {
                 }
             }
             News::Left { rank, calls } if is_elsewhere[rank as usize] => {
-                departures[rank as usize].follow(1, 0, &[u64::from(calls), 0, 0, 0, 0, 0, 0]);
+                let departure = departures[rank as usize];
+                // A rank that ended the communicator on purpose has left a note there, for all who call later.
+                let has_noted =
+                    is_on_purpose(&waiter) && waiter.aborted().is_some_and(|code| code.rank == rank);
+                let calls = [u64::from(calls), 0, 0, 0, 0, 0, 0];
+                departure.follow(1, 0, &if has_noted { departure.announcement() } else { calls });
             }
             News::Calls { rank, number, signature, words } if is_elsewhere[rank as usize] => {
                 headers[rank as usize * HEADERS + number as usize % HEADERS]

@@ -2,7 +2,8 @@
 //!
 //! A [`Plan`] says, for one collective on `n` ranks, which chunk each rank takes from where, combines how and puts
 //! where. Algorithms ([`algorithms`]) write plans, the verifier proves them, the interpreter gives them their one
-//! meaning, and executors elsewhere compile them. This crate is pure: no clock, no IO, no threads, no unsafe.
+//! meaning, and executors elsewhere compile them. This crate is pure: no clock, no IO, no threads, no unsafe
+//! code; one function, [`Proof::of`], is unsafe to call.
 
 mod affine;
 pub mod algorithms;

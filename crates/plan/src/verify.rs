@@ -31,8 +31,8 @@ use crate::well_formed::WellFormed;
 /// How many of the waiting lanes a deadlock shows.
 const WAITING_SHOWN: usize = 4;
 
-/// A plan that was proved. Only [`verify`] makes one, here or, told by a [`Proof`], in a process that ran the same plan through it;
-/// and it cannot be changed.
+/// A plan that was proved. Only [`verify`] makes one, here or in another process whose [`Proof`] the caller vouches for; it cannot be
+/// changed. Executors rely on it for memory safety.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
     plan: Plan,
@@ -84,8 +84,8 @@ impl Verified {
 /// That a plan was proved, and what that showed. Proofs take long where ranks are many, and all ranks of a job write the same
 /// plans: one proves, and the others make sure that theirs is that one.
 ///
-/// Only a [`Verified`] gives one. It may be sent, so read one only from whom you would take the plan: the number it knows the plan by tells
-/// builds apart that write different plans, not somebody who means harm.
+/// A proof can be sent to another process as bytes, and anybody can write bytes. So it proves nothing by itself, and turning it back
+/// into a [`Verified`] is unsafe: see [`Proof::of`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
     hash: u64,
@@ -93,8 +93,25 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// The plan as one that was proved, if it is the one that was.
-    pub fn of(self, plan: Plan) -> Option<Verified> {
+    /// The plan as one that was proved, if its fingerprint is that of the plan that was.
+    ///
+    /// # Safety
+    /// [`verify`] has accepted this very plan, here or in another process of the same job. Executors check no bounds that a proof
+    /// covers, so a plan that was not proved writes outside of its buffers. The fingerprint shows that two builds write different
+    /// plans; it does not stop anybody who chooses the plan and the proof.
+    ///
+    /// Safe code therefore cannot run a plan by a proof that it has read from somewhere:
+    ///
+    /// ```compile_fail,E0133
+    /// use weftlink_plan::{Plan, Proof, Verified};
+    ///
+    /// fn forged(plan: Plan, text: &str) -> Option<Verified> {
+    ///     let proof: Proof = serde_json::from_str(text).ok()?;
+    ///     proof.of(plan)
+    /// }
+    /// ```
+    #[allow(unsafe_code, reason = "only the declaration: the caller vouches for what the type promises")]
+    pub unsafe fn of(self, plan: Plan) -> Option<Verified> {
         (plan.fingerprint() == self.hash).then_some(Verified { plan, hash: self.hash, order: self.order })
     }
 }
@@ -184,13 +201,16 @@ mod tests {
     use crate::{Algorithm, Collective};
 
     #[test]
+    #[allow(unsafe_code)]
     fn a_proof_is_of_one_plan() {
         let plan = |ranks| Algorithm::Ring.flat(&Collective::AllReduce, ranks, 1).unwrap();
         let proved = verify(plan(4)).unwrap();
-        assert_eq!(proved.proof().of(plan(4)), Some(proved.clone()));
-        assert_eq!(proved.proof().of(plan(5)), None);
+        // SAFETY: nobody runs what comes of it.
+        let of = |plan| unsafe { proved.proof().of(plan) };
+        assert_eq!(of(plan(4)), Some(proved.clone()));
+        assert_eq!(of(plan(5)), None);
         let mut changed = plan(4);
         changed.name.push('s');
-        assert_eq!(proved.proof().of(changed), None);
+        assert_eq!(of(changed), None);
     }
 }

@@ -202,7 +202,8 @@ fn write_to_file(rank: Option<usize>, line: &str) -> bool {
             Err(error) => {
                 static TOLD: OnceLock<()> = OnceLock::new();
                 TOLD.get_or_init(|| {
-                    eprintln!("weft: cannot write WEFT_DEBUG_FILE={}: {error}", path.display());
+                    let path = path.display();
+                    let _ = writeln!(std::io::stderr(), "weft: cannot write WEFT_DEBUG_FILE={path}: {error}");
                 });
             }
         }
@@ -219,7 +220,7 @@ fn start() -> u64 {
     *STARTED.get_or_init(|| {
         let only = |name: &str| if name == "WEFT_DEBUG" { std::env::var_os(name) } else { None };
         let filter = Knobs::from(only).map(|knobs| knobs.debug).unwrap_or_else(|error: KnobError| {
-            eprintln!("weft: {error}");
+            let _ = writeln!(std::io::stderr(), "weft: {error}");
             Filter::default()
         });
         FILTER.store(filter.pack(), Ordering::Relaxed);

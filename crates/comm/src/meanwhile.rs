@@ -1,6 +1,11 @@
 //! What a thread does now and then while it waits for other ranks. A caller in another language looks for signals there.
+//!
+//! It is done where this thread holds no lock of ours, so that it may abort the communicator that it waits in. It never unwinds through
+//! a wait: memory that the caller lent to a message or a call is in use until that is over.
 
+use std::any::Any;
 use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 /// How often.
@@ -10,15 +15,19 @@ struct Meanwhile {
     work: Box<dyn FnMut()>,
     /// Not before; nothing until the first wait that takes long.
     next: Option<Instant>,
+    /// What the work panicked with. It is not done again then.
+    panic: Option<Box<dyn Any + Send>>,
 }
 
 thread_local! {
     static MEANWHILE: RefCell<Option<Meanwhile>> = const { RefCell::new(None) };
 }
 
-/// Makes calls on this thread, and does some work every 50 ms for as long as one of them waits. The work must not make calls of
-/// the same communicator; to [abort](crate::Background::abort) it, it leaves that to another thread, since this one may be in the
-/// middle of meeting the others.
+/// Makes calls on this thread, and does some work every 50 ms for as long as one of them waits. The work may
+/// [abort](crate::Background::abort) the communicator whose call waits, but not make another call of it.
+///
+/// If the work panics, the calls go on, without it, and the panic continues when they are over. To end them sooner, abort the
+/// communicator first.
 ///
 /// ```
 /// use weftlink_comm::{on_threads, while_waiting};
@@ -41,20 +50,33 @@ pub fn while_waiting<R>(work: impl FnMut() + 'static, calls: impl FnOnce() -> R)
 
     impl Drop for Before {
         fn drop(&mut self) {
-            MEANWHILE.set(self.0.take());
+            // What it holds is dropped afterwards: that may wait too.
+            drop(MEANWHILE.replace(self.0.take()));
         }
     }
 
-    let meanwhile = Meanwhile { work: Box::new(work), next: None };
-    let _before = Before(MEANWHILE.replace(Some(meanwhile)));
-    calls()
+    let meanwhile = Meanwhile { work: Box::new(work), next: None, panic: None };
+    let before = Before(MEANWHILE.replace(Some(meanwhile)));
+    let made = calls();
+    let panic = MEANWHILE.take().and_then(|meanwhile| meanwhile.panic);
+    drop(before);
+    match panic {
+        Some(panic) => resume_unwind(panic),
+        None => made,
+    }
 }
 
-/// Does what is to be done, if it is time. To be called by all waits that take long.
+/// A time to sleep, or less if there is something to be done before it has passed.
+pub(crate) fn at_most(time: Duration) -> Duration {
+    if MEANWHILE.with_borrow(Option::is_some) { time.min(EVERY) } else { time }
+}
+
+/// Does what is to be done, if it is time. To be called by all waits that take long, without a lock: it may abort the
+/// communicator.
 #[cold]
 pub(crate) fn meanwhile() {
     let due = MEANWHILE.with_borrow_mut(|meanwhile| {
-        let due = meanwhile.as_mut()?;
+        let due = meanwhile.as_mut().filter(|due| due.panic.is_none())?;
         let now = Instant::now();
         let next = *due.next.get_or_insert(now + EVERY);
         if now < next {
@@ -64,7 +86,7 @@ pub(crate) fn meanwhile() {
         meanwhile.take()
     });
     if let Some(mut due) = due {
-        (due.work)();
+        due.panic = catch_unwind(AssertUnwindSafe(&mut due.work)).err();
         MEANWHILE.set(Some(due));
     }
 }

@@ -1,13 +1,16 @@
 //! Whatever ends a call that does not block, on purpose or not, ends it on all ranks, and all are told who and why.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(unsafe_code, reason = "a call is made by address, on the caller's own thread")]
 
 use std::sync::Barrier;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink_comm::{
-    Background, Communicator, Error, Handle, Options, OwnedOperation, OwnedRequest, Reduction,
+    Background, Communicator, DataType, Error, Handle, Options, OwnedOperation, OwnedRequest, RawBuffers,
+    RawRequest, Reduction, while_waiting,
 };
 use weftlink_plan::Collective;
 use weftlink_testkit::ports::Port;
@@ -164,6 +167,94 @@ fn an_abort_ends_what_runs_and_what_comes() {
             assert!(error.to_string().starts_with("rank 1 aborted: the loss is not a number"), "{error}");
         });
     }
+}
+
+/// A rank of two that meet as processes do. Rank 0 waits in a call, and what it does meanwhile, on the same thread, ends the
+/// communicator; rank 1 makes the call afterwards.
+fn abort_while_waiting(met: Bootstrap, warm: bool, aborted: (Sender<()>, &mut Receiver<()>)) -> String {
+    let background = Communicator::new(met, options()).unwrap().into_background().unwrap();
+    warm_up(&background, warm);
+    if background.rank() == 1 {
+        aborted.1.recv_timeout(LONG).unwrap();
+        return start(&background).wait().unwrap_err().to_string();
+    }
+    let mut words = [1_u32; 50];
+    let at = words.as_mut_ptr().cast::<u8>();
+    let request = RawRequest {
+        collective: Collective::AllReduce,
+        buffers: RawBuffers {
+            data_type: DataType::U32,
+            input: at,
+            input_length: 50,
+            output: at,
+            output_length: 50,
+        },
+        operation: Some(Reduction::Sum.into()),
+        counts: None,
+        count: None,
+        deadline: None,
+        makes_way: false,
+    };
+    let ender = background.clone();
+    let work = move || {
+        ender.abort("enough");
+        // Once is enough for the other rank.
+        let _ = aborted.0.send(());
+    };
+    // SAFETY: it has returned before anything else touches the words.
+    let made = while_waiting(work, || unsafe { background.run_raw(request) });
+    made.map_err(|_| "others come first").unwrap().unwrap_err().to_string()
+}
+
+#[test]
+fn what_a_thread_does_while_its_call_waits_may_abort_it() {
+    for warm in WARM {
+        let place = Place::Abstract(format!("weft-abort-{warm}-{}", std::process::id()));
+        let meeting = Meeting::new(place, Token::new("background").unwrap(), 2, Duration::from_secs(60));
+        let (told, mut heard) = channel();
+        let (unused, mut never) = (told.clone(), channel().1);
+        let (told, errors) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                abort_while_waiting(Bootstrap::join(&meeting, 1).unwrap(), warm, (unused, &mut heard))
+            });
+            let met = Bootstrap::listen(&meeting).unwrap();
+            let own = abort_while_waiting(met, warm, (told.clone(), &mut never));
+            (told, [own, other.join().unwrap()])
+        });
+        drop(told);
+        for error in errors {
+            assert!(error.contains("rank 0") && error.contains("enough"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn no_time_to_wait_is_none() {
+    // What is not there at once is missed, wherever ranks wait, and whatever else has no time.
+    for warn_after in [Duration::ZERO, LONG] {
+        let ranks = Communicator::threads(2, Options { warn_after, ..options() }).unwrap();
+        let both = Barrier::new(2);
+        std::thread::scope(|scope| {
+            for comm in ranks {
+                scope.spawn(|| {
+                    let background = comm.into_background().unwrap();
+                    if background.rank() == 0 {
+                        let call = OwnedRequest::new(Collective::Barrier, ()).within(Duration::ZERO);
+                        let handle = background.start(call);
+                        let handle = match handle.wait_timeout(Duration::ZERO) {
+                            Ok(result) => result.map(|_| ()),
+                            Err(handle) => handle.wait().map(|_| ()),
+                        };
+                        let error = handle.unwrap_err().to_string();
+                        assert!(error.contains("rank 1"), "{error}");
+                    }
+                    both.wait();
+                });
+            }
+        });
+    }
+    let meets = Communicator::threads(2, Options { deadline: Duration::ZERO, ..options() });
+    assert!(meets.is_err_and(|error| !error.to_string().is_empty()));
 }
 
 #[test]

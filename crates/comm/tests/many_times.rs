@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code)] // Fork is unsafe to call.
 
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -149,6 +151,72 @@ fn groups_of_processes_leave_nothing() {
     let mut other = this_program().args(["--exact", TEST, "--nocapture"]).env(ROLE, &parent).spawn().unwrap();
     work(0, parent);
     assert!(other.wait().unwrap().success());
+}
+
+/// What a forked process finds in the place of connections does not stay open in a program that it becomes.
+#[test]
+fn a_program_that_a_forked_process_becomes_inherits_nothing() {
+    let _turn = TURN.lock().unwrap();
+    let place = Place::Abstract(format!("weft-inherits-{}", std::process::id()));
+    let meeting = Meeting::new(place, Token::new("inherits").unwrap(), 2, LONG);
+    let ranks = std::thread::scope(|scope| {
+        let other = scope.spawn(|| Bootstrap::join(&meeting, 1).unwrap());
+        [Bootstrap::listen(&meeting).unwrap(), other.join().unwrap()]
+    });
+    let mut command = std::process::Command::new("ls");
+    command.args(["-l", "/proc/self/fd"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    // With something to do in the child it is forked, and not made in another way.
+    // SAFETY: it does nothing.
+    unsafe { command.pre_exec(|| Ok(())) };
+    let listed = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    // This process may have got descriptors from whoever started it, and passes these on; sockets it has made itself.
+    let is_socket = |number: &str| {
+        let place = std::fs::read_link(format!("/proc/self/fd/{number}"));
+        place.is_ok_and(|place| place.to_string_lossy().starts_with("socket:"))
+    };
+    let instead = |line: &&str| {
+        let number = line.strip_suffix(" -> /dev/null").and_then(|line| line.split(' ').next_back());
+        number.is_some_and(is_socket)
+    };
+    let inherited: Vec<&str> = listed.lines().filter(instead).collect();
+    assert!(listed.contains("pipe:") && inherited.is_empty(), "{inherited:?} of {listed}");
+    drop(ranks);
+}
+
+/// Who writes counters may be in the middle of that when a process is forked, and what that process drops is not its own.
+#[test]
+fn a_forked_process_writes_no_counters() {
+    const TEST: &str = "a_forked_process_writes_no_counters";
+    const FILE: &str = "WEFT_TEST_COUNTERS";
+    if let Ok(file) = std::env::var(FILE) {
+        let own =
+            || std::fs::read_to_string(&file).unwrap().contains(&format!("process {} ", std::process::id()));
+        let ranks = Communicator::threads(1, options()).unwrap();
+        let began = Instant::now();
+        while !std::path::Path::new(&file).exists() {
+            assert!(began.elapsed() < LONG, "nothing is written");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // SAFETY: the child drops what it has and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop(ranks);
+            // SAFETY: ends the child without running what the parent has set up.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 1;
+        // SAFETY: a child of our own, and a place for its end.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(own(), "another process wrote the counters");
+        return drop(ranks);
+    }
+    let file = std::env::temp_dir().join(format!("weft-counters-{}", std::process::id()));
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", TEST, "--nocapture"]).env(FILE, &file);
+    let done = command.env("WEFT_METRICS", format!("file:{}", file.display())).output().unwrap();
+    let _ = std::fs::remove_file(&file);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
 #[test]

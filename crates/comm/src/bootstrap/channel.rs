@@ -28,6 +28,7 @@ use super::error::{BootstrapError, Refusal};
 use super::fork::Kept;
 use super::message::Message;
 use super::secret::{HANDSHAKE_BYTES, SEALED_BYTES_MAX, Seal, TAG_BYTES, Token};
+use crate::meanwhile;
 
 /// The version of the frames, of what they say, and of the order in which they are sent.
 pub(super) const VERSION: u32 = 4;
@@ -399,8 +400,13 @@ fn wait_until_readable(socket: &impl AsFd, deadline: Deadline) -> Result<(), Bro
 }
 
 fn wait_until(socket: &impl AsFd, event: PollFlags, deadline: Deadline) -> Result<(), Broken> {
+    // Whoever writes holds a lock.
+    if event == PollFlags::IN {
+        meanwhile::meanwhile();
+    }
     // A Duration of at most a year fits.
-    let timeout = Timespec::try_from(deadline.left().ok_or(Broken::Late)?).ok();
+    let left = deadline.left().ok_or(Broken::Late)?;
+    let timeout = Timespec::try_from(meanwhile::at_most(left)).ok();
     match poll(&mut [PollFd::new(socket, event)], timeout.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use crate::failure::is_on_purpose;
-use crate::meanwhile::meanwhile;
 use crate::wait::Waiter;
 
 /// A moment after which nobody waits, and how long it was away when the wait began.
@@ -30,10 +29,9 @@ impl Deadline {
         Deadline { unless, ..self }
     }
 
-    /// How long is left, if anything is, or until it has to be asked again.
+    /// How long is left, if anything is, or until it has to be asked again. It may be asked under a lock, so it does nothing else.
     pub(crate) fn left(self) -> Option<Duration> {
         let left = self.limit.checked_sub(self.start.elapsed()).filter(|left| !left.is_zero());
-        meanwhile();
         match self.unless {
             None => left,
             Some(waiter) if is_on_purpose(&waiter) => None,

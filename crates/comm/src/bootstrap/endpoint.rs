@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::AddressFamily;
-use rustix::net::sockopt::{socket_domain, socket_peercred};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::net::sockopt::socket_domain;
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use super::address::{Listener, call_abstract, call_tcp, listen_abstract};
 use super::channel::{Broken, Channel, NAME_BYTES, does_not_check};
@@ -32,8 +32,10 @@ use super::host::Host;
 use super::lobby::Lobby;
 use super::message::{Contact, Introduction, Message};
 use super::orphans::{Departed, Fate};
+use super::peer::peer_process;
 use super::secret::{Token, random_number};
 use crate::log;
+use crate::meanwhile::meanwhile;
 
 /// How long one that came may take to say who it is.
 pub(super) const HELLO_LIMIT: Duration = Duration::from_secs(5);
@@ -175,6 +177,7 @@ impl Endpoint {
             }
             let Some(left) = deadline.left() else { return Ok(None) };
             drop(state);
+            meanwhile();
             over()?;
             state = self.inner.state();
             let waited = self.inner.changed.wait_timeout(state, left.min(TICK));
@@ -245,10 +248,8 @@ impl Inner {
 /// A connection to a neighbour, with its process if that can be watched.
 pub(super) fn link(rank: u32, channel: Channel) -> Arc<Link> {
     let is_local = socket_domain(&channel) == Ok(AddressFamily::UNIX);
-    // The kernel says who is at the other end, in our own numbers. It tells 0 for one whose number we cannot know.
-    let pid = if is_local { socket_peercred(&channel).ok().map(|peer| peer.pid) } else { None };
-    let other = pid.filter(|pid| pid.as_raw_nonzero().get() as u32 != std::process::id());
-    let process = other.and_then(|pid: Pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let other = peer_process(&channel).filter(|pid| *pid != getpid());
+    let process = other.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     Arc::new(Link { rank, channel, process, is_local, has_ended: AtomicBool::new(false) })
 }
 

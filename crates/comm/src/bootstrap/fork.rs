@@ -88,13 +88,14 @@ impl AsFd for Kept {
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     // SAFETY: system calls that may be made in the child of a fork, on connections of the parent, whose owners do not run here.
-    // What takes their numbers stays open, because copies of the owners may still close them.
+    // What takes their numbers stays open, because copies of the owners may still close them, but not in a program that the child
+    // becomes.
     unsafe {
         let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
         for place in &TABLE {
             let number = place.swap(FREE, Ordering::Relaxed);
             if number != FREE && nothing >= 0 {
-                libc::dup2(nothing, number);
+                libc::dup3(nothing, number, libc::O_CLOEXEC);
             }
         }
         if nothing >= 0 {

@@ -24,6 +24,7 @@ use super::secret::random_number;
 use super::tree;
 use super::waits::Watch;
 use crate::log;
+use crate::meanwhile::meanwhile;
 
 /// How often the rank that gathers the others looks whether those who have not come are still there.
 const PROBE_PAUSE: Duration = Duration::from_millis(250);
@@ -163,6 +164,7 @@ pub(super) fn shrink(
         let Some(left) = deadline.left() else { break };
         // Those who are left may not have noticed yet what this rank has.
         std::thread::sleep(pause.min(left));
+        meanwhile();
         pause = (2 * pause).min(PAUSE_MAX);
     }
     let ranks = (0..members.len()).filter(|rank| !out.ranks.contains(&(*rank as u32))).collect();

@@ -20,6 +20,7 @@ use super::message::{Member, Message, News};
 use super::tree;
 use super::waits::{WARN_AFTER, Waits, Watch};
 use crate::failure::Reason;
+use crate::meanwhile::meanwhile;
 
 /// How long news may take to leave: to a neighbour that does not read, it does not.
 const TELL_LIMIT: Duration = Duration::from_secs(1);
@@ -506,9 +507,17 @@ impl Group {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn wait<'a>(&self, state: MutexGuard<'a, State>, deadline: Deadline) -> MutexGuard<'a, State> {
+    /// Waits for a change, but not longer than a tick. The state is not locked all the time: what a caller does while it waits may
+    /// need it.
+    pub(super) fn wait<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        deadline: Deadline,
+    ) -> MutexGuard<'a, State> {
         let time = deadline.left().unwrap_or_default().min(TICK);
-        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+        drop(self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner));
+        meanwhile();
+        self.state()
     }
 }
 

@@ -33,6 +33,7 @@ use super::roster::Roster;
 use super::secret::{Token, random_number};
 use super::terms;
 use crate::knobs::{Interfaces, Knobs};
+use crate::meanwhile::meanwhile;
 
 /// What the ranks of a job agree on before they meet.
 #[derive(Debug, Clone)]
@@ -254,6 +255,7 @@ pub(super) fn join(meeting: &Meeting, rank: usize) -> Result<Met, BootstrapError
             return Err(BootstrapError::NobodyListens { place, last, limit });
         };
         std::thread::sleep(pause.min(left));
+        meanwhile();
         pause = (pause * 2).min(PAUSE_MAX);
     };
     // Rank 0 knows who is missing, and says so a little after its deadline.

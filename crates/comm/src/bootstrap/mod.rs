@@ -32,6 +32,7 @@ mod lobby;
 mod meeting;
 mod message;
 mod orphans;
+mod peer;
 mod room;
 mod roster;
 mod secret;
@@ -84,6 +85,8 @@ pub(crate) const ROOTS_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Bootstrap {
     rank: usize,
+    /// The process that made it, which a process that was forked is not.
+    process: u32,
     pids: Vec<u32>,
     hosts: Vec<u32>,
     link: Link,
@@ -158,6 +161,7 @@ impl Bootstrap {
         let members = group.members.get().map_or(&[][..], Vec::as_slice);
         Bootstrap {
             rank: group.rank as usize,
+            process: std::process::id(),
             pids: members.iter().map(|member| member.contact.pid).collect(),
             hosts: members.iter().map(|member| member.host).collect(),
             origins: (0..members.len()).collect(),
@@ -372,6 +376,7 @@ impl Bootstrap {
     fn in_room(room: Arc<Room>, rank: usize, size: usize) -> Bootstrap {
         Bootstrap {
             rank,
+            process: std::process::id(),
             pids: vec![std::process::id(); size],
             lineage: Lineage::new(room.id, size),
             hosts: vec![0; size],
@@ -551,12 +556,16 @@ impl Bootstrap {
 
 impl Drop for Bootstrap {
     fn drop(&mut self) {
+        // A process that was forked off shares our connections and must not speak for us. It must not even take a lock: a thread that
+        // held one when it was forked does not run there.
+        if self.process != std::process::id() {
+            return;
+        }
         match &self.link {
             Link::Room(room) => room.leave(self.rank),
             Link::Tree { group, endpoint } => {
                 group.set_alarm(None);
-                // A process that was forked off shares our connections and must not speak for us.
-                if let Some(endpoint) = endpoint.as_ref().filter(|endpoint| endpoint.is_ours()) {
+                if let Some(endpoint) = endpoint {
                     group.learn(News::Left { rank: self.rank as u32, calls: self.calls }, None);
                     endpoint.unwatch(group);
                 }

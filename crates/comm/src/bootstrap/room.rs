@@ -14,6 +14,7 @@ use super::deadline::Deadline;
 use super::error::{Ask, BootstrapError, list};
 use super::waits::WARN_AFTER;
 use crate::log;
+use crate::meanwhile;
 use crate::memory::SharedMemory;
 
 #[derive(Debug)]
@@ -123,8 +124,7 @@ impl Room {
             let is_complete = (0..state.left.len()).all(|rank| state.left[rank] || state.survives[rank]);
             match deadline.left().filter(|_| !is_complete) {
                 Some(left) => {
-                    let waited = self.changed.wait_timeout(state, left);
-                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    state = self.wait(state, left);
                 }
                 None => {
                     let survivors = (0..).zip(&state.survives).filter(|(_, survives)| **survives);
@@ -203,17 +203,6 @@ impl Room {
                 return Ok(state);
             }
             state.waits[rank] = state.absent().map(|rank| rank as u32).collect();
-            if deadline.waited() >= told_at {
-                told_at = deadline.waited() + warn_after;
-                drop(state);
-                let roots: Vec<usize> =
-                    self.roots(rank as u32, None).into_iter().map(|rank| rank as usize).collect();
-                let (what, roots) = (ask.purpose.trim_start_matches("weft: "), list(&roots));
-                let seconds = deadline.waited().as_secs_f64();
-                log::warn!(Fault, rank, "{what} has waited {seconds:.1} s for {roots}");
-                state = self.enter();
-                continue;
-            }
             if let Some(failure) = state.failure.clone() {
                 return Err(failure);
             }
@@ -225,9 +214,29 @@ impl Room {
                 let (ranks, purpose) = (state.absent().collect(), ask.purpose.clone());
                 return Err(BootstrapError::Missing { ranks, purpose, limit: deadline.limit() });
             };
+            if deadline.waited() >= told_at {
+                told_at = deadline.waited() + warn_after;
+                drop(state);
+                let roots: Vec<usize> =
+                    self.roots(rank as u32, None).into_iter().map(|rank| rank as usize).collect();
+                let (what, roots) = (ask.purpose.trim_start_matches("weft: "), list(&roots));
+                let seconds = deadline.waited().as_secs_f64();
+                log::warn!(Fault, rank, "{what} has waited {seconds:.1} s for {roots}");
+                state = self.enter();
+                continue;
+            }
             let left = left.min(told_at.saturating_sub(deadline.waited()));
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.wait(state, left);
         }
+    }
+
+    /// Waits for a change, but not longer than this. The state is not locked all the time: what a caller does while it waits may need
+    /// it.
+    fn wait<'room>(&'room self, state: MutexGuard<'room, State>, time: Duration) -> MutexGuard<'room, State> {
+        let time = meanwhile::at_most(time);
+        drop(self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner));
+        meanwhile::meanwhile();
+        self.enter()
     }
 
     /// A thread that panicked in here has left no half-made state behind: every change is a single assignment.

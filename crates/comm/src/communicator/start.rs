@@ -27,17 +27,21 @@ use crate::shared::{Crier, HEADERS, Shared, lines_at};
 use crate::wait::{AbortCode, Patience, Waiter};
 use crate::wire::Courier;
 
+/// Stall warnings come no sooner and no closer together than this, whatever the options say.
+const WARN_AFTER_MIN: Duration = Duration::from_millis(10);
+
 /// How a communicator behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How long a call waits for other ranks, without getting on, before it fails and names them. A call of many steps
-    /// may take longer. 300 s unless set.
+    /// may take longer. 300 s unless set. With no time at all, a call fails unless the others are there already.
     pub deadline: Duration,
     /// Whether ranks that wait keep their core: right when each has one of its own. Unset: when there are enough.
     pub spin: Option<bool>,
     /// Whether peers' ordinary memory is read by the kernel, which saves a copy. Unset: where it is allowed and faster.
     pub single_copy: Option<bool>,
-    /// After how long people are told whom a call waits for. 10 s unless set.
+    /// Log a stall warning after this long, and then again and again, which says whom a call waits for. 10 s unless set, 10 ms at
+    /// least.
     pub warn_after: Duration,
     /// Connections to each rank on another host.
     pub streams: u32,
@@ -210,7 +214,8 @@ struct Parts {
 impl Parts {
     fn of(bootstrap: &mut Bootstrap, options: Options) -> Result<Parts, Error> {
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
-        bootstrap.set_warn_after(options.warn_after);
+        let warn_after = options.warn_after.max(WARN_AFTER_MIN);
+        bootstrap.set_warn_after(warn_after);
         // Neighbouring lines are fetched in pairs, so what different ranks write is kept two lines apart.
         let apart = |position: usize| position * 2 * LINE;
         let headers = apart(2 + size);
@@ -230,7 +235,7 @@ impl Parts {
         let names = (0..size).map(|rank| bootstrap.name(rank)).collect();
         let mut shared = Shared {
             here,
-            crier: Crier::new(rank as u32, options.warn_after, names, bootstrap.chain()),
+            crier: Crier::new(rank as u32, warn_after, names, bootstrap.chain()),
             headers: lines_at(&control, headers, size * HEADERS).iter().map(Counter::new).collect(),
             departures: (0..size).map(|rank| Counter::new(line(apart(2 + rank)))).collect(),
             waiter: Waiter::new(line(0), line(apart(1)), patience),

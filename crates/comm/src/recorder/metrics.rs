@@ -43,6 +43,8 @@ static CHANGED: Condvar = Condvar::new();
 
 /// A communicator whose counters are written, until this is dropped.
 pub(super) struct Written {
+    /// The process whose counters they are, which a process that was forked is not.
+    process: u32,
     path: PathBuf,
     reader: FlightRecorder,
 }
@@ -68,12 +70,16 @@ impl Written {
             }
         }
         start(targets);
-        Self { path, reader }
+        Self { process: std::process::id(), path, reader }
     }
 }
 
 impl Drop for Written {
     fn drop(&mut self) {
+        // A process that was forked has nothing to write, and the thread that writes may have held the lock then.
+        if self.process != std::process::id() {
+            return;
+        }
         let mut targets = targets();
         if let Some(target) = targets.iter_mut().find(|target| target.path == self.path) {
             target.live.retain(|reader| !Arc::ptr_eq(&reader.ring, &self.reader.ring));

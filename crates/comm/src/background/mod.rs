@@ -136,11 +136,20 @@ impl Background {
 
     /// Does something with the communicator when its turn comes, on the thread that makes calls then, and waits for it: allocates windows,
     /// loads plans, sends [groups](Communicator::group) of messages.
+    ///
+    /// The closure must leave the communicator where it is. If it puts another one in its place, both end, for all ranks, and this is an
+    /// error.
     pub fn with<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Communicator) -> Result<R, Error> + Send + 'static,
     ) -> Result<R, Error> {
         Ok(self.submit("work", With::new(work)).wait()?.buffers)
+    }
+
+    /// Whether this thread may wait for a call of this communicator. What runs in one, such as a callback or a signal's handler, may
+    /// not: neither that call nor the other would ever be over. For those who wait on another thread on behalf of this one.
+    pub fn check_not_in_call(&self) -> Result<(), Error> {
+        self.inner().check_not_in_call()
     }
 
     /// Ends the communicator, for all ranks and from any thread, also while a call is being made: all waits end within

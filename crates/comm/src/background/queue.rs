@@ -5,8 +5,11 @@
 //! its own thread, if nothing is queued before it ([`Inner::borrow`]), and one who waits for a call that nobody has begun
 //! ([`Inner::help`]): waking the worker, and being woken by it, takes longer than most calls.
 //!
-//! Another mutex guards the [`Ender`], which points into memory of the communicator: it is there as long as the communicator
-//! is here, and taken away before the worker gives it up. Both are held for a few instructions only, never while a call is made.
+//! Another mutex guards the [`Ender`], which ends the communicator from any thread: it is there as long as the communicator
+//! is here, and taken away when the worker gives it up. Both are held for a few instructions only, never while a call is made.
+//!
+//! Closures are lent the communicator by a mutable reference, so they can put another one in its place. That is found out when
+//! they return, by the communicator's identity, and ends both ([`Inner::noted`]).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -30,6 +33,8 @@ pub(super) const GONE: &str = "its worker is gone";
 pub(super) struct Inner {
     pub(super) rank: usize,
     pub(super) size: usize,
+    /// Of the communicator that it was made of.
+    identity: u64,
     process: u32,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -74,6 +79,7 @@ impl Inner {
         Self {
             rank: comm.rank(),
             size: comm.size(),
+            identity: comm.identity(),
             process: std::process::id(),
             changed: Condvar::new(),
             ender: Mutex::new(Some(comm.ender())),
@@ -192,8 +198,19 @@ impl Inner {
     }
 
     fn make(&self, job: Box<dyn Job>, comm: &mut Communicator) {
-        // Those who learn that a call failed may submit the next, and must find that it is of no use.
-        job.make(comm, &mut |comm| self.queue().failed = comm.failure().map(str::to_owned));
+        job.make(comm, &mut |comm| self.noted(comm));
+    }
+
+    /// Notes what has become of the communicator when a call is over, before anybody learns of that: whoever does may submit the next
+    /// call, which must be refused if it cannot be made. It is an error if this is another communicator than before the call.
+    fn noted(&self, comm: &mut Communicator) -> Result<(), Error> {
+        let is_kept = comm.identity() == self.identity;
+        let kept = if is_kept { Ok(()) } else { Err(comm.replaced()) };
+        if !is_kept && let Some(mut ender) = lock(&self.ender).take() {
+            ender.end(Reason::Ended, "aborted: another one replaced it");
+        }
+        self.queue().failed = comm.failure().map(str::to_owned);
+        kept
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -273,9 +290,11 @@ impl Drop for Borrowed<'_> {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A process that was forked lets the rank's connections be.
+        // A process that was forked leaves the rank's connections alone.
         if self.check_process().is_err() {
-            std::mem::forget(self.queue.get_mut().unwrap_or_else(PoisonError::into_inner).comm.take());
+            let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
+            // Nor does it tell anybody the end of a call, which takes locks that threads of the other process may have held.
+            std::mem::forget(std::mem::take(queue));
         }
     }
 }

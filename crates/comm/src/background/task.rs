@@ -12,12 +12,15 @@ use crate::error::Error;
 
 /// Something that the worker does. It is done, or refused, exactly once.
 pub(super) trait Job: Send {
-    /// Does it; `note` is called when it is over and before anybody is told.
-    fn make(self: Box<Self>, comm: &mut Communicator, note: &mut dyn FnMut(&Communicator));
+    /// Does it; `note` is called when it is over and before anybody is told, and may find that it went wrong.
+    fn make(self: Box<Self>, comm: &mut Communicator, note: Note<'_>);
     /// Whether the worker leaves its core to others while it waits in this.
     fn makes_way(&self) -> bool;
     fn refuse(self: Box<Self>, why: Error);
 }
+
+/// What looks at the communicator after a job.
+pub(super) type Note<'a> = &'a mut dyn FnMut(&mut Communicator) -> Result<(), Error>;
 
 /// What is done, and what is given back afterwards.
 pub(super) trait Load: Send {
@@ -50,13 +53,13 @@ impl<L: Load> Task<L> {
 }
 
 impl<L: Load> Job for Task<L> {
-    fn make(mut self: Box<Self>, comm: &mut Communicator, note: &mut dyn FnMut(&Communicator)) {
+    fn make(mut self: Box<Self>, comm: &mut Communicator, note: Note<'_>) {
         let Some(load) = &mut self.load else { return };
         // A communicator in which a call panicked has failed and knows it, and the load is only given back.
         let ran = catch_unwind(AssertUnwindSafe(|| load.run(comm)));
         let result = ran.unwrap_or_else(|panic| Err(comm.panicked(said(&*panic))));
-        note(comm);
-        self.tell(result);
+        let noted = note(comm);
+        self.tell(result.and(noted));
     }
 
     fn makes_way(&self) -> bool {

@@ -5,6 +5,7 @@
 //! that nobody else writes, and then sets the abort word with release. Whoever finds the abort word set by that rank for a
 //! purpose reads the note after it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Communicator, Request};
@@ -13,12 +14,14 @@ use crate::counter::Counter;
 use crate::error::Error;
 use crate::failure::Reason;
 use crate::line::PAYLOAD_WORDS;
+use crate::memory::SharedMemory;
 use crate::wait::{AbortCode, Patience, Waiter};
 
 /// The bytes of a note.
 const NOTE_BYTES_MAX: usize = PAYLOAD_WORDS * size_of::<u64>();
 
-/// Ends a communicator on purpose. Only to be used while the communicator is there.
+/// Ends a communicator on purpose. It keeps the memory that it writes to, so it may outlive the communicator; nobody reads what it
+/// writes then.
 pub(crate) struct Ender {
     rank: u32,
     waiter: Waiter<'static>,
@@ -26,6 +29,8 @@ pub(crate) struct Ender {
     noted: bool,
     /// Tells ranks on other hosts.
     tell: Box<dyn Fn(News) + Send>,
+    /// Unmapped last: the waiter and the departure point into it.
+    _memory: Arc<SharedMemory>,
 }
 
 impl Ender {
@@ -56,7 +61,25 @@ impl Communicator {
     pub(crate) fn ender(&self) -> Ender {
         let departure = self.shared.departures[self.rank];
         let tell = Box::new(self.bootstrap.teller());
-        Ender { rank: self.rank as u32, waiter: self.shared.waiter, departure, noted: false, tell }
+        let (rank, waiter, memory) = (self.rank as u32, self.shared.waiter, Arc::clone(&self.control));
+        Ender { rank, waiter, departure, noted: false, tell, _memory: memory }
+    }
+
+    /// Tells this communicator from all others of the process.
+    pub(crate) fn identity(&self) -> u64 {
+        self.identity
+    }
+
+    /// Gives up a communicator that a closure put in the place of the one it was lent.
+    #[cold]
+    pub(crate) fn replaced(&mut self) -> Error {
+        self.ender().end(Reason::Ended, "aborted: it replaced another one");
+        self.let_go();
+        Error::Misuse(
+            "a closure replaced the communicator that Background::with lent it, so both ended: to put another in its place, close \
+             this background and make a new one"
+                .to_owned(),
+        )
     }
 
     /// Why no more calls can be made, if that is so.

@@ -274,7 +274,7 @@ impl Inner {
             Err(TryLockError::WouldBlock) => return None,
         };
         shared.state.turn();
-        if let Some(mut reading) = shared.state.readings.pop_front() {
+        if let Some(mut reading) = shared.state.next_reading() {
             // Others get on meanwhile.
             let waiter = self.waiter;
             drop(shared);

@@ -112,13 +112,30 @@ fn by_threads<E: Send>(
 }
 
 impl State {
+    /// The next that is to be read, which is done without the lock. A message of this rank to itself is read straight from its sender's
+    /// memory, so its send is not over before that, whatever else happens.
+    pub(super) fn next_reading(&mut self) -> Option<Reading> {
+        let reading = self.readings.pop_front()?;
+        if reading.pid.is_none() {
+            self.being_read.extend(self.offered.remove_entry(&reading.offer));
+        }
+        Some(reading)
+    }
+
     /// A reading has ended.
     pub(super) fn has_read(&mut self, reading: Reading) {
+        if reading.pid.is_none() {
+            self.offered.extend(self.being_read.remove_entry(&reading.offer));
+        }
         // What has been read means something only if nobody has taken it back by now, as the header of `state.rs` tells.
         sync::after_reading();
         if self.fate.is_over() {
-            let error = self.fate.end_of(&reading.asked);
-            return self.finish(reading.asked, Err(error));
+            let send = if reading.pid.is_none() { self.offered.remove(&reading.offer) } else { None };
+            for asked in send.into_iter().chain([reading.asked]) {
+                let error = self.fate.end_of(&asked);
+                self.finish(asked, Err(error));
+            }
+            return;
         }
         if reading.pid.is_some() && self.fate.has_left(reading.from) {
             let error = self.fate.left(&reading.asked, reading.from);

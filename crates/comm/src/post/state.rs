@@ -43,6 +43,8 @@ pub(super) struct State {
     pub(super) matching: Matching<Asked, Message>,
     /// Sends that have been offered and not answered.
     pub(super) offered: HashMap<u64, Asked>,
+    /// Sends of this rank to itself that a thread is just copying from.
+    pub(super) being_read: HashMap<u64, Asked>,
     /// Receives that come in pieces.
     pub(super) incoming: HashMap<u64, Incoming>,
     /// Offers that are to be read.
@@ -96,6 +98,7 @@ impl State {
             links,
             matching: Matching::new(),
             offered: HashMap::new(),
+            being_read: HashMap::new(),
             incoming: HashMap::new(),
             readings: VecDeque::new(),
             unread: Vec::new(),

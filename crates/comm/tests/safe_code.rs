@@ -1,0 +1,111 @@
+//! Safe code cannot make Weft read or write memory that is not there: what would do so is refused, or ends in an error.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use weftlink_comm::{Background, Communicator, Error, Options, Reduction, on_threads, while_waiting};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn alone() -> Communicator {
+    Communicator::threads(1, Options::default()).unwrap().pop().unwrap()
+}
+
+/// A background whose communicator a closure has replaced, and the error that says so.
+fn replaced(how: impl FnOnce(&mut Communicator) + Send + 'static) -> (Background, String) {
+    let background = alone().into_background().unwrap();
+    let replace = move |comm: &mut Communicator| {
+        how(comm);
+        Ok(())
+    };
+    let error = background.with(replace).unwrap_err().to_string();
+    (background, error)
+}
+
+#[test]
+fn a_communicator_that_is_replaced_in_the_background_ends() {
+    let (background, error) = replaced(|comm| *comm = alone());
+    assert!(error.contains("replaced the communicator"), "{error}");
+    // None of these has anything left to end.
+    background.abort("now");
+    assert!(!background.barrier().cancel());
+    let error = background.barrier().wait().unwrap_err().to_string();
+    assert!(error.contains("replaced"), "{error}");
+    let error = background.with(|_| -> Result<(), Error> { panic!("in a closure") }).unwrap_err().to_string();
+    assert!(error.contains("replaced"), "{error}");
+    assert!(background.close().unwrap().barrier().is_err());
+}
+
+#[test]
+fn a_communicator_that_is_taken_out_of_the_background_ends_too() {
+    let out = Arc::new(Mutex::new(Some(alone())));
+    let into = Arc::clone(&out);
+    let (background, error) =
+        replaced(move |comm| std::mem::swap(comm, into.lock().unwrap().as_mut().unwrap()));
+    assert!(error.contains("replaced the communicator"), "{error}");
+    background.abort("now");
+    let mut taken = out.lock().unwrap().take().unwrap();
+    let error = taken.barrier().unwrap_err().to_string();
+    assert!(error.contains("replaced"), "{error}");
+}
+
+#[test]
+fn a_panic_after_a_replacement_is_no_worse() {
+    let background = alone().into_background().unwrap();
+    let other = alone();
+    let work = move |comm: &mut Communicator| -> Result<(), Error> {
+        *comm = other;
+        panic!("after it was replaced");
+    };
+    assert!(background.with(work).is_err());
+    background.abort("now");
+    assert!(background.barrier().wait().is_err());
+}
+
+/// What is done while a call waits must not unwind through it: the buffers of the call are in use.
+#[test]
+fn a_panic_while_a_message_is_awaited_comes_after_it() {
+    let got = on_threads(2, |mut comm| {
+        let post = comm.post()?;
+        comm.barrier()?;
+        if comm.rank() == 1 {
+            // Long after the other has panicked.
+            std::thread::sleep(Duration::from_millis(300));
+            post.send_bytes(0, 7, &[5; 64], LONG)?;
+            comm.barrier()?;
+            return Ok((true, Vec::new()));
+        }
+        let mut bytes = vec![0_u8; 64];
+        let receive =
+            || while_waiting(|| panic!("meanwhile"), || post.receive_bytes(Some(1), 7, &mut bytes, LONG));
+        let panicked = catch_unwind(AssertUnwindSafe(receive)).is_err();
+        comm.barrier()?;
+        Ok((panicked, bytes))
+    });
+    assert_eq!(got.unwrap(), [(true, vec![5; 64]), (true, Vec::new())]);
+}
+
+#[test]
+fn a_panic_while_a_call_is_awaited_comes_after_it() {
+    let got = on_threads(2, |mut comm| {
+        let mut window = comm.window::<u32>(1 << 16)?;
+        window.fill(1 + comm.rank() as u32);
+        comm.barrier()?;
+        let panicked = if comm.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(300));
+            comm.all_reduce(&mut window, Reduction::Sum)?;
+            true
+        } else {
+            let call =
+                || while_waiting(|| panic!("meanwhile"), || comm.all_reduce(&mut window, Reduction::Sum));
+            catch_unwind(AssertUnwindSafe(call)).is_err()
+        };
+        comm.barrier()?;
+        Ok(panicked && window.iter().all(|sum| *sum == 3))
+    });
+    assert_eq!(got.unwrap(), [true, true]);
+}

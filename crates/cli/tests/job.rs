@@ -7,10 +7,16 @@
 mod common;
 
 use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{example, root};
+use rustix::process::{Signal, getpid, kill_process};
 use serde_json::Value;
+use weftlink_comm::bootstrap::Bootstrap;
+use weftlink_comm::knobs::Knobs;
+use weftlink_comm::{Communicator, Options, Reduction};
 use weftlink_testkit::processes;
 
 const WEFT: &str = env!("CARGO_BIN_EXE_weft");
@@ -156,6 +162,149 @@ fn said(text: &str) -> Vec<String> {
         text.lines().map(without_numbers).map(|line| without_others(&line)).collect();
     lines.sort();
     lines
+}
+
+/// Which rank of [`rank_that_is_harmed`] is harmed, where, and by which signal.
+const VICTIM: &str = "HARMED_RANK";
+const POSITION: &str = "HARMED_AT";
+const SIGNAL: &str = "HARMED_BY";
+/// Places at which the victim signals itself: before it joins, with so many sockets while it joins, when it has joined, when it
+/// has a communicator, and between calls.
+const POSITIONS: [&str; 9] = ["start", "1", "2", "3", "4", "5", "joined", "made", "calls"];
+
+/// Not a test: what the ranks of jobs run in which one signals itself.
+#[test]
+fn rank_that_is_harmed() {
+    let Ok(position) = std::env::var(POSITION) else { return };
+    let is_victim = std::env::var("RANK") == std::env::var(VICTIM);
+    let signal = if std::env::var(SIGNAL).unwrap() == "KILL" { Signal::KILL } else { Signal::STOP };
+    let harm = move || kill_process(getpid(), signal).unwrap();
+    let at = |name: &str| {
+        if is_victim && position == name {
+            harm();
+        }
+    };
+    let is_ready = AtomicBool::new(false);
+    let work = || -> Result<(), weftlink_comm::Error> {
+        at("start");
+        let knobs = Knobs::from_environment()?;
+        let bootstrap = Bootstrap::from_environment(&knobs)?;
+        at("joined");
+        let mut comm = Communicator::new(bootstrap, Options::of(&knobs))?;
+        at("made");
+        for call in 0..1_000_000 {
+            if call == 20 {
+                at("calls");
+                // A rank that never has so many sockets is harmed here.
+                is_ready.store(true, Ordering::Relaxed);
+            }
+            comm.all_reduce(&mut [1.0_f32; 100], Reduction::Sum)?;
+        }
+        Ok(())
+    };
+    let worked = std::thread::scope(|scope| {
+        if let Some(sockets) = position.parse::<usize>().ok().filter(|_| is_victim) {
+            let is_ready = &is_ready;
+            scope.spawn(move || {
+                while sockets_of_this_process() < sockets && !is_ready.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                harm();
+            });
+        }
+        let worked = work();
+        is_ready.store(true, Ordering::Relaxed);
+        worked
+    });
+    if let Err(error) = worked {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+}
+
+fn sockets_of_this_process() -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|file| {
+        let target = std::fs::read_link(file.ok()?.path()).ok()?;
+        target.to_str().map(|target| target.starts_with("socket:"))
+    });
+    links.filter(|is_socket| *is_socket).count()
+}
+
+/// Runs a job in which a rank harms itself, and gives what the launcher found, and what everybody printed.
+fn harmed(victim: usize, position: &str, signal: &str) -> (Value, String) {
+    let done = processes::command(WEFT)
+        .args(["run", "-n", "4", "--bind", "none", "--json", "--grace", "20s", "--"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "rank_that_is_harmed", "--nocapture", "--test-threads=1"])
+        .envs([(VICTIM, victim.to_string().as_str()), (POSITION, position), (SIGNAL, signal)])
+        .env("WEFT_DEADLINE", "4s")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let (out, err) = (text(done.stdout), text(done.stderr));
+    (serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}")), err)
+}
+
+/// Harms each of some ranks at each place, several jobs at a time, and judges what came of it.
+fn harmed_everywhere(signal: &str, judge: impl Fn(usize, &Value) -> Result<(), String> + Sync) {
+    let cases = [0, 1, 3].into_iter().flat_map(|victim| POSITIONS.map(|position| (victim, position)));
+    let (cases, wrong) = (Mutex::new(cases.collect::<Vec<_>>()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some((victim, position)) = { cases.lock().unwrap().pop() } {
+                    let (found, told) = harmed(victim, position, signal);
+                    if let Err(why) = judge(victim, &found) {
+                        let what = format!("rank {victim} at {position}: {why}\n{found:#}\n{told}");
+                        wrong.lock().unwrap().push(what);
+                    }
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Whether all ranks that failed by themselves and said why blame a rank, among others or alone.
+fn all_blame(found: &Value, victim: usize) -> Result<(), String> {
+    let blames = |line: &Value| {
+        let mut blamed = line["blamed"].as_array().into_iter().flatten();
+        blamed.any(|blame| blame["rank"] == victim)
+    };
+    let is_own = |line: &&Value| !line["said"].is_null() && line["was_told_to_end"] == false;
+    let mut said = found["ranks"].as_array().into_iter().flatten().filter(is_own);
+    match said.find(|line| line["rank"] != victim && !blames(line)) {
+        Some(line) => Err(format!("rank {} does not blame it", line["rank"])),
+        None => Ok(()),
+    }
+}
+
+#[test]
+fn a_rank_that_is_stopped_is_named_wherever_that_is() {
+    harmed_everywhere("STOP", |victim, found| {
+        let why = found["why"].as_str().unwrap_or_default();
+        let headline = format!("failed because of rank {victim} (pid {})", found["ranks"][victim]["pid"]);
+        if found["failed_first"] != victim || !why.contains(&headline) {
+            return Err(format!("the launcher names {}: {why}", found["failed_first"]));
+        }
+        if found["ranks"][victim]["was_stopped"] != true {
+            return Err("the launcher did not see that it was stopped".to_owned());
+        }
+        all_blame(found, victim)
+    });
+}
+
+#[test]
+fn a_rank_that_is_killed_is_named_wherever_that_is() {
+    harmed_everywhere("KILL", |victim, found| {
+        let why = found["why"].as_str().unwrap_or_default();
+        let headline = format!("rank {victim} (pid {}) was killed by SIGKILL", found["ranks"][victim]["pid"]);
+        if found["failed_first"] != victim || !why.starts_with(&headline) || found["exit_code"] != 128 + 9 {
+            return Err(format!("the launcher names {}: {why}", found["failed_first"]));
+        }
+        all_blame(found, victim)
+    });
 }
 
 #[test]

@@ -4,16 +4,32 @@ use std::time::Duration;
 
 use weftlink_plan::Refusal;
 
+use crate::blame::{Blame, BlameKind};
 use crate::bootstrap::BootstrapError;
 use crate::knobs::KnobError;
 
 /// Why a communicator or a call failed. [`Error::Misuse`] and [`Error::Refused`] leave the communicator as it was: mend
-/// the call and go on. After the others it cannot be used again: leave it and make a new one.
+/// the call and go on. After the others it cannot be used again: leave it and make a new one. [`Error::blamed`] lists the
+/// ranks to look at.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The call cannot be made like this. Mend it; nothing has been sent.
     #[error("{0}")]
     Misuse(String),
+    /// The system refused a thread or a descriptor that Weft needs. Raise the limit (`ulimit -u`, `ulimit -n`), or use fewer
+    /// ranks on this host.
+    #[error(
+        "rank {rank} cannot {what}: {error}. Raise the limit on threads or open files, or use fewer ranks per host"
+    )]
+    System {
+        /// This rank.
+        rank: u32,
+        /// What it could not do.
+        what: &'static str,
+        /// What the system says.
+        error: String,
+    },
     /// The plan is not right. Mend the plan.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -47,6 +63,8 @@ pub enum Error {
         step: String,
         /// How long.
         waited: Duration,
+        /// The ranks that it waited for in the end, as far as they are known.
+        blamed: Vec<Blame>,
     },
     /// A rank left the communicator before the call was over: it returned, failed or panicked. Look there.
     #[error("call #{call}: rank {left} left before it was over, so rank {rank} cannot finish it")]
@@ -98,6 +116,8 @@ pub enum Error {
         peer: String,
         /// What is wrong.
         what: String,
+        /// The ranks at the ends of the connection, but for the rank that has this error.
+        blamed: Vec<Blame>,
     },
     /// The plan of the caller's choice cannot carry the call. Let the library choose, or load another.
     #[error("call #{call}: rank {rank} cannot make it: {what}")]
@@ -122,6 +142,8 @@ pub enum Error {
         reason: &'static str,
         /// What it said itself, if that is known here.
         cause: String,
+        /// The ranks that it blamed, or else itself.
+        blamed: Vec<Blame>,
     },
     /// A rank ended the communicator on purpose: it cancelled a call, or its program aborted it. Ask there why.
     #[error(
@@ -155,8 +177,51 @@ pub enum Error {
         limit: usize,
     },
     /// An earlier call failed.
-    #[error("this communicator failed before: {0}; make a new one")]
-    Failed(String),
+    #[error("this communicator failed before: {why}; make a new one")]
+    Failed {
+        /// The earlier error.
+        why: String,
+        /// The ranks that it blamed.
+        blamed: Vec<Blame>,
+    },
+}
+
+impl Error {
+    /// The ranks that are the reason for this error, the first one first: where to look. The rank that has the error is among
+    /// them if it is the reason itself. Empty where no rank is known to be, and for calls that could not be made like this.
+    pub fn blamed(&self) -> Vec<Blame> {
+        let one = |rank: &u32, kind| vec![Blame::new(*rank, kind)];
+        match self {
+            Error::Misuse(_) | Error::Refused(_) | Error::QueueFull { .. } => Vec::new(),
+            Error::Bootstrap(error) => error.blamed(),
+            Error::Mismatch { other, .. } => one(other, BlameKind::Differs),
+            Error::Left { left, .. } => one(left, BlameKind::Left),
+            Error::Died { died, .. } => one(died, BlameKind::Died),
+            Error::Unreadable { peer, .. } => one(peer, BlameKind::Unreachable),
+            Error::System { rank, .. } | Error::Unfit { rank, .. } | Error::Panicked { rank, .. } => {
+                one(rank, BlameKind::Failed)
+            }
+            Error::Cancelled { by, .. } => one(by, BlameKind::Aborted),
+            Error::Deadline { blamed, .. }
+            | Error::Broken { blamed, .. }
+            | Error::Aborted { blamed, .. }
+            | Error::Failed { blamed, .. } => blamed.clone(),
+        }
+    }
+
+    /// The rank whose failure this error only passes on, if it does.
+    pub fn aborted_by(&self) -> Option<u32> {
+        match self {
+            Error::Aborted { by, .. } => Some(*by),
+            Error::Bootstrap(BootstrapError::GaveUp { rank, .. }) => Some(*rank as u32),
+            _ => None,
+        }
+    }
+
+    /// A call on a communicator, or part of one, that is not there any more.
+    pub(crate) fn gone(why: &str) -> Error {
+        Error::Failed { why: why.to_owned(), blamed: Vec::new() }
+    }
 }
 
 fn said(cause: &str) -> String {

@@ -11,8 +11,10 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use crate::blame::Failure;
 use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::engine::Engine;
+use crate::error::Error;
 use crate::header::{Header, Location};
 use crate::shared::Shared;
 use crate::symmetric::Symmetric;
@@ -37,16 +39,45 @@ pub(crate) enum Reason {
     Cancelled = 11,
     /// On purpose: the program said so.
     Ended = 12,
+    /// It could not go on outside of a call, because another rank gave up.
+    GaveUp = 14,
+    /// A rank sent a message that does not belong there.
+    Protocol = 15,
+    /// What ranks set up together cannot be set up like this.
+    Setup = 16,
+    /// The system refused a thread or a descriptor.
+    System = 17,
 }
 
 impl Reason {
-    /// Why a rank gives up that could not go on outside of a call, and who is to blame.
+    /// The abort code of a rank that could not go on outside of a call.
     pub(crate) fn of(error: &BootstrapError, rank: u32) -> AbortCode {
-        use BootstrapError::{Late, Lost, Missing, NoAnswer};
+        use BootstrapError as E;
         let (rank, reason) = match error {
-            Missing { .. } | NoAnswer { .. } | Late { .. } => (rank, Reason::Deadline),
-            Lost { rank, .. } => (*rank as u32, Reason::Lost),
-            _ => (rank, Reason::Memory),
+            E::Missing { .. } | E::NoAnswer { .. } | E::Late { .. } | E::NobodyListens { .. } => {
+                (rank, Reason::Deadline)
+            }
+            E::Lost { rank, .. } => (*rank as u32, Reason::Lost),
+            E::Died { rank, .. } => (*rank as u32, Reason::Died),
+            E::GaveUp { rank, .. } => (*rank as u32, Reason::GaveUp),
+            E::Left { .. } => (rank, Reason::Left),
+            E::Mismatch { .. } => (rank, Reason::Mismatch),
+            E::Memory { .. } => (rank, Reason::Memory),
+            E::Protocol { .. } => (rank, Reason::Protocol),
+            E::BadCall { .. } | E::Place { .. } | E::Refused { .. } | E::Poisoned { .. } => {
+                (rank, Reason::Setup)
+            }
+        };
+        AbortCode { rank, reason: reason.code() }
+    }
+
+    /// The abort code of a rank that could not prepare a call.
+    pub(crate) fn of_preparing(error: &Error, rank: u32) -> AbortCode {
+        let reason = match error {
+            Error::Bootstrap(error) => return Reason::of(error, rank),
+            Error::System { .. } => Reason::System,
+            Error::Refused(_) | Error::Unfit { .. } => Reason::Unfit,
+            _ => Reason::Setup,
         };
         AbortCode { rank, reason: reason.code() }
     }
@@ -74,6 +105,10 @@ impl Reason {
             code if code == Reason::Died as u32 => "a rank has died",
             code if code == Reason::Broken as u32 => "a connection is broken",
             code if code == Reason::Lost as u32 => "a connection was lost",
+            code if code == Reason::GaveUp as u32 => "it could not go on",
+            code if code == Reason::Protocol as u32 => "a rank broke the protocol",
+            code if code == Reason::Setup as u32 => "it could not set up what the call needs",
+            code if code == Reason::System as u32 => "the system refused it a thread or a descriptor",
             _ => "a deadline passed",
         }
     }
@@ -108,7 +143,7 @@ pub(crate) fn take_back(
     windows: &[Arc<Symmetric>],
     reached: Reached,
     (rank, identity): (usize, u64),
-    why: &str,
+    why: &Failure,
 ) {
     let [input, output] = reached;
     let code = code_of(shared, rank);
@@ -133,7 +168,7 @@ pub(crate) struct Unfinished<'a> {
     pub(crate) windows: &'a [Arc<Symmetric>],
     pub(crate) reached: Reached,
     pub(crate) bootstrap: &'a mut Bootstrap,
-    pub(crate) failed: &'a mut Option<String>,
+    pub(crate) failed: &'a mut Option<Failure>,
 }
 
 impl Drop for Unfinished<'_> {
@@ -141,7 +176,7 @@ impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         let (rank, reason) = (self.rank as u32, Reason::Panicked.code());
         self.shared.waiter.abort(AbortCode { rank, reason });
-        let why = format!("rank {rank} panicked in a call");
+        let why = Failure::own(rank, format!("rank {rank} panicked in a call"));
         take_back(self.shared, self.windows, self.reached, (self.rank, self.identity), &why);
         self.bootstrap.give_up(&why, rank, reason.get());
         *self.failed = Some(why);

@@ -13,6 +13,7 @@
 pub mod attach;
 mod available;
 mod background;
+mod blame;
 pub mod bootstrap;
 mod buffers;
 mod choose;
@@ -61,6 +62,7 @@ pub use background::{
     Background, Done, Ended, Handle, OwnedBuffers, OwnedOperation, OwnedRequest, QUEUE_MAX, RawBuffers,
     RawHandle, RawRequest, ReadOnly, Scope, ScopedHandle,
 };
+pub use blame::{Blame, BlameKind};
 pub use buffers::Buffers;
 pub use choose::tuning::{TuningError, check as check_tuning};
 pub use communicator::{

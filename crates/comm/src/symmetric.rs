@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::blame::Failure;
 use crate::bootstrap::{BootstrapError, News};
 use crate::failure::Reached;
 use crate::memory::SharedMemory;
@@ -93,7 +94,7 @@ impl Symmetric {
         (at, bytes): (usize, usize),
         identity: u64,
         code: AbortCode,
-        why: &str,
+        why: &Failure,
         patience: Duration,
     ) {
         for user in self.users().iter().filter(|user| user.identity != identity) {
@@ -119,10 +120,11 @@ impl Symmetric {
 }
 
 impl User {
-    fn abort(&self, code: AbortCode, why: &str) {
+    fn abort(&self, code: AbortCode, failure: &Failure) {
         self.waiter.abort(code);
-        let cause = format!("a call of another communicator with the same windows failed: {why}");
-        let error = BootstrapError::GaveUp { rank: self.rank as usize, cause };
+        let cause = format!("a call of another communicator with the same windows failed: {}", failure.why);
+        let blamed = failure.blamed.clone();
+        let error = BootstrapError::GaveUp { rank: self.rank as usize, cause, blamed };
         let AbortCode { rank: culprit, reason } = code;
         (self.tell)(News::Failed { rank: self.rank, reason: reason.get(), culprit, error });
     }

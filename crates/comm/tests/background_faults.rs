@@ -61,7 +61,7 @@ fn a_deadline_of_a_call_names_the_rank_that_stayed_away() {
             assert!(error.to_string().contains("rank 1"), "{error}");
             assert!(!warm || matches!(error, Error::Deadline { .. }), "{error}");
             let later = start(&background).wait().unwrap_err();
-            assert!(matches!(&later, Error::Failed(why) if *why == error.to_string()), "{later}");
+            assert!(matches!(&later, Error::Failed { why, .. } if *why == error.to_string()), "{later}");
             gate.wait();
         });
     }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use weftlink_comm::{Communicator, Error, Options, Reduction, Request};
+use weftlink_comm::{BlameKind, Communicator, Error, Options, Reduction, Request};
 use weftlink_plan::{Algorithm, Collective, verify};
 
 /// Long enough that only a real wait for nothing reaches it.
@@ -28,6 +28,11 @@ fn on_ranks<T: Send>(
     vec![run(true), run(false)]
 }
 
+/// Ranks that an error blames, and why.
+fn blamed(error: &Error) -> Vec<(u32, BlameKind)> {
+    error.blamed().iter().map(|blame| (blame.rank, blame.kind)).collect()
+}
+
 /// Loads every plan, so that later differences are not noticed while loading.
 fn load_all(comm: &mut Communicator) {
     for algorithm in Algorithm::doing(&Collective::AllReduce) {
@@ -48,6 +53,7 @@ fn different_counts_are_shown_from_both_sides() {
                 assert!(mine.contains(&format!("of {} f32", counts[rank])), "{error}");
                 assert!(theirs.contains(&format!("of {} f32", counts[1 - rank])), "{error}");
                 assert_eq!(*other as usize, 1 - rank);
+                assert_eq!(blamed(error), [(*other, BlameKind::Differs)]);
             }
         }
     }
@@ -196,6 +202,8 @@ fn a_rank_that_leaves_is_named_at_once() {
                     matches!(error, Error::Left { left: 1, call: 3, .. } | Error::Aborted { call: 3, .. }),
                     "{error}"
                 );
+                // Also on a rank that only hears that another gave up.
+                assert_eq!(blamed(error), [(1, BlameKind::Left)], "{error}");
             }
         }
     }
@@ -224,8 +232,9 @@ fn after_a_failure_the_communicator_says_so() {
         (first, comm.all_reduce(&mut values, Reduction::Sum).unwrap_err(), comm.window::<f32>(1).unwrap_err())
     }) {
         for (first, second, third) in errors {
-            assert!(matches!(&second, Error::Failed(why) if *why == first.to_string()), "{second}");
-            assert!(matches!(third, Error::Failed(_)), "{third}");
+            assert!(matches!(&second, Error::Failed { why, .. } if *why == first.to_string()), "{second}");
+            assert_eq!(blamed(&second), blamed(&first));
+            assert!(matches!(third, Error::Failed { .. }), "{third}");
         }
     }
 }
@@ -403,6 +412,7 @@ fn a_rank_that_gave_up_has_its_window_to_itself() {
             } else {
                 assert!(matches!(error, Error::Aborted { by: 0, .. }), "{error}");
             }
+            assert_eq!(blamed(&error), [(1, BlameKind::Late)], "{error}");
             barrier.wait();
             assert_eq!(*window, [1.0; 64], "rank {}: nobody writes here any more", comm.rank());
         };

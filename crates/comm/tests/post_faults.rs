@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use mail::{LONG, Mail, filled, on_communicators, on_ranks};
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
-use weftlink_comm::{Communicator, Error, Options, Post};
+use weftlink_comm::{Blame, BlameKind, Communicator, Error, Options, Post};
 use weftlink_testkit::processes::this_program;
 
 const SHORT: Duration = Duration::from_millis(30);
@@ -44,11 +44,14 @@ fn a_long_message_that_is_not_received_ends_the_communicator() {
             let error = post.send_bytes(1, 5, &[1; 100_000], SHORT).unwrap_err();
             let Error::Deadline { what, .. } = &error else { panic!("{error}") };
             assert!(what.starts_with("rank 1 (pid ") && what.ends_with("to receive 100000 bytes with tag 5"));
+            assert_eq!(error.blamed(), [Blame::new(1, BlameKind::Late)]);
             gate.wait();
         } else {
             gate.wait();
             let error = post.receive_bytes(Some(0), 5, &mut [0; 100_000], LONG).unwrap_err();
             assert!(matches!(error, Error::Aborted { by: 0, .. }), "{error}");
+            // Rank 0 says whom it waited for.
+            assert_eq!(error.blamed(), [Blame::new(1, BlameKind::Late)]);
         }
         let error = post.post_receive(None, 1, 4).recv().unwrap().unwrap_err();
         assert!(matches!(error, Error::Aborted { by: 0, .. }), "{error}");
@@ -120,6 +123,26 @@ fn a_rank_that_leaves_is_named_and_what_it_sent_is_there() {
 }
 
 #[test]
+fn messages_are_told_why_another_rank_could_not_go_on() {
+    on_communicators(3, |mut comm| {
+        let post = comm.post().unwrap();
+        match comm.rank() {
+            // Leaves.
+            2 => {}
+            0 => {
+                let error = comm.window::<f32>(10).unwrap_err();
+                assert_eq!((error.blamed()[0].rank, error.blamed()[0].kind), (2, BlameKind::Left), "{error}");
+            }
+            _ => {
+                let error = post.receive_bytes(Some(0), 1, &mut [0; 4], LONG).unwrap_err();
+                assert!(matches!(error, Error::Aborted { by: 0, reason: "a rank has left", .. }), "{error}");
+                assert_eq!((error.blamed()[0].rank, error.blamed()[0].kind), (2, BlameKind::Left), "{error}");
+            }
+        }
+    });
+}
+
+#[test]
 fn an_abort_ends_messages_too() {
     on_communicators(2, |mut comm| {
         let post = comm.post().unwrap();
@@ -149,9 +172,9 @@ fn a_post_ends_with_its_communicator() {
                 comm.barrier().unwrap();
                 drop(comm);
                 let error = waiting.recv().unwrap().unwrap_err();
-                assert!(matches!(error, Error::Left { .. } | Error::Failed(_)), "{error}");
+                assert!(matches!(error, Error::Left { .. } | Error::Failed { .. }), "{error}");
                 let error = post.receive_bytes(None, 2, &mut [0; 4], LONG).unwrap_err();
-                assert!(matches!(error, Error::Failed(_)), "{error}");
+                assert!(matches!(error, Error::Failed { .. }), "{error}");
             });
         }
     });
@@ -303,6 +326,55 @@ fn the_death_of_a_process_in_the_middle_of_a_message_ends_it() {
         drop(sending);
     };
     with_a_process("the_death_of_a_process_in_the_middle_of_a_message_ends_it", here, there);
+}
+
+/// A death ends the communicator, so it ends messages between ranks that live as well. They name the rank that died.
+#[test]
+fn the_death_of_a_third_rank_ends_messages_and_is_named() {
+    let test = "the_death_of_a_third_rank_ends_messages_and_is_named";
+    let options = Options { deadline: LONG, ..Options::default() };
+    let meeting =
+        |place: &str| Meeting::new(Place::Abstract(place.to_owned()), Token::new("post").unwrap(), 3, LONG);
+    let is_death_of_2 = |error: &Error| {
+        let blamed = error.blamed();
+        matches!(error, Error::Died { died: 2, .. }) && blamed == [Blame::new(2, BlameKind::Died)]
+    };
+    if let Ok(role) = std::env::var(ROLE) {
+        let (rank, place) = role.split_once(' ').unwrap();
+        let met = Bootstrap::join(&meeting(place), rank.parse().unwrap()).unwrap();
+        let mut comm = Communicator::new(met, options).unwrap();
+        let post = comm.post().unwrap();
+        if rank == "2" {
+            return wait_for_the_end();
+        }
+        post.receive_bytes(Some(0), 1, &mut [0; 8], LONG).unwrap();
+        post.send_bytes(0, 3, b"go", LONG).unwrap();
+        let error = post.receive_bytes(Some(0), 2, &mut [0; 8], LONG).unwrap_err();
+        assert!(is_death_of_2(&error), "{error}");
+        return;
+    }
+    let place = format!("{test}-{}", std::process::id());
+    let start = |rank: u32| {
+        this_program()
+            .args(["--exact", test, "--nocapture"])
+            .env(ROLE, format!("{rank} {place}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let (mut one, mut two) = (start(1), start(2));
+    let mut comm = Communicator::new(Bootstrap::listen(&meeting(&place)).unwrap(), options).unwrap();
+    let post = comm.post().unwrap();
+    // A message that is over stays received.
+    post.send_bytes(1, 1, &[1; 8], LONG).unwrap();
+    post.receive_bytes(Some(1), 3, &mut [0; 2], LONG).unwrap();
+    let waiting = post.post_receive(Some(1), 4, 8);
+    kill(&mut two);
+    let error = waiting.recv().unwrap().unwrap_err();
+    assert!(is_death_of_2(&error), "{error}");
+    assert!(error.to_string().starts_with(&format!("rank 2 (pid {}) died", two.id())), "{error}");
+    assert!(one.wait().unwrap().success());
 }
 
 /// Waits until the parent kills this process, or is gone itself.

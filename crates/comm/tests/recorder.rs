@@ -11,9 +11,9 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
-use weftlink_comm::recorder::{CallState, Process, RankState, read_folder};
+use weftlink_comm::recorder::{CallState, LastWords, Process, RankState, read_folder};
 use weftlink_comm::why::explain;
-use weftlink_comm::{Communicator, Counters, Options, Record, Reduction};
+use weftlink_comm::{BlameKind, Communicator, Counters, Options, Record, Reduction};
 use weftlink_testkit::processes::this_program;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -205,6 +205,7 @@ fn killed_ranks_leave_their_records() {
         return println!("{error}");
     }
     let folder = folder("killed");
+    std::fs::write(folder.join("words"), "").unwrap();
     for output in job("killed_ranks_leave_their_records", &folder) {
         if output.contains("[rank 0]") {
             assert!(output.contains("recorded in "), "{output}");
@@ -219,6 +220,19 @@ fn killed_ranks_leave_their_records() {
         (1, RankState::Failed, Some(Process::Gone)),
         (2, RankState::Running, Some(Process::Gone)),
     ];
+    for record in found.records.iter().filter(|record| record.rank != 2) {
+        let blamed = &record.blamed;
+        assert!(blamed.len() == 1 && blamed[0].rank == 2 && blamed[0].kind == BlameKind::Died, "{blamed:?}");
+        let pid = found.records.iter().find(|record| record.rank == 2).map(|record| record.pid);
+        assert_eq!(blamed[0].pid, pid);
+    }
+    // The same is told to the launcher.
+    let words = std::fs::read_to_string(folder.join("words")).unwrap();
+    let mut words: Vec<LastWords> = words.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    words.sort_by_key(|words| words.rank);
+    let told: Vec<_> =
+        words.iter().map(|words| (words.rank, words.is_starting, words.blamed[0].rank)).collect();
+    assert_eq!(told, [(0, false, 2), (1, false, 2)]);
     let states: BTreeMap<u32, _> = states.into_iter().map(|one| (one.0, one)).collect();
     assert_eq!(states.into_values().collect::<Vec<_>>(), wanted);
     let names: BTreeSet<String> = std::fs::read_dir(&folder)

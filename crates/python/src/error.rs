@@ -2,9 +2,9 @@
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyDict;
-use weftlink::Error;
+use pyo3::types::{PyDict, PyTuple};
 use weftlink::bootstrap::BootstrapError;
+use weftlink::{Blame, Error};
 
 /// The module that has the classes.
 static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
@@ -31,19 +31,26 @@ impl Facts {
             Error::Refused(_) => only("PlanError"),
             Error::Bootstrap(error) => Self::of_meeting(error),
             Error::QueueFull { .. } => only("QueueFullError"),
-            Error::Failed(_) => only("FailedError"),
+            Error::Failed { .. } => only("FailedError"),
+            Error::System { rank, .. } => Self { rank: Some(*rank), ..only("ResourceError") },
             Error::Mismatch { call, rank, other, .. } => about("MismatchError", call, rank, Some(*other)),
-            Error::Deadline { call, rank, .. } => about("DeadlineError", call, rank, None),
+            Error::Deadline { call, rank, blamed, .. } => about("DeadlineError", call, rank, first(blamed)),
             Error::Left { call, rank, left } => about("LeftError", call, rank, Some(*left)),
             Error::Died { call, rank, died, .. } => about("DiedError", call, rank, Some(*died)),
             Error::Unreadable { call, rank, peer, .. } => about("LostError", call, rank, Some(*peer)),
-            Error::Broken { call, rank, .. } => about("LostError", call, rank, None),
+            Error::Broken { call, rank, blamed, .. } => about("LostError", call, rank, first(blamed)),
             Error::Unfit { call, rank, .. } => about("PlanError", call, rank, None),
             Error::Aborted { call, rank, by, .. } => about("AbortedError", call, rank, Some(*by)),
             Error::Cancelled { call, rank, by, .. } => about("CancelledError", call, rank, Some(*by)),
             Error::Panicked { call, rank, .. } => about("PanickedError", call, rank, None),
+            _ => only("Error"),
         }
     }
+}
+
+/// The first rank that is blamed.
+fn first(blamed: &[Blame]) -> Option<u32> {
+    blamed.first().map(|blame| blame.rank)
 }
 
 impl Facts {
@@ -59,8 +66,9 @@ impl Facts {
             BootstrapError::Lost { rank, .. } => about("LostError", Some(rank)),
             BootstrapError::GaveUp { rank, .. } => about("AbortedError", Some(rank)),
             BootstrapError::NoAnswer { rank, .. } => about("DeadlineError", Some(rank)),
-            BootstrapError::Missing { ranks, .. } | BootstrapError::Late { ranks, .. } => {
-                about("DeadlineError", ranks.first())
+            BootstrapError::Missing { ranks, .. } => about("DeadlineError", ranks.first()),
+            BootstrapError::Late { blamed, .. } => {
+                Self { peer: first(blamed), ..about("DeadlineError", None) }
             }
             BootstrapError::Mismatch { .. } => about("MismatchError", None),
             _ => about("MeetingError", None),
@@ -86,5 +94,17 @@ pub(crate) fn exception<'py>(
     facts.set_item("peer", peer)?;
     facts.set_item("operation", operation)?;
     facts.set_item("call", call)?;
+    facts.set_item("blamed", blamed(module.bind(py), error)?)?;
     module.bind(py).getattr(class)?.call((error.to_string(),), Some(&facts))
+}
+
+/// The ranks that an error blames, as Python has them.
+fn blamed<'py>(module: &Bound<'py, PyModule>, error: &Error) -> PyResult<Bound<'py, PyTuple>> {
+    let class = module.getattr("Blame")?;
+    let one = |blame: Blame| {
+        let Blame { rank, kind, host, pid, .. } = blame;
+        class.call1((rank, kind.name(), host, pid))
+    };
+    let blamed = error.blamed().into_iter().map(one).collect::<PyResult<Vec<_>>>()?;
+    PyTuple::new(module.py(), blamed)
 }

@@ -3,6 +3,21 @@
 `UsageError` and `PlanError` leave a communicator as it was: mend the call and go on. After the others it cannot be used again.
 """
 
+from typing import NamedTuple
+
+
+class Blame(NamedTuple):
+    """A rank that is the reason for an error.
+
+    `kind` is ``died``, ``late`` (it did not do its part in time), ``differs`` (it made another call), ``left``, ``unreachable``,
+    ``failed`` (by itself) or ``aborted`` (on purpose). `host` and `pid` are None where they are not known.
+    """
+
+    rank: int
+    kind: str
+    host: str | None = None
+    pid: int | None = None
+
 
 class Error(RuntimeError):
     """An error of Weft.
@@ -12,6 +27,7 @@ class Error(RuntimeError):
         peer: the rank that is the reason, or None.
         operation: the operation it was in, such as ``all_reduce``, or None.
         call: the number of the call in its communicator, from 1, or None.
+        blamed: all ranks that are the reason, as `Blame` tuples; empty where none is known to be.
     """
 
     def __init__(
@@ -22,12 +38,14 @@ class Error(RuntimeError):
         peer: int | None = None,
         operation: str | None = None,
         call: int | None = None,
+        blamed: tuple[Blame, ...] = (),
     ) -> None:
         super().__init__(message)
         self.rank = rank
         self.peer = peer
         self.operation = operation
         self.call = call
+        self.blamed = tuple(blamed)
 
     def __str__(self) -> str:
         message = super().__str__()
@@ -35,6 +53,7 @@ class Error(RuntimeError):
 
     def __reduce__(self):
         facts = {"rank": self.rank, "peer": self.peer, "operation": self.operation, "call": self.call}
+        facts["blamed"] = self.blamed
         return (_again, (type(self), self.args[0], facts))
 
 
@@ -52,6 +71,10 @@ class PlanError(Error):
 
 class MeetingError(Error):
     """The ranks could not meet or share memory."""
+
+
+class ResourceError(Error):
+    """The system refused a thread or a descriptor that Weft needs: raise the limit, or use fewer ranks per host."""
 
 
 class MismatchError(Error):

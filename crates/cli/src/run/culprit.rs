@@ -1,13 +1,15 @@
 //! Who failed first, of ranks that failed together.
 //!
-//! Where Weft's communicators have said whom they failed for ([`weftlink_comm::why::blamed`]), the rank that most of them name
-//! is it: followed to its end, since one that is named may name another. It need not have failed itself: it may be stopped,
-//! stuck, or have ended too early. Where nobody names anybody, it is the rank that ended first.
+//! The errors of Weft's communicators carry the ranks they blame ([`weftlink_comm::Error::blamed`]), and ranks pass them to
+//! their launcher. The rank that most of them blame is the culprit: followed to its end, since a rank that is blamed may blame
+//! another. It need not have failed itself: it may be stopped, stuck, or have ended too early. If ranks ran into a timeout and
+//! the launcher saw that a rank was stopped, that rank is the culprit. Where nobody blames anybody, it is the rank that ended
+//! first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use weftlink_comm::why::blamed;
+use weftlink_comm::BlameKind;
 
 use super::launch::Record;
 use super::wire::End;
@@ -16,7 +18,7 @@ use super::wire::End;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Culprit {
     pub(super) rank: usize,
-    /// Who failed because of it, by what they said.
+    /// The ranks that failed because of it, by what they said.
     pub(super) blamed_by: Vec<usize>,
 }
 
@@ -34,12 +36,7 @@ pub(super) fn earliest(records: &[Record]) -> Option<usize> {
 /// The rank that the others failed for, or that failed first; none if none has failed by itself.
 pub(super) fn find(records: &[Record]) -> Option<Culprit> {
     let earliest = earliest(records)?;
-    let named = |rank: usize| -> Vec<usize> {
-        let said = records[rank].said.as_deref().filter(|_| has_failed(&records[rank])).unwrap_or_default();
-        let ranks = blamed(said, rank as u32).into_iter().map(|rank| rank as usize);
-        ranks.filter(|other| *other < records.len()).collect()
-    };
-    let blames: Vec<Vec<usize>> = (0..records.len()).map(named).collect();
+    let blames: Vec<Vec<usize>> = (0..records.len()).map(|rank| blamed(records, rank)).collect();
     let mut votes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (rank, others) in blames.iter().enumerate() {
         let mut ends: Vec<usize> = others.iter().map(|other| end_of(&blames, rank, *other)).collect();
@@ -47,9 +44,12 @@ pub(super) fn find(records: &[Record]) -> Option<Culprit> {
         ends.dedup();
         ends.into_iter().for_each(|other| votes.entry(other).or_default().push(rank));
     }
+    if let Some(culprit) = stopped(records, &votes) {
+        return Some(culprit);
+    }
     let ended = |rank: usize| records[rank].end.map(|(_, after)| after);
     let most = votes.into_iter().max_by_key(|(rank, by)| {
-        // Of those that as many name: one that names nobody, then the one that ended first.
+        // Of those that as many blame: one that blames nobody, then the one that ended first.
         (by.len(), blames[*rank].is_empty(), Reverse(ended(*rank).map_or((1, None), |at| (0, Some(at)))))
     });
     Some(most.map_or(Culprit { rank: earliest, blamed_by: Vec::new() }, |(rank, blamed_by)| Culprit {
@@ -58,7 +58,25 @@ pub(super) fn find(records: &[Record]) -> Option<Culprit> {
     }))
 }
 
-/// Follows who names whom, to one that names nobody. Two that name each other, as those whose calls differ do, lead nowhere.
+/// The other ranks that a rank blames, if it failed by itself.
+fn blamed(records: &[Record], rank: usize) -> Vec<usize> {
+    let record = &records[rank];
+    let ranks = record.blamed.iter().map(|blame| blame.rank as usize);
+    ranks.filter(|other| has_failed(record) && *other != rank && *other < records.len()).collect()
+}
+
+/// The stopped rank that most ranks blame, if ranks failed because of a timeout. The rank at which a timeout was noticed may
+/// itself have waited for the stopped one.
+fn stopped(records: &[Record], votes: &BTreeMap<usize, Vec<usize>>) -> Option<Culprit> {
+    let is_late = |record: &Record| record.blamed.iter().any(|blame| blame.kind == BlameKind::Late);
+    let late = records.iter().enumerate().filter(|(_, record)| has_failed(record) && is_late(record));
+    let late: Vec<usize> = late.map(|(rank, _)| rank).collect();
+    let stopped = (0..records.len()).filter(|rank| records[*rank].stopped);
+    let rank = stopped.max_by_key(|rank| (votes.get(rank).map_or(0, Vec::len), Reverse(*rank)))?;
+    (!late.is_empty()).then_some(Culprit { rank, blamed_by: late })
+}
+
+/// Follows who blames whom, to one that blames nobody. Two that blame each other, as those whose calls differ do, lead nowhere.
 fn end_of(blames: &[Vec<usize>], from: usize, first: usize) -> usize {
     let (mut seen, mut at) = (vec![from], first);
     let leads_on = |at: usize, next: usize| !blames[next].contains(&at);
@@ -73,11 +91,14 @@ fn end_of(blames: &[Vec<usize>], from: usize, first: usize) -> usize {
 mod tests {
     use std::time::Duration;
 
+    use weftlink_comm::Blame;
+
     use super::*;
 
-    fn record(end: Option<(i32, u64)>, told: bool, said: &str) -> Record {
+    fn record(end: Option<(i32, u64)>, told: bool, blamed: &[(u32, BlameKind)]) -> Record {
         let end = end.map(|(code, after)| (End::Code(code), Duration::from_millis(after)));
-        Record { end, told, said: Some(said.to_owned()).filter(|said| !said.is_empty()), ..Record::default() }
+        let blamed = blamed.iter().map(|(rank, kind)| Blame::new(*rank, *kind)).collect();
+        Record { end, told, blamed, ..Record::default() }
     }
 
     fn found(records: &[Record]) -> (usize, Vec<usize>) {
@@ -88,39 +109,38 @@ mod tests {
     #[test]
     fn who_ended_first_where_nobody_says_more() {
         let records =
-            [record(Some((1, 9)), false, ""), record(Some((7, 5)), false, ""), record(None, false, "")];
+            [record(Some((1, 9)), false, &[]), record(Some((7, 5)), false, &[]), record(None, false, &[])];
         assert_eq!(found(&records), (1, vec![]));
-        assert_eq!(find(&[record(Some((0, 1)), false, ""), record(Some((1, 2)), true, "")]), None);
+        assert_eq!(find(&[record(Some((0, 1)), false, &[]), record(Some((1, 2)), true, &[])]), None);
     }
 
     #[test]
     fn a_rank_that_panics_ends_after_those_who_heard_of_it() {
-        let left = |rank| format!("call #5: rank 2 left before it was over, so rank {rank} cannot finish it");
         let records = [
-            record(Some((1, 6)), false, "call #5: rank 1 gave up (a rank has left), so rank 0 does"),
-            record(Some((1, 5)), false, &left(1)),
-            record(Some((101, 90)), false, ""),
-            record(Some((1, 7)), false, &left(3)),
+            record(Some((1, 6)), false, &[(1, BlameKind::Failed)]),
+            record(Some((1, 5)), false, &[(2, BlameKind::Left)]),
+            record(Some((101, 90)), false, &[(2, BlameKind::Failed)]),
+            record(Some((1, 7)), false, &[(2, BlameKind::Left)]),
         ];
         assert_eq!(found(&records), (2, vec![0, 1, 3]));
     }
 
     #[test]
     fn a_rank_that_is_stopped_has_not_even_ended() {
-        let late = |rank| {
-            format!("call #5: rank {rank} waited 2.0 s for a message from rank 2 (pid 7) (lane 0, step 1)")
-        };
-        let ended = |rank| record(Some((1, rank)), false, &late(rank));
-        assert_eq!(found(&[ended(0), ended(1), record(Some((0, 99)), true, "")]), (2, vec![0, 1]));
-        assert_eq!(found(&[ended(0), ended(1), record(None, false, "")]), (2, vec![0, 1]));
+        let ended = |after, blamed| record(Some((1, after)), false, &[(blamed, BlameKind::Late)]);
+        assert_eq!(found(&[ended(0, 2), ended(1, 2), record(Some((0, 99)), true, &[])]), (2, vec![0, 1]));
+        assert_eq!(found(&[ended(0, 2), ended(1, 2), record(None, false, &[])]), (2, vec![0, 1]));
+        let stopped = || Record { stopped: true, ..record(Some((9, 99)), true, &[]) };
+        let waits = || record(Some((15, 9)), true, &[]);
+        assert_eq!(found(&[ended(0, 1), waits(), stopped()]), (2, vec![0]), "rank 1 waits for rank 2");
+        let other = record(Some((3, 1)), false, &[(0, BlameKind::Failed)]);
+        assert_eq!(found(&[other, stopped()]).0, 0, "nobody waited for the one that is stopped");
     }
 
     #[test]
     fn the_odd_one_of_calls_that_differ() {
-        let differs =
-            |rank, other| format!("call #5: differs: rank {rank} calls a barrier, rank {other} a gather");
-        let ended = |rank, other, at| record(Some((1, at)), false, &differs(rank, other));
-        assert_eq!(found(&[ended(0, 1, 5), ended(1, 0, 4), ended(2, 1, 6)]).0, 1);
-        assert_eq!(found(&[ended(0, 1, 5), ended(1, 0, 4)]).0, 1, "of two, who ended first");
+        let ended = |other, after| record(Some((1, after)), false, &[(other, BlameKind::Differs)]);
+        assert_eq!(found(&[ended(1, 5), ended(0, 4), ended(1, 6)]).0, 1);
+        assert_eq!(found(&[ended(1, 5), ended(0, 4)]).0, 1, "of two, who ended first");
     }
 }

@@ -8,6 +8,7 @@
 //! The process that a rank is remains unreaped until all have ended, so that its number, which is its group's, cannot
 //! become somebody else's before the last signal is sent.
 
+use std::collections::BTreeSet;
 use std::io::{self, BufRead, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -105,7 +106,8 @@ fn serve(events: &Events) -> anyhow::Result<()> {
     let grace = Duration::from_millis(start.grace_ms);
     // Without it only the order of ends tells who failed first.
     let words = LastWords::new().ok();
-    let mut ranks = Ranks { children: Vec::new(), left: 0, began: Instant::now(), grace, words };
+    let began = Instant::now();
+    let mut ranks = Ranks { children: Vec::new(), left: 0, began, grace, words, stopped: BTreeSet::new() };
     ranks.start(&start, &file, events, &sender)?;
     ranks.run(&start, &happenings, events);
     Ok(())
@@ -141,6 +143,8 @@ struct Ranks {
     began: Instant,
     grace: Duration,
     words: Option<LastWords>,
+    /// Ranks that were stopped by a signal or a debugger when all were told to end.
+    stopped: BTreeSet<usize>,
 }
 
 impl Ranks {
@@ -219,14 +223,19 @@ impl Ranks {
                     let after_us = u64::try_from(after_us).unwrap_or(u64::MAX);
                     let told = told_at.is_some_and(|told| told <= at);
                     let rank = start.ranks[index].rank;
-                    let said = self.words.as_mut().and_then(|words| words.of(rank));
-                    events.tell(&Event::Ended { rank, end, after_us, told, said });
+                    let stopped = self.stopped.contains(&index);
+                    let words = self.words.as_mut().and_then(|words| words.of(rank));
+                    let (said, blamed) = words.map(|words| (words.why, words.blamed)).unzip();
+                    let blamed = blamed.unwrap_or_default();
+                    events.tell(&Event::Ended { rank, end, after_us, told, stopped, said, blamed });
                 }
                 Ok(Happening::Order(Order::Signal(signal))) => {
                     Signal::from_named_raw(signal).into_iter().for_each(|signal| self.pass_on(signal));
                 }
                 Ok(Happening::Order(Order::Stop) | Happening::Abandoned) if told_at.is_none() => {
                     told_at = Some(Instant::now());
+                    // Before they are continued.
+                    self.stopped = (0..self.children.len()).filter(|&index| self.is_stopped(index)).collect();
                     self.pass_on(Signal::TERM);
                     kill_at = Some(Instant::now() + self.grace);
                 }
@@ -253,6 +262,14 @@ impl Ranks {
         for child in &self.children {
             let _ = kill_process(Pid::from_child(child), signal);
         }
+    }
+
+    /// Whether a rank's process is stopped, by a signal or a debugger.
+    fn is_stopped(&self, index: usize) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.children[index].id()));
+        // The name of the program may contain anything, so the state follows its last parenthesis.
+        let state = stat.as_deref().ok().and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
+        matches!(state, Some('T' | 't'))
     }
 
     /// To all groups; where nobody is left it does nothing.

@@ -2,8 +2,8 @@
 //!
 //! When one rank fails, others fail because of it, and often end before it does: a program that panics tells the others at once
 //! and takes its time to end. So the order in which ranks end does not tell who was the first, but they do. Ranks
-//! write why their communicator failed, a line each, to a file that has no name but the helper's descriptor
-//! (`WEFT_LAST_WORDS`), so nothing is left of it when the helper is gone.
+//! write why their communicator failed and whom they blame ([`Words`], a line of JSON each) to a file that has no name but the
+//! helper's descriptor (`WEFT_LAST_WORDS`), so nothing is left of it when the helper is gone.
 //!
 //! Deliberately absent: what ranks print. That is theirs, and may say anything.
 
@@ -13,6 +13,7 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use weftlink_comm::recorder::LastWords as Words;
 
 /// Tells ranks where to write.
 pub(super) const VARIABLE: &str = "WEFT_LAST_WORDS";
@@ -24,7 +25,7 @@ pub(super) struct LastWords {
     file: File,
     bytes: u64,
     begun: Vec<u8>,
-    of: HashMap<usize, String>,
+    of: HashMap<usize, Words>,
 }
 
 impl LastWords {
@@ -39,7 +40,7 @@ impl LastWords {
     }
 
     /// What a rank said, if it did.
-    pub(super) fn of(&mut self, rank: usize) -> Option<String> {
+    pub(super) fn of(&mut self, rank: usize) -> Option<Words> {
         let mut new = Vec::new();
         // What cannot be read was not said.
         let read = (&self.file).take(BYTES_MAX.saturating_sub(self.bytes)).read_to_end(&mut new);
@@ -48,11 +49,11 @@ impl LastWords {
         let whole = self.begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let lines: Vec<u8> = self.begun.drain(..whole).collect();
         for line in String::from_utf8_lossy(&lines).lines() {
-            if let Some((rank, text)) = line.split_once(' ')
-                && let Ok(rank) = rank.parse()
-            {
-                // The first communicator to fail is the one to ask.
-                self.of.entry(rank).or_insert_with(|| text.to_owned());
+            let Ok(words) = serde_json::from_str::<Words>(line) else { continue };
+            // The first communicator to fail is the one to ask. A rank that failed to join may have tried again.
+            let known = self.of.get(&words.rank);
+            if known.is_none_or(|known| known.is_starting && !words.is_starting) {
+                self.of.insert(words.rank, words);
             }
         }
         self.of.get(&rank).cloned()
@@ -64,18 +65,29 @@ mod tests {
     use std::fs::OpenOptions;
     use std::io::Write;
 
+    use weftlink_comm::{Blame, BlameKind};
+
     use super::*;
 
     #[test]
     fn lines_are_read_as_they_come() {
         let mut words = LastWords::new().unwrap();
         let mut rank = OpenOptions::new().append(true).open(words.path()).unwrap();
-        assert_eq!(words.of(0), None);
-        rank.write_all(b"2 rank 1 died\n0 rank").unwrap();
-        assert_eq!(words.of(2).as_deref(), Some("rank 1 died"));
-        assert_eq!(words.of(0), None, "it has not ended its line");
-        rank.write_all(b" 1 left\n2 again\nnonsense\n").unwrap();
-        assert_eq!(words.of(0).as_deref(), Some("rank 1 left"));
-        assert_eq!(words.of(2).as_deref(), Some("rank 1 died"), "the first counts");
+        assert!(words.of(0).is_none());
+        let line = |rank: usize, why: &str, is_starting| {
+            let blamed = vec![Blame::new(1, BlameKind::Died)];
+            let words = Words { rank, why: why.to_owned(), blamed, is_starting };
+            (serde_json::to_string(&words).unwrap() + "\n").into_bytes()
+        };
+        let why = |words: &mut LastWords, rank| words.of(rank).map(|words| words.why);
+        let (begun, rest) = (line(0, "rank 1 left", false), line(2, "rank 1 died", false));
+        rank.write_all(&[&rest[..], &begun[..9]].concat()).unwrap();
+        assert_eq!(words.of(2).unwrap().blamed, [Blame::new(1, BlameKind::Died)]);
+        assert_eq!(why(&mut words, 0), None, "it has not ended its line");
+        rank.write_all(&[&begun[9..], &line(2, "again", false), b"nonsense\n"].concat()).unwrap();
+        assert_eq!(why(&mut words, 0).as_deref(), Some("rank 1 left"));
+        assert_eq!(why(&mut words, 2).as_deref(), Some("rank 1 died"), "the first counts");
+        rank.write_all(&[line(3, "refused", true), line(3, "rank 1 died", false)].concat()).unwrap();
+        assert_eq!(why(&mut words, 3).as_deref(), Some("rank 1 died"), "it had tried again");
     }
 }

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use weftlink_comm::Blame;
 
 use super::args::Job;
 use super::culprit;
@@ -38,8 +39,12 @@ pub(super) struct Record {
     pub(super) end: Option<(End, Duration)>,
     /// It ended after it was told to.
     pub(super) told: bool,
+    /// It was stopped by a signal or a debugger when it was told to end.
+    pub(super) stopped: bool,
     /// Why its communicator failed, if it did.
     pub(super) said: Option<String>,
+    /// The ranks that it blames for that.
+    pub(super) blamed: Vec<Blame>,
 }
 
 /// Why the job was ended before all ranks had ended by themselves.
@@ -218,10 +223,10 @@ impl Running<'_> {
                     self.end(Cause::Output(error));
                 }
             }
-            Event::Ended { rank, end, after_us, told, said } if known(rank) => {
+            Event::Ended { rank, end, after_us, told, stopped, said, blamed } if known(rank) => {
                 let record = &mut self.records[rank];
                 record.end = Some((end, Duration::from_micros(after_us)));
-                (record.told, record.said) = (told, said);
+                (record.told, record.stopped, record.said, record.blamed) = (told, stopped, said, blamed);
                 match end {
                     End::Code(0) => {}
                     _ if self.job.keep_going && self.cause.is_none() => {

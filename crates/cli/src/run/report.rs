@@ -184,15 +184,19 @@ fn had_to(killed: &[u32]) -> String {
 fn headline(job: &Job, attempt: &Attempt, rank: usize, ending: Option<i32>) -> String {
     let record = &attempt.records[rank];
     let passed_on = ending.map_or(String::new(), |signal| format!("{} was passed on; ", name(signal)));
+    let also = also_stopped(attempt, rank);
     if culprit::has_failed(record) || attempt.blamed_by.is_empty() {
         let others = if job.keep_going { went_on(attempt) } else { were_ended(job, attempt, rank) };
-        return format!("{passed_on}{}{others}", ended(job, rank, record));
+        return format!("{passed_on}{}{others}{also}", ended(job, rank, record));
     }
     let by: Vec<u32> = attempt.blamed_by.iter().map(|rank| *rank as u32).collect();
     let first =
         attempt.blamed_by.iter().filter_map(|rank| Some((attempt.records[*rank].end?.1, *rank))).min();
     let (after, speaker) = first.unwrap_or_default();
     let how = match (record.told, record.end) {
+        (true, _) if record.stopped => {
+            ", which was stopped by a signal or a debugger and was ended then".to_owned()
+        }
         (true, _) => ", which was ended then".to_owned(),
         (false, Some((end, after))) => {
             format!(", which {}, {} after the start", describe(end), seconds(after))
@@ -203,8 +207,20 @@ fn headline(job: &Job, attempt: &Attempt, rank: usize, ending: Option<i32>) -> S
     let said = attempt.records[speaker].said.as_deref().unwrap_or_default();
     let others = if job.keep_going { went_on(attempt) } else { were_ended(job, attempt, rank) };
     format!(
-        "{passed_on}{ranks} failed because of {who}{how}, {after} after the start{others}\n  rank {speaker} said: {said}"
+        "{passed_on}{ranks} failed because of {who}{how}, {after} after the start{others}{also}\n  rank {speaker} said: {said}"
     )
+}
+
+/// Other ranks that were stopped when the job ended.
+fn also_stopped(attempt: &Attempt, culprit: usize) -> String {
+    let is_one = |(rank, record): &(usize, &Record)| record.stopped && *rank != culprit;
+    let stopped: Vec<u32> =
+        attempt.records.iter().enumerate().filter(is_one).map(|(rank, _)| rank as u32).collect();
+    match stopped.len() {
+        0 => String::new(),
+        1 => format!("; {} was stopped by a signal or a debugger", ranks_in_words(&stopped)),
+        _ => format!("; {} were stopped by a signal or a debugger", ranks_in_words(&stopped)),
+    }
 }
 
 /// `rank 3 (pid 7) ended with exit code 1, 0.2 s after the start`.
@@ -269,7 +285,9 @@ pub(super) fn document(
             "exit_code": exit_code,
             "signal": signal,
             "was_told_to_end": record.told,
+            "was_stopped": record.stopped,
             "said": record.said,
+            "blamed": record.blamed,
             "seconds": record.end.map(|(_, after)| after.as_secs_f64()),
         })
     };

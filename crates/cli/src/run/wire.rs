@@ -2,6 +2,7 @@
 //! helper's standard input, events on its standard output. When its standard input ends, the helper ends its ranks.
 
 use serde::{Deserialize, Serialize};
+use weftlink_comm::Blame;
 
 use super::args::Bind;
 
@@ -54,9 +55,17 @@ pub(super) enum Event {
     Started { rank: usize, pid: u32, binding: Option<Binding> },
     /// A rank printed. `cut`: the line goes on in the next piece.
     Output { rank: usize, stream: Stream, piece: Piece, cut: bool },
-    /// A rank has ended, so long after its host began to start ranks. `told`: after it was told to. `said`: why its communicator
-    /// failed, if it did.
-    Ended { rank: usize, end: End, after_us: u64, told: bool, said: Option<String> },
+    /// A rank has ended, so long after its host began to start ranks. `told`: after it was told to. `stopped`: it was stopped
+    /// by a signal or a debugger when it was told to. `said`: why its communicator failed, if it did, and the ranks it blames.
+    Ended {
+        rank: usize,
+        end: End,
+        after_us: u64,
+        told: bool,
+        stopped: bool,
+        said: Option<String>,
+        blamed: Vec<Blame>,
+    },
     /// The ranks cannot be started; the user has to call differently.
     Misuse(String),
     /// The helper cannot go on.

@@ -144,12 +144,12 @@ impl<B> Ended<B> {
         self.result?;
         match self.buffers {
             Some(buffers) => Ok(Done { buffers }),
-            None => Err(Error::Failed("the buffers have been given back already".to_owned())),
+            None => Err(Error::gone("the buffers have been given back already")),
         }
     }
 
     fn taken() -> Self {
-        Ended { result: Err(Error::Failed("the call has been waited for".to_owned())), buffers: None }
+        Ended { result: Err(Error::gone("the call has been waited for")), buffers: None }
     }
 }
 

@@ -83,9 +83,10 @@ impl Communicator {
     /// The thread may run wherever the caller's thread may; if that is a single core, on all others. Where there are not two
     /// cores for every rank, it gives way while it waits, unless [`Options::spin`](crate::Options::spin) says otherwise.
     pub fn into_background(self) -> Result<Background, Error> {
-        if let Some(why) = self.failure() {
-            return Err(Error::Failed(why.to_owned()));
+        if let Some(failure) = self.failure() {
+            return Err(failure.again());
         }
+        let rank = self.rank() as u32;
         let name = format!("weft rank {}", self.rank());
         let inner = Arc::new(Inner::new(self));
         let (worker, elsewhere) = (Arc::clone(&inner), cores::beside_this_thread());
@@ -94,8 +95,11 @@ impl Communicator {
             queue::work(&worker)
         };
         let thread = std::thread::Builder::new().name(name).spawn(work);
-        let thread =
-            thread.map_err(|error| Error::Misuse(format!("there is no thread for the worker: {error}")))?;
+        let thread = thread.map_err(|error| Error::System {
+            rank,
+            what: "start a thread for calls in the background",
+            error: error.to_string(),
+        })?;
         Ok(Background { client: Arc::new(Client { inner, worker: Mutex::new(Some(thread)) }) })
     }
 }
@@ -169,7 +173,7 @@ impl Background {
         client.inner.close();
         let worker = client.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
         let joined = worker.map(JoinHandle::join).and_then(Result::ok);
-        joined.ok_or_else(|| Error::Failed(GONE.to_owned()))
+        joined.ok_or_else(|| Error::gone(GONE))
     }
 
     fn inner(&self) -> &Arc<Inner> {

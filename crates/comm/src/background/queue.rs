@@ -18,6 +18,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 use super::task::{Job, said};
+use crate::blame::Failure;
 use crate::communicator::{Communicator, Ender};
 use crate::error::Error;
 use crate::failure::Reason;
@@ -56,7 +57,7 @@ struct Queue {
     closing: bool,
     /// The communicator has been ended from here, which the worker has not looked at.
     ended: bool,
-    failed: Option<String>,
+    failed: Option<Failure>,
 }
 
 /// What the worker does next, and with what.
@@ -209,7 +210,7 @@ impl Inner {
         if !is_kept && let Some(mut ender) = lock(&self.ender).take() {
             ender.end(Reason::Ended, "aborted: another one replaced it");
         }
-        self.queue().failed = comm.failure().map(str::to_owned);
+        self.queue().failed = comm.failure().cloned();
         kept
     }
 
@@ -240,8 +241,8 @@ impl Queue {
     /// Why no call is taken, if that is so.
     fn refusal(&self) -> Option<Error> {
         match &self.failed {
-            Some(why) => Some(Error::Failed(why.clone())),
-            None if self.closing => Some(Error::Failed("it has been closed".to_owned())),
+            Some(failure) => Some(failure.again()),
+            None if self.closing => Some(Error::gone("it has been closed")),
             None => None,
         }
     }
@@ -276,8 +277,8 @@ impl Drop for Borrowed<'_> {
         let Some(mut comm) = self.comm.take() else { return };
         comm.set_patience(self.inner.patience[1]);
         let mut queue = self.inner.queue();
-        if let Some(why) = comm.failure() {
-            queue.failed.get_or_insert_with(|| why.to_owned());
+        if let Some(failure) = comm.failure() {
+            queue.failed.get_or_insert_with(|| failure.clone());
         }
         queue.put(comm);
         let awaited = !queue.jobs.is_empty() || queue.ended || queue.closing;
@@ -325,7 +326,7 @@ pub(super) fn work(inner: &Inner) -> Communicator {
             }
             Next::LetGo(mut comm) => {
                 comm.let_go();
-                inner.queue().failed = comm.failure().map(str::to_owned);
+                inner.queue().failed = comm.failure().cloned();
                 Some(comm)
             }
             Next::Leave(mut comm) => {
@@ -343,11 +344,11 @@ impl Drop for Leaving<'_> {
         *lock(&self.0.ender) = None;
         let mut queue = self.0.queue();
         if !queue.closing {
-            queue.failed.get_or_insert_with(|| GONE.to_owned());
+            queue.failed.get_or_insert_with(|| Failure::plain(GONE));
         }
         queue.closing = true;
         let left = std::mem::take(&mut queue.jobs);
         drop(queue);
-        left.into_iter().for_each(|(_, job)| job.refuse(Error::Failed(GONE.to_owned())));
+        left.into_iter().for_each(|(_, job)| job.refuse(Error::gone(GONE)));
     }
 }

@@ -73,7 +73,7 @@ impl<L: Load> Job for Task<L> {
 
 impl<L: Load> Drop for Task<L> {
     fn drop(&mut self) {
-        self.tell(Err(Error::Failed(GONE.to_owned())));
+        self.tell(Err(Error::gone(GONE)));
     }
 }
 

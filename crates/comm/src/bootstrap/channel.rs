@@ -31,7 +31,7 @@ use super::secret::{HANDSHAKE_BYTES, SEALED_BYTES_MAX, Seal, TAG_BYTES, Token};
 use crate::meanwhile;
 
 /// The version of the frames, of what they say, and of the order in which they are sent.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 const MAGIC: [u8; 8] = *b"weftlink";
 const GREETING_BYTES: usize = 12;

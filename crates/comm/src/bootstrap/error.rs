@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::blame::{Blame, BlameKind};
+
 /// What one rank asked its group for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
@@ -136,12 +138,10 @@ pub enum BootstrapError {
         what: String,
     },
     /// Ranks waited for each other, and in the end for these, who are stopped or do something else: look there.
-    #[error("{} did not come within {:.1} s, for {purpose}", names.join(" and "), waited.as_secs_f64())]
+    #[error("{} did not come within {:.1} s, for {purpose}", names(blamed), waited.as_secs_f64())]
     Late {
         /// Which.
-        ranks: Vec<usize>,
-        /// The same with their hosts and processes.
-        names: Vec<String>,
+        blamed: Vec<Blame>,
         /// What was waited for.
         purpose: String,
         /// How long this rank had waited.
@@ -154,6 +154,8 @@ pub enum BootstrapError {
         rank: usize,
         /// Why.
         cause: String,
+        /// The ranks that it blames for that; empty if it is the reason itself.
+        blamed: Vec<Blame>,
     },
     /// A rank could not allocate or map the memory.
     #[error("rank {rank}: {reason}")]
@@ -176,7 +178,35 @@ pub enum BootstrapError {
     Poisoned {
         /// The first error.
         cause: String,
+        /// The ranks that it blamed.
+        blamed: Vec<Blame>,
     },
+}
+
+impl BootstrapError {
+    /// The ranks that are the reason for this error: where to look. A rank that has the error may be among them.
+    pub fn blamed(&self) -> Vec<Blame> {
+        use BlameKind::{Died, Differs, Failed, Late, Left, Unreachable};
+        match self {
+            Self::BadCall { .. } | Self::Place { .. } => Vec::new(),
+            Self::NobodyListens { .. } => Blame::all(&[0], Late),
+            Self::Missing { ranks, .. } => Blame::all(ranks, Late),
+            Self::NoAnswer { rank, pid, .. } => vec![Blame::of(*rank, Late, "", *pid)],
+            Self::Mismatch { one, other } => Blame::all(&[other.rank, one.rank], Differs),
+            Self::Left { rank, pid, .. } => vec![Blame::of(*rank, Left, "", *pid)],
+            Self::Died { rank, host, pid } => vec![Blame::of(*rank, Died, host, *pid)],
+            Self::Lost { rank, host, pid, by, .. } => {
+                vec![Blame::of(*rank, Unreachable, host, *pid), Blame::of(*by, Unreachable, "", 0)]
+            }
+            Self::GaveUp { rank, blamed, .. } if blamed.is_empty() => Blame::all(&[*rank], Failed),
+            Self::Late { blamed, .. } | Self::GaveUp { blamed, .. } | Self::Poisoned { blamed, .. } => {
+                blamed.clone()
+            }
+            Self::Refused { rank, .. } | Self::Memory { rank, .. } | Self::Protocol { rank, .. } => {
+                Blame::all(&[*rank], Failed)
+            }
+        }
+    }
 }
 
 /// Why rank 0 turned somebody away.
@@ -256,6 +286,10 @@ pub(super) fn person(rank: usize, host: &str, pid: u32) -> String {
         ("", pid) => format!("rank {rank} (pid {pid})"),
         (host, pid) => format!("rank {rank} (host {host}, pid {pid})"),
     }
+}
+
+fn names(blamed: &[Blame]) -> String {
+    blamed.iter().map(Blame::to_string).collect::<Vec<_>>().join(" and ")
 }
 
 fn seconds(limit: &Duration) -> String {

@@ -84,7 +84,7 @@ pub(super) fn found(
                 all.into_iter().filter(|rank| children.iter().all(|link| link.rank != *rank)).collect();
             let now = Deadline::new(Duration::ZERO);
             let _ = await_children(endpoint, id, &rest, &mut children, &ask, now, || Ok(()));
-            Group::new(id, rank, parent, children).fail(super::NO_MEMORY, rank, &error);
+            Group::new(id, rank, parent, children).fail_for(&error);
             return Err(error);
         }
     }
@@ -100,7 +100,7 @@ pub(super) fn found(
             Ok(group)
         }
         Err(error) => {
-            group.fail(super::NO_MEMORY, rank, &error);
+            group.fail_for(&error);
             endpoint.unwatch(&group);
             Err(error)
         }
@@ -392,12 +392,12 @@ impl Shrinking<'_> {
 
 /// Says why it did not come about this time.
 fn tell(channel: &Channel, rank: u32, error: &BootstrapError) {
-    let news = News::Failed { rank, reason: super::NO_MEMORY, culprit: rank, error: error.clone() };
+    let news = super::gives_up(rank, error);
     let _ = channel.send(&Message::News(news), None, Deadline::new(STEP_LIMIT));
 }
 
 fn gave_up(rank: u32) -> BootstrapError {
-    BootstrapError::GaveUp { rank: rank as usize, cause: "somebody died".to_owned() }
+    BootstrapError::GaveUp { rank: rank as usize, cause: "somebody died".to_owned(), blamed: Vec::new() }
 }
 
 /// Who is out, if that is what went wrong, by its place in the new group: the dead, those who did not come in time, and of two
@@ -409,8 +409,9 @@ fn casualties(error: &BootstrapError, mut again: impl FnMut((usize, usize)) -> b
             let (one, other) = (rank.min(by), rank.max(by));
             if again((one, other)) { vec![other] } else { Vec::new() }
         }
-        BootstrapError::Missing { ranks, .. } | BootstrapError::Late { ranks, .. } => {
-            ranks.iter().copied().filter(|place| *place > 0).collect()
+        BootstrapError::Missing { .. } | BootstrapError::Late { .. } => {
+            let places = error.blamed().into_iter().map(|blame| blame.rank as usize);
+            places.filter(|place| *place > 0).collect()
         }
         _ => Vec::new(),
     }

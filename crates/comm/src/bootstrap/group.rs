@@ -254,6 +254,13 @@ impl Group {
         }
     }
 
+    /// The same for an error outside of calls.
+    pub(super) fn fail_for(&self, error: &BootstrapError) {
+        if self.verdict().is_none() {
+            self.learn(super::gives_up(self.rank, error), None);
+        }
+    }
+
     /// What went wrong first, as soon as that is heard.
     pub(super) fn await_failure(&self, patience: Deadline) -> Option<BootstrapError> {
         let mut state = self.state();

@@ -314,7 +314,7 @@ fn take_seat(
     let come = await_children(endpoint, id, &children, &mut links, &ask, soon, over);
     let group = Group::new(id, rank, Some(parent), links);
     // Else those who are linked already would take this rank for dead when it goes.
-    come.inspect_err(|error| group.fail(super::NO_MEMORY, rank, error))?;
+    come.inspect_err(|error| group.fail_for(error))?;
     endpoint.watch(&group);
     in_place(&group, None, &ask, deadline)
         .map_err(|error| root.as_ref().and_then(last_word).unwrap_or(error))?;
@@ -375,7 +375,7 @@ pub(super) fn in_place(
         let _ = group.members.set(members);
         group.sweep(0, ask, Vec::new(), deadline, None).map(|_| ())
     };
-    settle().inspect_err(|error| group.fail(super::NO_MEMORY, group.rank, error))
+    settle().inspect_err(|error| group.fail_for(error))
 }
 
 /// One try: the channel on which rank 0 has accepted us and its process, or why it is worth trying again.

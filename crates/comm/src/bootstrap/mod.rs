@@ -69,14 +69,16 @@ pub(crate) use secret::{Seal, TAG_BYTES};
 use waits::Kind;
 pub(crate) use waits::{Chain, NOTE_AFTER};
 
+use crate::blame::{Blame, BlameKind, Failure};
 use crate::failure::Reason;
 use crate::knobs::Knobs;
 use crate::log;
 use crate::memory::SharedMemory;
+use crate::recorder::tell_of_start;
 use crate::wait::Waiter;
 
-/// The reason that ranks read in the abort word when one of them could not go on outside of a call.
-const NO_MEMORY: u32 = Reason::Memory as u32;
+/// How long a thread that gave up may take to say why: it does so right after it set the abort word.
+const ROOM_LIMIT: Duration = Duration::from_millis(300);
 
 /// How long others may take to say for whom they wait.
 pub(crate) const ROOTS_LIMIT: Duration = Duration::from_secs(2);
@@ -90,7 +92,7 @@ pub struct Bootstrap {
     pids: Vec<u32>,
     hosts: Vec<u32>,
     link: Link,
-    failed: Option<String>,
+    failed: Option<Failure>,
     /// What each rank was in the group that this one came out of.
     origins: Vec<usize>,
     /// Under which numbers its ranks find each other when it shrinks.
@@ -147,13 +149,15 @@ impl Bootstrap {
 
     /// Rank 0 of a group of processes: listens at the place until every other rank has come.
     pub fn listen(meeting: &Meeting) -> Result<Bootstrap, BootstrapError> {
-        let (endpoint, group) = meeting::listen(meeting)?;
+        let told = |error: &BootstrapError| tell_of_start(0, meeting.size, &failure_of(error));
+        let (endpoint, group) = meeting::listen(meeting).inspect_err(told)?;
         Ok(Bootstrap::in_group(group, endpoint.map(Arc::new)))
     }
 
     /// Another rank of a group of processes: goes to the place, as soon as rank 0 listens there, and waits for all.
     pub fn join(meeting: &Meeting, rank: usize) -> Result<Bootstrap, BootstrapError> {
-        let (endpoint, group) = meeting::join(meeting, rank)?;
+        let told = |error: &BootstrapError| tell_of_start(rank, meeting.size, &failure_of(error));
+        let (endpoint, group) = meeting::join(meeting, rank).inspect_err(told)?;
         Ok(Bootstrap::in_group(group, endpoint.map(Arc::new)))
     }
 
@@ -212,6 +216,24 @@ impl Bootstrap {
             }
             _ => format!("rank {rank} (pid {pid})"),
         }
+    }
+
+    /// A rank that is the reason for a failure, with its host and process.
+    pub(crate) fn blame(&self, rank: u32, kind: BlameKind) -> Blame {
+        self.identified(Blame::new(rank, kind))
+    }
+
+    /// The same with its host, where there are several, and its process.
+    pub(crate) fn identified(&self, mut blame: Blame) -> Blame {
+        let rank = blame.rank as usize;
+        blame.pid = blame.pid.or_else(|| self.pids.get(rank).copied());
+        if let Link::Tree { group, .. } = &self.link
+            && self.hosts.iter().any(|host| *host > 0)
+        {
+            let host = || Some(group.members.get()?.get(rank)?.contact.host.to_string());
+            blame.host = blame.host.or_else(host);
+        }
+        blame
     }
 
     /// Whether all ranks call processes by the same numbers, so that one can name another's to the kernel.
@@ -419,16 +441,31 @@ impl Bootstrap {
         }
     }
 
-    /// Tells all ranks something, from any thread; nothing once the bootstrap is dropped.
+    /// Tells all ranks something, from any thread; nothing once the bootstrap is dropped. Threads of one process share memory, and
+    /// have to be told of failures only.
     pub(crate) fn teller(&self) -> impl Fn(News) + Send + 'static {
-        let group = match &self.link {
-            Link::Tree { group, .. } => Arc::downgrade(group),
-            Link::Room(_) => Weak::new(),
-        };
-        move |news| {
-            if let Some(group) = group.upgrade() {
-                group.learn(news, None);
-            }
+        let (group, room) = self.weak_link();
+        move |news| match (group.upgrade(), room.upgrade(), news) {
+            (Some(group), _, news) => group.learn(news, None),
+            (None, Some(room), News::Failed { error, .. }) => room.fail(&error),
+            _ => {}
+        }
+    }
+
+    /// Whom the rank blames that gave the group up, from any thread; nobody if that is not known, or not any more.
+    pub(crate) fn blamer(&self) -> impl Fn() -> Vec<Blame> + Send + 'static {
+        let (group, room) = self.weak_link();
+        move || {
+            let of_group = group.upgrade().and_then(|group| group.verdict());
+            let of_room = || room.upgrade()?.await_failure(Deadline::new(Duration::ZERO));
+            of_group.or_else(of_room).map_or(Vec::new(), |error| error.blamed())
+        }
+    }
+
+    fn weak_link(&self) -> (Weak<Group>, Weak<Room>) {
+        match &self.link {
+            Link::Tree { group, .. } => (Arc::downgrade(group), Weak::new()),
+            Link::Room(room) => (Weak::new(), Arc::downgrade(room)),
         }
     }
 
@@ -475,22 +512,27 @@ impl Bootstrap {
         }
     }
 
-    /// What the rank said that gave the group up, if that is heard in time; nothing if none did.
-    pub(crate) fn cause(&self, patience: Duration) -> String {
-        let Link::Tree { group, .. } = &self.link else { return String::new() };
-        match group.await_failure(Deadline::new(patience)) {
-            Some(BootstrapError::GaveUp { cause, .. }) => cause,
-            Some(error) => error.to_string(),
-            None => String::new(),
-        }
+    /// What the rank said that gave the group up, and whom it blames, if that is heard in time.
+    pub(crate) fn cause(&self, patience: Duration) -> Option<(String, Vec<Blame>)> {
+        let error = match &self.link {
+            Link::Room(room) => room.await_failure(Deadline::new(patience.min(ROOM_LIMIT))),
+            Link::Tree { group, .. } => group.await_failure(Deadline::new(patience)),
+        }?;
+        let blamed = error.blamed();
+        Some(match error {
+            BootstrapError::GaveUp { cause, .. } => (cause, blamed),
+            error => (error.to_string(), blamed),
+        })
     }
 
     /// Gives the group up because of something else than a call of this bootstrap, so that whoever calls it, or is waiting
     /// in it, need not wait for this rank. The culprit and the reason are for the abort word of ranks on other hosts.
-    pub(crate) fn give_up(&mut self, cause: &str, culprit: u32, reason: u32) {
+    pub(crate) fn give_up(&mut self, failure: &Failure, culprit: u32, reason: u32) {
         if self.failed.is_none() {
-            let error = BootstrapError::GaveUp { rank: self.rank, cause: cause.to_owned() };
-            self.failed = Some(error.to_string());
+            let (cause, blamed) = (failure.why.clone(), failure.blamed.clone());
+            let blamed = blamed.into_iter().map(|blame| self.identified(blame)).collect();
+            let error = BootstrapError::GaveUp { rank: self.rank, cause, blamed };
+            self.failed = Some(failure_of(&error));
             match &self.link {
                 Link::Room(room) => room.fail(&error),
                 Link::Tree { group, .. } => group.fail(reason, culprit, &error),
@@ -499,8 +541,8 @@ impl Bootstrap {
     }
 
     fn ask(&self, purpose: &str, bytes: usize) -> Result<Ask, BootstrapError> {
-        if let Some(cause) = &self.failed {
-            return Err(BootstrapError::Poisoned { cause: cause.clone() });
+        if let Some(Failure { why, blamed, .. }) = &self.failed {
+            return Err(BootstrapError::Poisoned { cause: why.clone(), blamed: blamed.clone() });
         }
         check(purpose)?;
         Ok(Ask { rank: self.rank, purpose: purpose.to_owned(), bytes })
@@ -515,8 +557,7 @@ impl Bootstrap {
     /// Tells the others why it is over, as far as they still listen. If that is that ranks waited for too long, finds out for
     /// whom in the end, and makes that the error.
     fn fall(&mut self, error: BootstrapError, ask: &Ask, deadline: Deadline) -> BootstrapError {
-        use BootstrapError::{Late, Missing, NoAnswer};
-        let is_late = matches!(error, Missing { .. } | NoAnswer { .. } | Late { .. });
+        use BootstrapError::{Late, Missing};
         let group = match &self.link {
             Link::Room(room) => {
                 let error = match error {
@@ -528,28 +569,23 @@ impl Bootstrap {
                     other => other,
                 };
                 room.fail(&error);
-                self.failed.get_or_insert_with(|| error.to_string());
+                self.failed.get_or_insert_with(|| failure_of(&error));
                 return error;
             }
             Link::Tree { group, .. } => group,
         };
-        let (reason, culprit) = match error {
-            _ if is_late => (Reason::Deadline as u32, self.rank),
-            BootstrapError::Lost { rank, .. } => (Reason::Lost as u32, rank),
-            _ => (NO_MEMORY, self.rank),
-        };
-        group.fail(reason, culprit as u32, &error);
+        group.fail_for(&error);
         let error = match group.failed_late() {
             Some(by) if !deadline.is_ended() => {
                 let ranks = group.ask_for_roots(Some(by), Deadline::new(ROOTS_LIMIT));
-                let names: Vec<String> = ranks.iter().map(|&rank| group.name(rank)).collect();
-                let ranks: Vec<usize> = ranks.into_iter().map(|rank| rank as usize).collect();
+                let blamed: Vec<Blame> =
+                    ranks.into_iter().map(|rank| self.blame(rank, BlameKind::Late)).collect();
                 let (purpose, waited) = (ask.purpose.clone(), deadline.waited());
-                if ranks.is_empty() { error } else { Late { ranks, names, purpose, waited } }
+                if blamed.is_empty() { error } else { Late { blamed, purpose, waited } }
             }
             _ => error,
         };
-        self.failed.get_or_insert_with(|| error.to_string());
+        self.failed.get_or_insert_with(|| failure_of(&error));
         error
     }
 }
@@ -626,6 +662,17 @@ fn renamed(error: BootstrapError, origins: &[usize]) -> BootstrapError {
         NoAnswer { rank, pid, purpose, limit } => NoAnswer { rank: of(rank), pid, purpose, limit },
         other => other,
     }
+}
+
+/// Why a bootstrap cannot be used any more.
+fn failure_of(error: &BootstrapError) -> Failure {
+    Failure { why: error.to_string(), blamed: error.blamed(), aborted_by: None }
+}
+
+/// What a rank says that gives a group up for an error.
+fn gives_up(rank: u32, error: &BootstrapError) -> News {
+    let code = Reason::of(error, rank);
+    News::Failed { rank, reason: code.reason.get(), culprit: code.rank, error: error.clone() }
 }
 
 /// What is wrong, according to news.

@@ -170,6 +170,16 @@ impl Room {
         self.changed.notify_all();
     }
 
+    /// What ended it, as soon as that is known.
+    pub(super) fn await_failure(&self, patience: Deadline) -> Option<BootstrapError> {
+        let mut state = self.enter();
+        while state.failure.is_none() {
+            let left = patience.left()?;
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.failure.clone()
+    }
+
     pub(super) fn leave(&self, rank: usize) {
         self.enter().left[rank] = true;
         self.changed.notify_all();

@@ -9,7 +9,7 @@ use super::endpoint::{Endpoint, HELLO_LIMIT};
 use super::error::{Ask, BootstrapError, Refusal, list};
 use super::group::Group;
 use super::meeting::{Meeting, PURPOSE, Place, await_children, in_place};
-use super::message::{Contact, Hello, Member, Message, News, Seat};
+use super::message::{Contact, Hello, Member, Message, Seat};
 use super::orphans::{Fate, WAS_LOST};
 use super::terms;
 use super::tree;
@@ -174,7 +174,7 @@ impl Seated<'_> {
         if let Err(error) = come {
             tell_all(&self.channels, &error);
             // Those who are linked already listen there.
-            Group::new(self.group, 0, None, links).fail(super::NO_MEMORY, 0, &error);
+            Group::new(self.group, 0, None, links).fail_for(&error);
             return Err(error);
         }
         // From the back, so that the numbers of those before stay right.
@@ -205,7 +205,7 @@ impl Seated<'_> {
 }
 
 fn tell_all<'a>(channels: impl IntoIterator<Item = &'a Channel>, error: &BootstrapError) {
-    let news = News::Failed { rank: 0, reason: super::NO_MEMORY, culprit: 0, error: error.clone() };
+    let news = super::gives_up(0, error);
     for channel in channels {
         let _ = channel.send(&Message::News(news.clone()), None, Deadline::new(TELL_LIMIT));
     }

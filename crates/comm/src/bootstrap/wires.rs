@@ -72,8 +72,15 @@ fn go(
             Err(Broken::Ended | Broken::Refused) => {
                 let fate = endpoint.inquire(contact);
                 if fate == Fate::Dead || group.verdict().is_some() {
-                    let died = || found::died(peer, contact);
-                    return Err(group.await_failure(Deadline::new(NEWS_LIMIT)).unwrap_or_else(died));
+                    let gone = || match group.state().left.contains(&peer) {
+                        true => BootstrapError::Left {
+                            rank: peer as usize,
+                            pid: contact.pid,
+                            purpose: PURPOSE.to_owned(),
+                        },
+                        false => found::died(peer, contact),
+                    };
+                    return Err(group.await_failure(Deadline::new(NEWS_LIMIT)).unwrap_or_else(gone));
                 }
                 // The other side hangs up on what was damaged on its way.
                 if tries < TRIES_MAX {

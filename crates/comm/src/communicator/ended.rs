@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Communicator, Request};
+use crate::blame::{Blame, BlameKind, Failure};
 use crate::bootstrap::{BootstrapError, News};
 use crate::counter::Counter;
 use crate::error::Error;
@@ -42,7 +43,8 @@ impl Ender {
         }
         let rank = self.rank;
         self.waiter.abort(AbortCode { rank, reason: reason.code() });
-        let error = BootstrapError::GaveUp { rank: rank as usize, cause: what.to_owned() };
+        let blamed = vec![Blame::new(rank, BlameKind::Aborted)];
+        let error = BootstrapError::GaveUp { rank: rank as usize, cause: what.to_owned(), blamed };
         (self.tell)(News::Failed { rank, reason: reason.code().get(), culprit: rank, error });
     }
 }
@@ -83,8 +85,8 @@ impl Communicator {
     }
 
     /// Why no more calls can be made, if that is so.
-    pub(crate) fn failure(&self) -> Option<&str> {
-        self.failed.as_deref()
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        self.failed.as_ref()
     }
 
     /// How this rank waits.
@@ -115,7 +117,7 @@ impl Communicator {
     /// Lets go of a communicator that this rank has ended on purpose while no call was being made.
     pub(crate) fn let_go(&mut self) {
         if let (None, Some(code)) = (&self.failed, self.shared.waiter.aborted()) {
-            let why = self.ended(self.calls.wrapping_add(1)).to_string();
+            let why = Failure::from(&self.ended(self.calls.wrapping_add(1)));
             self.bootstrap.give_up(&why, code.rank, code.reason.get());
             self.failed = Some(why);
         }
@@ -128,8 +130,9 @@ impl Communicator {
         // A call that was being made has noticed by itself.
         let call = if self.failed.is_some() { self.calls } else { self.calls.wrapping_add(1) };
         let error = Error::Panicked { call, rank, what };
-        self.bootstrap.give_up(&error.to_string(), rank, reason.get());
-        self.failed = Some(error.to_string());
+        let failure = Failure::from(&error);
+        self.bootstrap.give_up(&failure, rank, reason.get());
+        self.failed = Some(failure);
         error
     }
 

@@ -9,6 +9,7 @@
 use std::time::{Duration, Instant};
 
 use super::Communicator;
+use crate::blame::{Blame, BlameKind, Failure};
 use crate::bootstrap::ROOTS_LIMIT;
 use crate::counter::Counter;
 use crate::engine::{Stopped, Waiting};
@@ -83,6 +84,7 @@ impl Communicator {
             Waiting::Sent { to } => format!("messages to {} to be on their way", name(to)),
             Waiting::Anything => "other ranks".to_owned(),
         };
+        let direct = stopped.waiting.rank();
         let late = match stop {
             Stop::Deadline { waited } | Stop::Aborted { waited, .. }
                 if Reason::is(first, Reason::Deadline) =>
@@ -100,23 +102,35 @@ impl Communicator {
                     && self.has_only_ended()
                     && let Some((by, to, what)) = self.bootstrap.lost(BURIAL_LIMIT) =>
             {
-                Error::Broken { call: call.number, rank: by, peer: name(to), what: format!("it {what}") }
+                let ends = [to, by].into_iter().filter(|end| *end != rank);
+                let blamed = ends.map(|end| self.blame(end, BlameKind::Unreachable)).collect();
+                let (peer, what) = (name(to), format!("it {what}"));
+                Error::Broken { call: call.number, rank: by, peer, what, blamed }
             }
             Stop::Unreadable { .. } | Stop::Aborted { .. } | Stop::Broken
                 if Reason::is(first, Reason::Died) =>
             {
                 let waited = if let Stop::Aborted { waited, .. } = stop { waited } else { Duration::ZERO };
-                self.died(call, first.rank, waited)
+                // A rank that gave up because calls differ is soon gone, and its end may be heard before its reason.
+                self.mismatch(call).unwrap_or_else(|| self.died(call, first.rank, waited))
             }
-            Stop::Deadline { .. } | Stop::Aborted { .. } if let Some((waited, Some(what))) = late => {
-                Error::Deadline { call: call.number, rank, what, step, waited }
+            Stop::Deadline { .. } | Stop::Aborted { .. }
+                if let Some((waited, Some((what, blamed)))) = late =>
+            {
+                Error::Deadline { call: call.number, rank, what, step, waited, blamed }
             }
-            Stop::Deadline { waited } => Error::Deadline { call: call.number, rank, what, step, waited },
-            Stop::Left { rank: left } => Error::Left { call: call.number, rank, left },
+            Stop::Deadline { waited } => {
+                let blamed = direct.into_iter().map(|rank| self.blame(rank, BlameKind::Late)).collect();
+                Error::Deadline { call: call.number, rank, what, step, waited, blamed }
+            }
+            Stop::Left { rank: left } => {
+                self.mismatch(call).unwrap_or(Error::Left { call: call.number, rank, left })
+            }
             Stop::Broken => {
-                let (peer, what) = self.broken(stopped.waiting.rank());
+                let (peer, what) = self.broken(direct);
+                let blamed = peer.into_iter().map(|peer| self.blame(peer, BlameKind::Unreachable)).collect();
                 let peer = peer.map_or("another host".to_owned(), name);
-                Error::Broken { call: call.number, rank, peer, what }
+                Error::Broken { call: call.number, rank, peer, what, blamed }
             }
             Stop::Unreadable { rank: peer, error } => {
                 let error = std::io::Error::from_raw_os_error(error).to_string();
@@ -135,35 +149,51 @@ impl Communicator {
                 let left = self.shared.departures.iter().position(has_left);
                 let left = left.filter(|_| Reason::is(first, Reason::Left));
                 let patience = if left.is_some() { WORD_LIMIT } else { BURIAL_LIMIT };
-                let cause = match (self.bootstrap.cause(patience), left) {
-                    (cause, Some(left)) if cause.is_empty() => format!("rank {left} has left"),
-                    (cause, _) => cause,
+                let (cause, blamed) = match (self.bootstrap.cause(patience), left) {
+                    (Some(cause), _) => cause,
+                    (None, Some(left)) => {
+                        (format!("rank {left} has left"), vec![self.blame(left as u32, BlameKind::Left)])
+                    }
+                    (None, None) => (String::new(), vec![self.blame(first.rank, BlameKind::Failed)]),
                 };
-                Error::Aborted { call: call.number, rank, by: first.rank, reason, cause }
+                Error::Aborted { call: call.number, rank, by: first.rank, reason, cause, blamed }
             }),
         };
-        let why = error.to_string();
-        take_back(&self.shared, &self.windows, reached, (self.rank, self.identity), &why);
+        let failure = Failure::from(&error);
+        take_back(&self.shared, &self.windows, reached, (self.rank, self.identity), &failure);
         // Ranks that are not in a call but allocate something hear of it there.
-        self.bootstrap.give_up(&why, first.rank, first.reason.get());
-        self.note_failure(why);
+        self.bootstrap.give_up(&failure, first.rank, first.reason.get());
+        self.note_failure(failure);
         error
     }
 
     /// Whom a call waited for that a deadline ended, as far as anybody can tell. Ranks wait for each other in chains, and only
     /// one that is stopped, or does something else than the call, does not say so now.
     #[cold]
-    fn late(&mut self, call: &Call<'_>, waiting: Waiting, what: String, first: AbortCode) -> Option<String> {
+    fn late(
+        &mut self,
+        call: &Call<'_>,
+        waiting: Waiting,
+        what: String,
+        first: AbortCode,
+    ) -> Option<(String, Vec<Blame>)> {
+        let direct = waiting.rank();
         // Ranks on other hosts must know that it is over before they can say anything.
         let why = format!("call #{}: rank {} waited for {what}", call.number, self.rank);
-        self.bootstrap.give_up(&why, first.rank, first.reason.get());
-        let direct = waiting.rank();
+        let blamed: Vec<Blame> = direct.into_iter().map(|rank| self.blame(rank, BlameKind::Late)).collect();
+        let failure = Failure { why, blamed: blamed.clone(), aborted_by: None };
+        self.bootstrap.give_up(&failure, first.rank, first.reason.get());
         let roots = self.bootstrap.roots(direct, first.rank, ROOTS_LIMIT);
         if roots.is_empty() || direct.is_some_and(|rank| roots.contains(&(rank as usize))) {
-            return direct.map(|_| what);
+            return direct.map(|_| (what, blamed));
         }
         let roots: Vec<u32> = roots.into_iter().map(|rank| rank as u32).collect();
-        Some(self.shared.crier.whom(direct, &roots))
+        let blamed = roots.iter().map(|rank| self.blame(*rank, BlameKind::Late)).collect();
+        Some((self.shared.crier.whom(direct, &roots), blamed))
+    }
+
+    fn blame(&self, rank: u32, kind: BlameKind) -> Blame {
+        self.bootstrap.blame(rank, kind)
     }
 
     /// Which connection is of no more use, and why.

@@ -8,6 +8,7 @@ use weftlink_plan::{Collective, Order, Verified};
 
 use super::check::Fitted;
 use super::{Communicator, Options, Request};
+use crate::blame::Failure;
 use crate::bootstrap::list;
 use crate::choose::{self, Choice, Key, Memory, Told};
 use crate::engine::Engine;
@@ -18,7 +19,6 @@ use crate::layout::Layout;
 use crate::log;
 use crate::operation::Operation;
 use crate::shared::Call;
-use crate::wait::AbortCode;
 
 /// From how many ranks on one proves for all. Proofs take milliseconds for fewer, as telling does.
 const RANKS_TOLD_MIN: usize = 16;
@@ -146,12 +146,18 @@ impl Communicator {
             return Ok(());
         }
         let Options { streams, encrypt, deadline, .. } = self.options;
+        let rank = self.rank as u32;
         let connected = self.bootstrap.connect(&peers, streams, deadline);
         let taken = connected.map_err(Error::from).and_then(|connections| {
             let Some(courier) = self.ports.courier() else { unreachable!("ranks are on several hosts") };
             peers.iter().zip(connections).try_for_each(|(&peer, connections)| {
                 let connected = courier.connect(peer, connections, encrypt);
-                connected.map_err(|error| Error::Misuse(format!("cannot watch a connection: {error}")))
+                let refused = |error: std::io::Error| Error::System {
+                    rank,
+                    what: "watch a connection",
+                    error: error.to_string(),
+                };
+                connected.map_err(refused)
             })
         });
         if taken.is_ok() {
@@ -165,16 +171,12 @@ impl Communicator {
     /// Gives up a call that cannot be prepared, and tells the others why.
     pub(super) fn abandon(&mut self, header: &Header, error: Error) -> Error {
         let call = Call::without_buffers(header, self.calls, &Collective::Barrier);
-        let (rank, reason) = (self.rank as u32, Reason::Memory.code());
-        let code = match &error {
-            Error::Bootstrap(error) => Reason::of(error, rank),
-            _ => AbortCode { rank, reason },
-        };
-        let first = self.shared.waiter.abort(code);
+        let first = self.shared.waiter.abort(Reason::of_preparing(&error, self.rank as u32));
         let died = Reason::is(first, Reason::Died);
         let error = if died { self.died(&call, first.rank, Duration::ZERO) } else { error };
-        self.bootstrap.give_up(&error.to_string(), first.rank, first.reason.get());
-        self.failed = Some(error.to_string());
+        let failure = Failure::from(&error);
+        self.bootstrap.give_up(&failure, first.rank, first.reason.get());
+        self.failed = Some(failure);
         error
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Communicator;
+use crate::blame::Blame;
 use crate::bootstrap::{Connection, News};
 use crate::counter::Counter;
 use crate::data::Elements;
@@ -33,6 +34,7 @@ pub(crate) struct PostParts {
     /// How memory is copied.
     pub(crate) copy: Kernel,
     pub(crate) tell: Box<dyn Fn(News) + Send>,
+    pub(crate) blamer: Box<dyn Fn() -> Vec<Blame> + Send>,
     /// To ranks on other hosts, and whether what goes over them is sealed.
     pub(crate) connections: Vec<(u32, Vec<Connection>)>,
     pub(crate) encrypt: bool,
@@ -69,6 +71,7 @@ impl Communicator {
             readers: readers(self.readable, self.options.single_copy, self.own_cores),
             copy: self.shared.copy,
             tell: Box::new(self.bootstrap.teller()),
+            blamer: Box::new(self.bootstrap.blamer()),
             connections: peers.into_iter().zip(connections).collect(),
             encrypt: self.options.encrypt,
         })

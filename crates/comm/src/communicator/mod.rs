@@ -41,6 +41,7 @@ pub use start::{Options, on_threads};
 use trace::{Recorder, Stopwatch};
 pub use trace::{Taken, TimedStep};
 
+use crate::blame::Failure;
 use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::buffers::Buffers;
 use crate::choose::{self, Choice, Key, Table};
@@ -70,7 +71,7 @@ pub struct Communicator {
     /// The process that made it, which a process that was forked is not.
     pid: u32,
     calls: u32,
-    failed: Option<String>,
+    failed: Option<Failure>,
     engines: Vec<Engine>,
     ports: Ports,
     /// The host of each rank, and whether there are several.
@@ -533,11 +534,12 @@ impl Communicator {
         let reason = Reason::Unfit.code();
         self.shared.waiter.abort(AbortCode { rank, reason });
         let error = Error::Unfit { call: self.calls, rank, what };
+        let failure = Failure::from(&error);
         // Peers have heard of the call, and their plan may fit.
         let reached = self.reached_by_any();
-        take_back(&self.shared, &self.windows, reached, (self.rank, self.identity), &error.to_string());
-        self.bootstrap.give_up(&error.to_string(), rank, reason.get());
-        self.note_failure(error.to_string());
+        take_back(&self.shared, &self.windows, reached, (self.rank, self.identity), &failure);
+        self.bootstrap.give_up(&failure, rank, reason.get());
+        self.note_failure(failure);
         error
     }
 
@@ -545,7 +547,7 @@ impl Communicator {
     fn usable(&self) -> Result<(), Error> {
         match &self.failed {
             None => Ok(()),
-            Some(why) => Err(Error::Failed(why.clone())),
+            Some(failure) => Err(failure.again()),
         }
     }
 
@@ -607,7 +609,7 @@ impl Communicator {
                 (None, true) => self.died(&call, first.rank, Duration::ZERO),
                 (None, false) => error.into(),
             };
-            self.note_failure(error.to_string());
+            self.note_failure(Failure::from(&error));
             error
         })?;
         self.shared.recorder.end_timed();
@@ -616,15 +618,18 @@ impl Communicator {
 
     /// Notes why this communicator is of no use any more, and where what led to it can be read.
     #[cold]
-    fn note_failure(&mut self, why: String) {
-        match self.shared.recorder.fail(&why) {
+    fn note_failure(&mut self, mut failure: Failure) {
+        let blamed = failure.blamed.into_iter();
+        failure.blamed = blamed.map(|blame| self.bootstrap.identified(blame)).collect();
+        let why = &failure.why;
+        match self.shared.recorder.fail(&failure) {
             Some(record) => {
                 let (record, folder) = (record.display(), record.parent().unwrap_or(&record).display());
                 log::warn!(Fault, self.rank, "{why}; recorded in {record}; `weft why {folder}` tells more");
             }
             None => log::info!(Fault, self.rank, "{why}"),
         }
-        self.failed = Some(why);
+        self.failed = Some(failure);
     }
 }
 
@@ -724,12 +729,14 @@ impl Drop for Communicator {
             return;
         }
         // What ended by a panic is noted here: nobody was there to do it.
-        let panicked =
-            || std::thread::panicking().then(|| format!("rank {} panicked between calls", self.rank));
+        let panicked = || {
+            let why = || format!("rank {} panicked between calls", self.rank);
+            std::thread::panicking().then(|| Failure::own(self.rank as u32, why()))
+        };
         if !self.shared.recorder.has_failed()
-            && let Some(why) = self.failed.take().or_else(panicked)
+            && let Some(failure) = self.failed.take().or_else(panicked)
         {
-            self.note_failure(why);
+            self.note_failure(failure);
         }
         self.windows.iter().for_each(|window| window.leave(self.identity));
         // Whoever waits for this rank from now on waits in vain, and finds out by looking here. Nobody sleeps on it.

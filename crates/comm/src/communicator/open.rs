@@ -13,6 +13,7 @@ use std::ops::Range;
 use weftlink_plan::Collective;
 
 use super::{Communicator, Request, fit};
+use crate::blame::Failure;
 use crate::buffers::Buffers;
 use crate::counter::Counter;
 use crate::data::{Data, Elements};
@@ -207,13 +208,13 @@ impl<T: Data> Open<'_, T> {
         let closed = self.comm.tagged_barrier(tag(self.window.number(), CLOSES));
         self.using = None;
         if let Err(error) = &closed {
-            self.take_back(&error.to_string());
+            self.take_back(&Failure::from(error));
         }
         closed
     }
 
     /// Leaves this rank with a copy of its part, after a failure. It does not use the window any more.
-    fn take_back(&self, why: &str) {
+    fn take_back(&self, why: &Failure) {
         let Communicator { shared, windows, rank, identity, .. } = &*self.comm;
         take_back(shared, windows, [Some(self.window.number()), None], (*rank, *identity), why);
     }
@@ -274,7 +275,7 @@ impl<T: Data> Drop for Open<'_, T> {
         }
         let (rank, reason) = (self.comm.rank as u32, Reason::LeftOpen.code());
         self.comm.shared.waiter.abort(AbortCode { rank, reason });
-        let why = format!("rank {rank} dropped a window that was open");
+        let why = Failure::own(rank, format!("rank {rank} dropped a window that was open"));
         self.take_back(&why);
         self.comm.bootstrap.give_up(&why, rank, reason.get());
         self.comm.failed = Some(why);

@@ -1,15 +1,21 @@
 //! Communicators made of others: a part of one, what is left of one, one with more ranks.
 
 use super::{Communicator, Options};
+use crate::blame::Failure;
 use crate::bootstrap::{Bootstrap, BootstrapError, Meeting};
 use crate::data::Elements;
 use crate::error::Error;
 use crate::header::{Header, What};
 
 /// Whether it is worth another try without whoever is gone.
-fn is_casualty(error: &BootstrapError) -> bool {
+fn is_casualty(error: &Error) -> bool {
     use BootstrapError::{Died, GaveUp, Left, Lost};
-    matches!(error, Died { .. } | Left { .. } | GaveUp { .. } | Lost { .. })
+    match error {
+        Error::Bootstrap(error) => {
+            matches!(error, Died { .. } | Left { .. } | GaveUp { .. } | Lost { .. })
+        }
+        error => matches!(error, Error::Died { .. }),
+    }
 }
 
 /// How often a group may shrink on the way to a communicator: once for every rank that dies meanwhile.
@@ -44,18 +50,19 @@ impl Communicator {
         let mut bootstrap = std::mem::replace(&mut self.bootstrap, Bootstrap::alone());
         // Whoever still waits here must not.
         bootstrap.clear_alarm();
-        bootstrap.give_up("the others shrink to those who are left", self.rank as u32, 0);
+        let why = Failure::plain("the others shrink to those who are left");
+        bootstrap.give_up(&why, self.rank as u32, 0);
         drop(self);
+        let mut last = None;
         for _ in 0..TRIES_MAX {
             match Communicator::on(bootstrap.shrink(options.deadline)?, options) {
                 Ok(communicator) => return Ok(communicator),
                 // One more died, or heard first that one has; those who are left try again.
-                Err((failed, Error::Bootstrap(error))) if is_casualty(&error) => bootstrap = *failed,
-                Err((failed, Error::Died { .. })) => bootstrap = *failed,
+                Err((failed, error)) if is_casualty(&error) => (bootstrap, last) = (*failed, Some(error)),
                 Err((_, error)) => return Err(error),
             }
         }
-        Err(Error::Misuse("ranks went on dying while the others shrank".to_owned()))
+        Err(last.unwrap_or_else(|| Error::gone("ranks went on dying while the others shrank")))
     }
 
     /// A communicator with more ranks: those of this one keep their numbers and call this, with a meeting of as many ranks as
@@ -77,7 +84,8 @@ impl Communicator {
 
     /// Notes that a group came apart.
     fn lost(&mut self, error: BootstrapError) -> Error {
-        self.failed = Some(error.to_string());
-        error.into()
+        let error = Error::from(error);
+        self.failed = Some(Failure::from(&error));
+        error
     }
 }

@@ -10,6 +10,7 @@ use super::Communicator;
 use super::cores;
 use super::current::Current;
 use super::ended::note;
+use crate::blame::Failure;
 use crate::bootstrap::{Alarm, Bootstrap, BootstrapError, News};
 use crate::choose::Table;
 use crate::counter::Counter;
@@ -22,7 +23,7 @@ use crate::layout::LINE;
 use crate::log;
 use crate::memory::SharedMemory;
 use crate::reach;
-use crate::recorder::{Places, Recorder, Who};
+use crate::recorder::{Places, Recorder, Who, tell_of_start};
 use crate::shared::{Crier, HEADERS, Shared, lines_at};
 use crate::wait::{AbortCode, Patience, Waiter};
 use crate::wire::Courier;
@@ -108,8 +109,12 @@ pub fn on_threads<T: Send>(
     .collect()
 }
 
-fn courier(size: usize) -> Result<Courier, Error> {
-    Courier::new(size).map_err(|error| Error::Misuse(format!("cannot watch connections: {error}")))
+fn courier(rank: usize, size: usize) -> Result<Courier, Error> {
+    Courier::new(size).map_err(|error| Error::System {
+        rank: rank as u32,
+        what: "watch connections",
+        error: error.to_string(),
+    })
 }
 
 /// What a rank does at once when it hears of others, on its steward's thread: it puts what they cannot say themselves where
@@ -194,7 +199,10 @@ impl Communicator {
     ) -> Result<Communicator, (Box<Bootstrap>, Error)> {
         match Parts::of(&mut bootstrap, options) {
             Ok(parts) => Ok(Communicator::of(parts, bootstrap, options)),
-            Err(error) => Err((Box::new(bootstrap), error)),
+            Err(error) => {
+                tell_of_start(bootstrap.rank(), bootstrap.size(), &Failure::from(&error));
+                Err((Box::new(bootstrap), error))
+            }
         }
     }
 }
@@ -253,7 +261,7 @@ impl Parts {
         let readable = !spans_hosts
             && bootstrap.knows_pids()
             && reach::probe(bootstrap, options.single_copy, options.deadline)?;
-        let courier = if spans_hosts { Some(Box::new(courier(size)?)) } else { None };
+        let courier = if spans_hosts { Some(Box::new(courier(rank, size)?)) } else { None };
         tell(bootstrap, spin, readable, &table);
         Ok(Parts { control, shared, table, readable, own_cores, courier, hosts, spans_hosts })
     }

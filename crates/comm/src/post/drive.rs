@@ -45,6 +45,7 @@ pub(super) struct Inner {
     changed: Condvar,
     process: u32,
     generation: u32,
+    rank: u32,
     bell: Bell,
     /// What tells that something came from another host, if there are others.
     watched: Option<Arc<OwnedFd>>,
@@ -78,6 +79,7 @@ impl Inner {
         let [waiter, thread_waiter] =
             waiters.map(|waiter| waiter.within(Duration::MAX).counted_by(bell.asleep));
         let watched = state.wires.as_ref().map(|wires| wires.watched());
+        let rank = state.fate.rank as u32;
         let shared = Shared {
             state,
             drivers: 0,
@@ -93,6 +95,7 @@ impl Inner {
             changed: Condvar::new(),
             process: std::process::id(),
             generation: generation(),
+            rank,
             bell,
             watched,
             waiter,
@@ -195,7 +198,12 @@ impl Inner {
             inner.work();
         };
         let thread = std::thread::Builder::new().name("weft post".to_owned()).spawn(work);
-        thread.map(drop).map_err(|error| Error::Misuse(format!("there is no thread for the post: {error}")))
+        let rank = self.rank;
+        thread.map(drop).map_err(|error| Error::System {
+            rank,
+            what: "start a thread for messages",
+            error: error.to_string(),
+        })
     }
 
     /// What the post's thread does.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::asked::{Asked, Way};
+use crate::blame::{Blame, BlameKind};
 use crate::bootstrap::{BootstrapError, News};
 use crate::communicator::ended_by;
 use crate::counter::Counter;
@@ -21,6 +22,8 @@ pub(super) struct Fate {
     pub(super) names: Vec<String>,
     /// Tells ranks on other hosts.
     pub(super) tell: Box<dyn Fn(News) + Send>,
+    /// Whom the rank blames that ended the communicator, as far as that is known.
+    pub(super) blamer: Box<dyn Fn() -> Vec<Blame> + Send>,
 }
 
 impl Fate {
@@ -41,7 +44,7 @@ impl Fate {
     pub(super) fn end_of(&self, asked: &Asked) -> Error {
         let (rank, call) = (self.rank as u32, asked.id as u32);
         let Some(code) = self.waiter.aborted() else {
-            return Error::Failed(format!("rank {rank} has dropped it, and with it the {asked}"));
+            return Error::gone(&format!("rank {rank} has dropped it, and with it the {asked}"));
         };
         if is_on_purpose(&self.waiter) {
             return ended_by(&self.waiter, &self.departures, rank, call);
@@ -51,7 +54,13 @@ impl Fate {
             return Error::Died { call, what, rank, died: code.rank, name, waited: asked.began.elapsed() };
         }
         let reason = Reason::name(code.reason);
-        Error::Aborted { call, rank, by: code.rank, reason, cause: String::new() }
+        let mut blamed = (self.blamer)();
+        if blamed.is_empty() {
+            let lost = Reason::is(code, Reason::Lost);
+            let kind = if lost { BlameKind::Unreachable } else { BlameKind::Failed };
+            blamed.push(Blame::new(code.rank, kind));
+        }
+        Error::Aborted { call, rank, by: code.rank, reason, cause: String::new(), blamed }
     }
 
     /// A message whose other end has left.
@@ -73,7 +82,12 @@ impl Fate {
         };
         let waited = now.saturating_duration_since(asked.began);
         let (call, rank) = (asked.id as u32, self.rank as u32);
-        Error::Deadline { call, rank, what, step: step.to_owned(), waited }
+        let peer = match asked.way {
+            Way::To(peer) | Way::From(Some(peer)) => Some(peer),
+            Way::From(None) => None,
+        };
+        let blamed = peer.into_iter().map(|peer| Blame::new(peer as u32, BlameKind::Late)).collect();
+        Error::Deadline { call, rank, what, step: step.to_owned(), waited, blamed }
     }
 
     /// A message whose sender and receiver do not mean the same length.
@@ -100,7 +114,8 @@ impl Fate {
             Fault::Corrupt(what) => what.clone(),
         };
         let (call, rank) = (asked.id as u32, self.rank as u32);
-        Error::Broken { call, rank, peer: self.names[peer].clone(), what }
+        let blamed = vec![Blame::new(peer as u32, BlameKind::Unreachable)];
+        Error::Broken { call, rank, peer: self.names[peer].clone(), what, blamed }
     }
 
     /// Ends the communicator for all ranks, because a message failed in a way that others may be in the middle of.
@@ -109,7 +124,8 @@ impl Fate {
         let (rank, reason) = (self.rank as u32, Reason::Deadline.code());
         let first = self.waiter.abort(AbortCode { rank, reason });
         if first == (AbortCode { rank, reason }) {
-            let error = BootstrapError::GaveUp { rank: self.rank, cause: why.to_string() };
+            let (cause, blamed) = (why.to_string(), why.blamed());
+            let error = BootstrapError::GaveUp { rank: self.rank, cause, blamed };
             (self.tell)(News::Failed { rank, reason: reason.get(), culprit: rank, error });
         }
     }

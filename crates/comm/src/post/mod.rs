@@ -15,6 +15,11 @@
 //! died, or when the communicator is ended. A receive that nothing has come for can be given up alone, and so can a send that its
 //! receiver has not heard of; any other send whose time is up ends the communicator, because the receiver may be reading it.
 //!
+//! **Deaths.** The death of any rank ends the communicator, and with it all messages that are not over, also those between two
+//! ranks that live; their error names the rank that died. A receiver may be copying a message out of its sender's memory, and
+//! the abort word is all that tells it when the sender has taken that memory back. The word is set once. If messages went on after
+//! it was set for a death, a later abort could not be told from it, and a receiver could take bytes that are no longer the message.
+//!
 //! **Memory.** A host gives at most 32 MiB to a post, however many ranks it has (up to 418). Unexpected messages are kept by
 //! their receiver, at most 1 MiB of each sender; whatever is longer, or more, waits where it is.
 //!
@@ -107,6 +112,7 @@ impl Communicator {
             readers,
             copy,
             tell,
+            blamer,
             connections,
             encrypt,
         } = self.post_parts(layout.bytes())?;
@@ -122,15 +128,18 @@ impl Communicator {
         if !connections.is_empty() {
             let elsewhere: Vec<u32> = connections.iter().map(|(other, _)| *other).collect();
             let opened = Wires::new(rank, hosts.len(), connections, encrypt);
-            let (all, ends) =
-                opened.map_err(|error| Error::Misuse(format!("cannot watch connections: {error}")))?;
+            let (all, ends) = opened.map_err(|error| Error::System {
+                rank: rank as u32,
+                what: "watch connections",
+                error: error.to_string(),
+            })?;
             for (other, wire) in elsewhere.into_iter().zip(ends) {
                 links[other as usize] = Some(Link::of_wire(wire));
             }
             wires = Some(all);
         }
         let bell = Bell::of(&memory, &layout, own_place);
-        let fate = Fate { rank, waiter: waiters[0], departures, names, tell };
+        let fate = Fate { rank, waiter: waiters[0], departures, names, tell, blamer };
         let state = State::new(fate, (links, wires), readers, pids);
         let inner = Arc::new(Inner::new(state, bell, waiters, [Arc::new(memory), control]));
         Ok(Post { client: Arc::new(Client { inner, rank, size: hosts.len() }) })

@@ -10,12 +10,20 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 use super::Who;
+use crate::blame::{Blame, Failure};
+
+/// The job's own communicator, once there is one.
+static OWN: Mutex<Option<u64>> = Mutex::new(None);
 
 /// The name of the job's own communicator.
 const WORLD: &str = "world";
 /// Longer errors are cut.
 const WORDS_BYTES_MAX: usize = 4096;
+/// More ranks than these are not told.
+const BLAMED_MAX: usize = 256;
 
 /// Which communicator this is, and who has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +38,6 @@ impl Lineage {
     /// Of a communicator that is made now.
     pub(crate) fn of(who: Who) -> Self {
         // The job's own communicator is the first that stands as the launcher says; others, even of the same size, come later.
-        static OWN: Mutex<Option<u64>> = Mutex::new(None);
         let told = launched();
         let is_own = told.is_none_or(|told| {
             let stands = (who.rank, who.size) == told;
@@ -47,18 +54,47 @@ impl Lineage {
 
     /// Tells the launcher why the job's own communicator failed, if it asked for that. In parts of it ranks have other numbers.
     #[cold]
-    pub(super) fn last_words(&self, why: &str) {
-        let Some(path) = std::env::var_os("WEFT_LAST_WORDS").filter(|_| self.name == WORLD) else { return };
-        // Not the job of this launcher, but one of a program's own.
-        if launched().map(|(rank, _)| rank) != Some(self.world_rank) {
-            return;
+    pub(super) fn tell_launcher(&self, failure: &Failure) {
+        // Otherwise it is not the job of this launcher, but one of a program's own.
+        if self.name == WORLD && launched().map(|(rank, _)| rank) == Some(self.world_rank) {
+            write(self.world_rank, failure, false);
         }
-        let end = (0..=WORDS_BYTES_MAX.min(why.len())).rev().find(|at| why.is_char_boundary(*at));
-        let line = format!("{} {}\n", self.world_rank, why[..end.unwrap_or(0)].replace('\n', " "));
-        // A launcher that is gone has nobody to tell.
-        if let Ok(mut file) = OpenOptions::new().append(true).open(path) {
-            let _ = file.write_all(line.as_bytes());
-        }
+    }
+}
+
+/// What a rank tells its launcher when its communicator fails: a line of JSON in the file that `WEFT_LAST_WORDS` names.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LastWords {
+    /// The rank in the job.
+    pub rank: usize,
+    /// The error.
+    pub why: String,
+    /// The ranks that it blames.
+    pub blamed: Vec<Blame>,
+    /// Whether the rank has not become part of the job yet. It may try again; what it says later counts for more.
+    pub is_starting: bool,
+}
+
+/// Tells the launcher that the job's own communicator could not be made, if this is it.
+#[cold]
+pub(crate) fn tell_of_start(rank: usize, size: usize, failure: &Failure) {
+    let is_made = OWN.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+    if !is_made && launched() == Some((rank, size)) {
+        write(rank, failure, true);
+    }
+}
+
+fn write(rank: usize, failure: &Failure, is_starting: bool) {
+    let Some(path) = std::env::var_os("WEFT_LAST_WORDS") else { return };
+    let why = &failure.why;
+    let why = why[..why.floor_char_boundary(WORDS_BYTES_MAX.min(why.len()))].to_owned();
+    let blamed = failure.blamed.iter().take(BLAMED_MAX).cloned().collect();
+    let words = LastWords { rank, why, blamed, is_starting };
+    // A launcher that is gone has nobody to tell. One write, so that lines of ranks do not mix.
+    if let Ok(mut file) = OpenOptions::new().append(true).open(path)
+        && let Ok(line) = serde_json::to_string(&words)
+    {
+        let _ = file.write_all((line + "\n").as_bytes());
     }
 }
 

@@ -32,10 +32,12 @@ use std::sync::Arc;
 
 pub use counters::{Counted, Counters};
 pub use folder::{Found, read_folder};
+pub use lineage::LastWords;
 pub use record::{CallRecord, CallState, Process, RankState, Record, RecordError, WaitRecord};
 #[cfg(all(test, loom))]
 pub(crate) use slot::Slot;
 
+use crate::blame::Failure;
 use crate::engine::Waiting;
 use crate::header::{Header, What};
 use crate::knobs::{self, Knobs};
@@ -45,7 +47,7 @@ use crate::sync::Ordering;
 pub(crate) use clock::now_ns;
 use clock::{Anchor, Clock};
 pub(crate) use folder::{PREFIX, process_of, stat_of};
-pub(crate) use lineage::Lineage;
+pub(crate) use lineage::{Lineage, tell_of_start};
 pub(crate) use ring::{CAPACITY_MAX, MAGIC, NAME, bytes_of};
 use ring::{CallSlot, Ring};
 
@@ -344,7 +346,7 @@ impl Recorder {
 
     /// The communicator has failed. Says where the record is, if it is in a file.
     #[cold]
-    pub(crate) fn fail(&mut self, why: &str) -> Option<PathBuf> {
+    pub(crate) fn fail(&mut self, failure: &Failure) -> Option<PathBuf> {
         if self.has_failed() {
             return None;
         }
@@ -356,8 +358,9 @@ impl Recorder {
             self.slot.set(1, self.clock.ticks());
             self.slot.retag((tag - ring::RUNNING + ring::FAILED) | ring::TIMED);
         }
-        self.lineage.last_words(why);
-        head.error.write(why);
+        self.lineage.tell_launcher(failure);
+        head.error.write(&failure.why);
+        head.blame.write(&record::pack_blame(failure));
         head.state.store(ring::RANK_FAILED, crate::sync::Edge::Record.release());
         self.anchor();
         let files = self.files.as_mut()?;

@@ -5,6 +5,7 @@ use weftlink_plan::Collective;
 
 use super::clock::{Anchor, Scale};
 use super::ring::{self, CAPACITY_MAX, Ring};
+use crate::blame::{Blame, Failure};
 use crate::engine::Waiting;
 use crate::header::{Header, What};
 use crate::line::distance;
@@ -40,6 +41,12 @@ pub struct Record {
     pub state: RankState,
     /// Why it failed.
     pub error: Option<String>,
+    /// The ranks that the error blames; unknown in records of older versions.
+    #[serde(default)]
+    pub blamed: Vec<Blame>,
+    /// The rank whose failure this one only passes on.
+    #[serde(default)]
+    pub aborted_by: Option<u32>,
     /// Settings that were in its environment.
     pub settings: Vec<String>,
     /// What makes its times comparable with those of other hosts: to be added to get the time of day.
@@ -142,6 +149,7 @@ pub struct WaitRecord {
 
 /// Bytes that are no record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RecordError {
     /// Neither JSON nor a recorder's memory. It was cut off, or is something else.
     #[error("it is no record: {0}")]
@@ -211,6 +219,9 @@ impl Record {
         };
         let scale = Scale::between(anchor(head.first_anchor.read()), anchor(head.last_anchor.read()));
         let error = head.error.read();
+        let failed = state == RankState::Failed;
+        let blame = if failed { head.blame.read() } else { String::new() };
+        let PackedBlame { blamed, aborted_by } = serde_json::from_str(&blame).unwrap_or_default();
         let mut calls: Vec<CallRecord> =
             ring.calls.iter().filter_map(|call| read_call(ring, call, &scale)).collect();
         // Numbers wrap; those that are here are near each other.
@@ -229,7 +240,9 @@ impl Record {
             process_start: word(&head.process_start),
             pid_namespace: word(&head.pid_namespace),
             state,
-            error: (state == RankState::Failed).then_some(error),
+            error: failed.then_some(error),
+            blamed,
+            aborted_by,
             settings: head.settings.read().lines().map(str::to_owned).collect(),
             realtime_offset_ns: word(&head.realtime_offset_ns) as i64,
             taken_ns,
@@ -254,11 +267,16 @@ impl Record {
         {
             return nonsense(format!("it waits for rank {rank} of {size}"));
         }
+        let named = self.blamed.iter().map(|blame| blame.rank).chain(self.aborted_by);
+        if let Some(rank) = named.into_iter().find(|rank| *rank >= size) {
+            return nonsense(format!("it blames rank {rank} of {size}"));
+        }
         if self.calls.windows(2).any(|pair| distance(pair[1].number, pair[0].number) <= 0) {
             return nonsense("its calls are not in order".to_owned());
         }
         let texts =
             [&mut self.job, &mut self.host].into_iter().chain(&mut self.error).chain(&mut self.settings);
+        let texts = texts.chain(self.blamed.iter_mut().flat_map(|blame| &mut blame.host));
         let texts = texts.chain(self.waiting.as_mut().map(|waiting| &mut waiting.what));
         let of_calls = self.calls.iter_mut().flat_map(|call| {
             let CallRecord { what, collective, plan, data_type, reduction, .. } = call;
@@ -332,6 +350,24 @@ fn read_call(ring: &Ring, slot: &ring::CallSlot, scale: &Scale) -> Option<CallRe
         call.bytes = bytes;
     }
     Some(call)
+}
+
+/// What a ring holds of whom an error blames.
+#[derive(Default, Serialize, Deserialize)]
+struct PackedBlame {
+    blamed: Vec<Blame>,
+    aborted_by: Option<u32>,
+}
+
+/// The same as text: as many ranks as there is room for.
+pub(super) fn pack_blame(failure: &Failure) -> String {
+    let mut packed = PackedBlame { blamed: failure.blamed.clone(), aborted_by: failure.aborted_by };
+    loop {
+        let text = serde_json::to_string(&packed).unwrap_or_default();
+        if text.len() <= 8 * ring::BLAME_WORDS || packed.blamed.pop().is_none() {
+            return text;
+        }
+    }
 }
 
 const MAKE_THE_CALL: u64 = 1;

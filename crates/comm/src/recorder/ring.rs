@@ -26,9 +26,11 @@ use crate::memory::{MemoryError, SharedMemory};
 use crate::sync::{AtomicU64, Edge, Ordering};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"weftring");
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 /// What the memory is called among the mappings of a process.
 pub(crate) const NAME: &str = "weft: record";
+/// Room for the ranks that an error blames: eight or more.
+pub(super) const BLAME_WORDS: usize = 96;
 /// Plans whose names are kept.
 pub(super) const PLANS_MAX: usize = 64;
 /// Collectives, windows and plans that are loaded.
@@ -83,6 +85,8 @@ pub(super) struct Head {
     pub(super) host: Text<8>,
     pub(super) settings: Text<64>,
     pub(super) error: Text<64>,
+    /// The ranks that the error blames, as JSON.
+    pub(super) blame: Text<BLAME_WORDS>,
     pub(super) plans: [Text<8>; PLANS_MAX],
 }
 

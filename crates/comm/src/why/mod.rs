@@ -6,7 +6,6 @@
 //! differ are the first thing to be told; then processes that are gone, errors, who fell behind, who waits for whom and
 //! where that ends; and who usually comes last, which is not wrong but costs the others time.
 
-mod blame;
 mod late;
 mod sentences;
 
@@ -14,10 +13,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-pub use blame::blamed;
 pub use late::Lateness;
 pub use sentences::named as ranks_in_words;
 
+use crate::blame::Blame;
 use crate::line::distance;
 use crate::recorder::{CallRecord, CallState, Process, RankState, Record};
 
@@ -72,6 +71,8 @@ pub struct RankLine {
     pub waited_s: Option<f64>,
     /// Its error.
     pub error: Option<String>,
+    /// The ranks that the error blames.
+    pub blamed: Vec<Blame>,
 }
 
 /// Merges records, of one job or of several.
@@ -164,6 +165,7 @@ fn line(record: &Record) -> RankLine {
         waiting,
         waited_s: record.waiting.as_ref().and_then(|waiting| waited(waiting.since_ns)),
         error: record.error.clone(),
+        blamed: record.blamed.clone(),
     }
 }
 

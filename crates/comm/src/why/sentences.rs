@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::blame::blamed;
 use super::{Lateness, Picture, call_of, furthest, is_gone};
 use crate::line::distance;
 use crate::recorder::{CallRecord, CallState, Process, RankState, Record};
@@ -91,7 +90,9 @@ impl Picture<'_> {
             .records
             .iter()
             .filter(|record| record.state == RankState::Failed)
-            .flat_map(|record| blamed(record.error.as_deref().unwrap_or_default(), record.rank))
+            .flat_map(|record| {
+                record.blamed.iter().map(|blame| blame.rank).filter(|rank| *rank != record.rank)
+            })
             .collect();
         for record in self.records.iter().filter(|record| is_gone(record)).take(TOLD_MAX) {
             let (host, pid) = (&record.host, record.pid);
@@ -126,9 +127,8 @@ impl Picture<'_> {
         let failed: Vec<&&Record> =
             self.records.iter().filter(|record| record.state == RankState::Failed).collect();
         // Who says that another gave up first says nothing new, unless nobody says more.
-        let follows =
-            |record: &&&Record| record.error.as_ref().is_some_and(|error| error.contains(" gave up ("));
-        let (following, leading): (Vec<&&Record>, Vec<&&Record>) = failed.into_iter().partition(follows);
+        let (following, leading): (Vec<&&Record>, Vec<&&Record>) =
+            failed.into_iter().partition(|record| record.aborted_by.is_some());
         let told = if leading.is_empty() { &following } else { &leading };
         for record in told.iter().take(TOLD_MAX) {
             let error = record.error.as_deref().unwrap_or("");

@@ -1,5 +1,6 @@
 use super::sentences::named;
 use super::*;
+use crate::blame::BlameKind;
 use crate::recorder::WaitRecord;
 
 fn call(number: u32, what: &str, state: CallState, start_ns: u64) -> CallRecord {
@@ -36,6 +37,8 @@ fn rank(rank: u32, size: u32, done: u32) -> Record {
         pid_namespace: 0,
         state: RankState::Running,
         error: None,
+        blamed: Vec::new(),
+        aborted_by: None,
         settings: Vec::new(),
         realtime_offset_ns: 0,
         taken_ns: Some(100_000_000_000),
@@ -157,15 +160,16 @@ fn ranks_at_work_are_not_said_to_be_stuck() {
 
 #[test]
 fn errors_are_told_and_those_that_follow_from_them_are_not() {
-    let failed = |number: u32, error: &str| {
+    let failed = |number: u32, error: &str, aborted_by: Option<u32>| {
         let mut record = in_call(rank(number, 3, 1), CALL, None);
+        record.aborted_by = aborted_by;
         record.state = RankState::Failed;
         record.error = Some(error.to_owned());
         record
     };
     let records = [
-        failed(0, "call #2: rank 0 waited 1.0 s for rank 2 (pid 7) to make the call (lane 0, step 0)"),
-        failed(1, "call #2: rank 0 gave up (a deadline passed), so rank 1 does"),
+        failed(0, "call #2: rank 0 waited 1.0 s for rank 2 (pid 7) to make the call (lane 0, step 0)", None),
+        failed(1, "call #2: rank 0 gave up (a deadline passed), so rank 1 does", Some(0)),
     ];
     assert_eq!(
         said(&records),
@@ -174,6 +178,21 @@ fn errors_are_told_and_those_that_follow_from_them_are_not() {
             "Rank 1 gave up because of that.",
             "There is no record of rank 2: it ended its part in peace, ran elsewhere or never started.",
         ]
+    );
+}
+
+#[test]
+fn a_rank_that_nobody_blames_was_ended_by_its_launcher() {
+    let gone = |number: u32| Record { process: Some(Process::Gone), ..rank(number, 3, 1) };
+    let mut failed = in_call(rank(0, 3, 1), CALL, None);
+    (failed.state, failed.error) = (RankState::Failed, Some("an error that names no rank".to_owned()));
+    failed.blamed = vec![Blame::new(0, BlameKind::Failed), Blame::new(2, BlameKind::Died)];
+    let said = said(&[failed, gone(1), gone(2)]);
+    assert!(said[0].starts_with("Rank 1 (here, pid 101) is gone, after call #1, "), "{said:?}");
+    assert!(said[0].ends_with("most likely its launcher ended it, since others failed for another rank."));
+    assert!(
+        said[1].starts_with("Rank 2 (here, pid 102) is gone without a word, after call #1, "),
+        "{said:?}"
     );
 }
 

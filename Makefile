@@ -45,6 +45,15 @@ loom: ## the lock-free code under every interleaving with up to three preemption
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 \
 		cargo test -p weftlink-comm --lib --release --locked --target-dir target/loom loom
 
+.PHONY: miri
+miri: ## the unsafe code that needs no system call, interpreted by Miri: undefined behaviour, data races; installs nightly's component if it is missing
+	@if ! cargo +nightly miri --version >/dev/null 2>&1; then \
+		echo "installing Miri: rustup +nightly component add miri rust-src"; rustup toolchain install nightly --profile minimal -c miri -c rust-src; \
+	fi
+	MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks" \
+		cargo +nightly miri test -p weftlink-comm --lib --locked --target-dir target/miri -- \
+		call_tests:: line:: fifo:: counter:: wait:: wire:: engine:: header:: data:: operation:: buffers:: post::matching post::frame recorder::slot
+
 .PHONY: kernels
 kernels: ## the kernels as they ship: only when optimised are they made of registers
 	cargo test -p weftlink-comm --lib --release --locked kernels

@@ -12,7 +12,7 @@
 /// `source` can be read and `target` written for `bytes`. Nobody holds a reference to what is written.
 pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) {
     // SAFETY: the caller's promise; the instruction touches exactly these bytes and changes no register but those named.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
         std::arch::asm!(
             "rep movsb",
@@ -22,7 +22,7 @@ pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) {
             options(nostack, preserves_flags)
         );
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
     {
         use std::sync::atomic::{AtomicU8, Ordering};
         for at in 0..bytes {

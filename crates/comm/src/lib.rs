@@ -51,6 +51,9 @@ mod window;
 mod wire;
 
 #[cfg(test)]
+#[cfg(not(loom))]
+mod call_tests;
+#[cfg(test)]
 #[cfg(loom)]
 mod loom_tests;
 #[cfg(test)]

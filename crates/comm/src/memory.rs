@@ -23,16 +23,23 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 
-use rustix::fs::{
-    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
-    memfd_create,
-};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+#[cfg(not(miri))]
+use rustix::fs::{fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{
-    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
-};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
+#[cfg(not(miri))]
+use rustix::mm::{madvise, mmap, mmap_anonymous, mremap_fixed, munmap};
 
 use crate::available;
+
+#[cfg(miri)]
+mod interpreted;
+#[cfg(miri)]
+use interpreted::{
+    fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, madvise, memfd_create, mmap,
+    mmap_anonymous, mremap_fixed, munmap,
+};
 
 /// A mapping of memory that other ranks have mapped too.
 ///

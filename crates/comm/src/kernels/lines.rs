@@ -30,16 +30,16 @@ pub(super) fn streams<E>(targets: &[*mut E], sources: &[*const E]) -> bool {
 #[inline(always)]
 pub(super) fn take<E>(line: *mut E) {
     // SAFETY: A hint: it changes neither memory nor registers, and no address makes it fail.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) line.addr(), options(nomem, nostack, preserves_flags));
     }
     // SAFETY: As above.
-    #[cfg(target_arch = "aarch64")]
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
     unsafe {
         std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line.addr(), options(nomem, nostack, preserves_flags));
     }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     let _ = line;
 }
 

@@ -72,26 +72,26 @@ impl Scale {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 fn is_steady() -> bool {
     use std::arch::x86_64::__cpuid;
     // Bit 8 of the leaf for power management: the counter runs at one rate in all states.
     __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & 1 << 8 != 0
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 fn counter() -> u64 {
     // SAFETY: every 64-bit x86 has the instruction; a system that forbids it (PR_SET_TSC) kills those who read its clock too.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 fn is_steady() -> bool {
     true
 }
 
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 #[inline(always)]
 fn counter() -> u64 {
     let ticks: u64;
@@ -102,12 +102,12 @@ fn counter() -> u64 {
     ticks
 }
 
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 fn is_steady() -> bool {
     false
 }
 
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 fn counter() -> u64 {
     now_ns()
 }

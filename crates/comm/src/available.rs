@@ -1,12 +1,9 @@
 //! How much memory can still be had, so that a request for more can be refused before it does harm.
 //!
 //! The kernel grants shared memory page by page and, when it has none left, kills a process instead of returning an
-//! error. What it reports as available (`/proc/meminfo`) and what the limits of this process's control group and its
-//! parents leave (version 2, below `/sys/fs/cgroup`) tell beforehand. Both count pages of files as available, since
-//! those are given up first.
-//!
-//! Deliberately absent: control groups of version 1, which no current distribution sets up. Under them, and wherever
-//! the files cannot be read, nothing is known and nothing is refused.
+//! error. What it reports as available (`/proc/meminfo`) and what the limits of this process's control groups and their
+//! parents leave (below `/sys/fs/cgroup`: version 2 there, version 1 in `memory`) tell beforehand. All count pages of files as
+//! available, since those are given up first. Wherever the files cannot be read, nothing is known and nothing is refused.
 
 use std::fs::read_to_string;
 use std::path::Path;
@@ -14,13 +11,21 @@ use std::path::Path;
 /// Bytes that can be had now, if anything says so.
 pub fn memory_bytes() -> Option<u64> {
     let machine = read_to_string("/proc/meminfo").ok().and_then(|text| machine_bytes(&text));
-    let group = read_to_string("/proc/self/cgroup").ok().and_then(|text| {
-        let root = Path::new("/sys/fs/cgroup");
-        // In a container the path may be written as seen from outside; the mounted root is then our own group.
-        let ours = root.join(group_path(&text)?);
-        ours.ancestors().take_while(|folder| folder.starts_with(root)).filter_map(group_bytes).min()
-    });
+    let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = groups_bytes(&groups, Path::new("/sys/fs/cgroup"));
     machine.into_iter().chain(group).min()
+}
+
+/// What the control groups of a process leave, by its list of them.
+fn groups_bytes(groups: &str, mounted: &Path) -> Option<u64> {
+    let least = |root: &Path, path: Option<&str>, bytes: fn(&Path) -> Option<u64>| {
+        // In a container the path may be written as seen from outside; the mounted root is then our own group.
+        let ours = root.join(path?);
+        ours.ancestors().take_while(|folder| folder.starts_with(root)).filter_map(bytes).min()
+    };
+    let two = least(mounted, group_path(groups), group_bytes);
+    let one = least(&mounted.join("memory"), group_path_of_version_one(groups), group_bytes_of_version_one);
+    two.into_iter().chain(one).min()
 }
 
 fn machine_bytes(meminfo: &str) -> Option<u64> {
@@ -30,6 +35,25 @@ fn machine_bytes(meminfo: &str) -> Option<u64> {
 
 fn group_path(cgroup: &str) -> Option<&str> {
     value(cgroup, "0::").map(|path| path.trim_start_matches('/'))
+}
+
+/// Lines of version 1 have the names of their controllers: `5:cpu,memory:/path`.
+fn group_path_of_version_one(cgroup: &str) -> Option<&str> {
+    cgroup.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        controllers.split(',').any(|name| name == "memory").then(|| path.trim_start_matches('/'))
+    })
+}
+
+/// Without a limit the file has a number that is larger than any memory.
+fn group_bytes_of_version_one(folder: &Path) -> Option<u64> {
+    let read = |name: &str| read_to_string(folder.join(name)).ok();
+    let max = read("memory.limit_in_bytes")?.trim().parse::<u64>().ok()?;
+    let current = read("memory.usage_in_bytes")?.trim().parse::<u64>().ok()?;
+    let stat = read("memory.stat").unwrap_or_default();
+    let files = |name: &str| value(&stat, name).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    let given_up = files("total_inactive_file ").saturating_add(files("total_active_file "));
+    Some(max.saturating_sub(current.saturating_sub(given_up)))
 }
 
 fn group_bytes(folder: &Path) -> Option<u64> {
@@ -72,6 +96,29 @@ mod tests {
         write("memory.max", "max\n");
         assert_eq!(group_bytes(&folder), None);
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_limit_of_version_one_counts_and_so_do_those_of_parents() {
+        let mounted = std::env::temp_dir().join(format!("weft-group-one-{}", std::process::id()));
+        let folder = mounted.join("memory/outer/inner");
+        std::fs::create_dir_all(&folder).unwrap();
+        let write = |folder: &Path, name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+        let groups = "11:cpu,cpuacct:/\n9:memory:/outer/inner\n0::/\n";
+        assert_eq!(groups_bytes(groups, &mounted), None);
+        write(&folder, "memory.limit_in_bytes", "9223372036854771712\n");
+        write(&folder, "memory.usage_in_bytes", "4096\n");
+        assert!(groups_bytes(groups, &mounted).unwrap() > 1 << 60);
+        write(&mounted.join("memory/outer"), "memory.limit_in_bytes", "10000\n");
+        write(&mounted.join("memory/outer"), "memory.usage_in_bytes", "9000\n");
+        write(
+            &mounted.join("memory/outer"),
+            "memory.stat",
+            "cache 7\ntotal_inactive_file 500\ntotal_active_file 20\n",
+        );
+        assert_eq!(groups_bytes(groups, &mounted), Some(1520));
+        assert_eq!(groups_bytes("9:memory:/elsewhere\n", &mounted), None);
+        std::fs::remove_dir_all(&mounted).unwrap();
     }
 
     #[test]

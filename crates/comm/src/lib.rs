@@ -32,6 +32,7 @@ mod header;
 pub mod kernels;
 pub mod knobs;
 mod layout;
+mod limits;
 #[doc(hidden)]
 pub mod line;
 mod log;
@@ -73,6 +74,7 @@ pub use communicator::{
 };
 pub use data::Data;
 pub use error::Error;
+pub use limits::{address_space_bytes as available_address_space_bytes, no_thread};
 pub use meanwhile::while_waiting;
 pub use operation::Operation;
 pub use post::{MESSAGES_MAX, Post};

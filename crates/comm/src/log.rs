@@ -15,12 +15,14 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::knobs::{self, KnobError, Knobs};
+use crate::limits;
 use crate::recorder::now_ns;
 
 /// What a line is about.
@@ -197,7 +199,7 @@ fn write_to_file(rank: Option<usize>, line: &str) -> bool {
     let path = expanded(target, rank);
     let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     if !files.iter().any(|(open, _)| *open == path) && files.len() < FILES_MAX {
-        match OpenOptions::new().create(true).append(true).open(&path) {
+        match open(&path) {
             Ok(file) => files.push((path.clone(), file)),
             Err(error) => {
                 static TOLD: OnceLock<()> = OnceLock::new();
@@ -210,7 +212,19 @@ fn write_to_file(rank: Option<usize>, line: &str) -> bool {
     }
     let file = files.iter_mut().find(|(open, _)| *open == path);
     // A disk that is full is not worth a job.
-    file.is_some_and(|(_, file)| file.write_all(line.as_bytes()).is_ok())
+    file.is_some_and(|(_, file)| limits::append(file, line.as_bytes()).is_ok())
+}
+
+/// Opens a file to append to. It may be in a folder that others write to, so links are followed only if this user or root made them
+/// (`/dev/stderr` is one).
+fn open(path: &Path) -> std::io::Result<File> {
+    let link = path.symlink_metadata().ok().filter(|found| found.file_type().is_symlink());
+    let trusted = [0, rustix::process::geteuid().as_raw()];
+    if let Some(owner) = link.as_ref().map(MetadataExt::uid).filter(|owner| !trusted.contains(owner)) {
+        return Err(std::io::Error::other(format!("it is a link that user {owner} made")));
+    }
+    let flags = if link.is_some() { 0 } else { libc::O_NOFOLLOW };
+    OpenOptions::new().create(true).append(true).mode(0o600).custom_flags(flags).open(path)
 }
 
 /// Looks into the environment, once. What makes no sense there is told, and then nothing but warnings is.

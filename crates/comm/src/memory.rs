@@ -31,7 +31,7 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 #[cfg(not(miri))]
 use rustix::mm::{madvise, mmap, mmap_anonymous, mremap_fixed, munmap};
 
-use crate::available;
+use crate::{available, limits};
 
 #[cfg(miri)]
 mod interpreted;
@@ -64,6 +64,9 @@ impl SharedMemory {
         };
         if let Some(left) = available::memory_bytes().filter(|&left| bytes as u64 > left) {
             return Err(MemoryError::Short { name: name.to_owned(), bytes, left });
+        }
+        if let Some(limit) = limits::file_bytes().filter(|&limit| bytes as u64 > limit) {
+            return Err(MemoryError::FileSize { name: name.to_owned(), bytes, limit });
         }
         let fd = sealable(name).map_err(what("memfd_create"))?;
         ftruncate(&fd, bytes as u64).map_err(what("ftruncate"))?;
@@ -118,41 +121,69 @@ impl SharedMemory {
     /// at the same addresses, and what others write goes where only they see it. What they are writing meanwhile may or
     /// may not be in the copy. Other threads of this process may go on reading the range.
     ///
+    /// Returns how many bytes were kept: where there is no memory for the rest of the copy, that rest is zeroed instead, which takes none
+    /// until it is written.
+    ///
     /// # Panics
-    /// If the range is not one of whole pages within the memory. If there is no memory for the copy, the process ends, as
-    /// it does when any other allocation fails.
-    pub(crate) fn keep_private(&self, at: usize, bytes: usize) {
+    /// If the range is not one of whole pages within the memory.
+    pub(crate) fn keep_private(&self, at: usize, bytes: usize) -> usize {
         let page = rustix::param::page_size();
         assert!(
             at.is_multiple_of(page) && bytes.is_multiple_of(page),
             "whole pages from {at} on, {bytes} bytes"
         );
         assert!(at.checked_add(bytes).is_some_and(|end| end <= self.bytes), "{bytes} bytes at {at}");
-        if bytes == 0 {
-            return;
+        // A piece at a time, so that the copy needs little address space besides what it replaces.
+        for done in (0..bytes).step_by(PIECE_BYTES) {
+            let piece = PIECE_BYTES.min(bytes - done);
+            if available::memory_bytes().is_some_and(|left| (piece as u64) > left)
+                || self.copy_privately(at + done, piece).is_err()
+            {
+                self.zero_privately(at + done, bytes - done);
+                return done;
+            }
         }
+        bytes
+    }
+
+    /// Puts a copy of a range in its place.
+    fn copy_privately(&self, at: usize, bytes: usize) -> Result<(), Errno> {
         // SAFETY: The new mapping replaces none. The range is within ours and both are whole words. Reads are volatile,
         // word by word, because others may be writing; they only get old words or new ones. Moving the copy over the
         // range is one step for all threads of this process, which find the range mapped before and after.
-        let kept = unsafe {
+        unsafe {
             let target = self.base.as_ptr().add(at);
-            let copied =
-                mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-            copied.and_then(|copy| {
-                for word in 0..bytes / size_of::<u64>() {
-                    copy.cast::<u64>().add(word).write(target.cast::<u64>().add(word).read_volatile());
-                }
-                mremap_fixed(copy, bytes, bytes, MremapFlags::MAYMOVE, target.cast())
+            let copy =
+                mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)?;
+            for word in 0..bytes / size_of::<u64>() {
+                copy.cast::<u64>().add(word).write(target.cast::<u64>().add(word).read_volatile());
+            }
+            let moved = mremap_fixed(copy, bytes, bytes, MremapFlags::MAYMOVE, target.cast());
+            moved.map(|_| ()).inspect_err(|_| {
+                let _ = munmap(copy, bytes);
             })
+        }
+    }
+
+    /// Puts zeros in the place of a range, which need no memory until they are written.
+    fn zero_privately(&self, at: usize, bytes: usize) {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: The range is within our mapping, which is replaced in one step; what is there is not needed any more.
+        let zeroed = unsafe {
+            let target = self.base.as_ptr().add(at);
+            mmap_anonymous(target.cast(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
         };
-        if kept.is_err() {
-            handle_alloc_error(Layout::from_size_align(bytes, page).unwrap_or(Layout::new::<u8>()));
+        if zeroed.is_err() {
+            handle_alloc_error(Layout::from_size_align(bytes, 1).unwrap_or(Layout::new::<u8>()));
         }
     }
 
     fn map(fd: impl AsFd, bytes: usize) -> Result<SharedMemory, MemoryError> {
         if bytes == 0 {
             return Ok(SharedMemory { base: NOWHERE, bytes });
+        }
+        if let Some(left) = limits::address_space_bytes().filter(|&left| bytes as u64 > left) {
+            return Err(MemoryError::AddressSpace { bytes, left });
         }
         // SAFETY: The kernel picks the address, so no existing mapping is replaced.
         let base = unsafe {
@@ -203,6 +234,30 @@ pub enum MemoryError {
         /// How many were asked for.
         bytes: usize,
         /// How many there are.
+        left: u64,
+    },
+    /// Shared memory counts as a file, and files may not be so large. Raise the limit of this process.
+    #[error(
+        "{bytes} bytes of shared memory for {name:?} are more than the {limit} that a file of this process may have. Raise \
+         the limit of the size of files (ulimit -f)"
+    )]
+    FileSize {
+        /// What the memory is for.
+        name: String,
+        /// How many were asked for.
+        bytes: usize,
+        /// How many a file may have.
+        limit: u64,
+    },
+    /// The address space of this process has no room for it. Raise its limit, or ask for less.
+    #[error(
+        "cannot map {bytes} bytes of shared memory: the limited address space of this process has {left} left for it. Raise \
+         the limit (ulimit -v), or use smaller buffers or fewer ranks"
+    )]
+    AddressSpace {
+        /// How many bytes.
+        bytes: usize,
+        /// How many there is room for.
         left: u64,
     },
     /// The kernel did not give it.
@@ -257,6 +312,9 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 /// The address of no bytes: aligned as a page is, and not null.
 const NOWHERE: NonNull<u8> =
     NonNull::without_provenance(std::num::NonZero::new(4096).expect("4096 is not 0"));
+
+/// How much is copied at a time of what is no longer shared.
+const PIECE_BYTES: usize = 4 << 20;
 
 /// How often an allocation that a signal interrupted is begun again before that is an error.
 const INTERRUPTIONS_MAX: usize = 1000;
@@ -320,7 +378,7 @@ mod tests {
         // SAFETY: Within both mappings, and no other thread knows of them.
         unsafe {
             one.as_ptr().write_bytes(1, 4 * page);
-            one.keep_private(page, 2 * page);
+            assert_eq!(one.keep_private(page, 2 * page), 2 * page);
             other.as_ptr().write_bytes(2, 4 * page);
             let seen: Vec<u8> =
                 (0..4).map(|number| one.as_ptr().add(number * page).read_volatile()).collect();
@@ -330,8 +388,8 @@ mod tests {
                 (0..4).map(|number| other.as_ptr().add(number * page).read_volatile()).collect();
             assert_eq!(seen, [3, 2, 2, 3]);
         }
-        one.keep_private(0, 0);
-        one.keep_private(0, 4 * page);
+        assert_eq!(one.keep_private(0, 0), 0);
+        assert_eq!(one.keep_private(0, 4 * page), 4 * page);
     }
 
     #[test]

@@ -9,22 +9,72 @@
 //! depends on the kernel (some sandboxes answer slowly): rank 0 times it against two copies through shared memory. Rank
 //! 0's word counts for all, so that all choose the same plans.
 //!
+//! A process is named by its number, which the kernel gives to another one when it has ended. So ranks hold a descriptor of each
+//! peer's process (a pidfd), taken before the number is first tried: as long as that has not ended, its number is its own. It is looked at after
+//! what was read, and whatever was read of a process that has ended by then is an error.
+//!
 //! Deliberately absent: writing, which could not be taken back after a call that failed.
 
 #![allow(unsafe_code)] // A system call that takes addresses.
 
 use std::hint::black_box;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
 
 use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::memory::SharedMemory;
 
-/// Reads bytes at an address of a process.
+/// A process whose memory can be read.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// Nothing if it is this one, or if the kernel has no such descriptors.
+    pinned: Option<Arc<OwnedFd>>,
+}
+
+impl Process {
+    /// A process that is not read.
+    pub(crate) fn named(pid: u32) -> Process {
+        Process { pid, pinned: None }
+    }
+
+    /// A process that can be read from now on; nothing if it has ended, or descriptors are short.
+    fn pinned(pid: u32) -> Option<Process> {
+        if pid == std::process::id() {
+            return Some(Process::named(pid));
+        }
+        match pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()) {
+            Ok(descriptor) => {
+                let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+                let are_plenty = u64::try_from(descriptor.as_raw_fd()).is_ok_and(|number| number < limit / 2);
+                are_plenty.then(|| Process { pid, pinned: Some(Arc::new(descriptor)) })
+            }
+            Err(Errno::NOSYS) => Some(Process::named(pid)),
+            Err(_) => None,
+        }
+    }
+
+    /// Whether it has ended, so that its number may be another's.
+    pub(crate) fn has_ended(&self) -> bool {
+        let Some(descriptor) = &self.pinned else { return false };
+        let mut watched = [PollFd::new(&**descriptor, PollFlags::IN)];
+        let polled = poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        !matches!(polled, Ok(0) | Err(Errno::INTR))
+    }
+}
+
+/// Reads bytes at an address of a process. They are the process's if it has not ended afterwards.
 ///
 /// # Safety
 /// `target` has room for `bytes`, and nobody else touches them.
-pub(crate) unsafe fn read(pid: u32, address: u64, target: *mut u8, bytes: usize) -> Result<(), i32> {
+pub(crate) unsafe fn read(process: &Process, address: u64, target: *mut u8, bytes: usize) -> Result<(), i32> {
+    let pid = process.pid;
     let mut done = 0;
     while done < bytes {
         let local = libc::iovec { iov_base: target.wrapping_add(done).cast(), iov_len: bytes - done };
@@ -51,12 +101,12 @@ pub(crate) unsafe fn read(pid: u32, address: u64, target: *mut u8, bytes: usize)
 const SAMPLE_BYTES: usize = 256 << 10;
 const SAMPLES: usize = 5;
 
-/// Whether all ranks read each other's memory through the kernel. All ranks call it.
+/// The processes of all ranks, if all of them read each other's memory through the kernel. All ranks call it.
 pub(crate) fn probe(
     bootstrap: &mut Bootstrap,
     wanted: Option<bool>,
     deadline: Duration,
-) -> Result<bool, BootstrapError> {
+) -> Result<Option<Vec<Process>>, BootstrapError> {
     let (rank, size) = (bootstrap.rank(), bootstrap.size());
     let sample = vec![rank as u8 + 1; SAMPLE_BYTES];
     let secret = Box::new(secret(rank));
@@ -64,25 +114,28 @@ pub(crate) fn probe(
         Placed { secret_at: (&raw const *secret) as u64, secret: *secret, sample_at: sample.as_ptr() as u64 };
     let told = bootstrap.exchange("weft: reach, where secrets are", mine.to_bytes(), deadline)?;
     let placed: Vec<Option<Placed>> = told.iter().map(|told| Placed::from_bytes(told)).collect();
-    let can_read = |peer: usize| {
+    let can_read = |(peer, process): (usize, &Process)| {
         let Some(Placed { secret_at, secret, .. }) = placed[peer] else { return false };
         let mut found = 0_u64;
         // SAFETY: the target is a number of ours.
-        let read =
-            unsafe { read(bootstrap.pids()[peer], secret_at, (&raw mut found).cast(), size_of::<u64>()) };
-        read.is_ok() && found == secret
+        let read = unsafe { read(process, secret_at, (&raw mut found).cast(), size_of::<u64>()) };
+        read.is_ok() && found == secret && !process.has_ended()
     };
-    let allowed = wanted != Some(false) && (0..size).all(can_read);
-    let is_faster = || match placed.get(1).copied().flatten() {
-        Some(peer) => is_faster(bootstrap.pids()[1], peer.sample_at),
-        None => true,
+    let pinned = || bootstrap.pids().iter().map(|pid| Process::pinned(*pid)).collect::<Option<Vec<_>>>();
+    let processes = if wanted != Some(false) { pinned() } else { None };
+    let processes = processes.filter(|processes| processes.iter().enumerate().all(can_read));
+    let allowed = processes.is_some();
+    let is_faster = || match (placed.get(1).copied().flatten(), processes.as_ref().and_then(|all| all.get(1)))
+    {
+        (Some(peer), Some(process)) => is_faster(process, peer.sample_at),
+        _ => true,
     };
     let worth = wanted == Some(true) || rank != 0 || allowed && is_faster();
     let verdict = vec![u8::from(allowed && worth)];
     let verdicts = bootstrap.exchange("weft: reach, all have tried", verdict, deadline)?;
     // Until here others may have been reading them.
     drop((secret, sample));
-    Ok(size > 1 && verdicts.iter().all(|verdict| verdict[..] == [1]))
+    Ok(processes.filter(|_| size > 1 && verdicts.iter().all(|verdict| verdict[..] == [1])))
 }
 
 /// Where a rank has put what others try to read.
@@ -106,7 +159,7 @@ impl Placed {
 }
 
 /// Whether one read by the kernel takes less time than two copies, one of them into shared memory.
-fn is_faster(pid: u32, sample_at: u64) -> bool {
+fn is_faster(process: &Process, sample_at: u64) -> bool {
     // A shortage is told by whoever needs memory next.
     let Ok((memory, _descriptor)) = SharedMemory::create("weft: reach", SAMPLE_BYTES) else { return false };
     let mut target = vec![0_u8; SAMPLE_BYTES];
@@ -122,7 +175,7 @@ fn is_faster(pid: u32, sample_at: u64) -> bool {
     let mut failed = false;
     let by_kernel = least(&mut || {
         // SAFETY: the target has room for a sample.
-        failed |= unsafe { read(pid, sample_at, target.as_mut_ptr(), SAMPLE_BYTES) }.is_err();
+        failed |= unsafe { read(process, sample_at, target.as_mut_ptr(), SAMPLE_BYTES) }.is_err();
     });
     let by_staging = least(&mut || {
         // SAFETY: both are a sample long, and nobody else knows of this memory.
@@ -141,4 +194,28 @@ fn secret(rank: usize) -> u64 {
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     (time.as_nanos() as u64 ^ u64::from(std::process::id()) << 32 ^ (rank as u64) << 17)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_another_process_has_by_now_is_noticed() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let Some(process) = Process::pinned(child.id()) else {
+            return println!("skipped: the kernel gives no descriptors of processes");
+        };
+        assert!(!process.has_ended());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // As if this process had got the number of the one that has ended: its memory can be read, and is not what was meant.
+        let reused = Process { pid: std::process::id(), ..process };
+        let (number, mut found) = (4711_u64, 0_u64);
+        // SAFETY: the target is a number of ours.
+        let read =
+            unsafe { read(&reused, (&raw const number) as u64, (&raw mut found).cast(), size_of::<u64>()) };
+        assert_eq!((read, found, reused.has_ended()), (Ok(()), 4711, true));
+    }
 }

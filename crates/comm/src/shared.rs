@@ -23,6 +23,7 @@ use crate::line::{Line, PAYLOAD_WORDS, Poll, distance};
 use crate::log;
 use crate::memory::SharedMemory;
 use crate::operation::Arithmetic;
+use crate::reach::Process;
 use crate::recorder::Recorder;
 use crate::wait::{Rest, Stop, Waiter};
 
@@ -42,8 +43,8 @@ pub(crate) struct Shared {
     pub(crate) windows: Vec<WindowPlace>,
     pub(crate) kernels: Kernels,
     pub(crate) copy: Kernel,
-    /// The processes, as they are called here.
-    pub(crate) pids: Vec<u32>,
+    /// The process of each rank.
+    pub(crate) processes: Vec<Process>,
     pub(crate) recorder: Recorder,
     /// Which ranks are on this host.
     pub(crate) here: Vec<bool>,

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use crate::blame::Failure;
 use crate::bootstrap::{BootstrapError, News};
 use crate::failure::Reached;
+use crate::log;
 use crate::memory::SharedMemory;
 use crate::wait::{AbortCode, Waiter};
 
@@ -109,7 +110,15 @@ impl Symmetric {
         // So that only one makes the copy, and the others find it made.
         let _users = self.users();
         if self.state.load(Ordering::Acquire) & PRIVATE == 0 {
-            self.memory.keep_private(at, bytes);
+            let kept = self.memory.keep_private(at, bytes);
+            if kept < bytes {
+                let lost = bytes - kept;
+                log::warn!(
+                    Fault,
+                    None,
+                    "memory is short: of {bytes} bytes of a window, {lost} could not be kept after a call that failed, and are zero now"
+                );
+            }
             self.state.fetch_or(PRIVATE, Ordering::AcqRel);
         }
     }

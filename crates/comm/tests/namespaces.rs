@@ -129,7 +129,14 @@ fn interfaces_and_ports_are_those_that_were_asked_for() {
     let mut job =
         Job::start(&hosts, &places, "interfaces_and_ports_are_those_that_were_asked_for", &settings);
     let (listening, connected) = (job.hear_all("listening at"), job.hear_all("connected to"));
+    let reached = job.hear_all("reached at");
     job.finish();
+    for told in &reached {
+        assert!(
+            told.split_whitespace().skip(2).all(|ip| ip.starts_with("10.9.0.")),
+            "only that interface: {reached:?}"
+        );
+    }
     for told in &listening {
         let ports: Vec<u16> = told.split_whitespace().skip(2).map(|port| port.parse().unwrap()).collect();
         assert!(!ports.is_empty() && ports.iter().all(|port| (42_000..=42_003).contains(port)), "{told}");
@@ -145,29 +152,33 @@ fn say_connections(role: &Role) {
         comm.all_reduce(&mut data, Reduction::Sum).unwrap();
         assert!(data.iter().all(|sum| usize::from(*sum) == comm.size()));
     }
-    let (listening, connected) = sockets();
+    let (listening, connected, reached) = sockets();
     let words = |words: Vec<String>| words.join(" ");
     say(&format!("listening at {}", words(listening.iter().map(ToString::to_string).collect())));
     say(&format!("connected to {}", words(connected.into_iter().collect())));
+    say(&format!("reached at {}", words(reached.into_iter().collect())));
     comm.barrier().unwrap();
     say("done");
 }
 
-/// The ports at which somebody on this host listens, and the addresses to which it is connected, as the kernel tells.
-fn sockets() -> (BTreeSet<u16>, BTreeSet<String>) {
-    let (mut listening, mut connected) = (BTreeSet::new(), BTreeSet::new());
+/// The ports at which somebody on this host listens, the addresses to which it is connected, and those at which it listens.
+fn sockets() -> (BTreeSet<u16>, BTreeSet<String>, BTreeSet<String>) {
+    let (mut listening, mut connected, mut reached) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
         for line in std::fs::read_to_string(table).unwrap_or_default().lines().skip(1) {
             let words: Vec<&str> = line.split_whitespace().collect();
             let port = u16::from_str_radix(words[1].rsplit(':').next().unwrap(), 16).unwrap();
             match words[3] {
-                "0A" => drop(listening.insert(port)),
+                "0A" => {
+                    listening.insert(port);
+                    reached.insert(address(words[1]));
+                }
                 "01" => drop(connected.insert(address(words[2]))),
                 _ => {}
             }
         }
     }
-    (listening, connected)
+    (listening, connected, reached)
 }
 
 /// An address as the kernel's table has it: words in the order of this machine's bytes.

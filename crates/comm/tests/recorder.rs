@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -412,4 +413,40 @@ fn job(test: &str, folder: &Path) -> Vec<String> {
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat()
     };
     ranks.into_iter().map(told).collect()
+}
+
+/// Somebody else has put links and pipes where files of a rank will be, in a folder that all may write.
+#[test]
+fn files_of_others_are_not_written_through() {
+    const TEST: &str = "files_of_others_are_not_written_through";
+    if let Some((rank, mut comm)) = role(Duration::from_secs(1)) {
+        let folder = PathBuf::from(std::env::var_os("WEFT_RECORD_DIR").unwrap());
+        let job = comm.flight_recorder().record().job;
+        comm.all_reduce(&mut [1.0_f32; 4], Reduction::Sum).unwrap();
+        let link =
+            |name: String| std::os::unix::fs::symlink(folder.join("precious"), folder.join(name)).unwrap();
+        link(format!("weft-record-{job}-rank{rank}.json.{}.new", std::process::id()));
+        link(format!("weft-record-{job}-rank{rank}.json"));
+        if rank == 2 {
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+        }
+        let error = comm.all_reduce(&mut [1.0_f32; 4], Reduction::Sum).unwrap_err();
+        return println!("{error}");
+    }
+    let folder = folder("links");
+    std::fs::write(folder.join("precious"), "precious").unwrap();
+    job(TEST, &folder);
+    assert_eq!(std::fs::read_to_string(folder.join("precious")).unwrap(), "precious");
+    let mut modes = BTreeMap::new();
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        let found = entry.path().symlink_metadata().unwrap();
+        if let Some((_, ending)) = name.split_once("-rank").filter(|_| found.is_file()) {
+            modes.insert(ending.to_owned(), found.permissions().mode() & 0o777);
+        }
+    }
+    let wanted = ["0.json", "1.json", "2.ring"].map(|name| (name.to_owned(), 0o600));
+    assert_eq!(modes, BTreeMap::from(wanted), "records are there, and for their owner only");
+    std::fs::remove_dir_all(folder).unwrap();
 }

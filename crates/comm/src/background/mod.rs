@@ -44,6 +44,7 @@ pub use scope::{Scope, ScopedHandle};
 
 use crate::communicator::Communicator;
 use crate::error::Error;
+use crate::limits;
 use queue::{GONE, Inner};
 use task::{Job, Load, Owned, Task, With};
 use weftlink_plan::Collective;
@@ -98,7 +99,7 @@ impl Communicator {
         let thread = thread.map_err(|error| Error::System {
             rank,
             what: "start a thread for calls in the background",
-            error: error.to_string(),
+            error: limits::thread_advice(&error),
         })?;
         Ok(Background { client: Arc::new(Client { inner, worker: Mutex::new(Some(thread)) }) })
     }

@@ -27,6 +27,7 @@ use super::deadline::Deadline;
 use super::error::{BootstrapError, Refusal};
 use super::fork::Kept;
 use super::message::Message;
+use super::peer;
 use super::secret::{HANDSHAKE_BYTES, SEALED_BYTES_MAX, Seal, TAG_BYTES, Token};
 use crate::meanwhile;
 
@@ -143,6 +144,7 @@ impl Channel {
         name: Option<&[u8]>,
         deadline: Deadline,
     ) -> Result<Channel, Broken> {
+        peer::check(&socket, peer::Side::Connected, token.is_guessable())?;
         let strange = |error: snow::Error| Broken::Strange(format!("the handshake failed: {error}"));
         let mut handshake = token.initiate(&context()).map_err(strange)?;
         let mut first = [0; FIRST_BYTES];

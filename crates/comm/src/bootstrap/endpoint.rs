@@ -13,14 +13,12 @@ use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::net::AddressFamily;
-use rustix::net::sockopt::socket_domain;
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::address::{Listener, call_abstract, call_tcp, listen_abstract};
 use super::channel::{Broken, Channel, NAME_BYTES, does_not_check};
@@ -32,13 +30,16 @@ use super::host::Host;
 use super::lobby::Lobby;
 use super::message::{Contact, Introduction, Message};
 use super::orphans::{Departed, Fate};
-use super::peer::peer_process;
+use super::peer::Peer;
 use super::secret::{Token, random_number};
+use crate::limits::{self, STACK_BYTES};
 use crate::log;
 use crate::meanwhile::meanwhile;
 
 /// How long one that came may take to say who it is.
 pub(super) const HELLO_LIMIT: Duration = Duration::from_secs(5);
+/// The same where there is no thread that could wait for it.
+const NO_THREAD_LIMIT: Duration = Duration::from_millis(500);
 /// How many may be saying it at the same time.
 const HELPERS_MAX: usize = 64;
 /// How many may wait to be asked for.
@@ -104,8 +105,10 @@ impl Endpoint {
             changed: Condvar::new(),
         });
         let steward = Arc::clone(&inner);
-        let thread = std::thread::Builder::new().name("weft-steward".to_owned());
-        let thread = thread.spawn(move || steward.keep_watch()).map_err(failed("start a thread"))?;
+        let thread = std::thread::Builder::new().name("weft-steward".to_owned()).stack_size(STACK_BYTES);
+        let thread = thread
+            .spawn(move || steward.keep_watch())
+            .map_err(|error| BootstrapError::BadCall { what: limits::no_thread(&error) })?;
         Ok(Endpoint { inner, thread: Some(thread), pid: std::process::id() })
     }
 
@@ -128,11 +131,14 @@ impl Endpoint {
         listener
     }
 
-    /// The same for a TCP socket. Returns its port.
-    pub(super) fn listen_tcp(&self, listener: TcpListener) -> Result<u16, BootstrapError> {
-        let address = listener.local_addr().map_err(|error| failed("listen for the others", &error))?;
-        self.listen(Listener::Tcp(listener));
-        Ok(address.port())
+    /// The same for TCP sockets at one port, which is returned.
+    pub(super) fn listen_tcp(&self, listeners: Vec<TcpListener>) -> Result<u16, BootstrapError> {
+        let mut port = 0;
+        for listener in listeners {
+            port = listener.local_addr().map_err(|error| failed("listen for the others", &error))?.port();
+            self.listen(Listener::Tcp(listener));
+        }
+        Ok(port)
     }
 
     pub(super) fn stop_listening(&self, listener: &Arc<Listener>) {
@@ -247,8 +253,11 @@ impl Inner {
 
 /// A connection to a neighbour, with its process if that can be watched.
 pub(super) fn link(rank: u32, channel: Channel) -> Arc<Link> {
-    let is_local = socket_domain(&channel) == Ok(AddressFamily::UNIX);
-    let other = peer_process(&channel).filter(|pid| *pid != getpid());
+    // The kernel says who is at the other end, in our own numbers.
+    let peer = Peer::of(&channel);
+    let is_local = peer.is_some();
+    let pid = peer.and_then(|peer| peer.pid);
+    let other = pid.filter(|pid| pid.as_raw_nonzero().get() as u32 != std::process::id());
     let process = other.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     Arc::new(Link { rank, channel, process, is_local, has_ended: AtomicBool::new(false) })
 }
@@ -310,7 +319,7 @@ impl Inner {
                 let _ = rustix::io::read(&self.wake, &mut [0; 8]);
             }
             for (listener, _) in listeners.iter().zip(&happened[1..]).filter(|(_, happened)| **happened) {
-                while let Ok(socket) = listener.accept() {
+                while let Ok(socket) = listener.accept(self.token.is_guessable()) {
                     lobby.enter(socket);
                 }
             }
@@ -373,16 +382,26 @@ impl Inner {
     fn help(self: &Arc<Self>, socket: OwnedFd) {
         self.state().helpers += 1;
         let inner = Arc::clone(self);
-        let helper = std::thread::Builder::new().name("weft-helper".to_owned());
-        // A thread that cannot be started is one that has come to its end.
-        if helper.spawn(move || inner.hear_out(socket)).is_err() {
-            self.state().helpers -= 1;
+        let helper = std::thread::Builder::new().name("weft-helper".to_owned()).stack_size(STACK_BYTES);
+        let shared = Arc::new(Mutex::new(Some(socket)));
+        let take =
+            |shared: &Mutex<Option<OwnedFd>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let taken = Arc::clone(&shared);
+        let started = helper
+            .spawn(move || take(&taken).into_iter().for_each(|socket| inner.hear_out(socket, HELLO_LIMIT)));
+        // Where there is no thread for it, this one does it. It has said enough to be answered, so that takes a moment.
+        if let Err(error) = started
+            && let Some(socket) = take(&shared)
+        {
+            static TOLD: Once = Once::new();
+            TOLD.call_once(|| log::warn!(Meet, None, "{}", limits::no_thread(&error)));
+            self.hear_out(socket, NO_THREAD_LIMIT);
         }
     }
 
     /// Hears what somebody wants who has come.
-    fn hear_out(self: &Arc<Self>, socket: OwnedFd) {
-        let deadline = Deadline::new(HELLO_LIMIT);
+    fn hear_out(self: &Arc<Self>, socket: OwnedFd, limit: Duration) {
+        let deadline = Deadline::new(limit);
         let heard = Channel::answer(socket, &self.token, &self.name, deadline)
             .and_then(|channel| Ok((channel.receive(deadline)?.0, channel)));
         let mut state = self.state();

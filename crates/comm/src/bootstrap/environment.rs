@@ -91,6 +91,11 @@ impl fmt::Display for Rendezvous {
 pub struct Secret(Vec<u8>);
 
 impl Secret {
+    /// What `WEFT_SECRET` or `WEFT_SECRET_FILE` gives this process, if one of them is set.
+    pub fn of_this_process() -> Result<Option<Secret>, EnvironmentError> {
+        of_this_process(|around| Variables { around }.secret())
+    }
+
     /// The bytes: of any length from 16 to [`SECRET_BYTES_MAX`], and not evenly random, so they are to be hashed.
     pub fn bytes(&self) -> &[u8] {
         &self.0
@@ -259,6 +264,12 @@ impl Variables<'_> {
     }
 
     fn secret(&self) -> Result<Option<Secret>, EnvironmentError> {
+        // A secret that is set and empty did not reach this rank: going on without one would let anybody in.
+        for name in ["WEFT_SECRET", "WEFT_SECRET_FILE"] {
+            if (self.around.variable)(name).is_some() && self.text(name)?.is_none() {
+                return Err(EnvironmentError::EmptySecret { name });
+            }
+        }
         let (name, bytes) = match (self.text("WEFT_SECRET")?, self.text("WEFT_SECRET_FILE")?) {
             (None, None) => return Ok(None),
             (Some(_), Some(file)) => {

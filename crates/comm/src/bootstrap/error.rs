@@ -265,6 +265,16 @@ pub enum Refusal {
         /// What rank 0 expects.
         listener: usize,
     },
+    /// A process of somebody else.
+    #[error(
+        "the process there runs as user {theirs}, and this one as user {ours}. Run all ranks of a host as one user"
+    )]
+    User {
+        /// Who runs the process at the other end.
+        theirs: u32,
+        /// Who runs this one.
+        ours: u32,
+    },
 }
 
 /// "rank 3", "ranks 1 and 3", "ranks 1, 2, 3 and 97 more".

@@ -10,7 +10,8 @@
 //! somebody else's, left over or just closing. A rank that came and ended may come again until all are there.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -93,6 +94,11 @@ impl Network {
             terms: knobs.terms(),
             ..Network::default()
         }
+    }
+
+    /// Listens where others may find this process, which is reached from there.
+    fn listen(&self, reached_from: IpAddr) -> io::Result<Vec<TcpListener>> {
+        listen_tcp(reached_from, self.ports.as_ref(), &self.interfaces, None)
     }
 
     /// Where others may find this process, which is reached from there and listens at that port.
@@ -204,16 +210,16 @@ pub(super) fn listen(meeting: &Meeting) -> Result<Met, BootstrapError> {
         return Ok((None, Group::alone(random_number()?, vec![contact])));
     }
     let endpoint = Endpoint::new(&meeting.token, meeting.host()?)?;
-    let (listener, reached_at) = listen_at(meeting)?;
+    let (listeners, reached_at) = listen_at(meeting)?;
     let found_at = match reached_at {
         Some(ip) => {
-            let own = listen_tcp(ip, meeting.network.ports.as_ref());
-            let port = endpoint.listen_tcp(own.map_err(|error| unusable(&meeting.place, error))?)?;
+            let own = meeting.network.listen(ip).map_err(|error| unusable(&meeting.place, error))?;
+            let port = endpoint.listen_tcp(own)?;
             meeting.network.addresses(ip, port)
         }
         None => Vec::new(),
     };
-    let listener = endpoint.listen(listener);
+    let listeners: Vec<_> = listeners.into_iter().map(|listener| endpoint.listen(listener)).collect();
     let mut roster = Roster::new(meeting, endpoint.contact(found_at), meeting.terms());
     while !roster.is_complete() {
         let join = |introduction: &Introduction| match introduction {
@@ -225,8 +231,8 @@ pub(super) fn listen(meeting: &Meeting) -> Result<Met, BootstrapError> {
             None => return Err(roster.give_up(deadline.limit(), &endpoint.notes())),
         }
     }
-    endpoint.stop_listening(&listener);
-    drop(listener);
+    listeners.iter().for_each(|listener| endpoint.stop_listening(listener));
+    drop(listeners);
     // What remains takes as long as messages do, unless somebody is stopped just now.
     let deadline = deadline.later(HELLO_LIMIT);
     let seated = roster.seat(&endpoint, random_number()?)?;
@@ -398,8 +404,8 @@ fn introduce(
             }
         };
         if let (Some(ip), None) = (local.or_else(|| meeting.reached_here()), &found_at) {
-            let own = listen_tcp(ip, meeting.network.ports.as_ref());
-            let port = endpoint.listen_tcp(own.map_err(|error| unusable(&meeting.place, error))?)?;
+            let own = meeting.network.listen(ip).map_err(|error| unusable(&meeting.place, error))?;
+            let port = endpoint.listen_tcp(own)?;
             *found_at = Some(meeting.network.addresses(ip, port));
         }
         let contact = endpoint.contact(found_at.clone().unwrap_or_default());
@@ -461,23 +467,24 @@ fn reach(
     }
 }
 
-/// The socket at which rank 0 is found, and the address that leads to it, if it is one of the network.
-fn listen_at(meeting: &Meeting) -> Result<(Listener, Option<IpAddr>), BootstrapError> {
+/// The sockets at which rank 0 is found, and the address that leads to it, if it is one of the network.
+fn listen_at(meeting: &Meeting) -> Result<(Vec<Listener>, Option<IpAddr>), BootstrapError> {
     let place = &meeting.place;
     match place {
         Place::Abstract(name) => {
             let listener = listen_abstract(name.as_bytes()).map_err(|error| unusable(place, error))?;
-            Ok((Listener::Unix(listener), meeting.reached_here()))
+            Ok((vec![Listener::Unix(listener)], meeting.reached_here()))
         }
         Place::Path(path) => {
             let listener = Listener::at_path(path).map_err(|reason| unusable(place, reason))?;
-            Ok((listener, meeting.reached_here()))
+            Ok((vec![listener], meeting.reached_here()))
         }
         Place::Tcp { host, ports } => {
             let first = resolve(host, *ports.start()).map_err(|error| unusable(place, error))?;
             let ip = first.first().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
-            let listener = listen_tcp(ip, Some(ports)).map_err(|error| unusable(place, error))?;
-            Ok((Listener::Tcp(listener), Some(ip)))
+            let listeners = listen_tcp(ip, Some(ports), &meeting.network.interfaces, Some(ip));
+            let listeners = listeners.map_err(|error| unusable(place, error))?;
+            Ok((listeners.into_iter().map(Listener::Tcp).collect(), Some(ip)))
         }
     }
 }

@@ -65,7 +65,7 @@ pub(crate) use group::Alarm;
 use group::{Group, HandOut};
 pub(crate) use message::News;
 use room::Room;
-pub(crate) use secret::{Seal, TAG_BYTES};
+pub(crate) use secret::{Seal, TAG_BYTES, random_number};
 use waits::Kind;
 pub(crate) use waits::{Chain, NOTE_AFTER};
 
@@ -142,6 +142,7 @@ impl Bootstrap {
             );
         }
         let token = Token::new(secret.bytes())?;
+        let token = if secret_is_guessable { token.guessable() } else { token };
         let meeting =
             Meeting { network: Network::of(knobs), ..Meeting::new(place, token, size, knobs.deadline) };
         if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) }

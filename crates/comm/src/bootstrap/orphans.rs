@@ -20,6 +20,7 @@ use super::endpoint::{Inner, link};
 use super::group::{Group, Link};
 use super::message::{Contact, Introduction, Message, News};
 use super::tree;
+use crate::limits::STACK_BYTES;
 
 /// How long it may take to find out whether a process has ended whose connection has.
 const INQUIRY_LIMIT: Duration = Duration::from_millis(500);
@@ -139,12 +140,15 @@ impl Inner {
             return group.lose(link, None);
         };
         let (inner, its_link, its_group) = (Arc::clone(self), Arc::clone(link), Arc::downgrade(group));
-        let inquiry = std::thread::Builder::new().name("weft-helper".to_owned()).spawn(move || {
-            let fate = inner.inquire(&contact, Some(&its_link));
-            if let Some(group) = its_group.upgrade() {
-                group.lose(&its_link, (fate == Fate::Lost).then(|| WAS_LOST.to_owned()));
-            }
-        });
+        let inquiry = std::thread::Builder::new()
+            .name("weft-helper".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                let fate = inner.inquire(&contact, Some(&its_link));
+                if let Some(group) = its_group.upgrade() {
+                    group.lose(&its_link, (fate == Fate::Lost).then(|| WAS_LOST.to_owned()));
+                }
+            });
         if inquiry.is_err() {
             group.lose(link, Some(WAS_LOST.to_owned()));
         }
@@ -194,7 +198,7 @@ impl Inner {
                 continue;
             }
             let inner = Arc::clone(self);
-            let helper = std::thread::Builder::new().name("weft-helper".to_owned());
+            let helper = std::thread::Builder::new().name("weft-helper".to_owned()).stack_size(STACK_BYTES);
             let _ = helper.spawn(move || {
                 if let Some(group) = group.upgrade() {
                     match departed {

@@ -13,11 +13,15 @@ use snow::params::HashChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::{HandshakeState, StatelessTransportState};
 
+use super::environment::Secret;
 use super::error::BootstrapError;
 
 /// What only the ranks of one job know. It never shows in messages.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token(Vec<u8>);
+pub struct Token {
+    text: Vec<u8>,
+    is_guessable: bool,
+}
 
 const TOKEN_BYTES_MAX: usize = 4096;
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
@@ -38,7 +42,19 @@ impl Token {
             let what = format!("a token may have {TOKEN_BYTES_MAX} bytes, this has {}", text.len());
             return Err(BootstrapError::BadCall { what });
         }
-        Ok(Token(text))
+        if text.is_empty() {
+            return Err(BootstrapError::BadCall { what: "a token must not be empty".to_owned() });
+        }
+        Ok(Token { text, is_guessable: false })
+    }
+
+    /// The same, but made of what others can find out: ranks then look at the user of connections within their host, too.
+    pub(super) fn guessable(self) -> Token {
+        Token { is_guessable: true, ..self }
+    }
+
+    pub(super) fn is_guessable(&self) -> bool {
+        self.is_guessable
     }
 
     /// A token that nobody can guess: 256 random bits, as text.
@@ -46,6 +62,20 @@ impl Token {
         let mut bytes = [0; 32];
         random_bytes(&mut bytes)?;
         Token::new(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    }
+
+    /// A token that only those make who know both this one and a secret.
+    pub fn mixed_with(&self, secret: &Secret) -> Result<Token, BootstrapError> {
+        let missing =
+            || BootstrapError::BadCall { what: "there is no hash function to mix secrets with".to_owned() };
+        let mut hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s).ok_or_else(missing)?;
+        let mut mixed = [0; KEY_BYTES];
+        hash.input(b"weft: a token and the secret of a job\0");
+        hash.input(&(self.text.len() as u64).to_le_bytes());
+        hash.input(&self.text);
+        hash.input(secret.bytes());
+        hash.result(&mut mixed);
+        Token::new(mixed)
     }
 
     /// The side that comes. `context` is what both must say alike in the clear before.
@@ -64,11 +94,12 @@ impl Token {
         build: impl FnOnce(snow::Builder<'_>) -> Result<HandshakeState, snow::Error>,
     ) -> Result<HandshakeState, snow::Error> {
         let mut key = [0; KEY_BYTES];
-        if let Some(mut hash) = DefaultResolver.resolve_hash(&HashChoice::Blake2s) {
-            hash.input(b"weft: the secret of a job\0");
-            hash.input(&self.0);
-            hash.result(&mut key);
-        }
+        let mut hash = DefaultResolver
+            .resolve_hash(&HashChoice::Blake2s)
+            .ok_or(snow::Error::Init(snow::error::InitStage::GetHashImpl))?;
+        hash.input(b"weft: the secret of a job\0");
+        hash.input(&self.text);
+        hash.result(&mut key);
         build(snow::Builder::new(PATTERN.parse()?).psk(0, &key)?.prologue(context)?)
     }
 }

@@ -101,9 +101,9 @@ impl Communicator {
     /// The plan for a call, proved: by rank 0 alone where processes are so many that it takes long, by each for itself where
     /// telling takes longer.
     fn plan_for(&mut self, key: &Key, header: &Header) -> Result<Arc<Verified>, Error> {
-        let pids = &self.shared.pids;
+        let processes = &self.shared.processes;
         // Ranks that are threads of one process know its proofs.
-        if self.size < RANKS_TOLD_MIN || pids.iter().all(|pid| *pid == pids[0]) {
+        if self.size < RANKS_TOLD_MIN || processes.iter().all(|one| one.pid == processes[0].pid) {
             return Ok(choose::plan_for(key, &self.hosts)?.1);
         }
         let own = (self.rank == 0).then(|| choose::plan_for(key, &self.hosts));

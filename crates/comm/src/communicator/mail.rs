@@ -13,6 +13,7 @@ use crate::header::{Header, What};
 use crate::kernels::Kernel;
 use crate::memory::SharedMemory;
 use crate::post::Readers;
+use crate::reach::Process;
 use crate::wait::Waiter;
 
 /// Connections of a post to each rank: one, because its frames keep their order.
@@ -29,7 +30,7 @@ pub(crate) struct PostParts {
     pub(crate) waiters: [Waiter<'static>; 2],
     pub(crate) departures: Vec<Counter<'static>>,
     pub(crate) names: Vec<String>,
-    pub(crate) pids: Vec<u32>,
+    pub(crate) processes: Vec<Process>,
     pub(crate) readers: Option<Readers>,
     /// How memory is copied.
     pub(crate) copy: Kernel,
@@ -67,7 +68,7 @@ impl Communicator {
             waiters: [self.shared.waiter, self.waiter_beside()],
             departures: self.shared.departures.clone(),
             names: self.shared.crier.names.clone(),
-            pids: self.shared.pids.clone(),
+            processes: self.shared.processes.clone(),
             readers: readers(self.readable, self.options.single_copy, self.own_cores),
             copy: self.shared.copy,
             tell: Box::new(self.bootstrap.teller()),

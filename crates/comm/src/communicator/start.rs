@@ -20,9 +20,10 @@ use crate::failure::{Reason, is_on_purpose};
 use crate::kernels::Kernels;
 use crate::knobs::{KnobError, Knobs};
 use crate::layout::LINE;
+use crate::limits;
 use crate::log;
 use crate::memory::SharedMemory;
-use crate::reach;
+use crate::reach::{self, Process};
 use crate::recorder::{Places, Recorder, Who, tell_of_start};
 use crate::shared::{Crier, HEADERS, Shared, lines_at};
 use crate::wait::{AbortCode, Patience, Waiter};
@@ -175,8 +176,13 @@ impl Communicator {
     /// A group whose ranks are threads of this process: one end each, to be moved to its thread.
     pub fn threads(size: usize, options: Options) -> Result<Vec<Communicator>, Error> {
         // Meeting needs all ranks at once, so each meets on a thread of its own.
-        let meet = |bootstrap| std::thread::spawn(move || Communicator::new(bootstrap, options));
-        let meeting: Vec<_> = Bootstrap::threads(size).into_iter().map(meet).collect();
+        let meet = |bootstrap| {
+            std::thread::Builder::new().spawn(move || Communicator::new(bootstrap, options)).map_err(
+                |error| Error::Bootstrap(BootstrapError::BadCall { what: limits::no_thread(&error) }),
+            )
+        };
+        // Where a thread cannot be started, its rank has left, which ends the wait of the others.
+        let meeting: Vec<_> = Bootstrap::threads(size).into_iter().map(meet).collect::<Result<_, _>>()?;
         meeting.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     }
 
@@ -250,7 +256,7 @@ impl Parts {
             windows: Vec::new(),
             kernels,
             copy: kernels.copy(),
-            pids: bootstrap.pids().to_vec(),
+            processes: bootstrap.pids().iter().map(|pid| Process::named(*pid)).collect(),
             recorder,
         };
         if spans_hosts {
@@ -258,9 +264,12 @@ impl Parts {
             shared.crier.tell = Some(Box::new(move |number| call(number).into_iter().for_each(&tell)));
         }
         let own_cores = cores::own(bootstrap, &shared.here, options.deadline)?;
-        let readable = !spans_hosts
-            && bootstrap.knows_pids()
-            && reach::probe(bootstrap, options.single_copy, options.deadline)?;
+        let processes = match !spans_hosts && bootstrap.knows_pids() {
+            true => reach::probe(bootstrap, options.single_copy, options.deadline)?,
+            false => None,
+        };
+        let readable = processes.is_some();
+        shared.processes = processes.unwrap_or(shared.processes);
         let courier = if spans_hosts { Some(Box::new(courier(rank, size)?)) } else { None };
         tell(bootstrap, spin, readable, &table);
         Ok(Parts { control, shared, table, readable, own_cores, courier, hosts, spans_hosts })

@@ -198,14 +198,19 @@ impl State {
         };
         let read = |(rank, at): (u32, u64), target: *mut u8, bytes: usize| {
             // SAFETY: the target is this rank's, with room for as many bytes, and nobody else touches it.
-            let read = unsafe { reach::read(run.shared.pids[rank as usize], at, target, bytes) };
+            let read = unsafe { reach::read(&run.shared.processes[rank as usize], at, target, bytes) };
             // A peer that gave up may have freed its buffer: that explains the error as well.
             run.still_lent().and(read.map_err(|error| Stop::Unreadable { rank, error }))
+        };
+        // What was read is the peer's if its process has not ended since.
+        let confirm = |rank: u32| match run.shared.processes[rank as usize].has_ended() {
+            true => Err(Stop::Unreadable { rank, error: libc::ESRCH }),
+            false => Ok(()),
         };
         if let ([source], [target]) = (&*instruction.sources, &ports.targets[..targets])
             && let Some(from) = foreign(self, source)
         {
-            return read(from, *target, instruction.bytes);
+            return read(from, *target, instruction.bytes).and_then(|()| confirm(from.0));
         }
         let element_bytes = run.program.element_bytes;
         let piece = (PIECE_BYTES / element_bytes).max(1) * element_bytes;
@@ -238,7 +243,11 @@ impl State {
             }
             at += bytes;
         }
-        Ok(())
+        instruction
+            .sources
+            .iter()
+            .filter_map(|source| foreign(self, source))
+            .try_for_each(|(rank, _)| confirm(rank))
     }
 
     /// Where a place in memory is.

@@ -43,6 +43,11 @@ pub struct Interfaces {
 }
 
 impl Interfaces {
+    /// Whether any interface may be used.
+    pub fn are_all(&self) -> bool {
+        self.names.is_empty()
+    }
+
     /// Whether an interface may be used.
     pub fn allows(&self, interface: &str) -> bool {
         let is_it =

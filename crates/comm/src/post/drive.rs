@@ -26,6 +26,7 @@ use super::wire::PARTING_LIMIT;
 use crate::background::cores;
 use crate::bootstrap::generation;
 use crate::error::Error;
+use crate::limits;
 use crate::line::Poll;
 use crate::memory::SharedMemory;
 use crate::wait::{Rest, Waiter};
@@ -202,7 +203,7 @@ impl Inner {
         thread.map(drop).map_err(|error| Error::System {
             rank,
             what: "start a thread for messages",
-            error: error.to_string(),
+            error: limits::thread_advice(&error),
         })
     }
 

@@ -108,7 +108,7 @@ impl Communicator {
             waiters,
             departures,
             names,
-            pids,
+            processes,
             readers,
             copy,
             tell,
@@ -140,7 +140,7 @@ impl Communicator {
         }
         let bell = Bell::of(&memory, &layout, own_place);
         let fate = Fate { rank, waiter: waiters[0], departures, names, tell, blamer };
-        let state = State::new(fate, (links, wires), readers, pids);
+        let state = State::new(fate, (links, wires), readers, processes);
         let inner = Arc::new(Inner::new(state, bell, waiters, [Arc::new(memory), control]));
         Ok(Post { client: Arc::new(Client { inner, rank, size: hosts.len() }) })
     }

@@ -12,7 +12,8 @@ use std::time::Instant;
 use super::asked::Asked;
 use super::frame::Verdict;
 use super::state::State;
-use crate::{reach, sync};
+use crate::reach::{self, Process};
+use crate::sync;
 
 /// After so much it is looked whether there is still a reason to go on.
 const PIECE_BYTES: usize = 4 << 20;
@@ -35,7 +36,7 @@ pub(super) struct Reading {
     pub(super) asked: Asked,
     pub(super) from: usize,
     /// The sender's process; none if that is this rank itself.
-    pid: Option<u32>,
+    process: Option<Process>,
     /// The send, as its rank numbers them, and where its message lies.
     pub(super) offer: u64,
     address: u64,
@@ -48,17 +49,17 @@ impl Reading {
     pub(super) fn new(
         asked: Asked,
         from: usize,
-        pid: Option<u32>,
+        process: Option<Process>,
         (offer, address): (u64, u64),
         threads: usize,
     ) -> Reading {
-        Reading { asked, from, pid, offer, address, threads, failed: None }
+        Reading { asked, from, process, offer, address, threads, failed: None }
     }
 
     /// Reads it, as long as `goes_on`.
     pub(super) fn read(&mut self, goes_on: impl Fn() -> bool + Sync) {
         let (target, bytes) = (self.asked.address, self.asked.bytes);
-        let Some(pid) = self.pid else {
+        let Some(process) = &self.process else {
             // SAFETY: both ends are of callers of this rank, who have promised that so many bytes are there; the same place
             // may be sent and received.
             return unsafe { std::ptr::copy(self.address as *const u8, target, bytes) };
@@ -68,7 +69,7 @@ impl Reading {
             for at in range.clone().step_by(PIECE_BYTES).take_while(|_| goes_on()) {
                 let piece = PIECE_BYTES.min(range.end - at);
                 // SAFETY: the target is the receive's alone, and the piece lies within.
-                unsafe { reach::read(pid, source + at as u64, (target + at) as *mut u8, piece) }?;
+                unsafe { reach::read(process, source + at as u64, (target + at) as *mut u8, piece) }?;
             }
             Ok(())
         };
@@ -78,7 +79,9 @@ impl Reading {
             // some 20 us to 40 us, so short messages do not.
             threads = threads.min(thread::available_parallelism().map_or(1, usize::from));
         }
-        if let Err(error) = by_threads(threads, bytes, read) {
+        let read = by_threads(threads, bytes, read);
+        let read = read.and(if process.has_ended() { Err(libc::ESRCH) } else { Ok(()) });
+        if let Err(error) = read {
             self.failed = Some((error, Instant::now()));
         }
     }
@@ -116,7 +119,7 @@ impl State {
     /// memory, so its send is not over before that, whatever else happens.
     pub(super) fn next_reading(&mut self) -> Option<Reading> {
         let reading = self.readings.pop_front()?;
-        if reading.pid.is_none() {
+        if reading.process.is_none() {
             self.being_read.extend(self.offered.remove_entry(&reading.offer));
         }
         Some(reading)
@@ -124,20 +127,20 @@ impl State {
 
     /// A reading has ended.
     pub(super) fn has_read(&mut self, reading: Reading) {
-        if reading.pid.is_none() {
+        if reading.process.is_none() {
             self.offered.extend(self.being_read.remove_entry(&reading.offer));
         }
         // What has been read means something only if nobody has taken it back by now, as the header of `state.rs` tells.
         sync::after_reading();
         if self.fate.is_over() {
-            let send = if reading.pid.is_none() { self.offered.remove(&reading.offer) } else { None };
+            let send = if reading.process.is_none() { self.offered.remove(&reading.offer) } else { None };
             for asked in send.into_iter().chain([reading.asked]) {
                 let error = self.fate.end_of(&asked);
                 self.finish(asked, Err(error));
             }
             return;
         }
-        if reading.pid.is_some() && self.fate.has_left(reading.from) {
+        if reading.process.is_some() && self.fate.has_left(reading.from) {
             let error = self.fate.left(&reading.asked, reading.from);
             return self.finish(reading.asked, Err(error));
         }
@@ -183,7 +186,8 @@ mod tests {
     fn read(source: u64, target: &mut [u8], threads: usize) -> Option<i32> {
         let (address, bytes) = (target.as_mut_ptr(), target.len());
         let asked = Asked::new(1, Way::From(Some(1)), 0, address, bytes, Duration::MAX, Tell::Waiting);
-        let mut reading = Reading::new(asked, 1, Some(std::process::id()), (1, source), threads);
+        let mut reading =
+            Reading::new(asked, 1, Some(Process::named(std::process::id())), (1, source), threads);
         reading.read(|| true);
         reading.failed.map(|(error, _)| error)
     }

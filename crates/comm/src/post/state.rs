@@ -26,6 +26,7 @@ use super::outbox::{Answer, Outbox, Stream};
 use super::reading::{Readers, Reading};
 use super::wire::Wires;
 use crate::error::Error;
+use crate::reach::Process;
 
 /// The most sends and receives of a rank that may be under way.
 pub const MESSAGES_MAX: usize = 1 << 14;
@@ -54,7 +55,7 @@ pub(super) struct State {
     /// Which of other ranks' messages the kernel reads.
     readers: Option<Readers>,
     /// The processes of all ranks.
-    pub(super) pids: Vec<u32>,
+    pub(super) processes: Vec<Process>,
     /// Calls to be made as soon as the lock is open.
     pub(super) calls: Vec<(Callback, Result<usize, Error>)>,
     /// What threads that wait will find.
@@ -88,7 +89,7 @@ impl State {
         fate: Fate,
         (links, wires): (Vec<Option<Link>>, Option<Rc<Wires>>),
         readers: Option<Readers>,
-        pids: Vec<u32>,
+        processes: Vec<Process>,
     ) -> State {
         State {
             wires,
@@ -103,7 +104,7 @@ impl State {
             readings: VecDeque::new(),
             unread: Vec::new(),
             readers,
-            pids,
+            processes,
             calls: Vec::new(),
             results: Vec::new(),
             open: 0,
@@ -352,9 +353,9 @@ impl State {
         } else if asked.bytes == 0 {
             self.close_offer(from, offer.id, Verdict::Received, asked, Ok(from));
         } else if self.is_read(&asked) || from == self.fate.rank {
-            let pid = (from != self.fate.rank).then(|| self.pids[from]);
+            let process = (from != self.fate.rank).then(|| self.processes[from].clone());
             let threads = self.readers.map_or(1, |readers| readers.threads);
-            self.readings.push_back(Reading::new(asked, from, pid, (offer.id, address), threads));
+            self.readings.push_back(Reading::new(asked, from, process, (offer.id, address), threads));
         } else {
             let frame = Frame::new(Kind::Accept, asked.bytes, asked.id, offer.id);
             self.incoming.insert(asked.id, Incoming { asked, from, got: 0 });

@@ -1,12 +1,18 @@
 //! Records in files: those of this rank, and all that are in a folder.
+//!
+//! The folder may be one that other users write to, such as `/tmp`. So a file is always a new one (`O_EXCL`, which follows no link), only its
+//! owner can read and write it, and what is in its place is removed only if this user owns it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::Who;
 use super::clock::now_ns;
 use super::record::{Process, Record, RecordError};
+use crate::bootstrap::random_number;
+use crate::limits;
 use crate::log;
 use crate::memory::SharedMemory;
 
@@ -32,7 +38,14 @@ fn name(job: u64, rank: u64, ending: &str) -> String {
 pub(super) fn create(folder: &Path, who: Who, bytes: usize) -> io::Result<(SharedMemory, Files)> {
     fs::create_dir_all(folder)?;
     let ring = folder.join(name(who.job, who.rank as u64, "ring"));
-    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&ring)?;
+    limits::fits_a_file(bytes as u64)?;
+    let mut file = create_new(&ring, OWNER_ONLY).or_else(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists if is_ours(&ring)? => {
+            fs::remove_file(&ring)?;
+            create_new(&ring, OWNER_ONLY)
+        }
+        _ => Err(error),
+    })?;
     let written = file.write_all(&vec![0; bytes]).and_then(|()| {
         SharedMemory::of_file(&file, bytes).map_err(|error| io::Error::other(error.to_string()))
     });
@@ -47,18 +60,47 @@ pub(super) fn dump(record: &Record, folder: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let job = u64::from_str_radix(&record.job, 16).unwrap_or(0);
     let path = folder.join(name(job, u64::from(record.rank), "json"));
-    replace(&path, &record.to_json())?;
+    replace(&path, &record.to_json(), OWNER_ONLY)?;
     Ok(path)
 }
 
-/// Puts a file in the place of another, in one step.
-pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+/// Readable and writable by its owner.
+const OWNER_ONLY: u32 = 0o600;
+
+/// Puts a file of these permissions in the place of another, in one step. The new file has a name that nobody can guess, so that nobody
+/// can have put something there.
+pub(super) fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    limits::fits_a_file(text.len() as u64)?;
+    let number = random_number().map_err(|error| io::Error::other(error.to_string()))?;
     let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.new", std::process::id()));
-    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
+    beside.push(format!(".{}-{number:016x}.new", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let mut file = create_new(&beside, mode)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&beside, path));
     written.inspect_err(|_| {
         let _ = fs::remove_file(&beside);
     })
+}
+
+/// Creates a file where there is nothing, not even a link.
+fn create_new(path: &Path, mode: u32) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW;
+    OpenOptions::new().read(true).write(true).create_new(true).mode(mode).custom_flags(flags).open(path)
+}
+
+/// Whether a path leads to a file of this user.
+fn is_ours(path: &Path) -> io::Result<bool> {
+    let found = fs::symlink_metadata(path)?;
+    Ok(found.is_file() && found.uid() == rustix::process::geteuid().as_raw())
+}
+
+/// Opens a file that somebody else may have put there: a pipe, which nobody writes, is not waited for.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
 }
 
 /// What a folder holds.
@@ -109,7 +151,7 @@ pub fn read_folder(folder: &Path) -> io::Result<Found> {
 
 fn read_file(path: &Path) -> Result<Record, String> {
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
+    let read = open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
     read.map_err(|error| error.to_string())?;
     if bytes.len() as u64 > BYTES_MAX {
         return Err(format!("it has more than {BYTES_MAX} bytes"));

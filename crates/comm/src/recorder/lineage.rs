@@ -7,13 +7,13 @@
 //! Deliberately absent: which communicator another was made of, since communicators do not tell each other that.
 
 use std::fs::OpenOptions;
-use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
 use super::Who;
 use crate::blame::{Blame, Failure};
+use crate::limits;
 
 /// The job's own communicator, once there is one.
 static OWN: Mutex<Option<u64>> = Mutex::new(None);
@@ -94,7 +94,7 @@ fn write(rank: usize, failure: &Failure, is_starting: bool) {
     if let Ok(mut file) = OpenOptions::new().append(true).open(path)
         && let Ok(line) = serde_json::to_string(&words)
     {
-        let _ = file.write_all((line + "\n").as_bytes());
+        let _ = limits::append(&mut file, (line + "\n").as_bytes());
     }
 }
 

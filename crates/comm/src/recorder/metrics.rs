@@ -5,7 +5,6 @@
 //! of a rank, by name (`lineage.rs`); those of one name are added up, those that are gone included: counters never fall while the
 //! process lives. The first line says whose file it is, so that two processes that write the same one can notice.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,6 +16,8 @@ use super::{FlightRecorder, Lineage};
 use crate::log;
 use crate::sync::Ordering;
 
+/// Counters are for others to read, such as Prometheus' node exporter.
+const FOR_ALL: u32 = 0o644;
 const EVERY: Duration = Duration::from_secs(5);
 /// Communicators that are told apart in a file; what others count is added up as one.
 const NAMES_MAX: usize = 64;
@@ -98,7 +99,8 @@ impl Target {
         let whose = format!("# Weft, communicator {:012x}, process ", self.job);
         let own = format!("{whose}{} of {}", std::process::id(), log::host());
         self.notice_others(&whose, &own);
-        if let Err(error) = folder::replace(&self.path, &format!("{own}\n{}", Counters::prometheus(&all)))
+        if let Err(error) =
+            folder::replace(&self.path, &format!("{own}\n{}", Counters::prometheus(&all)), FOR_ALL)
             && !self.is_told
         {
             self.is_told = true;
@@ -130,7 +132,7 @@ impl Target {
     fn notice_others(&mut self, whose: &str, own: &str) {
         let mut first = String::new();
         let read =
-            File::open(&self.path).and_then(|file| BufReader::new(file.take(256)).read_line(&mut first));
+            folder::open(&self.path).and_then(|file| BufReader::new(file.take(256)).read_line(&mut first));
         if read.is_ok() && first.starts_with(whose) && first.trim_end() != own && !self.is_shared {
             self.is_shared = true;
             let (path, other) =

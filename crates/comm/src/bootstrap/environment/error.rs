@@ -69,6 +69,12 @@ pub enum EnvironmentError {
         /// Why not.
         reason: String,
     },
+    /// Set, but to nothing.
+    #[error("{name} is set and empty: set it to the job's secret on every rank, or unset it")]
+    EmptySecret {
+        /// The variable.
+        name: &'static str,
+    },
     /// Too short or too long.
     #[error(
         "the secret of {name} has {length} bytes; it must have {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}, such as what \

@@ -8,6 +8,7 @@
 
 mod bench;
 mod knobs;
+mod limits;
 mod plan;
 mod plot;
 mod progress;
@@ -88,6 +89,10 @@ impl From<io::Error> for Failure {
 }
 
 fn main() -> ExitCode {
+    if let Err(shortage) = limits::prepare() {
+        eprintln!("weft: {shortage}");
+        return ExitCode::FAILURE;
+    }
     let words = run::spelled(std::env::args_os().collect(), &Cli::command());
     let outcome = match Cli::try_parse_from(words).map(|cli| cli.command) {
         Ok(Command::Topo(args)) => topo::run(&args),

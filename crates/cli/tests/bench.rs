@@ -445,3 +445,74 @@ fn the_document_says_that_it_was_interrupted() {
         assert_eq!((&run["rows"], &run["out_of_bounds"]), (&Value::Array(vec![]), &Value::Null));
     }
 }
+
+/// A run under small limits: an error that names the limit, whatever it is, and never a signal or a panic.
+fn short(name: &str, limits: &str, arguments: &str, advice: &str) {
+    let done =
+        shell(&scratch(name), &format!("{limits}; exec weft bench all-reduce -n 2 --iters 5 {arguments}"));
+    assert_eq!(done.code, Some(1), "{limits}\n{}\n{}", done.output, done.errors);
+    assert!(!done.errors.contains("panicked") && !done.errors.contains("SIG"), "{limits}\n{}", done.errors);
+    assert!(done.errors.contains(advice), "{limits}: no {advice:?} in\n{}", done.errors);
+}
+
+#[test]
+fn too_little_address_space_is_an_error() {
+    for kib in [60_000] {
+        short("bench-address-space", &format!("ulimit -v {kib}"), "-e 1MiB", "ulimit -v");
+    }
+    // Enough for the program, and too little for its buffers.
+    for kib in [150_000, 400_000] {
+        short("bench-address-space", &format!("ulimit -v {kib}"), "-b 512MiB -e 512MiB", "ulimit -v");
+    }
+}
+
+#[test]
+fn too_small_files_are_an_error() {
+    for blocks in [0, 64] {
+        short("bench-files", &format!("ulimit -f {blocks}"), "-e 1MiB", "ulimit -f");
+    }
+}
+
+#[test]
+fn too_few_threads_are_an_error_or_are_done_without() {
+    let folder = scratch("bench-threads");
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can run a process as a user who runs nothing else");
+        return;
+    }
+    // A user without a name: nobody else's processes count for its limit.
+    let program = std::env::temp_dir().join(format!("weft-bench-threads-{}", std::process::id()));
+    fs::copy(env!("CARGO_BIN_EXE_weft"), &program).unwrap();
+    for processes in [1, 2, 4, 6, 8, 10] {
+        let began = Instant::now();
+        let user = 1_000_000 + std::process::id() % 100_000;
+        let done = command("sh")
+            .args([
+                "-c",
+                &format!(
+                    "ulimit -u {processes}; exec {} bench all-reduce -n 2 -e 1MiB --iters 5",
+                    program.display()
+                ),
+            ])
+            .current_dir(&folder)
+            .env("WEFT_DEADLINE", "300")
+            .uid(user)
+            .gid(user)
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(!errors.contains("panicked"), "{processes} processes: {errors}");
+        match done.status.code() {
+            Some(0) => {}
+            Some(1) => assert!(errors.contains("ulimit -u"), "{processes} processes: {errors}"),
+            other => panic!("{processes} processes: {other:?}, {errors}"),
+        }
+        // Far from the deadline: nobody waits for what cannot come.
+        assert!(
+            began.elapsed() < Duration::from_secs(150),
+            "{processes} processes took {:?}",
+            began.elapsed()
+        );
+    }
+    fs::remove_file(program).unwrap();
+}

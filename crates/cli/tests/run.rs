@@ -9,9 +9,9 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -614,4 +614,94 @@ fn until(what: &str, mut happens: impl FnMut() -> bool) {
         assert!(begun.elapsed() < Duration::from_secs(60), "waited a minute until {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// What ssh does: it joins the words of a command, and a shell takes them apart again.
+fn fake_ssh(folder: &Path) -> PathBuf {
+    let ssh = folder.join("ssh");
+    fs::write(&ssh, "#!/bin/sh\nshift\nexec sh -c \"$*\"\n").unwrap();
+    fs::set_permissions(&ssh, PermissionsExt::from_mode(0o755)).unwrap();
+    ssh
+}
+
+#[test]
+fn a_remote_path_is_one_word() {
+    let folder = scratch("run-quoted");
+    let ssh = fake_ssh(&folder);
+    let tools = folder.join("my tools; touch oops");
+    fs::create_dir(&tools).unwrap();
+    let weft = tools.join("we'ft");
+    symlink(env!("CARGO_BIN_EXE_weft"), &weft).unwrap();
+    let done = command(env!("CARGO_BIN_EXE_weft"))
+        .args([
+            "run",
+            "-n",
+            "1",
+            "--bind",
+            "none",
+            "--hosts",
+            "red",
+            "--rsh",
+            ssh.to_str().unwrap(),
+            "--weft-path",
+        ])
+        .args([weft.to_str().unwrap(), "--", "echo", "hi"])
+        .current_dir(&folder)
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert_eq!((done.status.code(), &done.stdout[..]), (Some(0), &b"hi\n"[..]), "{errors}");
+    assert!(!folder.join("oops").exists());
+}
+
+#[test]
+fn a_helper_that_does_not_read_does_not_hold_up_ctrl_c() {
+    let folder = scratch("run-deaf");
+    let version = env!("CARGO_PKG_VERSION");
+    // It says that it is ready, and reads nothing of an order that is longer than a pipe holds.
+    let deaf = format!(
+        "#!/bin/sh\necho '{{\"ready\":{{\"version\":\"{version}\",\"ports\":[1,2]}}}}'\necho $$ > new\nmv new ready\nexec sleep 600\n"
+    );
+    fs::write(folder.join("deaf"), deaf).unwrap();
+    fs::set_permissions(folder.join("deaf"), PermissionsExt::from_mode(0o755)).unwrap();
+    let long = "x".repeat(100_000);
+    let mut child = command(env!("CARGO_BIN_EXE_weft"))
+        .args([
+            "run",
+            "-n",
+            "1",
+            "--hosts",
+            "red",
+            "--rsh",
+            "./deaf {host}",
+            "--",
+            "echo",
+            &long,
+            &long,
+            &long,
+        ])
+        .current_dir(&folder)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("the helper is ready", || folder.join("ready").exists());
+    // The first asks, the second kills the ranks, and the third ends the launcher whatever its helpers do.
+    until("it has ended", || {
+        kill("INT", &child.id().to_string());
+        child.try_wait().unwrap().is_some()
+    });
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    kill("KILL", &pid(&folder.join("ready")));
+}
+
+#[test]
+fn links_in_a_folder_for_output_are_not_followed() {
+    let folder = scratch("run-links");
+    fs::create_dir(folder.join("out")).unwrap();
+    fs::write(folder.join("precious"), "precious").unwrap();
+    symlink(folder.join("precious"), folder.join("out/rank-0.out")).unwrap();
+    let done = shell(&folder, "weft run -n 1 --output-dir out -- echo hi");
+    assert_ne!(done.code, Some(0));
+    assert!(done.errors.contains("rank-0.out"), "{}", done.errors);
+    assert_eq!(fs::read_to_string(folder.join("precious")).unwrap(), "precious");
 }

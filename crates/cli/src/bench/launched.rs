@@ -113,14 +113,16 @@ pub(super) fn follow(mut job: Job) -> Result<(), Failure> {
 }
 
 /// Rank 0: measures on a thread of its own, which passes on what all ranks say.
-pub(super) fn lead(job: &Job, met: Bootstrap, sender: Sender<Event>) {
+pub(super) fn lead(job: &Job, met: Bootstrap, sender: Sender<Event>) -> anyhow::Result<()> {
     let job = job.clone();
-    thread::spawn(move || {
+    let work = move || {
         // Whatever happens, the ranks will say no more.
         let _closing = Closing { ranks: job.ranks, sender: sender.clone() };
         let report = Gathering { rank: 0, pending: Vec::new(), to: Some(sender) };
         spawn::run(&job, 0, || Communicator::new(met, rank::options(&job)?), report);
-    });
+    };
+    let started = thread::Builder::new().spawn(work);
+    started.map(drop).map_err(|error| anyhow!(weftlink_comm::no_thread(&error)))
 }
 
 struct Closing {

@@ -6,6 +6,7 @@
 //!
 //! Slots begin at a page, small ones at a pair of cache lines. They lie alike on all ranks.
 
+use weftlink_comm::bootstrap::BootstrapError;
 use weftlink_comm::{Buffers, Communicator, Error, Window};
 use weftlink_plan::Aliasing;
 
@@ -94,7 +95,8 @@ impl<T: Unit> Room<T> {
                 self.symmetric = Some([comm.window(units[0])?, comm.window(units[1])?]);
             }
         } else if self.ordinary.is_none() {
-            self.ordinary = Some(units.map(|units| vec![T::POISON; units + PAGE / size_of::<T>()]));
+            let [input, output] = units.map(|units| poisoned(comm.rank(), units + PAGE / size_of::<T>()));
+            self.ordinary = Some([input?, output?]);
         }
         Ok(match (&mut self.symmetric, &mut self.ordinary) {
             (Some([input, output]), _) if symmetric => Memory::Symmetric { input, output },
@@ -102,6 +104,25 @@ impl<T: Unit> Room<T> {
             _ => unreachable!("taken above"),
         })
     }
+}
+
+/// So many units of memory.
+fn poisoned<T: Unit>(rank: usize, units: usize) -> Result<Vec<T>, Error> {
+    let bytes = units.saturating_mul(size_of::<T>());
+    let short = || {
+        let reason = format!(
+            "no memory for a buffer of {bytes} bytes. Measure smaller sizes (-e), or raise the limit of memory (ulimit -v, ulimit \
+             -d, or the container's)"
+        );
+        Error::Bootstrap(BootstrapError::Memory { rank, reason })
+    };
+    if weftlink_comm::available_address_space_bytes().is_some_and(|left| bytes as u64 > left) {
+        return Err(short());
+    }
+    let mut memory = Vec::new();
+    memory.try_reserve_exact(units).map_err(|_| short())?;
+    memory.resize(units, T::POISON);
+    Ok(memory)
 }
 
 const FLOAT_BYTES: usize = size_of::<f32>();

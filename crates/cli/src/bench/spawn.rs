@@ -27,6 +27,7 @@ use weftlink_comm::{Communicator, Error};
 use super::job::{Job, Message, Orders};
 use super::launched;
 use super::rank::{self, Report};
+use crate::limits;
 
 /// The hidden command that a rank runs.
 pub(crate) const RANK_COMMAND: &str = "bench-rank";
@@ -66,7 +67,7 @@ impl Ranks {
     pub(super) fn lead(job: &Job, met: Bootstrap) -> anyhow::Result<Self> {
         let (sender, events) = channel();
         forward_signals(sender.clone())?;
-        launched::lead(job, met, sender);
+        launched::lead(job, met, sender)?;
         Ok(Self { events, children: Vec::new() })
     }
 
@@ -103,12 +104,14 @@ impl Ranks {
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()
-                .with_context(|| format!("cannot start rank {rank}"))?;
+                .map_err(|error| {
+                    anyhow!("cannot start rank {rank}: {error}{}", limits::no_process(&error))
+                })?;
             let ends = child.stdin.take().zip(child.stdout.take());
             self.children.push(child);
             let (input, output) = ends.ok_or_else(|| anyhow!("rank {rank} was started without pipes"))?;
             let sender = sender.clone();
-            thread::spawn(move || hear(rank, BufReader::new(output), &sender));
+            limits::listener(move || hear(rank, BufReader::new(output), &sender))?;
             inputs.push(input);
         }
         // All are on their way before the first is told, since telling takes as long as a rank takes to listen.
@@ -165,13 +168,14 @@ fn hear(rank: usize, output: impl BufRead, sender: &Sender<Event>) {
     let _ = sender.send(Event::Closed(rank));
 }
 
-fn start_threads(job: &Job, sender: &Sender<Event>) -> Result<(), Error> {
+fn start_threads(job: &Job, sender: &Sender<Event>) -> anyhow::Result<()> {
     for (rank, comm) in Communicator::threads(job.ranks, rank::options(job)?)?.into_iter().enumerate() {
         let (job, closing) = (job.clone(), Closing { rank, sender: sender.clone() });
-        thread::spawn(move || {
+        let work = move || {
             let tell = |message| drop(closing.sender.send(Event::Said(rank, message)));
             run(&job, rank, || Ok(comm), tell);
-        });
+        };
+        thread::Builder::new().spawn(work).map_err(|error| anyhow!(weftlink_comm::no_thread(&error)))?;
     }
     Ok(())
 }
@@ -263,8 +267,7 @@ fn bind(core: usize) -> io::Result<()> {
 
 fn forward_signals(sender: Sender<Event>) -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for Ctrl-C")?;
-    thread::spawn(move || signals.forever().for_each(|signal| drop(sender.send(Event::Signal(signal)))));
-    Ok(())
+    limits::listener(move || signals.forever().for_each(|signal| drop(sender.send(Event::Signal(signal)))))
 }
 
 /// 128 random bits.

@@ -2,17 +2,19 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{Sender, SyncSender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::args::Job;
 use super::wire::{Event, Order};
+use crate::limits;
 
 /// The longest event: a piece of output all of whose bytes are escaped.
 const EVENT_BYTES_MAX: u64 = 1 << 20;
@@ -28,9 +30,11 @@ pub(super) enum Heard {
 }
 
 /// Those who get orders: the helpers that run.
+///
+/// A thread for each writes to it, so that one that does not read holds up nobody: neither other helpers nor Ctrl-C.
 #[derive(Clone)]
 pub(super) struct Attending {
-    inputs: Arc<Mutex<Vec<Option<ChildStdin>>>>,
+    inputs: Arc<Mutex<Vec<Option<Sender<Vec<u8>>>>>>,
     wake: SyncSender<Heard>,
 }
 
@@ -52,15 +56,28 @@ impl Attending {
     pub(super) fn tell_one(&self, host: usize, order: &Order) {
         let Ok(mut line) = serde_json::to_vec(order) else { return };
         line.push(b'\n');
-        if let Ok(mut inputs) = self.inputs.lock()
-            && let Some(Some(input)) = inputs.get_mut(host)
+        if let Ok(inputs) = self.inputs.lock()
+            && let Some(Some(input)) = inputs.get(host)
         {
             // One that does not listen has ended, and its closed output tells.
-            let _ = input.write_all(&line);
+            let _ = input.send(line);
         }
     }
 
-    /// No more orders for a host, which its helper notices.
+    /// Orders for the next host go to this input from now on.
+    fn attend(&self, mut input: ChildStdin) -> anyhow::Result<()> {
+        let (sender, lines) = channel::<Vec<u8>>();
+        limits::listener(move || {
+            // An input that cannot be written to any more has no reader.
+            let _ = lines.iter().try_for_each(|line| input.write_all(&line));
+        })?;
+        if let Ok(mut inputs) = self.inputs.lock() {
+            inputs.push(Some(sender));
+        }
+        Ok(())
+    }
+
+    /// No more orders for a host, which its helper notices when it has read those before.
     pub(super) fn hang_up(&self, host: usize) {
         if let Ok(mut inputs) = self.inputs.lock()
             && let Some(input) = inputs.get_mut(host)
@@ -105,8 +122,27 @@ pub(super) fn helper_command(job: &Job, host: usize) -> Vec<String> {
     if !job.rsh.iter().any(|word| word.contains("{host}")) {
         command.push(placed.host.clone());
     }
-    command.extend(weft);
+    let [path, rest @ ..] = weft;
+    command.push(if joins_words(&job.rsh) { quoted(&path) } else { path });
+    command.extend(rest);
     command
+}
+
+/// Whether a remote shell joins the words of a command and has a shell on the other side take them apart again, as ssh does.
+/// Others, such as `docker exec`, pass them on as they are.
+fn joins_words(rsh: &[String]) -> bool {
+    let name = rsh.first().and_then(|first| Path::new(first).file_name()).and_then(|name| name.to_str());
+    name.is_some_and(|name| ["ssh", "rsh"].contains(&name))
+}
+
+/// A path as a word of a shell. The user's folder (`~/`) stays what it is there.
+fn quoted(path: &str) -> String {
+    let (home, rest) = path.strip_prefix("~/").map_or(("", path), |rest| ("~/", rest));
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
+    match rest.chars().all(is_plain) {
+        true => path.to_owned(),
+        false => format!("{home}'{}'", rest.replace('\'', r"'\''")),
+    }
 }
 
 impl Helper {
@@ -133,20 +169,20 @@ impl Helper {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .with_context(|| format!("cannot run `{}`", command.join(" ")))?;
+            .map_err(|error| {
+                anyhow!("cannot run `{}`: {error}{}", command.join(" "), limits::no_process(&error))
+            })?;
         let (input, pipes) = (child.stdin.take(), child.stdout.take().zip(child.stderr.take()));
         let helper = Helper { child, ports: None, closed: false };
-        if let Ok(mut inputs) = attending.inputs.lock() {
-            inputs.push(input);
-        }
         let (out, err) = pipes.ok_or_else(|| anyhow!("a helper was started without pipes"))?;
+        attending.attend(input.ok_or_else(|| anyhow!("a helper was started without pipes"))?)?;
         let (events, talk) = (sender.clone(), sender.clone());
-        thread::spawn(move || hear(host, BufReader::new(out), &events));
-        thread::spawn(move || {
+        limits::listener(move || hear(host, BufReader::new(out), &events))?;
+        limits::listener(move || {
             lines(BufReader::new(err), |line| {
                 talk.send(Heard::Talk(host, String::from_utf8_lossy(&line).trim_end().to_owned())).is_ok()
             });
-        });
+        })?;
         Ok(helper)
     }
 }
@@ -173,5 +209,26 @@ fn lines(mut input: impl BufRead, mut take: impl FnMut(Vec<u8>) -> bool) {
             Ok(_) if !take(line) => return,
             Ok(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_one_word_of_a_shell() {
+        for (path, word) in [
+            ("/opt/weft-1.2/bin/weft", "/opt/weft-1.2/bin/weft"),
+            ("~/bin/weft", "~/bin/weft"),
+            ("/my tools/weft", "'/my tools/weft'"),
+            ("~/my tools/weft", "~/'my tools/weft'"),
+            ("/tmp/$(touch x);weft", "'/tmp/$(touch x);weft'"),
+            ("/it's/weft", r"'/it'\''s/weft'"),
+        ] {
+            assert_eq!(quoted(path), word);
+        }
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert!(joins_words(&words("/usr/bin/ssh -p 22")) && !joins_words(&words("docker exec -i")));
     }
 }

@@ -84,10 +84,10 @@ fn serve(events: &Events) -> anyhow::Result<()> {
     let version = env!("CARGO_PKG_VERSION").to_owned();
     events.tell(&Event::Ready { version, ports: [ports[0].number, ports[1].number] });
     let (sender, happenings) = channel();
-    thread::spawn({
+    crate::limits::listener({
         let sender = sender.clone();
         move || take_orders(io::stdin().lock(), &sender)
-    });
+    })?;
     let start = loop {
         match happenings.recv()? {
             Happening::Order(Order::Start(start)) => break start,
@@ -189,7 +189,9 @@ impl Ranks {
                 Some(words) => command.env(last_words::VARIABLE, words.path()),
                 None => command.env_remove(last_words::VARIABLE),
             };
-            let mut child = command.spawn().with_context(|| format!("cannot start rank {}", one.rank))?;
+            let mut child = command.spawn().map_err(|error| {
+                anyhow!("cannot start rank {}: {error}{}", one.rank, crate::limits::no_process(&error))
+            })?;
             let (out, err) = (child.stdout.take(), child.stderr.take());
             let pid = child.id();
             self.children.push(child);
@@ -304,25 +306,29 @@ fn watch(
     let thread = || thread::Builder::new().stack_size(STACK_BYTES);
     for (stream, pipe) in pipes {
         let (rank, events, closed) = (one.rank, events.clone(), closed.clone());
-        thread().spawn(move || {
-            let tell = |bytes: &[u8], cut| {
-                events.tell(&Event::Output { rank, stream, piece: Piece::new(bytes), cut })
-            };
-            // A pipe that cannot be read has ended.
-            let _ = pump::pieces(pipe, by_lines, tell);
-            drop(closed);
-        })?;
+        thread()
+            .spawn(move || {
+                let tell = |bytes: &[u8], cut| {
+                    events.tell(&Event::Output { rank, stream, piece: Piece::new(bytes), cut })
+                };
+                // A pipe that cannot be read has ended.
+                let _ = pump::pieces(pipe, by_lines, tell);
+                drop(closed);
+            })
+            .map_err(|error| anyhow!(weftlink_comm::no_thread(&error)))?;
     }
     drop(closed);
     let sender = sender.clone();
-    thread().spawn(move || {
-        let at = awaited.and_then(|awaited| awaited.wait());
-        let end = await_end(pid);
-        let at = at.unwrap_or_else(Instant::now);
-        // Disconnected when both streams have ended.
-        let _ = ends.recv_timeout(LAST_WORDS);
-        let _ = sender.send(Happening::Ended { index, end, at });
-    })?;
+    thread()
+        .spawn(move || {
+            let at = awaited.and_then(|awaited| awaited.wait());
+            let end = await_end(pid);
+            let at = at.unwrap_or_else(Instant::now);
+            // Disconnected when both streams have ended.
+            let _ = ends.recv_timeout(LAST_WORDS);
+            let _ = sender.send(Happening::Ended { index, end, at });
+        })
+        .map_err(|error| anyhow!(weftlink_comm::no_thread(&error)))?;
     Ok(())
 }
 

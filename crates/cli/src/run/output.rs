@@ -1,8 +1,11 @@
 //! What ranks print, as the user sees it: by lines that say whose they are, never two mixed, or in files.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use super::pump::Tail;
 use super::wire::Stream;
@@ -123,7 +126,10 @@ fn files(folder: &Path, ranks: usize) -> anyhow::Result<Vec<[File; 2]>> {
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     let file = |rank, stream| {
         let name = file_name(folder, rank, stream);
-        File::create(&name).with_context(|| format!("cannot write {}", name.display()))
+        // Others may write to the folder, too: a link that somebody put there is not followed.
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+        options.open(&name).with_context(|| format!("cannot write {}", name.display()))
     };
     (0..ranks).map(|rank| Ok([file(rank, Stream::Out)?, file(rank, Stream::Err)?])).collect()
 }

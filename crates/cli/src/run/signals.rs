@@ -5,7 +5,6 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
 
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -14,6 +13,7 @@ use signal_hook::iterator::Signals as Watched;
 use super::helpers::Attending;
 use super::host::ends;
 use super::wire::Order;
+use crate::limits;
 
 /// What is known of signals so far.
 #[derive(Clone, Default)]
@@ -33,7 +33,7 @@ impl Signals {
         let all = all.filter(|signal| ignored & (1 << (signal - 1)) == 0);
         let mut watched = Watched::new(all).context("cannot watch for signals")?;
         let ours = signals.clone();
-        thread::spawn(move || watched.forever().for_each(|signal| ours.pass_on(signal)));
+        limits::listener(move || watched.forever().for_each(|signal| ours.pass_on(signal)))?;
         Ok(signals)
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use weftlink::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
+use weftlink::bootstrap::{Bootstrap, Meeting, Network, Place, Secret, Token};
 use weftlink::knobs::Knobs;
 use weftlink::plan::Collective;
 use weftlink::{Communicator, DataType, Error, Options, Post, RawBuffers, RawRequest};
@@ -387,7 +387,13 @@ fn meeting(place: &str, secret: &[u8], size: usize, timeout: Duration) -> Result
         _ => Place::Abstract(place.to_owned()),
     };
     let network = Network::of(&Knobs::from_environment()?);
-    Ok(Meeting { network, ..Meeting::new(place, Token::new(secret)?, size, timeout) })
+    let token = Token::new(secret)?;
+    // Whoever reaches the store learns its secret; the job's own, where there is one, is not in it.
+    let token = match Secret::of_this_process().map_err(|error| Error::Misuse(error.to_string()))? {
+        Some(own) => token.mixed_with(&own)?,
+        None => token,
+    };
+    Ok(Meeting { network, ..Meeting::new(place, token, size, timeout) })
 }
 
 fn meet(meeting: &Meeting, rank: usize, timeout: Duration, lanes: usize) -> Result<Ends, Error> {

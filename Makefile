@@ -52,7 +52,7 @@ miri: ## the unsafe code that needs no system call, interpreted by Miri: undefin
 	fi
 	MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks" \
 		cargo +nightly miri test -p weftlink-comm --lib --locked --target-dir target/miri -- \
-		call_tests:: line:: fifo:: counter:: wait:: wire:: engine:: header:: data:: operation:: buffers:: post::matching post::frame recorder::slot
+		line:: fifo:: counter:: wait:: wire::ends wire::frame engine:: header:: data:: operation:: buffers:: post::matching post::frame recorder::slot
 
 .PHONY: kernels
 kernels: ## the kernels as they ship: only when optimised are they made of registers
@@ -106,6 +106,10 @@ bench-torch: python ## measure beside Gloo in PyTorch: every collective, then tr
 faults: tools ## draw 1,000 faults (kill, stop, cut, corrupt, mismatch, stranger, skew, shrink) and print what came of them; DRAWS and SEED to choose others
 	WEFT_DRAWS=$${DRAWS:-1000} WEFT_SEED=$${SEED:-1} \
 		cargo test --release -p weftlink-comm --test draws --locked -- --exact draws --nocapture
+
+.PHONY: mutants
+mutants: tools ## plant defects in the fault, bootstrap, wire and matching code, one at a time, and print which of them the tests catch; MUTANTS="NAME" or "--bless"
+	crates/comm/mutants.py $(MUTANTS)
 
 .PHONY: fuzz
 fuzz: tools ## an hour on each fuzz target

@@ -10,7 +10,8 @@ use crate::{Background, Communicator, Operation, Options, Reduction, Request};
 /// What each of two ranks gave.
 fn on_two<T: Send>(work: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
     // An interpreted call takes seconds.
-    let options = Options { deadline: Duration::from_secs(600), single_copy: Some(false), ..Options::default() };
+    let options =
+        Options { deadline: Duration::from_secs(600), single_copy: Some(false), ..Options::default() };
     let ranks = Communicator::threads(2, options).unwrap();
     std::thread::scope(|scope| {
         let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| work(comm))).collect();

@@ -116,7 +116,10 @@ impl Reason {
 
 /// Whether a communicator has been ended on purpose, rather than because something went wrong.
 pub(crate) fn is_on_purpose(waiter: &Waiter<'_>) -> bool {
-    let purposes = [Reason::Cancelled.code(), Reason::Ended.code()];
+    let purposes = [
+        if mutant!("cancel-is-a-failure") { Reason::Ended } else { Reason::Cancelled }.code(),
+        Reason::Ended.code(),
+    ];
     waiter.aborted().is_some_and(|code| purposes.contains(&code.reason))
 }
 
@@ -145,9 +148,13 @@ pub(crate) fn take_back(
     (rank, identity): (usize, u64),
     why: &Failure,
 ) {
-    let [input, output] = reached;
+    let [input, output] = if mutant!("windows-not-taken-back") { [None; 2] } else { reached };
     let code = code_of(shared, rank);
-    for number in input.into_iter().chain(output.filter(|_| output != input)).map(usize::from) {
+    for number in input
+        .into_iter()
+        .chain(output.filter(|_| output != input && !mutant!("output-window-not-taken-back")))
+        .map(usize::from)
+    {
         let stride = shared.windows[number].stride;
         let patience = shared.waiter.patience().timeout;
         windows[number].take_back((rank * stride, stride), identity, code, why, patience);

@@ -96,7 +96,10 @@ impl Location {
     pub(crate) fn after(self, bytes: usize) -> Self {
         match self {
             Location::Private { address } => Location::Private { address: address + bytes as u64 },
-            Location::Window { number, offset } => Location::Window { number, offset: offset + bytes as u64 },
+            Location::Window { number, offset } => Location::Window {
+                number,
+                offset: if mutant!("window-offset-lost") { offset } else { offset + bytes as u64 },
+            },
         }
     }
 
@@ -140,7 +143,7 @@ impl Header {
     #[inline]
     pub(crate) fn signature(&self) -> u32 {
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        let count = if self.uneven { 0 } else { self.count };
+        let count = if self.uneven || mutant!("signature-without-count") { 0 } else { self.count };
         let hash = mix(mix(mix(0, self.plan ^ u64::from(self.detail)), count >> 32), self.kind());
         ((hash ^ hash >> 32) as u32).wrapping_add(count as u32)
     }
@@ -215,7 +218,10 @@ impl Header {
                 (Reduction::NAMED.iter().position(|one| *one == named).unwrap_or(0) as u8 + 1, false)
             }
         };
-        let data_type = self.data_type.map_or(0, |data_type| data_type as u64 + 1);
+        let data_type = self
+            .data_type
+            .filter(|_| !mutant!("signature-without-type"))
+            .map_or(0, |data_type| data_type as u64 + 1);
         let in_place = self.aliasing == Aliasing::InPlace && !self.is_rooted();
         let flags = [
             (self.uneven, UNEVEN),
@@ -229,7 +235,7 @@ impl Header {
             | u64::from(reduction) << 16
             | data_type << 24
             | u64::from(self.element_bytes) << 32
-            | u64::from(self.root as u16) << 48
+            | u64::from(if mutant!("signature-without-root") { 0 } else { self.root as u16 }) << 48
     }
 
     fn is_rooted(&self) -> bool {

@@ -10,6 +10,9 @@
 //!
 //! Unsafe code is denied in this crate but in the modules that say why they need it; UNSAFE.md lists them.
 
+#[macro_use]
+mod mutants;
+
 pub mod attach;
 mod available;
 mod background;

@@ -179,8 +179,10 @@ impl Shared {
     #[cold]
     pub(crate) fn doubt(&self, call: &Call<'_>, waited: Duration) -> Option<Stop> {
         self.crier.cry(call.number, waited);
-        let left = || self.left(call).filter(|_| self.may_leave());
-        self.differs(call).or_else(|| left().map(|rank| Stop::Left { rank }))
+        let left = || self.left(call).filter(|_| self.may_leave() && !mutant!("departures-not-noticed"));
+        self.differs(call)
+            .filter(|_| !mutant!("differences-not-noticed"))
+            .or_else(|| left().map(|rank| Stop::Left { rank }))
     }
 
     /// A rank that has left before it made a call.
@@ -202,7 +204,8 @@ impl Shared {
     /// Whether a rank that has left is itself the reason why others cannot go on. If not, somebody has given up before it left,
     /// and that is told instead: a rank that hears of a death first is gone when others still wait for it.
     fn may_leave(&self) -> bool {
-        self.waiter.aborted().is_none_or(|code| Reason::is(code, Reason::Left))
+        mutant!("departure-hides-abort")
+            || self.waiter.aborted().is_none_or(|code| Reason::is(code, Reason::Left))
     }
 
     /// Whether a rank makes another call under the same number, as far as headers tell.
@@ -275,6 +278,7 @@ impl Crier {
     pub(crate) fn whom(&self, direct: Option<u32>, roots: &[u32]) -> String {
         let name = |rank: &u32| self.names[*rank as usize].as_str();
         match (direct, roots) {
+            (Some(direct), _) if mutant!("blame-stops-at-the-next") => name(&direct).to_owned(),
             (None, []) => "other ranks".to_owned(),
             (Some(direct), roots) if roots.is_empty() || roots.contains(&direct) => name(&direct).to_owned(),
             (direct, roots) => {

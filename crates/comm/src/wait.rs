@@ -155,7 +155,10 @@ impl<'a> Waiter<'a> {
 
     /// The same, with another limit.
     pub fn within(self, timeout: Duration) -> Waiter<'a> {
-        self.with(Patience { timeout, ..self.patience })
+        self.with(Patience {
+            timeout: if mutant!("timeout-of-a-call-ignored") { self.patience.timeout } else { timeout },
+            ..self.patience
+        })
     }
 
     /// The same, with more or less patience.
@@ -225,7 +228,9 @@ impl<'a> Waiter<'a> {
         sync::before_writing();
         match exchange {
             Ok(_) => code,
-            Err(earlier) => AbortCode::unpack(earlier).unwrap_or(code),
+            Err(earlier) => {
+                AbortCode::unpack(earlier).filter(|_| !mutant!("abort-earlier-ignored")).unwrap_or(code)
+            }
         }
     }
 
@@ -254,20 +259,29 @@ impl<'a> Waiter<'a> {
             match attempt() {
                 Poll::Ready => return Ok(()),
                 Poll::Pending => {}
+                Poll::Mismatch { .. } if mutant!("mismatch-ignored-in-slow-wait") => {}
                 Poll::Mismatch { found } => return Err(Stop::Mismatch { found }),
                 Poll::Broken => return Err(Stop::Broken),
             }
             meanwhile();
             // What a rank published before it did something that raises doubts counts, so it is looked at once more.
             let waited = began.elapsed();
-            let aborted = || self.aborted().map(|code| Stop::Aborted { code, waited });
+            let aborted = || {
+                self.aborted()
+                    .filter(|_| !mutant!("abort-not-seen"))
+                    .map(|code| Stop::Aborted { code, waited })
+            };
             if let Some(stop) = doubt(waited).or_else(aborted) {
                 return if attempt() == Poll::Ready { Ok(()) } else { Err(stop) };
             }
             let left = self.patience.timeout.saturating_sub(waited);
             if left.is_zero() {
                 // A rank that was itself stopped for long finds that the time is up before it finds what has come since.
-                return if attempt() == Poll::Ready { Ok(()) } else { Err(Stop::Deadline { waited }) };
+                return if !mutant!("no-look-at-deadline") && attempt() == Poll::Ready {
+                    Ok(())
+                } else {
+                    Err(Stop::Deadline { waited })
+                };
             }
             if yields < yields_max {
                 yields += 1;
@@ -326,7 +340,8 @@ impl Patience {
 
 impl AbortCode {
     fn pack(self) -> u64 {
-        u64::from(self.rank) << 32 | u64::from(self.reason.get())
+        u64::from(if mutant!("abort-forgets-rank") { 0 } else { self.rank }) << 32
+            | u64::from(self.reason.get())
     }
 
     fn unpack(bits: u64) -> Option<AbortCode> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink_comm::{
     Background, Communicator, DataType, Error, Handle, Options, OwnedOperation, OwnedRequest, RawBuffers,
-    RawRequest, Reduction, while_waiting,
+    RawRequest, Reduction, Request, while_waiting,
 };
 use weftlink_plan::Collective;
 use weftlink_testkit::ports::Port;
@@ -67,28 +67,55 @@ fn a_deadline_of_a_call_names_the_rank_that_stayed_away() {
     }
 }
 
-/// Makes a call with a deadline, then one that lasts longer than that. Nothing if the machine was too busy for the first.
-fn a_call_after_one_with_a_deadline(deadline: Duration) -> Option<()> {
+/// Makes a call with a deadline, then one for which rank 0 waits longer than that: what becomes of the second, or nothing if the
+/// machine was too busy for the first.
+type Way = fn(Communicator, Duration) -> Option<Result<(), Error>>;
+
+fn in_the_background(comm: Communicator, deadline: Duration) -> Option<Result<(), Error>> {
     let request = || OwnedRequest::new(Collective::AllReduce, vec![1.0]).with(Reduction::Sum);
-    let made = on_ranks(2, |background| {
-        warm_up(&background, true);
-        background.start(request().within(deadline)).wait().ok()?;
-        if background.rank() == 1 {
-            // Rank 0 waits longer than the deadline that was the last call's.
-            std::thread::sleep(2 * deadline);
+    let background = comm.into_background().unwrap();
+    warm_up(&background, true);
+    background.start(request().within(deadline)).wait().ok()?;
+    if background.rank() == 1 {
+        std::thread::sleep(2 * deadline);
+    }
+    Some(background.start(request()).wait().map(drop))
+}
+
+fn while_the_caller_waits(mut comm: Communicator, deadline: Duration) -> Option<Result<(), Error>> {
+    let sum = |comm: &mut Communicator, deadline: Option<Duration>| {
+        let mut values = [1.0];
+        let request = Request::new(&Collective::AllReduce, &mut values[..]).with(Reduction::Sum);
+        match deadline {
+            None => comm.run(request),
+            Some(deadline) => comm.run_within(request, deadline),
         }
-        Some(background.start(request()).wait())
-    });
-    let second: Option<Vec<_>> = made.into_iter().collect();
-    second?.into_iter().for_each(|made| drop(made.unwrap()));
-    Some(())
+    };
+    sum(&mut comm, None).unwrap();
+    sum(&mut comm, Some(deadline)).ok()?;
+    if comm.rank() == 1 {
+        std::thread::sleep(2 * deadline);
+    }
+    Some(sum(&mut comm, None))
 }
 
 #[test]
 fn a_deadline_of_a_call_is_only_that_calls() {
-    let deadlines = [200, 2_000, 20_000].map(Duration::from_millis);
-    let tried = deadlines.into_iter().find_map(a_call_after_one_with_a_deadline);
-    assert!(tried.is_some(), "two threads did not finish a call within 20 s");
+    for way in [in_the_background as Way, while_the_caller_waits] {
+        let try_with = |deadline: Duration| -> Option<()> {
+            let ranks = Communicator::threads(2, options()).unwrap();
+            let made: Vec<_> = std::thread::scope(|scope| {
+                let start = |comm| scope.spawn(move || way(comm, deadline));
+                let threads: Vec<_> = ranks.into_iter().map(start).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            let second: Option<Vec<_>> = made.into_iter().collect();
+            second?.into_iter().for_each(|made| made.unwrap());
+            Some(())
+        };
+        let tried = [200, 2_000, 20_000].map(Duration::from_millis).into_iter().find_map(try_with);
+        assert!(tried.is_some(), "two threads did not finish a call within 20 s");
+    }
 }
 
 #[test]

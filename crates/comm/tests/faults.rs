@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use weftlink_comm::{BlameKind, Communicator, Error, Options, Reduction, Request};
+use weftlink_comm::{BlameKind, Communicator, Error, Operation, Options, Reduction, Request};
 use weftlink_plan::{Algorithm, Collective, verify};
 
 /// Long enough that only a real wait for nothing reaches it.
@@ -334,6 +334,36 @@ fn after_a_failed_call_a_window_is_its_rank_s_alone() {
         }
         drop(comm);
         first.iter().all(|&value| value == 7.0) && second.iter().all(|&value| value == 2.0)
+    }) {
+        assert_eq!(kept, [true; 2], "a peer wrote into memory that its rank had back");
+    }
+}
+
+#[test]
+fn a_peer_in_the_middle_of_a_step_does_not_reach_a_window_that_its_rank_has_back() {
+    let step = std::sync::Barrier::new(2);
+    for kept in on_ranks(2, SHORT, |mut comm| {
+        let rank = comm.rank();
+        let plan = comm.built_in(Algorithm::TwoShot, &Collective::AllReduce).unwrap();
+        let mut window = comm.window::<f32>(64).unwrap();
+        window.fill(1.0);
+        let waited = std::sync::atomic::AtomicBool::new(false);
+        let slow = |one: f32, other: f32| {
+            // Rank 1 combines elements when rank 0 gives up, and writes the results after that.
+            if rank == 1 && !waited.swap(true, std::sync::atomic::Ordering::Relaxed) {
+                step.wait();
+            }
+            one + other
+        };
+        let sum = Operation::user_defined(true, &slow);
+        let ran = comm.run(Request::new(&Collective::AllReduce, &mut window).with(sum).by(plan));
+        if rank == 0 {
+            assert!(matches!(ran, Err(Error::Deadline { .. })), "{ran:?}");
+            window.fill(7.0);
+            step.wait();
+        }
+        step.wait();
+        rank == 1 || window.iter().all(|&value| value == 7.0)
     }) {
         assert_eq!(kept, [true; 2], "a peer wrote into memory that its rank had back");
     }

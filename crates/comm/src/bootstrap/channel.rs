@@ -180,7 +180,9 @@ impl Channel {
         read(&socket, &mut message, deadline)?;
         if handshake.read_message(&message, &mut []).is_err() {
             // It need not wonder why nobody answers. What it learns it knew: that its secret is not ours.
-            write(&socket, &[0; ANSWER_BYTES], None, deadline)?;
+            if !mutant!("wrong-secret-not-told") {
+                write(&socket, &[0; ANSWER_BYTES], None, deadline)?;
+            }
             return Err(Broken::Stranger(Refusal::Token));
         }
         let mut answer = [0; ANSWER_BYTES];
@@ -241,7 +243,7 @@ impl Channel {
     /// Whether the other side is gone, with nothing left to read.
     pub(super) fn has_ended(&self) -> bool {
         let got = rustix::net::recv(&self.socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-        matches!(got, Ok((_, 0)) | Err(Errno::CONNRESET))
+        matches!(got, Ok((_, 0)) | Err(Errno::CONNRESET)) && !mutant!("ends-not-seen")
     }
 
     /// What is left of the channel, for whoever goes on in a way of its own.
@@ -344,6 +346,7 @@ fn greeted(greeting: [u8; GREETING_BYTES]) -> Result<(), Broken> {
     let [magic @ .., a, b, c, d] = greeting;
     match u32::from_le_bytes([a, b, c, d]) {
         _ if magic != MAGIC => Err(Broken::Stranger(Refusal::NotWeft)),
+        _ if mutant!("any-version-will-do") => Ok(()),
         VERSION => Ok(()),
         theirs => Err(Broken::Stranger(Refusal::Version { theirs, ours: VERSION })),
     }

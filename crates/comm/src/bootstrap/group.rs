@@ -127,7 +127,9 @@ impl Group {
     /// What to do with news from now on. Of that of before it is told what still matters.
     pub(super) fn set_alarm(&self, alarm: Option<Alarm>) {
         let mut place = self.alarm.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(alarm) = &alarm {
+        if let Some(alarm) = &alarm
+            && !mutant!("deaths-before-the-alarm-forgotten")
+        {
             let grave = self.state().grave.clone();
             grave.iter().for_each(|news| drop(alarm(news)));
         }
@@ -185,7 +187,9 @@ impl Group {
         link.has_ended.store(true, Ordering::Relaxed);
         if !self.state().left.contains(&link.rank) {
             let (rank, by) = (link.rank, self.rank);
-            let news = lost.map_or(News::Died { rank }, |what| News::Lost { rank, by, what });
+            let news = lost
+                .filter(|_| !mutant!("lost-counts-as-dead"))
+                .map_or(News::Died { rank }, |what| News::Lost { rank, by, what });
             self.learn(news, Some(link.rank));
         }
     }
@@ -228,7 +232,9 @@ impl Group {
         let alarm = self.alarm.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = alarm.as_ref().and_then(|alarm| alarm(&news));
         drop(alarm);
-        self.tell(&news, from);
+        if !mutant!("news-not-passed-on") {
+            self.tell(&news, from);
+        }
         drop(telling);
         let also = match news {
             News::Waits { rank, .. } if rank != self.rank => self.answer_waits(),
@@ -357,6 +363,7 @@ impl Group {
             match message {
                 Message::Up { number: theirs, ask: other, said: more } if theirs == number => {
                     let differs = other.purpose != ask.purpose || child.is_local && other.bytes != ask.bytes;
+                    let differs = differs && !mutant!("asks-not-compared");
                     if differs {
                         return Err(BootstrapError::Mismatch { one: ask.clone(), other });
                     }
@@ -574,7 +581,11 @@ impl State {
     /// Whom a rank waits for that waits for these: them, or whom they said that they wait for.
     fn missing(&self, number: u32, silent: &[u32]) -> Vec<u32> {
         let of = |rank: &u32| match self.waiting.get(rank) {
-            Some((theirs, ranks)) if *theirs == number && !ranks.is_empty() => ranks.clone(),
+            Some((theirs, ranks))
+                if *theirs == number && !ranks.is_empty() && !mutant!("parent-blames-its-child") =>
+            {
+                ranks.clone()
+            }
             _ => vec![*rank],
         };
         let mut missing: Vec<u32> = silent.iter().flat_map(of).collect();

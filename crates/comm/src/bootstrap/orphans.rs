@@ -163,7 +163,7 @@ impl Inner {
                 let mut watched = [PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)];
                 let time = Timespec::try_from(left).ok();
                 if poll(&mut watched, time.as_ref()).is_ok_and(|ready| ready > 0) {
-                    return Fate::Dead;
+                    return if mutant!("dead-count-as-lost") { Fate::Lost } else { Fate::Dead };
                 }
                 continue;
             }
@@ -213,7 +213,7 @@ impl Inner {
     /// Links this rank to another, since the one above it has left.
     fn go_elsewhere(self: &Arc<Self>, group: &Arc<Group>) {
         let orphan = Introduction::Orphan { group: group.id, from: group.rank };
-        for heir in group.heirs(group.rank) {
+        for heir in group.heirs(group.rank).into_iter().filter(|_| !mutant!("orphans-stay")) {
             let Some(contact) = group.contact(heir) else { continue };
             let deadline = Deadline::new(LINK_LIMIT);
             let welcomed = self.dial(contact, &orphan, deadline).and_then(|channel| {

@@ -88,7 +88,9 @@ impl<'a> Roster<'a> {
             purpose = format!("{purpose}. Turned away meanwhile: {}", turned_away.join("; "));
         }
         let error = BootstrapError::Missing { ranks: self.missing(), purpose, limit };
-        tell_all(self.seats.iter().flatten().map(|(_, channel)| channel), &error);
+        if !mutant!("nobody-told-who-is-missing") {
+            tell_all(self.seats.iter().flatten().map(|(_, channel)| channel), &error);
+        }
         error
     }
 
@@ -125,13 +127,14 @@ impl<'a> Roster<'a> {
         if let Some((name, theirs, ours)) = terms::difference(&hello.terms, &self.terms) {
             return Some(Refusal::Terms { name, theirs, ours });
         }
-        if size != self.meeting.size {
+        if size != self.meeting.size && !mutant!("sizes-not-compared") {
             return Some(Refusal::Size { joiner: size, listener: self.meeting.size });
         }
         let Some(seat) = rank.checked_sub(1).and_then(|index| self.seats.get(index)) else {
             return Some(Refusal::Rank { rank, size });
         };
-        let taken = seat.as_ref().filter(|(_, channel)| !channel.has_ended());
+        let taken =
+            seat.as_ref().filter(|(_, channel)| !channel.has_ended() && !mutant!("duplicates-admitted"));
         taken.map(|(contact, _)| Refusal::Duplicate { rank, pid: contact.pid })
     }
 }

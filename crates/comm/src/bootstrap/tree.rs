@@ -37,7 +37,7 @@ pub(super) fn children(parents: &[Option<u32>], rank: u32) -> Vec<u32> {
 
 /// The parent of a position in a binomial tree: the same without its lowest digit that is not 0.
 fn before(position: usize) -> usize {
-    position & (position - 1)
+    if mutant!("tree-is-a-chain") { position - 1 } else { position & (position - 1) }
 }
 
 /// Numbers hosts in the order of their first ranks, by whether two ranks are on the same.

@@ -57,7 +57,8 @@ pub(super) struct Roots {
 impl Roots {
     /// Those who say nothing, if there are any: whoever seems busy may just have been let go.
     pub(super) fn all(&self) -> Vec<u32> {
-        let roots = if self.silent.is_empty() { &self.busy } else { &self.silent };
+        let roots =
+            if self.silent.is_empty() || mutant!("busy-outweigh-silent") { &self.busy } else { &self.silent };
         roots.iter().copied().collect()
     }
 }
@@ -83,7 +84,8 @@ impl Waits {
     /// of whom nothing is expected.
     fn roots(&self, rank: u32, begin: &[u32], asked: Instant, is_gone: impl Fn(u32) -> bool) -> Roots {
         let since = asked.checked_sub(ANSWER_PAUSE).unwrap_or(asked);
-        let said = |rank: &u32| self.of.get(rank).filter(|told| told.at >= since);
+        let said =
+            |rank: &u32| self.of.get(rank).filter(|told| told.at >= since || mutant!("old-waits-count"));
         let mute = self.mute(rank, said, &is_gone);
         let (mut roots, mut seen) = (Roots::default(), BTreeSet::from([rank]));
         let mut next = begin.to_vec();

@@ -56,7 +56,9 @@ impl Communicator {
         let usual = (self.shared.waiter, self.options.deadline);
         (self.shared.waiter, self.options.deadline) = (usual.0.within(deadline), deadline);
         let ran = self.run(request);
-        (self.shared.waiter, self.options.deadline) = usual;
+        if !mutant!("timeout-of-a-call-stays") {
+            (self.shared.waiter, self.options.deadline) = usual;
+        }
         ran
     }
 

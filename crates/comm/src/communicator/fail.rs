@@ -65,7 +65,9 @@ impl Communicator {
             Stop::Broken if first == mine && Reason::is(mine, Reason::Left) => {
                 self.shared.left(call).map_or(Stop::Broken, |rank| Stop::Left { rank })
             }
-            Stop::Left { .. } if first != mine => Stop::Aborted { code: first, waited: Duration::ZERO },
+            Stop::Left { .. } if first != mine && !mutant!("departure-outweighs-abort") => {
+                Stop::Aborted { code: first, waited: Duration::ZERO }
+            }
             Stop::Broken if first != mine && self.has_only_ended() => {
                 Stop::Aborted { code: first, waited: Duration::ZERO }
             }
@@ -215,7 +217,11 @@ impl Communicator {
     /// Ranks that differ may be on different hosts. Shows what this one calls, and gives the others a moment to do the same.
     #[cold]
     fn compare(&self, call: &Call<'_>) {
-        let Some(tell) = &self.shared.crier.tell else { return };
+        let Some(tell) =
+            self.shared.crier.tell.as_ref().filter(|_| !mutant!("mismatch-not-compared-across-hosts"))
+        else {
+            return;
+        };
         // What is left over from an earlier call may be what was noticed.
         (0..COMPARED_MAX).for_each(|back| tell(call.number.wrapping_sub(back)));
         let began = Instant::now();
@@ -234,7 +240,7 @@ impl Communicator {
     #[cold]
     fn bury(&self, rank: u32) -> Option<Reason> {
         let began = Instant::now();
-        while began.elapsed() < BURIAL_LIMIT {
+        while began.elapsed() < BURIAL_LIMIT && !mutant!("deaths-not-awaited") {
             match self.shared.waiter.aborted() {
                 Some(code) => {
                     let is_it = |reason: &Reason| code.rank == rank && Reason::is(code, *reason);

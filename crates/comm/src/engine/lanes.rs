@@ -37,7 +37,11 @@ impl State {
             1 => self.run_lane(run, ports, tracer),
             _ => self.run_lanes(run, ports, tracer),
         };
-        self.round = self.round.wrapping_add(run.program.tiles as u32);
+        self.round = self.round.wrapping_add(if mutant!("round-counts-one-tile") {
+            1
+        } else {
+            run.program.tiles as u32
+        });
         ran.and_then(|()| see_off(run, ports))
     }
 
@@ -83,7 +87,7 @@ impl State {
                     let mut progress = Poll::Pending;
                     if let Some(courier) = &mut ports.courier {
                         courier.progress(None);
-                        if courier.fault(None).is_some() {
+                        if courier.fault(None).is_some() && !mutant!("lanes-ignore-faults") {
                             return Poll::Broken;
                         }
                     }
@@ -151,7 +155,8 @@ impl State {
 
     /// A lane that waits for a rank to which a connection has ended, and what for.
     fn misses_one(&self, run: &Run<'_>, ports: &mut Ports) -> Option<(Option<(u32, u32)>, Waiting)> {
-        if !ports.courier.as_ref().is_some_and(|courier| courier.has_faults()) {
+        if mutant!("lanes-miss-nobody") || !ports.courier.as_ref().is_some_and(|courier| courier.has_faults())
+        {
             return None;
         }
         for lane in 0..self.lanes.len() {

@@ -58,7 +58,7 @@ impl State {
             let value = *value;
             waiter.wake(self.counter(self.rank, signal).publish(value, signature));
         }
-        for &end in &instruction.releases {
+        for &end in instruction.releases.iter().filter(|_| !mutant!("release-not-published")) {
             waiter.wake(ports.receivers[end as usize].release(taken));
         }
         if let (Some(courier), true) = (&mut ports.courier, instruction.is_on_wires()) {
@@ -224,7 +224,11 @@ impl State {
                     Some((rank, from)) => {
                         // SAFETY: there is a piece for every source.
                         let target = unsafe { ports.pieces.as_mut_ptr().add(number * piece) };
-                        read((rank, from + at as u64), target, bytes)?;
+                        read(
+                            (rank, if mutant!("piece-offset-lost") { from } else { from + at as u64 }),
+                            target,
+                            bytes,
+                        )?;
                         target.cast_const()
                     }
                     // SAFETY: every source holds all bytes of the step.
@@ -331,7 +335,7 @@ impl Run<'_> {
     /// Whether peers' ordinary memory that was just read was still lent to the call: no rank had given up.
     fn still_lent(&self) -> Result<(), Stop> {
         sync::after_reading();
-        match self.shared.waiter.aborted() {
+        match self.shared.waiter.aborted().filter(|_| !mutant!("reads-after-an-abort-count")) {
             None => Ok(()),
             Some(code) => Err(Stop::Aborted { code, waited: Duration::ZERO }),
         }

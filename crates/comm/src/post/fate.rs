@@ -30,13 +30,14 @@ impl Fate {
     /// Whether a rank makes no more calls: its communicator is gone.
     #[inline]
     pub(super) fn has_left(&self, rank: usize) -> bool {
-        self.departures[rank].poll(1, 0, 1) == Poll::Ready
+        self.departures[rank].poll(1, 0, 1) == Poll::Ready && !mutant!("post-does-not-see-departures")
     }
 
     /// Whether nothing more can be sent or received: the communicator was ended by somebody, or is no longer there.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
-        self.waiter.aborted().is_some() || self.has_left(self.rank)
+        self.waiter.aborted().is_some_and(|_| !mutant!("post-does-not-see-aborts"))
+            || self.has_left(self.rank)
     }
 
     /// What that is to a message.
@@ -51,7 +52,14 @@ impl Fate {
         }
         if Reason::is(code, Reason::Died) {
             let (what, name) = (asked.to_string(), self.names[code.rank as usize].clone());
-            return Error::Died { call, what, rank, died: code.rank, name, waited: asked.began.elapsed() };
+            return Error::Died {
+                call,
+                what,
+                rank,
+                died: if mutant!("post-blames-itself-for-a-death") { rank } else { code.rank },
+                name,
+                waited: asked.began.elapsed(),
+            };
         }
         let reason = Reason::name(code.reason);
         let mut blamed = (self.blamer)();
@@ -123,7 +131,7 @@ impl Fate {
     pub(super) fn give_up(&self, why: &Error) {
         let (rank, reason) = (self.rank as u32, Reason::Deadline.code());
         let first = self.waiter.abort(AbortCode { rank, reason });
-        if first == (AbortCode { rank, reason }) {
+        if first == (AbortCode { rank, reason }) && !mutant!("late-send-not-announced") {
             let (cause, blamed) = (why.to_string(), why.blamed());
             let error = BootstrapError::GaveUp { rank: self.rank, cause, blamed };
             (self.tell)(News::Failed { rank, reason: reason.get(), culprit: rank, error });

@@ -29,7 +29,8 @@ pub(super) struct Found {
 
 impl Wanted {
     fn takes(self, found: Found) -> bool {
-        self.tag == found.tag && self.from.is_none_or(|from| from == found.from)
+        (self.tag == found.tag || mutant!("tags-not-compared"))
+            && self.from.is_none_or(|from| from == found.from || mutant!("senders-not-compared"))
     }
 }
 
@@ -46,7 +47,10 @@ impl<R, M> Matching<R, M> {
 
     /// The message that a receive takes, if there is one.
     pub(super) fn message_for(&mut self, wanted: Wanted) -> Option<(Found, M)> {
-        let at = self.messages.iter().position(|(found, _)| wanted.takes(*found))?;
+        let mut waiting = self.messages.iter();
+        let takes = |(found, _): &(Found, M)| wanted.takes(*found);
+        let at =
+            if mutant!("messages-overtake") { waiting.rposition(takes)? } else { waiting.position(takes)? };
         self.messages.remove(at)
     }
 
@@ -62,7 +66,9 @@ impl<R, M> Matching<R, M> {
 
     /// Takes receives away that will get nothing.
     pub(super) fn give_up_receives(&mut self, is_lost: impl Fn(Wanted, &R) -> bool) -> Vec<R> {
-        extract(&mut self.receives, |(wanted, receive)| is_lost(*wanted, receive))
+        extract(&mut self.receives, |(wanted, receive)| {
+            is_lost(*wanted, receive) && !mutant!("receives-never-given-up")
+        })
     }
 
     /// Takes messages away that nobody will get.

@@ -94,7 +94,10 @@ fn by_threads<E: Send>(
     work: impl Fn(Range<usize>) -> Result<(), E> + Sync,
 ) -> Result<(), E> {
     let part = bytes.div_ceil(threads).next_multiple_of(PAGE);
-    let range = |index: usize| (index * part).min(bytes)..((index + 1) * part).min(bytes);
+    let range = |index: usize| {
+        (index * part).min(bytes)
+            ..((index + 1) * part).min(bytes - usize::from(bytes > 0 && mutant!("last-byte-not-read")))
+    };
     thread::scope(|scope| {
         let start = |index| {
             let part = range(index);
@@ -132,7 +135,7 @@ impl State {
         }
         // What has been read means something only if nobody has taken it back by now, as the header of `state.rs` tells.
         sync::after_reading();
-        if self.fate.is_over() {
+        if self.fate.is_over() && !mutant!("reading-outlives-abort") {
             let send = if reading.process.is_none() { self.offered.remove(&reading.offer) } else { None };
             for asked in send.into_iter().chain([reading.asked]) {
                 let error = self.fate.end_of(&asked);

@@ -115,7 +115,7 @@ impl State {
 
     /// Counts a send or a receive, and gives its number. Whatever is counted must be [finished](State::finish).
     pub(super) fn begin(&mut self, is_attended: bool) -> Result<u64, Error> {
-        if self.open >= MESSAGES_MAX {
+        if self.open >= MESSAGES_MAX && !mutant!("messages-without-limit") {
             return Err(Error::QueueFull { limit: MESSAGES_MAX });
         }
         self.open += 1;
@@ -188,7 +188,9 @@ impl State {
                     // SAFETY: the receive's memory is its own and has so many bytes.
                     unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), asked.address, message.len()) };
                 }
-                if let Some(link) = &mut self.links[found.from] {
+                if let Some(link) = &mut self.links[found.from]
+                    && !mutant!("eager-credit-not-returned")
+                {
                     link.took(message.len());
                 }
                 self.received(asked, found.from, message.len() as u64);
@@ -274,6 +276,7 @@ impl State {
                 if let Some(asked) = self.offered.remove(&frame.id) {
                     let result = match frame.verdict() {
                         Verdict::Received => Ok(from),
+                        Verdict::Differs if mutant!("self-blame-in-offers") => Ok(from),
                         Verdict::Differs => Err(self.fate.differs(&asked, from, frame.bytes)),
                         Verdict::Unreadable => Err(self.fate.unreadable(&asked, from, libc::EFAULT)),
                     };
@@ -340,14 +343,14 @@ impl State {
 
     /// A receive has its message, which was sent whole.
     fn received(&mut self, asked: Asked, from: usize, bytes: u64) {
-        let fits = bytes == asked.bytes as u64;
+        let fits = mutant!("lengths-not-compared") || bytes == asked.bytes as u64;
         let result = if fits { Ok(from) } else { Err(self.fate.differs(&asked, from, bytes)) };
         self.finish(asked, result);
     }
 
     /// A receive has a message that waits at its sender.
     fn take_offer(&mut self, from: usize, offer: Frame, address: u64, asked: Asked) {
-        if offer.bytes != asked.bytes as u64 {
+        if offer.bytes != asked.bytes as u64 && !mutant!("long-lengths-not-compared") {
             let error = self.fate.differs(&asked, from, offer.bytes);
             self.close_offer(from, offer.id, Verdict::Differs, asked, Err(error));
         } else if asked.bytes == 0 {

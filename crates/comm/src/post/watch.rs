@@ -20,7 +20,9 @@ impl State {
         self.turn();
         // What a rank sent before it left counts, and there is no more of it than that.
         for (rank, has_left) in left.iter().enumerate() {
-            while self.drain(rank) && *has_left {}
+            if !mutant!("last-messages-dropped") {
+                while self.drain(rank) && *has_left {}
+            }
         }
         if self.fate.is_over() {
             return self.end_all();
@@ -87,7 +89,8 @@ impl State {
     /// Ends what has taken too long. A send that its receiver knows of cannot be taken back by one side alone, so that ends the
     /// communicator.
     fn end_late(&mut self, now: Instant) {
-        let mut late = self.matching.give_up_receives(|_, asked| asked.is_late(now));
+        let mut late =
+            self.matching.give_up_receives(|_, asked| asked.is_late(now) && !mutant!("late-receives-wait"));
         let incoming = self.incoming.iter().filter(|(_, incoming)| incoming.asked.is_late(now));
         let incoming: Vec<u64> = incoming.map(|(id, _)| *id).collect();
         late.extend(
@@ -151,8 +154,9 @@ impl State {
         let others_left = (0..left.len()).all(|rank| rank == me || left[rank] || self.links[rank].is_none());
         let first = left.iter().position(|left| *left).unwrap_or(me);
         let mut over: Vec<(Asked, usize)> = Vec::new();
-        let receives =
-            self.matching.give_up_receives(|wanted, _| wanted.from.map_or(others_left, |from| left[from]));
+        let receives = self.matching.give_up_receives(|wanted, _| {
+            wanted.from.map_or(others_left && !mutant!("any-source-waits-for-ever"), |from| left[from])
+        });
         over.extend(receives.into_iter().map(|asked| match asked.way {
             Way::From(Some(from)) => (asked, from),
             _ => (asked, first),
@@ -187,7 +191,9 @@ impl State {
     /// could not be read is all there is to say.
     fn end_unread(&mut self, now: Instant) {
         let is_over = |failed: &Option<(i32, Instant)>| {
-            failed.is_some_and(|(_, at)| now.saturating_duration_since(at) >= BURIAL_LIMIT)
+            failed.is_some_and(|(_, at)| {
+                now.saturating_duration_since(at) >= BURIAL_LIMIT && !mutant!("unread-waits-for-ever")
+            })
         };
         while let Some(at) = self.unread.iter().position(|reading| is_over(&reading.failed)) {
             let reading = self.unread.swap_remove(at);

@@ -177,7 +177,8 @@ impl Ring {
     /// give access to memory, so that is kept open as long as descriptors are not short.
     pub(super) fn in_memfd(capacity: usize) -> Result<Self, MemoryError> {
         let (memory, descriptor) = SharedMemory::create(NAME, bytes_of(capacity))?;
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        // Miri does not know the call.
+        let limit = if cfg!(miri) { None } else { getrlimit(Resource::Nofile).current }.unwrap_or(u64::MAX);
         let is_plenty = u64::try_from(descriptor.as_raw_fd()).is_ok_and(|number| number < limit / 2);
         let base = memory.as_ptr().cast_const();
         // SAFETY: so many bytes are mapped, at a page's boundary, and any bits are atomics; the mapping is kept.

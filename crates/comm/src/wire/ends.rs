@@ -69,7 +69,7 @@ impl Outgoing {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.put.wrapping_sub(self.released) < self.slots.depth
+        self.put.wrapping_sub(self.released) < self.slots.depth + u32::from(mutant!("one-message-too-many"))
     }
 
     /// Where the next message goes. There must be room.
@@ -124,7 +124,7 @@ impl Outgoing {
     /// its successor, which says the same and more.
     pub(super) fn release(&mut self, sequence: u32) -> bool {
         let newly = sequence.wrapping_sub(self.released);
-        let can = newly <= self.sent.wrapping_sub(self.released);
+        let can = mutant!("release-of-the-unsent") || newly <= self.sent.wrapping_sub(self.released);
         if can {
             self.released = sequence;
         }
@@ -177,7 +177,10 @@ impl Incoming {
     pub(super) fn turn(&self, sequence: u32, length: usize) -> Turn {
         let ahead = sequence.wrapping_sub(self.arrived);
         let in_flight = sequence.wrapping_sub(self.released);
-        if length > self.slots.message_bytes_max || in_flight > self.slots.depth || ahead == 0 {
+        if length > self.slots.message_bytes_max
+            || in_flight > self.slots.depth
+            || ahead == 0 && !mutant!("old-messages-accepted")
+        {
             Turn::Wrong
         } else if ahead == 1 {
             Turn::Next
@@ -204,7 +207,10 @@ impl Incoming {
 
     /// A message begins: settles where it goes.
     pub(super) fn begin(&mut self, signature: u32, length: usize) {
-        let is_it = |expected: &Expected| (expected.signature, expected.length) == (signature, length);
+        let is_it = |expected: &Expected| {
+            (mutant!("any-call-to-the-buffer") || expected.signature == signature)
+                && expected.length == length
+        };
         self.is_as_expected = self.expected.as_ref().is_some_and(is_it);
     }
 
@@ -243,7 +249,7 @@ impl Incoming {
     pub(super) fn release(&mut self) {
         debug_assert!(self.arrived != self.released, "released a message that has not come");
         self.released = self.released.wrapping_add(1);
-        self.direct = None;
+        self.direct = self.direct.filter(|_| mutant!("place-kept-after-reading"));
     }
 
     /// Whether so many were read unbeknown to the other end that it may soon have to wait.
@@ -253,7 +259,7 @@ impl Incoming {
 
     /// What the other end should be told: the last message that was read.
     pub(super) fn untold(&self) -> Option<u32> {
-        (self.told != self.released).then_some(self.released)
+        (self.told != self.released && !mutant!("credits-not-returned")).then_some(self.released)
     }
 
     pub(super) fn is_told(&mut self, sequence: u32) {

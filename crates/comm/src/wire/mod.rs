@@ -228,7 +228,9 @@ impl Courier {
                 && streams.iter().any(Stream::has_just_ended);
             let faults = faults.filter(|fault| **fault != Fault::Ended || !is_ending);
             // What came and is wrong says more than that nothing comes any more.
-            faults.max_by_key(|fault| **fault != Fault::Ended).map(|fault| (rank, fault))
+            faults
+                .max_by_key(|fault| (**fault != Fault::Ended) ^ mutant!("ended-outweighs-corrupt"))
+                .map(|fault| (rank, fault))
         };
         match rank {
             Some(rank) => of(rank),

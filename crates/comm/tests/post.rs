@@ -11,7 +11,7 @@ use std::time::Duration;
 use mail::{LONG, Mail, filled, on_ranks};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use weftlink_comm::{Error, Post, Reduction};
+use weftlink_comm::{DataType, Error, Post, Reduction};
 
 /// Lengths on either side of every change of ways: in the line, in the ring, offered, in one piece and in many.
 const LENGTHS: [usize; 10] = [0, 1, 8, 32, 33, 1000, 16 << 10, (16 << 10) + 1, 100_000, (4 << 20) + 5];
@@ -182,6 +182,33 @@ fn a_rank_sends_to_itself() {
         // It has been taken back.
         let error = post.receive_bytes(Some(0), 3, &mut [0; 1000], Duration::from_millis(20)).unwrap_err();
         assert!(matches!(error, Error::Deadline { .. }), "{error}");
+    });
+}
+
+#[test]
+fn types_that_differ_are_told_to_both() {
+    on_ranks(2, |post| {
+        for (tag, bytes) in (0..).zip([8, 70_000]) {
+            let sent = filled(bytes, tag);
+            if post.rank() == 0 {
+                let told = post.of_type(DataType::F32).send_bytes(1, tag, &sent, LONG);
+                // Who has sent a short message has long gone on.
+                assert_eq!(told.is_err(), bytes > 16 << 10, "{bytes} bytes");
+                post.of_type(DataType::F32).send_bytes(1, tag, &sent, LONG).unwrap();
+            } else {
+                let mut got = vec![0; bytes];
+                let error =
+                    post.of_type(DataType::I32).receive_bytes(Some(0), tag, &mut got, LONG).unwrap_err();
+                let text = error.to_string();
+                assert!(matches!(error, Error::Mismatch { rank: 1, other: 0, .. }), "{text}");
+                let (sends, receives) =
+                    (format!("send of {} f32", bytes / 4), format!("receive of {} i32", bytes / 4));
+                assert!(text.contains(&sends) && text.contains(&receives), "{text}");
+                assert!(got.iter().all(|byte| *byte == 0), "what does not fit is not written");
+                post.of_type(DataType::F32).receive_bytes(Some(0), tag, &mut got, LONG).unwrap();
+                assert_eq!(got, sent);
+            }
+        }
     });
 }
 

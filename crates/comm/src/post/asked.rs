@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use weftlink_plan::DataType;
+
 use crate::error::Error;
 
 /// A send or a receive that is not over.
@@ -14,6 +16,8 @@ pub(super) struct Asked {
     /// The caller's memory, which is this operation's until its end is told.
     pub(super) address: *mut u8,
     pub(super) bytes: usize,
+    /// What these are; nothing for bytes.
+    pub(super) data_type: Option<DataType>,
     pub(super) began: Instant,
     /// Never, if that is further away than clocks go.
     pub(super) deadline: Option<Instant>,
@@ -47,7 +51,18 @@ impl Asked {
         tell: Tell,
     ) -> Asked {
         let began = Instant::now();
-        Asked { id, way, tag, address, bytes, began, deadline: began.checked_add(timeout), tell }
+        let (data_type, deadline) = (None, began.checked_add(timeout));
+        Asked { id, way, tag, address, bytes, data_type, began, deadline, tell }
+    }
+
+    /// The same of elements of a type.
+    pub(super) fn of_type(self, data_type: Option<DataType>) -> Asked {
+        Asked { data_type, ..self }
+    }
+
+    /// Whether a message, or a receive, of so many bytes and of a type is its counterpart.
+    pub(super) fn fits(&self, bytes: u64, data_type: Option<DataType>) -> bool {
+        self.bytes as u64 == bytes && self.data_type == data_type
     }
 
     pub(super) fn is_late(&self, now: Instant) -> bool {
@@ -57,11 +72,19 @@ impl Asked {
 
 impl fmt::Display for Asked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { tag, bytes, .. } = self;
+        let (tag, what) = (self.tag, elements(self.bytes as u64, self.data_type));
         match self.way {
-            Way::To(to) => write!(f, "send of {bytes} bytes with tag {tag} to rank {to}"),
-            Way::From(Some(from)) => write!(f, "receive of {bytes} bytes with tag {tag} from rank {from}"),
-            Way::From(None) => write!(f, "receive of {bytes} bytes with tag {tag} from any rank"),
+            Way::To(to) => write!(f, "send of {what} with tag {tag} to rank {to}"),
+            Way::From(Some(from)) => write!(f, "receive of {what} with tag {tag} from rank {from}"),
+            Way::From(None) => write!(f, "receive of {what} with tag {tag} from any rank"),
         }
+    }
+}
+
+/// What a message consists of, as people say it.
+pub(super) fn elements(bytes: u64, data_type: Option<DataType>) -> String {
+    match data_type {
+        Some(data_type) => format!("{} {}", bytes / data_type.bytes() as u64, data_type.name()),
+        None => format!("{bytes} bytes"),
     }
 }

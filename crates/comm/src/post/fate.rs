@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::asked::{Asked, Way};
+use weftlink_plan::DataType;
+
+use super::asked::{Asked, Way, elements};
 use crate::blame::{Blame, BlameKind};
 use crate::bootstrap::{BootstrapError, News};
 use crate::communicator::ended_by;
@@ -98,12 +100,17 @@ impl Fate {
         Error::Deadline { call, rank, what, step: step.to_owned(), waited, blamed }
     }
 
-    /// A message whose sender and receiver do not mean the same length.
-    pub(super) fn differs(&self, asked: &Asked, other: usize, theirs: u64) -> Error {
-        let (me, tag) = (self.rank, asked.tag);
+    /// A message whose sender and receiver do not mean the same length or type.
+    pub(super) fn differs(
+        &self,
+        asked: &Asked,
+        other: usize,
+        (bytes, data_type): (u64, Option<DataType>),
+    ) -> Error {
+        let (me, tag, theirs) = (self.rank, asked.tag, elements(bytes, data_type));
         let theirs = match asked.way {
-            Way::To(_) => format!("receive of {theirs} bytes with tag {tag} from rank {me}"),
-            Way::From(_) => format!("send of {theirs} bytes with tag {tag} to rank {me}"),
+            Way::To(_) => format!("receive of {theirs} with tag {tag} from rank {me}"),
+            Way::From(_) => format!("send of {theirs} with tag {tag} to rank {me}"),
         };
         let (call, rank) = (asked.id as u32, me as u32);
         Error::Mismatch { call, rank, mine: asked.to_string(), other: other as u32, theirs }

@@ -2,7 +2,7 @@
 //!
 //! A [`Post`] sends bytes to a rank under a tag, and receives them by rank and tag, or by tag from whoever comes first. Messages of
 //! one rank with one tag arrive in the order in which they were sent; others pass each other. Both sides say the length, and
-//! differing lengths are an error. It is used from any thread, and at the same time as the communicator's collectives.
+//! the type if they have one ([`Post::of_type`]), and differing lengths or types are an error. It is used from any thread, and at the same time as the communicator's collectives.
 //!
 //! From the bottom: a [`link`] is the way between this rank and another, two [rings](ring) or a connection, made of FIFOs and counters; [`matching`] knows which
 //! message goes to which receive; [`state`] puts them together and does what can be done at once; [`drive`] is whoever gives it
@@ -48,6 +48,8 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weftlink_plan::DataType;
+
 use asked::{Asked, Tell, Way};
 use drive::Inner;
 use fate::Fate;
@@ -84,6 +86,8 @@ use crate::error::Error;
 #[derive(Clone)]
 pub struct Post {
     client: Arc<Client>,
+    /// What messages consist of; nothing for bytes.
+    data_type: Option<DataType>,
 }
 
 /// All clones together.
@@ -142,7 +146,7 @@ impl Communicator {
         let fate = Fate { rank, waiter: waiters[0], departures, names, tell, blamer };
         let state = State::new(fate, (links, wires), readers, processes);
         let inner = Arc::new(Inner::new(state, bell, waiters, [Arc::new(memory), control]));
-        Ok(Post { client: Arc::new(Client { inner, rank, size: hosts.len() }) })
+        Ok(Post { client: Arc::new(Client { inner, rank, size: hosts.len() }), data_type: None })
     }
 }
 
@@ -155,6 +159,12 @@ impl Post {
     /// How many ranks there are.
     pub fn size(&self) -> usize {
         self.client.size
+    }
+
+    /// The same mailbox for messages that consist of elements of a type. Lengths are still in bytes. A message goes to a receive
+    /// of the same type only; any other is an error of both, as differing lengths are.
+    pub fn of_type(&self, data_type: DataType) -> Post {
+        Post { client: Arc::clone(&self.client), data_type: Some(data_type) }
     }
 
     /// Sends bytes to a rank, and returns when they may be changed again. That is at once if they are few; others wait until
@@ -191,7 +201,8 @@ impl Post {
         self.check(Some(to))?;
         let begin = |state: &mut State| {
             let id = state.begin(true)?;
-            state.send(Asked::new(id, Way::To(to), tag, address.cast_mut(), bytes, timeout, Tell::Waiting));
+            let asked = Asked::new(id, Way::To(to), tag, address.cast_mut(), bytes, timeout, Tell::Waiting);
+            state.send(asked.of_type(self.data_type));
             Ok(id)
         };
         self.client.inner.drive(begin).map(|_| ())
@@ -212,7 +223,8 @@ impl Post {
         self.check(from)?;
         let begin = |state: &mut State| {
             let id = state.begin(true)?;
-            state.receive(Asked::new(id, Way::From(from), tag, address, bytes, timeout, Tell::Waiting));
+            let asked = Asked::new(id, Way::From(from), tag, address, bytes, timeout, Tell::Waiting);
+            state.receive(asked.of_type(self.data_type));
             Ok(id)
         };
         self.client.inner.drive(begin)
@@ -280,7 +292,8 @@ impl Post {
         let begin = |state: &mut State| {
             let id = state.begin(false)?;
             if let Some(done) = done.take() {
-                ask(state, Asked::new(id, way, tag, address, bytes, timeout, Tell::Call(done)));
+                let asked = Asked::new(id, way, tag, address, bytes, timeout, Tell::Call(done));
+                ask(state, asked.of_type(self.data_type));
             }
             Ok(())
         };

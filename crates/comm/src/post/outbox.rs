@@ -80,12 +80,13 @@ impl State {
         let Some(link) = &mut self.links[to] else { return };
         let is_short = asked.bytes <= EAGER_BYTES_MAX.min(link.frame_bytes_max());
         if is_short && link.may_send_ahead(asked.bytes) {
-            let frame = Frame::new(Kind::Eager, asked.bytes, asked.tag, asked.id);
+            let frame = Frame::new(Kind::Eager, asked.bytes, asked.tag, asked.id).of_type(asked.data_type);
             // SAFETY: the sender's memory has so many bytes, which are no more than a frame brings.
             unsafe { link.send(frame, asked.address, asked.bytes) };
             self.finish(asked, Ok(to));
         } else {
-            let mut frame = Frame::new(Kind::Offer, asked.bytes, asked.tag, asked.id);
+            let mut frame =
+                Frame::new(Kind::Offer, asked.bytes, asked.tag, asked.id).of_type(asked.data_type);
             frame.inline[0] = asked.address as u64;
             link.send_bare(&frame);
             self.offered.insert(asked.id, asked);

@@ -17,6 +17,8 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
 
+use weftlink_plan::DataType;
+
 use super::asked::{Asked, Callback, Tell, Way};
 use super::fate::Fate;
 use super::frame::{Frame, Kind, Verdict};
@@ -69,8 +71,8 @@ pub(super) struct State {
 
 /// A message that nobody has asked for yet.
 pub(super) enum Message {
-    Whole(Box<[u8]>),
-    Offer { id: u64, address: u64, bytes: u64 },
+    Whole { message: Box<[u8]>, data_type: Option<DataType> },
+    Offer { id: u64, address: u64, bytes: u64, data_type: Option<DataType> },
 }
 
 /// A receive that comes in pieces.
@@ -175,16 +177,12 @@ impl State {
         let wanted = Wanted { from, tag: asked.tag };
         match self.matching.message_for(wanted) {
             None => self.matching.keep_receive(wanted, asked),
-            Some((found, Message::Offer { id, address, bytes })) => {
-                self.take_offer(
-                    found.from,
-                    Frame::new(Kind::Offer, bytes as usize, found.tag, id),
-                    address,
-                    asked,
-                );
+            Some((found, Message::Offer { id, address, bytes, data_type })) => {
+                let offer = Frame::new(Kind::Offer, bytes as usize, found.tag, id).of_type(data_type);
+                self.take_offer(found.from, offer, address, asked);
             }
-            Some((found, Message::Whole(message))) => {
-                if message.len() == asked.bytes {
+            Some((found, Message::Whole { message, data_type })) => {
+                if asked.fits(message.len() as u64, data_type) {
                     // SAFETY: the receive's memory is its own and has so many bytes.
                     unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), asked.address, message.len()) };
                 }
@@ -193,7 +191,7 @@ impl State {
                 {
                     link.took(message.len());
                 }
-                self.received(asked, found.from, message.len() as u64);
+                self.received(asked, found.from, (message.len() as u64, data_type));
             }
         }
     }
@@ -261,10 +259,12 @@ impl State {
         match frame.kind {
             Kind::Offer => {
                 let found = Found { from, tag: frame.tag };
-                let (id, address, bytes) = (frame.id, frame.inline[0], frame.bytes);
+                let &Frame { id, bytes, data_type, inline: [address, ..], .. } = frame;
                 match self.matching.receive_for(found) {
                     Some(asked) => self.take_offer(from, *frame, address, asked),
-                    None => self.matching.keep_message(found, Message::Offer { id, address, bytes }),
+                    None => {
+                        self.matching.keep_message(found, Message::Offer { id, address, bytes, data_type })
+                    }
                 }
             }
             Kind::Accept if self.offered.get(&frame.id).is_some_and(is_theirs) => {
@@ -277,7 +277,9 @@ impl State {
                     let result = match frame.verdict() {
                         Verdict::Received => Ok(from),
                         Verdict::Differs if mutant!("self-blame-in-offers") => Ok(from),
-                        Verdict::Differs => Err(self.fate.differs(&asked, from, frame.bytes)),
+                        Verdict::Differs => {
+                            Err(self.fate.differs(&asked, from, (frame.bytes, frame.data_type)))
+                        }
                         Verdict::Unreadable => Err(self.fate.unreadable(&asked, from, libc::EFAULT)),
                     };
                     self.finish(asked, result);
@@ -300,20 +302,20 @@ impl State {
         let bytes = (frame.bytes as usize).min(link.frame_bytes_max());
         match self.matching.receive_for(found) {
             Some(asked) => {
-                if asked.bytes == bytes {
+                if asked.fits(bytes as u64, frame.data_type) {
                     // SAFETY: the receive's memory is its own and has so many bytes.
                     unsafe { link.payload(frame, asked.address, bytes) };
                 }
                 link.next();
                 link.took(bytes);
-                self.received(asked, from, frame.bytes);
+                self.received(asked, from, (frame.bytes, frame.data_type));
             }
             None => {
                 let mut message = vec![0; bytes].into_boxed_slice();
                 // SAFETY: it has so many bytes.
                 unsafe { link.payload(frame, message.as_mut_ptr(), bytes) };
                 link.next();
-                self.matching.keep_message(found, Message::Whole(message));
+                self.matching.keep_message(found, Message::Whole { message, data_type: frame.data_type });
             }
         }
     }
@@ -342,16 +344,18 @@ impl State {
     }
 
     /// A receive has its message, which was sent whole.
-    fn received(&mut self, asked: Asked, from: usize, bytes: u64) {
-        let fits = mutant!("lengths-not-compared") || bytes == asked.bytes as u64;
-        let result = if fits { Ok(from) } else { Err(self.fate.differs(&asked, from, bytes)) };
+    fn received(&mut self, asked: Asked, from: usize, (bytes, data_type): (u64, Option<DataType>)) {
+        let result = match mutant!("lengths-not-compared") || asked.fits(bytes, data_type) {
+            true => Ok(from),
+            false => Err(self.fate.differs(&asked, from, (bytes, data_type))),
+        };
         self.finish(asked, result);
     }
 
     /// A receive has a message that waits at its sender.
     fn take_offer(&mut self, from: usize, offer: Frame, address: u64, asked: Asked) {
-        if offer.bytes != asked.bytes as u64 && !mutant!("long-lengths-not-compared") {
-            let error = self.fate.differs(&asked, from, offer.bytes);
+        if !asked.fits(offer.bytes, offer.data_type) && !mutant!("long-lengths-not-compared") {
+            let error = self.fate.differs(&asked, from, (offer.bytes, offer.data_type));
             self.close_offer(from, offer.id, Verdict::Differs, asked, Err(error));
         } else if asked.bytes == 0 {
             self.close_offer(from, offer.id, Verdict::Received, asked, Ok(from));
@@ -382,13 +386,15 @@ impl State {
         result: Result<usize, Error>,
     ) {
         if from != self.fate.rank {
-            let frame = Frame::over(offer, verdict, receive.bytes);
+            let frame = Frame::over(offer, verdict, receive.bytes).of_type(receive.data_type);
             self.outboxes[from].answers.push_back(Answer { frame, ends: Some((receive, result)) });
             return self.flush(from);
         }
         if let Some(send) = self.offered.remove(&offer) {
             let result = match verdict {
-                Verdict::Differs => Err(self.fate.differs(&send, from, receive.bytes as u64)),
+                Verdict::Differs => {
+                    Err(self.fate.differs(&send, from, (receive.bytes as u64, receive.data_type)))
+                }
                 Verdict::Received | Verdict::Unreadable => Ok(from),
             };
             self.finish(send, result);
@@ -400,24 +406,21 @@ impl State {
     fn send_to_self(&mut self, asked: Asked) {
         let found = Found { from: self.fate.rank, tag: asked.tag };
         let (id, address, bytes) = (asked.id, asked.address as u64, asked.bytes as u64);
+        let data_type = asked.data_type;
         if let Some(receive) = self.matching.receive_for(found) {
             self.offered.insert(id, asked);
-            return self.take_offer(
-                found.from,
-                Frame::new(Kind::Offer, bytes as usize, found.tag, id),
-                address,
-                receive,
-            );
+            let offer = Frame::new(Kind::Offer, bytes as usize, found.tag, id).of_type(data_type);
+            return self.take_offer(found.from, offer, address, receive);
         }
         if asked.bytes <= OWN_BYTES_MAX {
             let mut message = vec![0; asked.bytes].into_boxed_slice();
             // SAFETY: the sender's memory has so many bytes, which nobody writes; the message is new.
             unsafe { std::ptr::copy_nonoverlapping(asked.address, message.as_mut_ptr(), asked.bytes) };
-            self.matching.keep_message(found, Message::Whole(message));
+            self.matching.keep_message(found, Message::Whole { message, data_type });
             return self.finish(asked, Ok(found.from));
         }
         self.offered.insert(id, asked);
-        self.matching.keep_message(found, Message::Offer { id, address, bytes });
+        self.matching.keep_message(found, Message::Offer { id, address, bytes, data_type });
     }
 }
 

@@ -25,7 +25,9 @@ impl Group {
         let (address, bytes) = read.bytes();
         let done = move |result: Result<(), weftlink::Error>| pending.complete(result.map(|()| None));
         // SAFETY: `pending` keeps the tensor until the message is sent; a program that writes it meanwhile sends what it writes.
-        py.detach(|| unsafe { post.send(to, tag, address as *const u8, bytes, deadline, done) });
+        py.detach(|| unsafe {
+            post.of_type(read.data_type).send(to, tag, address as *const u8, bytes, deadline, done)
+        });
         Ok(call.by(post))
     }
 
@@ -47,7 +49,9 @@ impl Group {
         let (address, bytes) = written.bytes();
         let done = move |result: Result<usize, weftlink::Error>| pending.complete(result.map(Some));
         // SAFETY: `pending` keeps the tensor until the message has come; a program that uses it meanwhile sees what has come so far.
-        py.detach(|| unsafe { post.receive(source, tag, address as *mut u8, bytes, deadline, done) });
+        py.detach(|| unsafe {
+            post.of_type(written.data_type).receive(source, tag, address as *mut u8, bytes, deadline, done)
+        });
         Ok(call.by(post))
     }
 }

@@ -35,6 +35,8 @@ pub(crate) enum Reason {
     Broken = 10,
     /// The connection between two ranks is of no more use; both may live.
     Lost = 13,
+    /// Ranks disagree about how much one sends the other.
+    Counts = 18,
     /// On purpose: a call was cancelled.
     Cancelled = 11,
     /// On purpose: the program said so.
@@ -94,6 +96,7 @@ impl Reason {
     pub(crate) fn name(code: NonZeroU32) -> &'static str {
         match code.get() {
             code if code == Reason::Mismatch as u32 => "calls differ",
+            code if code == Reason::Counts as u32 => "counts differ",
             code if code == Reason::Left as u32 => "a rank has left",
             code if code == Reason::Memory as u32 => "it could not share memory",
             code if code == Reason::Panicked as u32 => "it panicked",

@@ -4,12 +4,15 @@
 //! and where its buffers lie. Peers that wait for the rank to enter find all of it in the cache line they wait for.
 //! A wait that takes long compares headers: two ranks whose calls of the same number have different signatures will
 //! never meet, and both are shown.
+//!
+//! A signature is 32 bits, too few to tell all calls apart by a hash. `known.rs` describes how ranks compare whole calls
+//! ([`Header::key`]) the first time and number them, so that signatures of different calls differ from then on.
 
 use std::fmt;
 
 use weftlink_plan::{Aliasing, Collective, DataType, Reduction};
 
-use crate::communicator::{BARRIER, GROUP, LONGEST};
+use crate::communicator::{BARRIER, COUNTS, GROUP};
 use crate::data::Elements;
 use crate::line::PAYLOAD_WORDS;
 
@@ -24,18 +27,21 @@ pub(crate) struct Header {
     /// Whether blocks may differ in length.
     pub(crate) uneven: bool,
     pub(crate) aliasing: Aliasing,
-    /// Nothing where elements are only moved: then they are bytes.
+    /// Nothing where elements are only moved.
     pub(crate) reduction: Option<Reduction>,
     /// Whether it is reduced in the order that all deterministic communicators have.
     pub(crate) deterministic: bool,
     pub(crate) data_type: Option<DataType>,
     pub(crate) element_bytes: u16,
     pub(crate) root: u32,
-    /// What else belongs to the collective, hashed.
-    pub(crate) detail: u32,
+    /// What else belongs to the collective, hashed to 63 bits.
+    pub(crate) detail: u64,
     pub(crate) input: Location,
     pub(crate) output: Location,
 }
+
+/// What all ranks of a call must agree on: plan, count, kind, detail and root.
+pub(crate) type Key = [u64; 5];
 
 /// The things all ranks do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,22 +142,41 @@ impl Header {
         self.input.is_symmetric() && self.output.is_symmetric()
     }
 
-    /// What all ranks of a call must agree on, in 32 bits. Where the buffers lie is each rank's own affair. Whether they are
-    /// one is not, since plans are proved for all ranks passing them alike, except where only the root has two.
+    /// What all ranks of a call must agree on, whole: calls are the same if and only if their keys are. Where the buffers lie
+    /// is each rank's own affair. Whether they are one is not, since plans are proved for all ranks passing them alike, except
+    /// where only the root has two.
+    #[inline]
+    pub(crate) fn key(&self) -> Key {
+        let count = if self.uneven || mutant!("signature-without-count") { 0 } else { self.count };
+        [self.plan, count, self.kind(), self.detail, u64::from(self.root)]
+    }
+
+    /// The key in 64 bits, for messages to other hosts.
+    #[inline]
+    pub(crate) fn hash(&self) -> u64 {
+        self.key().into_iter().fold(0, |hash, word| {
+            let mixed = (hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            mixed ^ mixed >> 31
+        })
+    }
+
+    /// The key in 32 bits.
     ///
     /// Counts are what programs get wrong: two that differ by less than 2^32 are never confused. The rest is hashed.
     #[inline]
     pub(crate) fn signature(&self) -> u32 {
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         let count = if self.uneven || mutant!("signature-without-count") { 0 } else { self.count };
-        let hash = mix(mix(mix(0, self.plan ^ u64::from(self.detail)), count >> 32), self.kind());
+        let hash = mix(mix(mix(0, self.plan ^ self.detail), count >> 32), self.kind());
         ((hash ^ hash >> 32) as u32).wrapping_add(count as u32)
     }
 
     #[inline]
     pub(crate) fn pack(&self) -> [u64; PAYLOAD_WORDS] {
         let aliasing = u64::from(self.aliasing == Aliasing::InPlace);
-        let detail = u64::from(self.detail) << 1 | aliasing;
+        let detail = self.detail << 1 | aliasing;
         [
             self.plan,
             self.count,
@@ -195,7 +220,7 @@ impl Header {
             data_type: DataType::ALL.get(usize::from((kind >> 24) as u8).wrapping_sub(1)).copied(),
             element_bytes: (kind >> 32) as u16,
             root: root as u32,
-            detail: (detail >> 1) as u32,
+            detail: detail >> 1,
             input: Location::unpack(input),
             output: Location::unpack(output),
         }
@@ -267,18 +292,21 @@ impl fmt::Display for Header {
                     let what = if self.detail & 3 == 1 { "opening" } else { "closing" };
                     return write!(f, "{what} of window {}", self.detail >> 2);
                 }
-                if code == 3 && !self.uneven && self.detail == GROUP {
+                if code == 3 && !self.uneven && self.detail == u64::from(GROUP) {
                     return write!(f, "group of messages");
                 }
-                // What ranks on several hosts do in place of calls that need shared counters.
-                if code == 0 && self.count == 1 && self.reduction == Some(Reduction::Maximum) {
-                    match self.detail {
-                        BARRIER => return write!(f, "barrier"),
-                        LONGEST => return write!(f, "call with blocks of different lengths"),
-                        _ => {}
-                    }
+                // What ranks on several hosts do in place of a call that needs shared counters.
+                let is_maximum = code == 0 && self.count == 1 && self.reduction == Some(Reduction::Maximum);
+                if is_maximum && self.detail == u64::from(BARRIER) {
+                    return write!(f, "barrier");
                 }
-                let name = Collective::NAMES.get(usize::from(code)).copied().unwrap_or("unknown call");
+                let named =
+                    |code: u8| Collective::NAMES.get(usize::from(code)).copied().unwrap_or("unknown call");
+                // Ranks compare the lengths of blocks before a call that has some.
+                if !self.uneven && self.reduction.is_none() && self.detail & !0xff == u64::from(COUNTS) {
+                    return write!(f, "counts of {}", named(self.detail as u8));
+                }
+                let name = named(code);
                 write!(f, "{name}")?;
                 if name != "barrier" {
                     match (self.uneven, count) {

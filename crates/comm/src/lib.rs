@@ -34,6 +34,7 @@ mod foreign;
 mod header;
 pub mod kernels;
 pub mod knobs;
+mod known;
 mod layout;
 mod limits;
 #[doc(hidden)]

@@ -16,8 +16,9 @@ use crate::bootstrap::{Chain, NOTE_AFTER};
 use crate::counter::Counter;
 use crate::engine::Waiting;
 use crate::failure::Reason;
-use crate::header::Header;
+use crate::header::{Header, Key};
 use crate::kernels::{Kernel, Kernels};
+use crate::known;
 use crate::layout::LINE;
 use crate::line::{Line, PAYLOAD_WORDS, Poll, distance};
 use crate::log;
@@ -84,6 +85,8 @@ unsafe impl Send for Shared {}
 pub(crate) struct Call<'a> {
     pub(crate) header: &'a Header,
     pub(crate) signature: u32,
+    /// The header's hash, for messages to other hosts.
+    pub(crate) hash: u64,
     /// The number of the call in its communicator.
     pub(crate) number: u32,
     pub(crate) collective: &'a Collective,
@@ -103,8 +106,15 @@ impl<'a> Call<'a> {
     /// A call that moves nothing, or nothing more.
     pub(crate) fn without_buffers(header: &'a Header, number: u32, collective: &'a Collective) -> Self {
         let (input, output) = (std::ptr::null(), std::ptr::null_mut());
-        let signature = numbered(header.signature(), number);
-        Self { header, signature, number, collective, arithmetic: &Arithmetic::None, input, output }
+        let signature = numbered(known::unnumbered(header), number);
+        let hash = header.hash();
+        Self { header, signature, hash, number, collective, arithmetic: &Arithmetic::None, input, output }
+    }
+
+    /// What tells its messages to other hosts from those of other calls, by kind and by number.
+    #[inline]
+    pub(crate) fn wide_signature(&self) -> u64 {
+        self.hash.wrapping_add(u64::from(self.number).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 }
 
@@ -208,11 +218,15 @@ impl Shared {
             || self.waiter.aborted().is_none_or(|code| Reason::is(code, Reason::Left))
     }
 
-    /// Whether a rank makes another call under the same number, as far as headers tell.
+    /// Whether a rank makes another call under the same number, as far as headers tell. Those of this host are compared whole.
     pub(crate) fn differs(&self, call: &Call<'_>) -> Option<Stop> {
-        let other =
-            |header: Counter<'_>| header.signature_at(call.number).filter(|&found| found != call.signature);
-        self.headers_of(call.number).find_map(other).map(|found| Stop::Mismatch { found })
+        let key = call.header.key();
+        let other = |(rank, header): (u32, Counter<'_>)| {
+            let found = header.signature_at(call.number)?;
+            let differs = found != call.signature || self.is_here(rank) && key_at(header) != key;
+            differs.then_some(Stop::Mismatch { found })
+        };
+        (0..).zip(self.headers_of(call.number)).find_map(other)
     }
 
     /// A call in which ranks differ: this one, or else the last one before it that headers still tell of. Its number, what this
@@ -223,13 +237,20 @@ impl Shared {
             let number = call.number.wrapping_sub(back);
             let mine = self.header(rank, number);
             let signature = mine.signature_at(number)?;
-            let differs =
-                |header: &Counter<'_>| header.signature_at(number).is_some_and(|found| found != signature);
+            let differs = |header: &Counter<'_>| {
+                let found = header.signature_at(number);
+                found.is_some_and(|found| found != signature || key_at(*header) != key_at(mine))
+            };
             let (other, theirs) = (0..).zip(self.headers_of(number)).find(|(_, header)| differs(header))?;
             let unpack = |header: Counter<'_>| Header::unpack(header.announcement());
             Some((number, unpack(mine), other, unpack(theirs)))
         })
     }
+}
+
+/// The key of the call that a header announces.
+fn key_at(header: Counter<'_>) -> Key {
+    Header::unpack(header.announcement()).key()
 }
 
 /// After how long other hosts are told what a rank calls: ranks that differ may be waiting for each other.

@@ -140,21 +140,15 @@ fn differences() -> Vec<[(Call, String); 2]> {
         let mut add = |told: String, other: Call, told_of_other: String| {
             all.push([(usual.clone(), told), (other, told_of_other)]);
         };
-        let unit = if collective.reduces() { "f32" } else { "bytes" };
-        let scale = if collective.reduces() { 1 } else { 4 };
         if collective != Collective::Barrier {
             let other = Call { count: 2000, ..usual.clone() };
-            add(
-                format!("{name} of {} {unit}", 1000 * scale),
-                other,
-                format!("{name} of {} {unit}", 2000 * scale),
-            );
+            add(format!("{name} of 1000 f32"), other, format!("{name} of 2000 f32"));
+            let other = Call { data_type: DataType::I32, ..usual.clone() };
+            add(format!("{name} of 1000 f32"), other, format!("{name} of 1000 i32"));
         }
         if collective.reduces() {
             let other = Call { reduction: Reduction::Maximum, ..usual.clone() };
             add("(sum)".to_owned(), other, "(max)".to_owned());
-            let other = Call { data_type: DataType::I32, ..usual.clone() };
-            add(format!("{name} of 1000 f32"), other, format!("{name} of 1000 i32"));
         }
         let root = 1;
         let other = match collective {

@@ -87,6 +87,8 @@ def mismatches(rank, size):
             future.wait()
         assert isinstance(work.exception(), errors.MismatchError) and not work.is_success()
         work.wait()
+    splits_disagree(rank, size)
+    types_differ(rank)
     group = dist.new_group()
     with raises(errors.UsageError, "split sizes"):
         dist.all_to_all_single(torch.ones(4), torch.ones(4), [1] * size, [9] * size, group=group)
@@ -101,6 +103,42 @@ def mismatches(rank, size):
         dist.isend(torch.ones(3), 0, tag=-1, group=group)
     # A call that was never made has done no harm.
     dist.all_reduce(torch.ones(3), group=group)
+
+
+def splits_disagree(rank, size):
+    """Rank 0 sends more to rank 1 than that expects, or less: all ranks are told both, and nothing has been written."""
+    for sends, expects in ((10, 20), (20, 10), (30_000, 40_000)):
+        group = dist.new_group()
+        even = torch.full((2048 * size,), 77, dtype=torch.int32)
+        dist.all_to_all_single(torch.empty_like(even), even, group=group)
+        given, gotten = [5] * size, [5] * size
+        if rank == 0:
+            given[1] = sends
+        if rank == 1:
+            gotten[0] = expects
+        source = torch.full((sum(given),), rank, dtype=torch.int32)
+        target = torch.full((sum(gotten),), -1, dtype=torch.int32)
+        with raises(errors.Error, f"sending {sends} i32 to rank 1", f"expecting {expects} i32 from rank 0"):
+            dist.all_to_all_single(target, source, gotten, given, group=group)
+        assert (target == -1).all(), target
+        with raises(errors.Error):
+            dist.barrier(group=group)
+
+
+def types_differ(rank):
+    """What is only moved has a type as well. The root may be through before another rank has noticed."""
+    group = dist.new_group()
+    with raises(errors.Error, "4 f32", "4 i32"):
+        dist.broadcast(torch.ones(4, dtype=torch.float32 if rank else torch.int32), 0, group=group)
+        dist.barrier(group=group)
+    group = dist.new_group()
+    if rank == 0:
+        dist.send(torch.ones(4, dtype=torch.int32), 1, group=group)
+    if rank == 1:
+        with raises(errors.MismatchError, "send of 4 i32", "receive of 4 f32"):
+            dist.recv(torch.ones(4), 0, group=group)
+    # Only the message has failed.
+    dist.barrier(group=group)
 
 
 def aborted(rank, size):

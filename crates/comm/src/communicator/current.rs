@@ -13,6 +13,7 @@ use crate::compile::Shape;
 use crate::data::Elements;
 use crate::header::Header;
 use crate::kernels::{Finish, Kernel};
+use crate::known::Known;
 use crate::line::PAYLOAD_WORDS;
 use crate::operation::{Arithmetic, Detail, Operation};
 
@@ -36,6 +37,9 @@ pub(super) struct Current {
     pub(super) header: Header,
     pub(super) words: [u64; PAYLOAD_WORDS],
     pub(super) signature: u32,
+    pub(super) hash: u64,
+    /// Whether ranks have to compare it whole before anything moves.
+    pub(super) is_new: bool,
     /// The engines for ordinary and for symmetric memory.
     pub(super) engines: (usize, usize),
 }
@@ -140,10 +144,17 @@ impl Current {
             kernel,
             fitted,
             words: header.pack(),
-            signature: header.signature(),
+            signature: 0,
+            hash: header.hash(),
+            is_new: true,
             header,
             engines,
         }
+    }
+
+    /// Finds out whether the call has been made before, and with it its signature.
+    pub(super) fn compare_with(&mut self, known: &Known) {
+        (self.signature, self.is_new) = known.signature(&self.header, self.hash);
     }
 
     /// Lets no call be the same again as this one.

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use weftlink_plan::Collective;
+use weftlink_plan::{Collective, DataType};
 
 use super::{Communicator, Request};
 use crate::buffers::Buffers;
@@ -32,8 +32,11 @@ const MESSAGES_MAX: usize = 1 << 16;
 /// Tells the all-gather of a group from others. 'grou'
 pub(crate) const GROUP: u32 = 0x6772_6f75;
 
-const BYTES_BITS: u32 = 47;
+const BYTES_BITS: u32 = 42;
+const TYPE_BITS: u32 = 5;
 const RANK_BITS: u32 = 16;
+const _: () =
+    assert!(BYTES_BITS + TYPE_BITS + RANK_BITS + 1 == u64::BITS && DataType::ALL.len() < 1 << TYPE_BITS);
 
 /// What a rank sends and receives as one group. See [`Communicator::group`].
 #[derive(Debug, Default)]
@@ -53,7 +56,7 @@ impl<'a> Group<'a> {
     /// Sends elements to a rank, itself included.
     pub fn send<T: Data>(&mut self, to: usize, elements: &'a [T]) -> Result<(), Error> {
         let bytes = bytes_of(elements);
-        self.tell(Told { sends: true, peer: to, bytes: bytes.len() })?;
+        self.tell(Told { sends: true, peer: to, data_type: T::TYPE, bytes: bytes.len() })?;
         self.sends.push((to, bytes));
         Ok(())
     }
@@ -61,7 +64,7 @@ impl<'a> Group<'a> {
     /// Receives elements from a rank: the next ones that it sends to this rank in the same group.
     pub fn receive<T: Data>(&mut self, from: usize, elements: &'a mut [T]) -> Result<(), Error> {
         let bytes = bytes_of_mut(elements);
-        self.tell(Told { sends: false, peer: from, bytes: bytes.len() })?;
+        self.tell(Told { sends: false, peer: from, data_type: T::TYPE, bytes: bytes.len() })?;
         self.receives.push((from, bytes));
         Ok(())
     }
@@ -83,6 +86,8 @@ impl<'a> Group<'a> {
 struct Told {
     sends: bool,
     peer: usize,
+    /// Nothing for types that have no name.
+    data_type: Option<DataType>,
     bytes: usize,
 }
 
@@ -90,12 +95,30 @@ impl Told {
     fn pack(self) -> u64 {
         // No rank has the last number, so what does not fit is refused as a rank that does not exist.
         let peer = (self.peer as u64).min((1 << RANK_BITS) - 1);
-        u64::from(self.sends) << 63 | peer << BYTES_BITS | self.bytes as u64
+        let data_type = self.data_type.map_or(0, |data_type| data_type as u64 + 1);
+        u64::from(self.sends) << 63
+            | peer << (BYTES_BITS + TYPE_BITS)
+            | data_type << BYTES_BITS
+            | self.bytes as u64
     }
 
     fn unpack(word: u64) -> Self {
-        let peer = (word >> BYTES_BITS) as usize & ((1 << RANK_BITS) - 1);
-        Told { sends: word >> 63 == 1, peer, bytes: (word & ((1 << BYTES_BITS) - 1)) as usize }
+        let peer = (word >> (BYTES_BITS + TYPE_BITS)) as usize & ((1 << RANK_BITS) - 1);
+        let data_type = (word >> BYTES_BITS) as usize & ((1 << TYPE_BITS) - 1);
+        Told {
+            sends: word >> 63 == 1,
+            peer,
+            data_type: DataType::ALL.get(data_type.wrapping_sub(1)).copied(),
+            bytes: (word & ((1 << BYTES_BITS) - 1)) as usize,
+        }
+    }
+
+    /// Its elements, if they have a name.
+    fn elements(&self) -> String {
+        match self.data_type {
+            Some(data_type) => format!("{} {}", self.bytes / data_type.bytes(), data_type.name()),
+            None => format!("{} bytes", self.bytes),
+        }
     }
 }
 
@@ -105,7 +128,7 @@ type Pairs = BTreeMap<(usize, usize), usize>;
 impl Communicator {
     /// Sends and receives as one group, so that both sides may send first. Every rank calls it, with nothing to say if it takes
     /// no part. The n-th message that a rank sends to another is the n-th that the other receives from it, and of the same
-    /// length. If ranks do not agree about their messages, all get the same error, nothing is moved, and the communicator can be
+    /// length and type. If ranks do not agree about their messages, all get the same error, nothing is moved, and the communicator can be
     /// used as before; a rank whose closure fails does not take part, and the others wait for it.
     ///
     /// ```
@@ -204,13 +227,20 @@ impl Communicator {
             let mine = pairs.iter().filter(move |(pair, _)| side(pair) == rank);
             mine.map(|(_, bytes)| *bytes).collect::<Vec<_>>()
         };
+        // All ranks know all lengths by now, so they need not compare them again.
+        let longest = pairs.values().max().copied();
         let known = self.patterns.contains(&messages);
         if !known && (self.patterns.len() == PATTERNS_MAX || messages.len() > PAIRS_MAX) {
             let between = |from, to| pairs.get(&(from, to)).copied().unwrap_or(0);
             let sent: Vec<usize> = (0..self.size).map(|to| between(rank, to)).collect();
             let received: Vec<usize> = (0..self.size).map(|from| between(from, rank)).collect();
             let request = Request::new(&Collective::AllToAll, buffers);
-            return self.run(Request { counts: Some((&sent, &received)), ..request });
+            return self.run(Request {
+                counts: Some((&sent, &received)),
+                count: longest,
+                tag: GROUP,
+                ..request
+            });
         }
         if !known {
             self.patterns.push(messages.clone());
@@ -223,7 +253,7 @@ impl Communicator {
             self.run(Request { count: first, ..request })
         } else {
             let (sent, received) = (of(|pair| pair.0), of(|pair| pair.1));
-            self.run(Request { counts: Some((&sent, &received)), ..request })
+            self.run(Request { counts: Some((&sent, &received)), count: longest, tag: GROUP, ..request })
         }
     }
 }
@@ -231,15 +261,15 @@ impl Communicator {
 /// What goes from whom to whom, or what is wrong, as all ranks find it.
 fn matched(told: &[Vec<Told>]) -> Result<Pairs, String> {
     let size = told.len();
-    let mut between: BTreeMap<(usize, usize), [Vec<usize>; 2]> = BTreeMap::new();
+    let mut between: BTreeMap<(usize, usize), [Vec<Told>; 2]> = BTreeMap::new();
     for (rank, messages) in told.iter().enumerate() {
-        for &Told { sends, peer, bytes } in messages {
+        for &told @ Told { sends, peer, .. } in messages {
             let (pair, side) = if sends { ((rank, peer), 0) } else { ((peer, rank), 1) };
             if peer >= size {
                 let does = if sends { "sends to" } else { "receives from" };
                 return Err(format!("rank {rank} {does} rank {peer}, but there are {size} ranks"));
             }
-            between.entry(pair).or_default()[side].push(bytes);
+            between.entry(pair).or_default()[side].push(told);
         }
     }
     let mut pairs = Pairs::new();
@@ -255,14 +285,21 @@ fn matched(told: &[Vec<Told>]) -> Result<Pairs, String> {
             _ => {}
         }
         for (number, (sent, received)) in (1..).zip(sent.iter().zip(&received)) {
-            if sent != received {
-                let which = if number == 1 { String::new() } else { format!(" in message {number}") };
+            let which = if number == 1 { String::new() } else { format!(" in message {number}") };
+            if sent.data_type != received.data_type {
+                let (sent, received) = (sent.elements(), received.elements());
+                return Err(format!(
+                    "rank {from} sends {sent} to rank {to}{which}, which receives {received}"
+                ));
+            }
+            if sent.bytes != received.bytes {
+                let (sent, received) = (sent.bytes, received.bytes);
                 return Err(format!(
                     "rank {from} sends {sent} bytes to rank {to}{which}, which receives {received}"
                 ));
             }
         }
-        let bytes: usize = sent.iter().sum();
+        let bytes: usize = sent.iter().map(|told| told.bytes).sum();
         if bytes > 0 {
             pairs.insert((from, to), bytes);
         }
@@ -275,17 +312,24 @@ mod tests {
     use super::*;
 
     fn sends(peer: usize, bytes: usize) -> Told {
-        Told { sends: true, peer, bytes }
+        Told { sends: true, peer, data_type: None, bytes }
     }
 
     fn receives(peer: usize, bytes: usize) -> Told {
-        Told { sends: false, peer, bytes }
+        Told { sends: false, peer, data_type: None, bytes }
+    }
+
+    fn of(data_type: DataType, told: Told) -> Told {
+        Told { data_type: Some(data_type), ..told }
     }
 
     #[test]
     fn messages_survive_packing() {
         for told in [sends(0, 0), receives(3, 1), sends(65_534, (1 << BYTES_BITS) - 1)] {
             assert_eq!(Told::unpack(told.pack()), told);
+            for data_type in DataType::ALL {
+                assert_eq!(Told::unpack(of(data_type, told).pack()), of(data_type, told));
+            }
         }
         assert_eq!(Told::unpack(sends(1 << 40, 8).pack()).peer, 65_535);
     }
@@ -308,6 +352,10 @@ mod tests {
             (
                 [none(), vec![sends(2, 40)], vec![receives(1, 44)]],
                 "rank 1 sends 40 bytes to rank 2, which receives 44",
+            ),
+            (
+                [vec![of(DataType::F32, sends(1, 40))], vec![of(DataType::I32, receives(0, 40))], none()],
+                "rank 0 sends 10 f32 to rank 1, which receives 10 i32",
             ),
             ([none(), none(), vec![receives(0, 4)]], "rank 2 receives from rank 0, which does not send"),
             ([vec![sends(2, 4)], none(), none()], "rank 0 sends to rank 2, which does not receive"),

@@ -6,6 +6,7 @@
 mod check;
 mod collectives;
 mod cores;
+mod counts;
 mod current;
 mod ended;
 mod fail;
@@ -31,6 +32,7 @@ use weftlink_plan::collective::Promise;
 use weftlink_plan::{Algorithm, Collective, Cut, DataType, Order, Reduction, Verified};
 
 use check::{Caller, Fitted, arithmetic, fit};
+pub(crate) use counts::COUNTS;
 use current::Current;
 pub(crate) use ended::{Ender, ended_by};
 pub(crate) use group::GROUP;
@@ -52,6 +54,7 @@ use crate::error::Error;
 use crate::failure::{Reached, Reason, Unfinished, code_of, is_on_purpose, reached, take_back};
 use crate::header::{Header, What, kind};
 use crate::kernels::Finish;
+use crate::known::Known;
 use crate::log::{self, Level, Subsystem};
 use crate::memory::SharedMemory;
 use crate::operation::{Arithmetic, Detail, Operation};
@@ -85,6 +88,8 @@ pub struct Communicator {
     /// The engine for each kind of call there was.
     chosen: Vec<(Key, usize)>,
     current: Current,
+    /// The calls that ranks have compared whole.
+    known: Known,
     shared: Shared,
     windows: Vec<Arc<Symmetric>>,
     bootstrap: Bootstrap,
@@ -271,18 +276,19 @@ impl Communicator {
     fn header(&self, request: &Request<'_>, fitted: &Fitted) -> Header {
         let Request { collective, buffers, operation, plan, .. } = request;
         let plan = plan.map_or(0, |plan| self.engines.get(plan.index).map_or(0, |engine| engine.plan.hash()));
+        let (elements, count) = announced(request, fitted);
         Header {
             what: What::Collective(kind(collective)),
             plan,
-            count: fitted.shape.count as u64,
+            count: count as u64,
             uneven: fitted.shape.uneven.is_some(),
             aliasing: buffers.aliasing,
             reduction: operation.map(|operation| operation.reduction),
             deterministic: operation.is_some() && self.options.deterministic,
-            data_type: fitted.elements.data_type,
-            element_bytes: fitted.elements.code(),
+            data_type: elements.data_type,
+            element_bytes: elements.code(),
             root: collective.root().unwrap_or(0),
-            detail: detail(collective, fitted.shape.uneven.as_deref()) | request.tag,
+            detail: detail(collective, fitted.shape.uneven.as_deref()) ^ u64::from(request.tag),
             input: fitted.input_location,
             output: fitted.output_location,
         }
@@ -298,18 +304,19 @@ impl Communicator {
             return self.barrier_across(request.tag);
         }
         let longest = match request.counts {
-            Some(_) if self.spans_hosts => Some(self.longest(&request)?),
-            _ => None,
+            Some(_) => Some(self.compare_counts(&request)?),
+            None => None,
         };
         let arithmetic = match self.current.again(&request) {
             Some(arithmetic) => arithmetic,
             None => self.prepare(&request)?,
         };
         let (number, signature) = self.enter(&request)?;
-        let Current { fitted, header, engines, packets, .. } = &mut self.current;
-        let (input, output) = (fitted.input, fitted.output);
+        let Current { fitted, header, engines, packets, hash, is_new, .. } = &mut self.current;
+        let (input, output, hash) = (fitted.input, fitted.output, *hash);
         let collective = request.collective;
-        let call = Call { header, signature, number, collective, arithmetic: &arithmetic, input, output };
+        let call =
+            Call { header, signature, hash, number, collective, arithmetic: &arithmetic, input, output };
         if let Some(index) = *packets {
             // Nobody else reaches the buffers, and nothing of the caller's is called.
             let engine = &mut self.engines[index];
@@ -324,8 +331,9 @@ impl Communicator {
         let is_symmetric = index != symmetric && header.is_symmetric();
         if let Some(longest) = longest {
             fitted.shape.count = longest;
-        } else if is_symmetric || fitted.shape.uneven.is_some() {
-            match meet(&self.shared, &call, fitted) {
+        }
+        if *is_new || is_symmetric || longest.is_some() {
+            match meet(&self.shared, &call) {
                 Ok(all) if is_symmetric && all => {
                     index = symmetric;
                     self.shared.recorder.is_symmetric();
@@ -335,6 +343,9 @@ impl Communicator {
                     let reached = self.reached_by_any();
                     return Err(self.fail_current(&request, &stopped, reached));
                 }
+            }
+            if std::mem::take(is_new) {
+                self.known.add(header, hash);
             }
         }
         let engine = &mut self.engines[index];
@@ -378,15 +389,6 @@ impl Communicator {
         let mut nothing = [0_u8];
         let call = Request::new(&Collective::AllReduce, &mut nothing[..]).with(Reduction::Maximum);
         self.perform(Request { tag: BARRIER | tag, ..call }, &mut Silent)
-    }
-
-    /// How long the longest block of any rank is, where headers do not tell: ranks on several hosts find out by a call.
-    #[cold]
-    fn longest(&mut self, request: &Request<'_>) -> Result<usize, Error> {
-        let mut longest = [fit(request, self.caller())?.shape.count as u64];
-        let call = Request::new(&Collective::AllReduce, &mut longest[..]).with(Reduction::Maximum);
-        self.perform(Request { tag: LONGEST, ..call }, &mut Silent)?;
-        Ok(longest[0] as usize)
     }
 
     /// Announces a call, and gives its number and signature.
@@ -465,6 +467,7 @@ impl Communicator {
         let bytes = input_length.max(output_length) as u64 * elements.bytes as u64;
         self.shared.recorder.describe(self.calls.wrapping_add(1), &header, bytes, Some(engines));
         self.current = Current::new(request, fitted, &arithmetic, header, engines, finishing);
+        self.current.compare_with(&self.known);
         if log::is_told(Subsystem::Call, Level::Trace) {
             self.trace_current();
         }
@@ -633,23 +636,17 @@ impl Communicator {
     }
 }
 
-/// What tells a call that compares lengths from the caller's own.
-pub(crate) const LONGEST: u32 = 3;
 /// What tells a barrier between hosts from the caller's own calls; whose tags are smaller.
 pub(crate) const BARRIER: u32 = 1 << 31;
 
-/// Waits until all ranks have entered the call, and learns from their headers what only they know: whether all buffers
-/// are symmetric, and how long the longest block is.
+/// Waits until all ranks of this host have entered the call, makes sure that all of them make the same one, and learns from
+/// their headers whether all buffers are symmetric.
 #[cold]
-fn meet(shared: &Shared, call: &Call<'_>, fitted: &mut Fitted) -> Result<bool, Stopped> {
+fn meet(shared: &Shared, call: &Call<'_>) -> Result<bool, Stopped> {
     let waited = shared.wait_for_all(call.number);
     let differs = shared.differs(call);
     if let Err((stop, rank)) = waited.and(differs.map_or(Ok(()), |stop| Err((stop, 0)))) {
         return Err(Stopped { stop, step: None, waiting: Waiting::Entered { rank } });
-    }
-    if fitted.shape.uneven.is_some() {
-        let longest = shared.calls(call.number).map(|header| header.count).max();
-        fitted.shape.count = longest.unwrap_or(0) as usize;
     }
     Ok(shared.calls(call.number).all(|header| header.is_symmetric()))
 }
@@ -659,6 +656,20 @@ fn meet(shared: &Shared, call: &Call<'_>, fitted: &mut Fitted) -> Result<bool, S
 fn taken_back(shared: &Shared, rank: usize) -> Box<Stopped> {
     let stop = Stop::Aborted { code: code_of(shared, rank), waited: Duration::ZERO };
     Box::new(Stopped { stop, step: None, waiting: Waiting::Anything })
+}
+
+/// The type and the number of elements that a call announces: the caller's, although what is only moved is moved as bytes, so
+/// that a rank does not take integers for floats.
+fn announced(request: &Request<'_>, fitted: &Fitted) -> (Elements, usize) {
+    let elements = request.buffers.elements;
+    // A rank without messages has no type to announce; where lengths are compared, so are the types of those that have some.
+    let is_open =
+        fitted.shape.uneven.is_some() && matches!(request.collective, Collective::SendReceive { .. });
+    // The bytes of an element must fit into a header, or counts could not be compared.
+    if is_open || elements.bytes == 0 || usize::from(elements.code()) != elements.bytes {
+        return (fitted.elements, fitted.shape.count);
+    }
+    (elements, fitted.shape.count * fitted.elements.bytes / elements.bytes)
 }
 
 /// Whether a plan of the caller's choice can be run on its buffers.
@@ -702,24 +713,27 @@ fn operation_misuse(request: &Request<'_>) -> Error {
     })
 }
 
-/// What else a collective is about, beside its kind and root, in 32 bits. Lengths of blocks count where all ranks know all of
+/// What else a collective is about, beside its kind and root, in 63 bits. Lengths of blocks count where all ranks know all of
 /// them.
-fn detail(collective: &Collective, uneven: Option<&Lengths>) -> u32 {
-    let hash = |hash: u32, word: u32| (hash ^ word).wrapping_mul(0x0100_0193).rotate_left(13);
-    const START: u32 = 0x811c_9dc5;
+fn detail(collective: &Collective, uneven: Option<&Lengths>) -> u64 {
     match (collective, uneven) {
-        (Collective::AllGather, Some(uneven)) => words(&uneven.output).fold(START, hash),
-        (Collective::ReduceScatter, Some(uneven)) => words(&uneven.input).fold(START, hash),
+        (Collective::AllGather, Some(uneven)) => hashed(uneven.output.iter().map(|&length| length as u64)),
+        (Collective::ReduceScatter, Some(uneven)) => hashed(uneven.input.iter().map(|&length| length as u64)),
         (Collective::SendReceive { messages }, _) => {
-            messages.iter().flat_map(|&(from, to)| [from, to]).fold(START, hash)
+            hashed(messages.iter().map(|&(from, to)| u64::from(from) << 32 | u64::from(to)))
         }
-        (Collective::Neighbours { torus }, _) => torus.iter().copied().fold(START, hash),
+        (Collective::Neighbours { torus }, _) => hashed(torus.iter().copied().map(u64::from)),
         _ => 0,
     }
 }
 
-fn words(lengths: &[usize]) -> impl Iterator<Item = u32> {
-    lengths.iter().flat_map(|&length| [length as u32, (length as u64 >> 32) as u32])
+fn hashed(words: impl Iterator<Item = u64>) -> u64 {
+    let mix = |hash: u64, word: u64| {
+        let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+    };
+    let hash = words.fold(0xcbf2_9ce4_8422_2325, mix);
+    (hash ^ hash >> 32) >> 1
 }
 
 impl Drop for Communicator {

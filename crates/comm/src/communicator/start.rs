@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::failure::{Reason, is_on_purpose};
 use crate::kernels::Kernels;
 use crate::knobs::{KnobError, Knobs};
+use crate::known::Known;
 use crate::layout::LINE;
 use crate::limits;
 use crate::log;
@@ -299,6 +300,7 @@ impl Communicator {
             own_cores,
             chosen: Vec::new(),
             current: Current::none(),
+            known: Known::new(),
             shared,
             windows: Vec::new(),
             bootstrap,

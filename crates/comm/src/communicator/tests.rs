@@ -87,30 +87,8 @@ fn calls_whose_signatures_are_the_same_by_chance_do_not_touch_each_other() {
         let mut window = comm.window::<f32>(counts[0]).unwrap();
         comm.run(request(window.part_mut(0..counts[comm.rank()]), plans[comm.rank()]))
     });
-    assert!(gave.iter().all(|gave| !matches!(gave, Some(Ok(())))), "{counts:?}: {gave:?}");
-}
-
-#[test]
-fn lengths_that_ranks_see_differently_harm_no_later_call() {
-    let gave = on_two(|comm| {
-        // The root believes that rank 1 gives less than it does, which ranks cannot know of each other.
-        let given = if comm.rank() == 0 { vec![1.0; 300] } else { vec![2.0; 700] };
-        let mut got = vec![0.0_f32; 600];
-        let _ = match comm.rank() {
-            0 => comm.gather_v((&given[..], &mut got[..]), &[300, 300], 0),
-            _ => comm.gather_v(&given[..], &[700], 0),
-        };
-        let (mine, mut all) = (vec![comm.rank() as f32 + 5.0; 1000], vec![0.0_f32; 2000]);
-        for _ in 0..20 {
-            match comm.rank() {
-                0 => comm.gather((&mine[..], &mut all[..]), 0).unwrap(),
-                _ => comm.gather(&mine[..], 0).unwrap(),
-            }
-        }
-        all
-    });
-    let all = gave[0].as_ref().unwrap();
-    assert!(all[..1000].iter().all(|value| *value == 5.0) && all[1000..].iter().all(|value| *value == 6.0));
+    let differ = |gave: &Option<Result<(), Error>>| matches!(gave, Some(Err(Error::Mismatch { .. })));
+    assert!(gave.iter().all(differ), "{counts:?}: {gave:?}");
 }
 
 #[test]

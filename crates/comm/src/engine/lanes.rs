@@ -312,8 +312,8 @@ impl State {
             Need::Arrival { end } => match ports.courier.as_ref().and_then(|courier| courier.message(end)) {
                 None => Poll::Pending,
                 Some((found, _, length)) => {
-                    let fits = length == bytes || run.program.shape.uneven.is_some();
-                    if found == signature && fits { Poll::Ready } else { Poll::Mismatch { found } }
+                    let is_it = found == run.call.wide_signature() && length == bytes;
+                    if is_it { Poll::Ready } else { Poll::Mismatch { found: found as u32 } }
                 }
             },
             Need::Room { end } => {

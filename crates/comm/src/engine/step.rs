@@ -44,11 +44,12 @@ impl State {
         }
         // Before anybody hears that the step is done, and may change what it is about.
         if let Some(courier) = &mut ports.courier {
+            let wide = run.call.wide_signature();
             for &end in &instruction.wires_out {
                 match sent_from {
                     // SAFETY: an operand of the step, which holds all its bytes.
-                    Some(place) => unsafe { courier.put_from(end, signature, place, instruction.bytes) },
-                    None => courier.put(end, signature, instruction.bytes),
+                    Some(place) => unsafe { courier.put_from(end, wide, place, instruction.bytes) },
+                    None => courier.put(end, wide, instruction.bytes),
                 }
             }
         }
@@ -82,7 +83,7 @@ impl State {
         let goes_out = !instruction.wires_out.is_empty();
         for source in &instruction.sources {
             let address = match *source {
-                Source::Memory(address) => match self.resolve(run, address, start) {
+                Source::Memory(address) => match self.resolve(run, address, start)? {
                     Base::Mapped(address) => address,
                     _ => {
                         foreign = true;
@@ -106,7 +107,7 @@ impl State {
         for target in &instruction.targets {
             let address = match *target {
                 Target::Wire(_) if sent_from.is_some() => continue,
-                Target::Memory(address) => match self.resolve(run, address, start) {
+                Target::Memory(address) => match self.resolve(run, address, start)? {
                     Base::Mapped(address) => address,
                     _ => unreachable!("a plan that writes to peers runs in windows only"),
                 },
@@ -166,10 +167,10 @@ impl State {
             return;
         };
         let place = self.resolve(run, *address, run.program.start(tile));
-        if let (Base::Mapped(place), Some(courier)) = (place, &mut ports.courier) {
+        if let (Ok(Base::Mapped(place)), Some(courier)) = (place, &mut ports.courier) {
             // SAFETY: the step would write it next, so nobody else does, and it has as many bytes. If the step is never taken, it
             // is forgotten.
-            unsafe { courier.expect(end, run.call.signature, bytes, place) };
+            unsafe { courier.expect(end, run.call.wide_signature(), bytes, place) };
         }
     }
 
@@ -191,7 +192,7 @@ impl State {
     ) -> Result<(), Stop> {
         let foreign = |state: &mut Self, source: &Source| match *source {
             Source::Memory(address) => match state.resolve(run, address, start) {
-                Base::Foreign(at) => Some((address.base / 3, at)),
+                Ok(Base::Foreign(at)) => Some((address.base / 3, at)),
                 _ => None,
             },
             Source::Slot(_) | Source::Packet(_) | Source::Wire(_) => None,
@@ -256,56 +257,43 @@ impl State {
 
     /// Where a place in memory is.
     #[inline]
-    fn resolve(&mut self, run: &Run<'_>, address: Address, start: usize) -> Base {
+    fn resolve(&mut self, run: &Run<'_>, address: Address, start: usize) -> Result<Base, Stop> {
         let offset = address.offset + if address.tiled { start } else { 0 };
         if let Base::Unset = self.bases[address.base as usize] {
-            self.find_peer(run, address.base / 3);
+            self.find_peer(run, address.base / 3)?;
         }
-        match self.bases[address.base as usize] {
+        Ok(match self.bases[address.base as usize] {
             // A chunk without elements may lie behind the end; it is not touched.
             Base::Mapped(base) => Base::Mapped(base.wrapping_add(offset)),
             Base::Foreign(base) => Base::Foreign(base + offset as u64),
             Base::Unset => unreachable!("it was found"),
-        }
+        })
     }
 
-    /// Finds a peer's buffers by its header. It has entered this call: a step that touches them comes after that.
+    /// Finds a peer's buffers by its header. It has entered this call: a step that touches them comes after that. Where peers
+    /// reach into each other's memory, the whole call is compared once more, and a buffer must lie within its window.
     #[cold]
-    fn find_peer(&mut self, run: &Run<'_>, peer: u32) {
+    fn find_peer(&mut self, run: &Run<'_>, peer: u32) -> Result<(), Stop> {
         let header = Header::unpack(run.shared.header(peer as usize, run.call.number).announcement());
-        let mine = run.call.header;
-        // A signature is a hash. Where peers reach into each other's memory, chance is not enough.
-        let uneven = mine.uneven;
-        let same = |header: &Header| {
-            let count = if uneven { 0 } else { header.count };
-            let what = (header.what, header.plan, header.deterministic, header.detail);
-            (what, header.uneven, count, header.element_bytes)
-        };
-        assert!(
-            same(&header) == same(mine),
-            "this is an {mine}, but rank {peer} makes an {header}, whose signature is the same by chance"
-        );
-        // Only a root that gathers relies on what others say of their lengths; the rest of them is in the detail.
-        let gives = header.count as usize * usize::from(header.element_bytes);
-        assert!(
-            !uneven || run.call.collective.root().is_none() || run.room(peer, Buffer::Input) <= gives,
-            "rank {peer} gives less than the counts of this {mine} say"
-        );
+        let differs = Stop::Mismatch { found: header.signature() };
+        if header.key() != run.call.header.key() {
+            return Err(differs);
+        }
         for (buffer, location) in [(Buffer::Input, header.input), (Buffer::Output, header.output)] {
             self.bases[base_of(peer, buffer) as usize] = match location {
                 Location::Private { address } => Base::Foreign(address),
                 Location::Window { number, offset } => {
-                    let window = run.shared.windows[usize::from(number)];
-                    let bytes = run.room(peer, buffer);
-                    assert!(
-                        offset as usize + bytes <= window.stride,
-                        "rank {peer} announced a buffer outside its window"
-                    );
+                    let window = run.shared.windows.get(usize::from(number)).ok_or(differs)?;
+                    let end = (offset as usize).checked_add(run.room(peer, buffer));
+                    if end.is_none_or(|end| end > window.stride) {
+                        return Err(differs);
+                    }
                     // SAFETY: rank `peer`'s part of the window has `stride` bytes, and the buffer lies within it.
                     Base::Mapped(unsafe { window.base.add(peer as usize * window.stride + offset as usize) })
                 }
             };
         }
+        Ok(())
     }
 }
 

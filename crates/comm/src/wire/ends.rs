@@ -17,7 +17,7 @@ struct Slots {
     message_bytes_max: usize,
     bytes: Box<[u8]>,
     /// Signature and length of the message in each place.
-    about: Box<[(u32, u32)]>,
+    about: Box<[(u64, u32)]>,
 }
 
 impl Slots {
@@ -32,7 +32,7 @@ impl Slots {
     }
 
     /// Notes what the message in its place is: the one after that which was kept last.
-    fn keep(&mut self, sequence: u32, signature: u32, length: usize) {
+    fn keep(&mut self, sequence: u32, signature: u64, length: usize) {
         let place = self.place(sequence);
         self.about[place] = (signature, length as u32);
         if sequence.wrapping_sub(self.origin) == 2 * self.depth {
@@ -78,14 +78,14 @@ impl Outgoing {
     }
 
     /// Puts the message out that is there.
-    pub(super) fn put(&mut self, signature: u32, length: usize) {
+    pub(super) fn put(&mut self, signature: u64, length: usize) {
         debug_assert!(self.has_room(), "a message without room");
         self.put = self.put.wrapping_add(1);
         self.slots.keep(self.put, signature, length);
     }
 
     /// The next message that should be on its way: its number, signature and payload.
-    pub(super) fn next(&self) -> Option<(u32, u32, &[u8])> {
+    pub(super) fn next(&self) -> Option<(u32, u64, &[u8])> {
         let sequence = self.sent.wrapping_add(1);
         let about = self.slots.about[self.slots.place(sequence)];
         (self.sent != self.put).then(|| (sequence, about.0, self.slots.message(sequence)))
@@ -151,7 +151,7 @@ pub(super) struct Incoming {
 /// What a step waits for, and where it would copy it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected {
-    pub(super) signature: u32,
+    pub(super) signature: u64,
     pub(super) length: usize,
     pub(super) place: *mut u8,
 }
@@ -206,7 +206,7 @@ impl Incoming {
     }
 
     /// A message begins: settles where it goes.
-    pub(super) fn begin(&mut self, signature: u32, length: usize) {
+    pub(super) fn begin(&mut self, signature: u64, length: usize) {
         let is_it = |expected: &Expected| {
             (mutant!("any-call-to-the-buffer") || expected.signature == signature)
                 && expected.length == length
@@ -226,7 +226,7 @@ impl Incoming {
     }
 
     /// The next message is complete.
-    pub(super) fn arrive(&mut self, signature: u32, length: usize) {
+    pub(super) fn arrive(&mut self, signature: u64, length: usize) {
         self.arrived = self.arrived.wrapping_add(1);
         self.slots.keep(self.arrived, signature, length);
         let expected = self.expected.take().filter(|_| self.is_as_expected);
@@ -236,7 +236,7 @@ impl Incoming {
     }
 
     /// The signature, place and length of the oldest message that has not been read.
-    pub(super) fn message(&self) -> Option<(u32, *const u8, usize)> {
+    pub(super) fn message(&self) -> Option<(u64, *const u8, usize)> {
         if self.arrived == self.released {
             return None;
         }
@@ -286,7 +286,7 @@ mod tests {
                     into.arrive(signature, 4);
                     out.is_on_its_way();
                 }
-                assert_eq!(read(&into), (expected + 7, expected.to_le_bytes().to_vec()));
+                assert_eq!(read(&into), (u64::from(expected) + 7, expected.to_le_bytes().to_vec()));
                 expected += 1;
                 into.release();
                 let read = into.untold().unwrap();
@@ -295,7 +295,7 @@ mod tests {
                 assert_eq!(into.untold(), None);
             }
             out.room().copy_from_slice(&number.to_le_bytes());
-            out.put(number + 7, 4);
+            out.put(u64::from(number) + 7, 4);
         }
         assert_eq!(expected, 97);
         assert!(!out.release(200), "more than were sent");
@@ -317,7 +317,7 @@ mod tests {
                 // As many in flight as can be: each has a place of its own at both ends.
                 while out.has_room() {
                     out.room().copy_from_slice(&put.to_le_bytes());
-                    out.put(put + 7, 4);
+                    out.put(u64::from(put) + 7, 4);
                     put += 1;
                 }
                 while let Some((sequence, signature, payload)) = out.next() {
@@ -330,7 +330,11 @@ mod tests {
                 }
                 // Some are read, so that what is in flight begins anywhere.
                 for _ in 0..1 + seen % depth {
-                    assert_eq!(read(&into), (seen + 7, seen.to_le_bytes().to_vec()), "depth {depth}");
+                    assert_eq!(
+                        read(&into),
+                        (u64::from(seen) + 7, seen.to_le_bytes().to_vec()),
+                        "depth {depth}"
+                    );
                     seen += 1;
                     into.release();
                 }
@@ -340,7 +344,7 @@ mod tests {
         }
     }
 
-    fn read(into: &Incoming) -> (u32, Vec<u8>) {
+    fn read(into: &Incoming) -> (u64, Vec<u8>) {
         let (signature, place, length) = into.message().unwrap();
         // SAFETY: a message that has come lies there.
         (signature, unsafe { std::slice::from_raw_parts(place, length) }.to_vec())
@@ -351,7 +355,7 @@ mod tests {
         let mut into = Incoming::new(0, 0, 4, 8);
         let mut place = [0_u8; 4];
         let address = place.as_mut_ptr();
-        let come = |into: &mut Incoming, signature: u32, payload: &[u8], wait: bool| {
+        let come = |into: &mut Incoming, signature: u64, payload: &[u8], wait: bool| {
             if wait {
                 let expected = Expected { signature: 7, length: 4, place: address };
                 // SAFETY: the place outlives the end and is looked at only when all has come.

@@ -1,7 +1,7 @@
 //! What goes over a wire: frames, each a header and the payload of one message, or a header alone.
 //!
 //! ```text
-//! bytes   0      1   2..4    4..8   8..12      12..16      16..20   20..24   24..28     28..32
+//! bytes   0      1   2..4    4..8   8..12      12..20      20..24   24..28   28..32     32..36
 //!         kind   0   check   fifo   sequence   signature   length   number   checksum   mark
 //! ```
 //!
@@ -14,7 +14,7 @@
 //! the checksum, under the keys that came out of the handshake.
 
 /// Bytes of a header.
-pub(super) const HEADER_BYTES: usize = 32;
+pub(super) const HEADER_BYTES: usize = 36;
 const MARK: u32 = u32::from_le_bytes(*b"weft");
 
 /// What a frame is about.
@@ -32,7 +32,8 @@ pub(super) struct Header {
     pub(super) kind: Kind,
     pub(super) fifo: u32,
     pub(super) sequence: u32,
-    pub(super) signature: u32,
+    /// Of the call, with its number: wide enough that no other call has the same.
+    pub(super) signature: u64,
     pub(super) length: u32,
     pub(super) number: u32,
     pub(super) checksum: u32,
@@ -43,7 +44,8 @@ impl Header {
     pub(super) fn pack(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = self.kind as u8;
-        let words = [self.fifo, self.sequence, self.signature, self.length, self.number, self.checksum, MARK];
+        let [low, high] = [self.signature as u32, (self.signature >> 32) as u32];
+        let words = [self.fifo, self.sequence, low, high, self.length, self.number, self.checksum, MARK];
         for (place, word) in bytes[4..].chunks_exact_mut(4).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
@@ -61,14 +63,14 @@ impl Header {
             _ => return None,
         };
         let is_whole = mutant!("header-unchecked") || bytes[2..4] == check(bytes);
-        (is_whole && word(28) == MARK).then(|| Header {
+        (is_whole && word(32) == MARK).then(|| Header {
             kind,
             fifo: word(4),
             sequence: word(8),
-            signature: word(12),
-            length: word(16),
-            number: word(20),
-            checksum: word(24),
+            signature: u64::from(word(16)) << 32 | u64::from(word(12)),
+            length: word(20),
+            number: word(24),
+            checksum: word(28),
         })
     }
 
@@ -96,7 +98,7 @@ mod tests {
         kind: Kind::Message,
         fifo: 1,
         sequence: u32::MAX,
-        signature: 0xdead_beef,
+        signature: 0xdead_beef_0123_4567,
         length: 65_536,
         number: 7,
         checksum: 9,

@@ -126,7 +126,7 @@ impl Courier {
     }
 
     /// Puts out the message that is there.
-    pub(crate) fn put(&mut self, end: u32, signature: u32, bytes: usize) {
+    pub(crate) fn put(&mut self, end: u32, signature: u64, bytes: usize) {
         self.outgoing[end as usize].put(signature, bytes);
     }
 
@@ -135,7 +135,7 @@ impl Courier {
     ///
     /// # Safety
     /// So many bytes can be read there.
-    pub(crate) unsafe fn put_from(&mut self, end: u32, signature: u32, payload: *const u8, bytes: usize) {
+    pub(crate) unsafe fn put_from(&mut self, end: u32, signature: u64, payload: *const u8, bytes: usize) {
         // SAFETY: the caller's promise.
         let payload = unsafe { std::slice::from_raw_parts(payload, bytes) };
         let number = end as usize;
@@ -162,7 +162,7 @@ impl Courier {
     }
 
     /// The signature, place and length of the message that has come to an end.
-    pub(crate) fn message(&self, end: u32) -> Option<(u32, *const u8, usize)> {
+    pub(crate) fn message(&self, end: u32) -> Option<(u64, *const u8, usize)> {
         self.incoming[end as usize].message()
     }
 
@@ -170,7 +170,7 @@ impl Courier {
     ///
     /// # Safety
     /// So many bytes can be written there, by nobody else, until the message is released or forgotten.
-    pub(crate) unsafe fn expect(&mut self, end: u32, signature: u32, length: usize, place: *mut u8) {
+    pub(crate) unsafe fn expect(&mut self, end: u32, signature: u64, length: usize, place: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { self.incoming[end as usize].expect(Expected { signature, length, place }) };
         self.expected = Some(end);
@@ -332,7 +332,7 @@ impl Courier {
 }
 
 /// The header of a message of an end.
-fn message_header(end: &Outgoing, sequence: u32, signature: u32, bytes: usize) -> Header {
+fn message_header(end: &Outgoing, sequence: u32, signature: u64, bytes: usize) -> Header {
     let (kind, fifo, length) = (Kind::Message, end.fifo, bytes as u32);
     Header { kind, fifo, sequence, signature, length, number: 0, checksum: 0 }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::{Communicator, Options};
 
 use crate::scenario;
 
@@ -32,7 +33,7 @@ fn messages_in_the_document_are_real() {
         assert_eq!(report.failure, None, "{what}");
         heard.extend(report.messages.iter().map(|message| general(message)));
     }
-    heard.extend(of_meetings().iter().map(|message| general(message)));
+    heard.extend(of_meetings().iter().chain(&of_counts()).map(|message| general(message)));
     let blocks = document.split("```text\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let shown: Vec<&str> = blocks.flat_map(str::lines).collect();
     assert!(shown.len() > 8, "the document shows no messages");
@@ -60,6 +61,20 @@ fn of_meetings() -> Vec<String> {
     });
     let short = Bootstrap::threads(1).remove(0).share("all of it", 1 << 46, brief).unwrap_err();
     [missing, nobody, stranger, short].iter().map(ToString::to_string).collect()
+}
+
+/// Two ranks that disagree about how much one sends the other.
+fn of_counts() -> Vec<String> {
+    let ranks = Communicator::threads(2, Options::default()).unwrap();
+    let call = |mut comm: Communicator| {
+        let (sent, received) = if comm.rank() == 0 { ([5, 10], [5, 5]) } else { ([5, 5], [20, 5]) };
+        let (input, mut output) = (vec![1; sent.iter().sum()], vec![0; received.iter().sum()]);
+        comm.all_to_all_v((&input[..], &mut output[..]), &sent, &received).unwrap_err().to_string()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(move || call(comm))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
 }
 
 /// A message without what is different each time: numbers and the names of hosts.

@@ -14,8 +14,10 @@ use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
 
 use job::{AMPLE, Job, Role, Settings, say};
+use rustix::process::Signal;
 use support::{Rank, is_right};
 use weftlink_comm::Reduction;
 use weftlink_plan::Collective;
@@ -306,4 +308,33 @@ fn a_death_in_another_pid_namespace_is_noticed() {
             assert!(told.contains(&format!("rank {victim} (host {name}, pid 1) died")), "{told}");
         }
     }
+}
+
+#[test]
+fn a_stopped_rank_that_goes_on_is_no_error() {
+    const STOPPED: usize = 8;
+    if let Some(role) = Role::of_this_process() {
+        return role.call_until_stopped();
+    }
+    let Some(hosts) = hosts(1) else { return };
+    // In the tree of 16 ranks, rank 8 stands between rank 0 and ranks 9, 10 and 12.
+    let places = [0; 16];
+    let mut job = Job::start(&hosts, &places, "a_stopped_rank_that_goes_on_is_no_error", &Settings::new());
+    job.hear_all("calling");
+    job.signal(STOPPED, Signal::STOP);
+    job.forget();
+    // Every warning is preceded by a message of that rank to all others, so these are far more than the sockets of a rank
+    // that does not read have room for.
+    let (until, mut named, mut warned) = (Instant::now() + Duration::from_secs(40), 0, 0);
+    while warned < 800 && Instant::now() < until {
+        let (_, warning) = job.hear_any(" has waited ");
+        warned += 1;
+        named += usize::from(warning.contains(&format!(" s for rank {STOPPED} (pid ")));
+    }
+    assert!(2 * named > warned, "{named} of {warned} warnings name the stopped rank alone");
+    job.signal(STOPPED, Signal::CONT);
+    job.forget();
+    job.hear_all("calling");
+    job.stop();
+    job.finish();
 }

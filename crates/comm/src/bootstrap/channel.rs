@@ -7,26 +7,25 @@
 //! a message of zeros. After that come frames: 4 bytes, little-endian, whose lowest 31 bits are the length of the payload and
 //! whose highest tells whether a descriptor travels with the frame; then the payload, sealed in pieces: a [`Message`].
 //!
-//! Reading and writing may be done by different threads; several may write. A channel on which either failed has lost its
+//! Reading and writing may be done by different threads; several may write. What is sent goes through a queue (`outgoing.rs`), so that
+//! a peer that does not read holds up only those who want to wait for it. A channel on which reading or writing failed has lost its
 //! place in the stream and is of no more use.
 
 use std::collections::VecDeque;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, Shutdown, shutdown};
 
 use super::deadline::Deadline;
 use super::error::{BootstrapError, Refusal};
 use super::fork::Kept;
 use super::message::Message;
+use super::outgoing::{Outgoing, write_some};
 use super::peer;
 use super::secret::{HANDSHAKE_BYTES, SEALED_BYTES_MAX, Seal, TAG_BYTES, Token};
 use crate::meanwhile;
@@ -42,7 +41,7 @@ pub(super) const NAME_BYTES: usize = 37;
 pub(super) const FIRST_BYTES: usize = GREETING_BYTES + HANDSHAKE_BYTES;
 const ANSWER_BYTES: usize = HANDSHAKE_BYTES + NAME_BYTES;
 /// Room for what rank 0 tells of each of 4,096 ranks.
-const FRAME_BYTES_MAX: usize = 4 << 20;
+pub(super) const FRAME_BYTES_MAX: usize = 4 << 20;
 const HAS_DESCRIPTOR: u32 = 1 << 31;
 const READ_BYTES: usize = 16 << 10;
 
@@ -51,9 +50,17 @@ const READ_BYTES: usize = 16 << 10;
 pub(super) struct Channel {
     socket: Kept,
     seal: Seal,
-    /// How many pieces have been sealed. Locked while a frame is written, so that frames do not mix.
-    sealed: Mutex<u64>,
+    writing: Mutex<Writing>,
     reading: Mutex<Reading>,
+    /// Written to when something waits for room in the socket: wakes the steward that watches over this channel, if one does.
+    wake: OnceLock<Arc<OwnedFd>>,
+}
+
+/// What is to be sent, and how many pieces have been sealed.
+#[derive(Debug, Default)]
+struct Writing {
+    outgoing: Outgoing,
+    sealed: u64,
 }
 
 /// What has been read and not yet taken.
@@ -151,7 +158,7 @@ impl Channel {
         first[..GREETING_BYTES].copy_from_slice(&context());
         handshake.write_message(&[], &mut first[GREETING_BYTES..]).map_err(strange)?;
         // Whoever turned us away already no longer reads, but what it said can still be read.
-        let _ = write(&socket, &first, None, deadline);
+        let _ = write(&socket, &first, deadline);
         hear_greeting(&socket, deadline)?;
         let (mut answer, mut found) = ([0; ANSWER_BYTES], [0; NAME_BYTES]);
         read(&socket, &mut answer, deadline)?;
@@ -172,7 +179,7 @@ impl Channel {
         deadline: Deadline,
     ) -> Result<Channel, Broken> {
         // Whoever turned us away already no longer reads, but what it said can still be read.
-        let _ = write(&socket, &context(), None, deadline);
+        let _ = write(&socket, &context(), deadline);
         hear_greeting(&socket, deadline)?;
         let strange = |error: snow::Error| Broken::Strange(format!("the handshake failed: {error}"));
         let mut handshake = token.respond(&context()).map_err(strange)?;
@@ -181,31 +188,92 @@ impl Channel {
         if handshake.read_message(&message, &mut []).is_err() {
             // It need not wonder why nobody answers. What it learns it knew: that its secret is not ours.
             if !mutant!("wrong-secret-not-told") {
-                write(&socket, &[0; ANSWER_BYTES], None, deadline)?;
+                write(&socket, &[0; ANSWER_BYTES], deadline)?;
             }
             return Err(Broken::Stranger(Refusal::Token));
         }
         let mut answer = [0; ANSWER_BYTES];
         handshake.write_message(name, &mut answer).map_err(strange)?;
-        write(&socket, &answer, None, deadline)?;
+        write(&socket, &answer, deadline)?;
         Channel::sealed_by(socket, handshake).map_err(strange)
     }
 
     fn sealed_by(socket: OwnedFd, handshake: snow::HandshakeState) -> Result<Channel, snow::Error> {
         let seal = Seal::new(handshake)?;
-        Ok(Channel { socket: Kept::new(socket), seal, sealed: Mutex::new(0), reading: Mutex::default() })
+        let (writing, reading) = (Mutex::default(), Mutex::default());
+        Ok(Channel { socket: Kept::new(socket), seal, writing, reading, wake: OnceLock::new() })
     }
 
-    /// Sends a message, and with it a descriptor if both sides are on one host.
+    /// Sends a message, and with it a descriptor if both sides are on one host, and waits until it is written. If that takes
+    /// too long it stays queued, so the channel can still be used.
     pub(super) fn send(
         &self,
         message: &Message,
         descriptor: Option<BorrowedFd<'_>>,
         deadline: Deadline,
     ) -> Result<(), Broken> {
-        let mut sealed = self.sealed.lock().unwrap_or_else(PoisonError::into_inner);
-        let frame = self.frame(message, descriptor.is_some(), &mut sealed)?;
-        write(&self.socket, &frame, descriptor, deadline)
+        let ticket = self.queue(message, descriptor)?;
+        self.await_written(ticket, deadline)
+    }
+
+    /// Sends a message without waiting: what does not fit into the socket is written later, by the steward.
+    pub(super) fn post(&self, message: &Message) -> Result<(), Broken> {
+        self.queue(message, None).map(|_| ())
+    }
+
+    /// The same, with a descriptor. Returns a number for [`Channel::await_written`].
+    pub(super) fn queue(&self, message: &Message, descriptor: Option<BorrowedFd<'_>>) -> Result<u64, Broken> {
+        let mut writing = self.writing();
+        let ticket = writing.outgoing.queue(message, descriptor).inspect_err(|_| self.hang_up(&writing))?;
+        self.flush_locked(&mut writing)?;
+        let is_waiting = writing.outgoing.is_waiting();
+        drop(writing);
+        if let Some(wake) = self.wake.get().filter(|_| is_waiting) {
+            let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
+        }
+        Ok(ticket)
+    }
+
+    /// Waits until a message that was queued has been written.
+    pub(super) fn await_written(&self, ticket: u64, deadline: Deadline) -> Result<(), Broken> {
+        loop {
+            let mut writing = self.writing();
+            if writing.outgoing.is_written(ticket) {
+                return Ok(());
+            }
+            self.flush_locked(&mut writing)?;
+            if writing.outgoing.is_written(ticket) {
+                return Ok(());
+            }
+            drop(writing);
+            wait_until(&self.socket, PollFlags::OUT, deadline)?;
+        }
+    }
+
+    /// Waits until everything that was queued has been written.
+    pub(super) fn drain(&self, deadline: Deadline) -> Result<(), Broken> {
+        while self.wants_to_write() {
+            self.flush()?;
+            if self.wants_to_write() {
+                wait_until(&self.socket, PollFlags::OUT, deadline)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what waits, as far as the socket has room.
+    pub(super) fn flush(&self) -> Result<(), Broken> {
+        self.flush_locked(&mut self.writing())
+    }
+
+    /// Whether something waits for room in the socket.
+    pub(super) fn wants_to_write(&self) -> bool {
+        self.writing().outgoing.is_waiting()
+    }
+
+    /// From now on somebody flushes this channel when it is woken by this.
+    pub(super) fn set_wake(&self, wake: &Arc<OwnedFd>) {
+        let _ = self.wake.set(Arc::clone(wake));
     }
 
     /// Takes the next message.
@@ -256,20 +324,34 @@ impl Channel {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn frame(&self, message: &Message, with_descriptor: bool, sealed: &mut u64) -> Result<Vec<u8>, Broken> {
-        let strange = |what: String| Broken::Strange(what);
-        let plain = postcard::to_stdvec(message)
-            .map_err(|error| strange(format!("a message that cannot be written: {error}")))?;
-        let length = u32::try_from(plain.len()).ok().filter(|length| *length as usize <= FRAME_BYTES_MAX);
-        let length = length.ok_or_else(|| strange(format!("a message of {} bytes", plain.len())))?;
+    fn writing(&self) -> MutexGuard<'_, Writing> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn flush_locked(&self, writing: &mut Writing) -> Result<(), Broken> {
+        let Writing { outgoing, sealed } = &mut *writing;
+        let frame = |plain: &[u8], with_descriptor: bool| self.frame(plain, with_descriptor, sealed);
+        let flushed = outgoing.flush(&self.socket, frame);
+        flushed.inspect_err(|_| self.hang_up(writing))
+    }
+
+    /// Both sides find that a channel that cannot be written to any more has ended.
+    fn hang_up(&self, writing: &Writing) {
+        if writing.outgoing.is_broken() {
+            let _ = shutdown(&self.socket, Shutdown::Both);
+        }
+    }
+
+    /// Seals a message of at most [`FRAME_BYTES_MAX`] bytes.
+    fn frame(&self, plain: &[u8], with_descriptor: bool, sealed: &mut u64) -> Result<Vec<u8>, Broken> {
         let flags = if with_descriptor { HAS_DESCRIPTOR } else { 0 };
-        let mut frame = (length | flags).to_le_bytes().to_vec();
+        let mut frame = (plain.len() as u32 | flags).to_le_bytes().to_vec();
         for piece in plain.chunks(SEALED_BYTES_MAX) {
             let at = frame.len();
             frame.resize(at + piece.len() + TAG_BYTES, 0);
             self.seal
                 .seal(*sealed, piece, &mut frame[at..])
-                .ok_or_else(|| strange("sealing failed".to_owned()))?;
+                .ok_or_else(|| Broken::Strange("sealing failed".to_owned()))?;
             *sealed += 1;
         }
         Ok(frame)
@@ -359,24 +441,10 @@ pub(super) fn is_worth_hearing(said: &[u8]) -> bool {
     said.len() >= FIRST_BYTES || greeting.is_some_and(|greeting| greeted(*greeting).is_err())
 }
 
-fn write(
-    socket: &impl AsFd,
-    bytes: &[u8],
-    descriptor: Option<BorrowedFd<'_>>,
-    deadline: Deadline,
-) -> Result<(), Broken> {
-    let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
+fn write(socket: &impl AsFd, bytes: &[u8], deadline: Deadline) -> Result<(), Broken> {
     let mut written = 0;
     while written < bytes.len() {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let is_first = written == 0 && !descriptors.is_empty();
-        if is_first && !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-            return Err(Broken::Strange("no room for a descriptor".to_owned()));
-        }
-        let slice = [IoSlice::new(&bytes[written..])];
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match rustix::net::sendmsg(socket, &slice, &mut control, flags) {
+        match write_some(socket, &bytes[written..], None) {
             Ok(sent) => written += sent,
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => wait_until(socket, PollFlags::OUT, deadline)?,
@@ -405,7 +473,7 @@ fn wait_until_readable(socket: &impl AsFd, deadline: Deadline) -> Result<(), Bro
 }
 
 fn wait_until(socket: &impl AsFd, event: PollFlags, deadline: Deadline) -> Result<(), Broken> {
-    // Whoever writes holds a lock.
+    // Waits to write are short, and some are made while a communicator is dropped.
     if event == PollFlags::IN {
         meanwhile::meanwhile();
     }

@@ -64,8 +64,8 @@ pub(super) struct Inner {
     host: Host,
     /// The name of the socket for those on the same host. Whoever comes to an address finds by it whether this is who was meant.
     name: [u8; NAME_BYTES],
-    /// Written to when something is to be watched that was not.
-    wake: OwnedFd,
+    /// Written to when something is to be watched that was not, or something waits to be written.
+    wake: Arc<OwnedFd>,
     quit: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
@@ -99,7 +99,7 @@ impl Endpoint {
             token: token.clone(),
             host,
             name,
-            wake,
+            wake: Arc::new(wake),
             quit: AtomicBool::new(false),
             state: Mutex::new(State { listeners: vec![noted(&listener)], ..State::default() }),
             changed: Condvar::new(),
@@ -282,7 +282,7 @@ impl Inner {
     }
 
     pub(super) fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
     }
 
     fn keep_watch(self: &Arc<Self>) {
@@ -294,10 +294,11 @@ impl Inner {
                     state.listeners.iter().map(|(_, listener)| Arc::clone(listener)).collect();
                 (listeners, state.links.clone(), state.has_helpers())
             };
-            let mut watched = vec![PollFd::new(&self.wake, PollFlags::IN)];
+            let mut watched = vec![PollFd::new(&*self.wake, PollFlags::IN)];
             watched.extend(listeners.iter().map(|listener| PollFd::new(&**listener, PollFlags::IN)));
             for (link, _) in &links {
-                watched.push(PollFd::new(&link.channel, PollFlags::IN));
+                let room = if link.channel.wants_to_write() { PollFlags::OUT } else { PollFlags::empty() };
+                watched.push(PollFd::new(&link.channel, PollFlags::IN | room));
                 // Every link has two places; one whose process cannot be watched has its connection twice.
                 let process = link.process.as_ref().map_or(link.channel.as_fd(), AsFd::as_fd);
                 watched.push(PollFd::from_borrowed_fd(process, PollFlags::IN));
@@ -316,7 +317,7 @@ impl Inner {
             let happened: Vec<bool> = watched.iter().map(|place| !place.revents().is_empty()).collect();
             drop(watched);
             if happened[0] {
-                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+                let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
             }
             for (listener, _) in listeners.iter().zip(&happened[1..]).filter(|(_, happened)| **happened) {
                 while let Ok(socket) = listener.accept(self.token.is_guessable()) {
@@ -340,6 +341,7 @@ impl Inner {
 
     /// Watches over a link of a group.
     pub(super) fn watch(self: &Arc<Self>, link: &Arc<Link>, group: &Arc<Group>) {
+        link.channel.set_wake(&self.wake);
         // What came with the last message that was read before is here already, and no poll would tell.
         self.attend(link, &Arc::downgrade(group), false);
         if !link.has_ended.load(Ordering::Relaxed) {
@@ -349,6 +351,8 @@ impl Inner {
 
     /// Takes in what a neighbour said, and that it is gone.
     fn attend(self: &Arc<Self>, link: &Arc<Link>, group: &Weak<Group>, process_ended: bool) {
+        // One that cannot be written to any more has ended, which is what reading finds.
+        let _ = link.channel.flush();
         let (heard, broken) = match link.channel.receive_ready() {
             Ok(heard) => (heard, None),
             Err((heard, broken)) => (heard, Some(broken)),

@@ -22,8 +22,8 @@ use super::waits::{WARN_AFTER, Waits, Watch};
 use crate::failure::Reason;
 use crate::meanwhile::meanwhile;
 
-/// How long news may take to leave: to a neighbour that does not read, it does not.
-const TELL_LIMIT: Duration = Duration::from_secs(1);
+/// How long a rank that leaves waits for its last news to be written: to a neighbour that does not read, it is not.
+const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 /// How long it takes at most to find out what became of a rank whose connection has ended.
 const FINDING_LIMIT: Duration = Duration::from_secs(2);
 /// How often a rank that waits looks whether it has something to say about that, and after how long first.
@@ -249,7 +249,15 @@ impl Group {
         let message = Message::News(news.clone());
         let wants = |link: &&Arc<Link>| Some(link.rank) != except && !link.has_ended.load(Ordering::Relaxed);
         for link in self.links().iter().filter(wants) {
-            let _ = link.channel.send(&message, None, Deadline::new(TELL_LIMIT));
+            let _ = link.channel.post(&message);
+        }
+    }
+
+    /// Waits a moment until neighbours have been told everything.
+    pub(super) fn drain(&self) {
+        let deadline = Deadline::new(DRAIN_LIMIT);
+        for link in self.links().iter().filter(|link| !link.has_ended.load(Ordering::Relaxed)) {
+            let _ = link.channel.drain(deadline);
         }
     }
 
@@ -342,7 +350,7 @@ impl Group {
                 if let Some(parent) = &self.parent {
                     let waiting = Message::Waiting { number, ranks: reported.clone() };
                     drop(state);
-                    let _ = parent.channel.send(&waiting, None, Deadline::new(TELL_LIMIT));
+                    let _ = parent.channel.post(&waiting);
                     state = self.state();
                     continue;
                 }
@@ -456,9 +464,18 @@ impl Group {
         ask: &Ask,
         deadline: Deadline,
     ) -> Result<(), BootstrapError> {
-        let descriptor = descriptor.map(AsFd::as_fd);
         let late = deadline.later(VERDICT_LIMIT);
-        link.channel.send(message, descriptor, late).map_err(|broken| {
+        let queued = link.channel.queue(message, descriptor.map(AsFd::as_fd));
+        let written = queued.and_then(|ticket| {
+            loop {
+                match link.channel.await_written(ticket, late.or_within(TICK)) {
+                    // A neighbour that does not read is waited for only as long as the group has not failed.
+                    Err(Broken::Late) if late.left().is_some() && self.verdict().is_none() => {}
+                    written => break written,
+                }
+            }
+        });
+        written.map_err(|broken| {
             // Why it is gone is found out soon, if it is not known already.
             self.found_out(link.rank, ask).unwrap_or_else(|| match broken {
                 Broken::Ended => self.died(link.rank),

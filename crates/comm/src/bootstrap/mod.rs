@@ -32,6 +32,7 @@ mod lobby;
 mod meeting;
 mod message;
 mod orphans;
+mod outgoing;
 mod peer;
 mod room;
 mod roster;
@@ -604,6 +605,7 @@ impl Drop for Bootstrap {
                 group.set_alarm(None);
                 if let Some(endpoint) = endpoint {
                     group.learn(News::Left { rank: self.rank as u32, calls: self.calls }, None);
+                    group.drain();
                     endpoint.unwatch(group);
                 }
             }

@@ -117,9 +117,7 @@ impl Group {
             (state.left.contains(&self.rank), state.grave.clone())
         };
         let mut messages = greeting.cloned().into_iter().chain(grave.into_iter().map(Message::News));
-        let is_told = messages
-            .try_for_each(|message| link.channel.send(&message, None, Deadline::new(LINK_LIMIT)))
-            .is_ok();
+        let is_told = messages.try_for_each(|message| link.channel.post(&message)).is_ok();
         if is_told && !has_left {
             let mut later = self.later.lock().unwrap_or_else(PoisonError::into_inner);
             later.retain(|other| other.rank != link.rank);

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink_comm::knobs::Knobs;
 use weftlink_comm::{Communicator, Options, Reduction};
@@ -131,6 +132,12 @@ impl Job {
     pub(crate) fn forget(&mut self) {
         self.pending.clear();
         while self.said.try_recv().is_ok() {}
+    }
+
+    /// Sends a signal to a rank's process.
+    pub(crate) fn signal(&self, rank: usize, signal: Signal) {
+        let pid = Pid::from_raw(self.ranks[rank].id() as i32).unwrap();
+        kill_process(pid, signal).unwrap();
     }
 
     /// Tells all ranks to stop; they end their calls together.

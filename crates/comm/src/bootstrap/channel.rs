@@ -1,7 +1,9 @@
 //! A connection between two ranks of a job: sealed messages, and between ranks of one host descriptors with them.
 //!
 //! On the wire, over a stream socket: first, each way, the greeting, which is the same in all versions of Weft: 8 bytes of
-//! magic, then the version of everything that follows as 4 bytes, little-endian. Then both prove that they know the job's
+//! magic, then the version of everything that follows as 4 bytes, little-endian. The side that was come to adds a *challenge*:
+//! 16 random bytes, fresh for every connection, which the handshake that follows is bound to. So a recorded handshake is
+//! refused as soon as it is read. Then both prove that they know the job's
 //! secret (`secret.rs`): a message each, of a fixed length; that of the side that was come to tells its name, too, because
 //! an address may lead to another rank of the same job. A side that finds that the other does not know the secret says so by
 //! a message of zeros. After that come frames: 4 bytes, little-endian, whose lowest 31 bits are the length of the payload and
@@ -27,7 +29,7 @@ use super::fork::Kept;
 use super::message::Message;
 use super::outgoing::{Outgoing, write_some};
 use super::peer;
-use super::secret::{HANDSHAKE_BYTES, SEALED_BYTES_MAX, Seal, TAG_BYTES, Token};
+use super::secret::{HANDSHAKE_BYTES, SEALED_BYTES_MAX, Seal, TAG_BYTES, Token, random_bytes};
 use crate::meanwhile;
 
 /// The version of the frames, of what they say, and of the order in which they are sent.
@@ -35,9 +37,10 @@ pub(super) const VERSION: u32 = 5;
 
 const MAGIC: [u8; 8] = *b"weftlink";
 const GREETING_BYTES: usize = 12;
+const CHALLENGE_BYTES: usize = 16;
 /// The length of the name under which a rank is found by others of its host, and known to all.
 pub(super) const NAME_BYTES: usize = 37;
-/// What a rank that comes says before it hears anything.
+/// What a rank that comes says until it has proved that it knows the secret.
 pub(super) const FIRST_BYTES: usize = GREETING_BYTES + HANDSHAKE_BYTES;
 const ANSWER_BYTES: usize = HANDSHAKE_BYTES + NAME_BYTES;
 /// Room for what rank 0 tells of each of 4,096 ranks.
@@ -153,13 +156,15 @@ impl Channel {
     ) -> Result<Channel, Broken> {
         peer::check(&socket, peer::Side::Connected, token.is_guessable())?;
         let strange = |error: snow::Error| Broken::Strange(format!("the handshake failed: {error}"));
-        let mut handshake = token.initiate(&context()).map_err(strange)?;
-        let mut first = [0; FIRST_BYTES];
-        first[..GREETING_BYTES].copy_from_slice(&context());
-        handshake.write_message(&[], &mut first[GREETING_BYTES..]).map_err(strange)?;
         // Whoever turned us away already no longer reads, but what it said can still be read.
-        let _ = write(&socket, &first, deadline);
+        let _ = write(&socket, &greeting(), deadline);
         hear_greeting(&socket, deadline)?;
+        let mut challenge = Challenge([0; CHALLENGE_BYTES]);
+        read(&socket, &mut challenge.0, deadline)?;
+        let mut handshake = token.initiate(&challenge.context()).map_err(strange)?;
+        let mut first = [0; HANDSHAKE_BYTES];
+        handshake.write_message(&[], &mut first).map_err(strange)?;
+        let _ = write(&socket, &first, deadline);
         let (mut answer, mut found) = ([0; ANSWER_BYTES], [0; NAME_BYTES]);
         read(&socket, &mut answer, deadline)?;
         if answer == [0; ANSWER_BYTES] || handshake.read_message(&answer, &mut found).is_err() {
@@ -171,18 +176,17 @@ impl Channel {
         Channel::sealed_by(socket, handshake).map_err(strange)
     }
 
-    /// The side that was come to, and has this name.
+    /// The side that was come to, and has this name. Whoever came was greeted with this challenge.
     pub(super) fn answer(
         socket: OwnedFd,
+        challenge: &Challenge,
         token: &Token,
         name: &[u8; NAME_BYTES],
         deadline: Deadline,
     ) -> Result<Channel, Broken> {
-        // Whoever turned us away already no longer reads, but what it said can still be read.
-        let _ = write(&socket, &context(), deadline);
         hear_greeting(&socket, deadline)?;
         let strange = |error: snow::Error| Broken::Strange(format!("the handshake failed: {error}"));
-        let mut handshake = token.respond(&context()).map_err(strange)?;
+        let mut handshake = token.respond(&challenge.context()).map_err(strange)?;
         let mut message = [0; HANDSHAKE_BYTES];
         read(&socket, &mut message, deadline)?;
         if handshake.read_message(&message, &mut []).is_err() {
@@ -412,8 +416,26 @@ impl AsFd for Channel {
     }
 }
 
-/// What both sides have said in the clear before they prove anything.
-fn context() -> Vec<u8> {
+/// Random bytes that the side that was come to sends first, so that what the other proves was made for this connection.
+#[derive(Debug)]
+pub(super) struct Challenge([u8; CHALLENGE_BYTES]);
+
+impl Challenge {
+    /// Greets somebody who has come. Never waits: a new connection has room for it.
+    pub(super) fn greet(socket: &impl AsFd) -> Option<Challenge> {
+        let mut challenge = Challenge([0; CHALLENGE_BYTES]);
+        random_bytes(&mut challenge.0).ok()?;
+        let said = challenge.context();
+        (write_some(socket, &said, None) == Ok(said.len())).then_some(challenge)
+    }
+
+    /// What was said in the clear before anybody proves anything.
+    fn context(&self) -> Vec<u8> {
+        [&greeting()[..], &self.0].concat()
+    }
+}
+
+fn greeting() -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_le_bytes()].concat()
 }
 

@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::address::{Listener, call_abstract, call_tcp, listen_abstract};
@@ -27,7 +28,7 @@ use super::error::BootstrapError;
 use super::fork::Noted;
 use super::group::{Group, Link};
 use super::host::Host;
-use super::lobby::Lobby;
+use super::lobby::{Guest, Lobby, Room};
 use super::message::{Contact, Introduction, Message};
 use super::orphans::{Departed, Fate};
 use super::peer::Peer;
@@ -40,8 +41,11 @@ use crate::meanwhile::meanwhile;
 pub(super) const HELLO_LIMIT: Duration = Duration::from_secs(5);
 /// The same where there is no thread that could wait for it.
 const NO_THREAD_LIMIT: Duration = Duration::from_millis(500);
-/// How many may be saying it at the same time.
-const HELPERS_MAX: usize = 64;
+/// How long nobody is let in after there was no descriptor for one, and for how long at most if there still is none.
+const REST_MIN: Duration = Duration::from_millis(20);
+const REST_MAX: Duration = Duration::from_secs(1);
+/// How many are let in before something else is looked at.
+const ACCEPTED_MAX: usize = 64;
 /// How many may wait to be asked for.
 const ARRIVALS_MAX: usize = 8192;
 /// A retrying stranger must not fill the memory.
@@ -67,6 +71,7 @@ pub(super) struct Inner {
     /// Written to when something is to be watched that was not, or something waits to be written.
     wake: Arc<OwnedFd>,
     quit: AtomicBool,
+    room: Room,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -101,6 +106,7 @@ impl Endpoint {
             name,
             wake: Arc::new(wake),
             quit: AtomicBool::new(false),
+            room: Room::of_this_process(),
             state: Mutex::new(State { listeners: vec![noted(&listener)], ..State::default() }),
             changed: Condvar::new(),
         });
@@ -286,16 +292,19 @@ impl Inner {
     }
 
     fn keep_watch(self: &Arc<Self>) {
-        let mut lobby = Lobby::default();
+        let mut lobby = Lobby::new(self.room);
+        let mut rest = Rest::default();
         while !self.quit.load(Ordering::Acquire) {
             let (listeners, links, has_helpers) = {
                 let state = self.state();
                 let listeners: Vec<Arc<Listener>> =
                     state.listeners.iter().map(|(_, listener)| Arc::clone(listener)).collect();
-                (listeners, state.links.clone(), state.has_helpers())
+                (listeners, state.links.clone(), self.has_helpers(&state))
             };
+            // While there is no descriptor, a listener would be ready all the time.
+            let door = if rest.left().is_none() { PollFlags::IN } else { PollFlags::empty() };
             let mut watched = vec![PollFd::new(&*self.wake, PollFlags::IN)];
-            watched.extend(listeners.iter().map(|listener| PollFd::new(&**listener, PollFlags::IN)));
+            watched.extend(listeners.iter().map(|listener| PollFd::new(&**listener, door)));
             for (link, _) in &links {
                 let room = if link.channel.wants_to_write() { PollFlags::OUT } else { PollFlags::empty() };
                 watched.push(PollFd::new(&link.channel, PollFlags::IN | room));
@@ -309,7 +318,7 @@ impl Inner {
             let time = self.state().departures.iter().map(|(when, ..)| *when).min();
             let time = time.map(|when| when.saturating_duration_since(Instant::now()));
             let tick = if has_helpers { lobby.tick(HELLO_LIMIT) } else { None };
-            let time = time.into_iter().chain(tick).min();
+            let time = time.into_iter().chain(tick).chain(rest.left()).min();
             let time = time.and_then(|time| Timespec::try_from(time).ok());
             if poll(&mut watched, time.as_ref()).is_err() {
                 continue;
@@ -320,14 +329,12 @@ impl Inner {
                 let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
             }
             for (listener, _) in listeners.iter().zip(&happened[1..]).filter(|(_, happened)| **happened) {
-                while let Ok(socket) = listener.accept(self.token.is_guessable()) {
-                    lobby.enter(socket);
-                }
+                self.let_in(listener, &mut lobby, &mut rest);
             }
-            while self.state().has_helpers()
-                && let Some(socket) = lobby.next(HELLO_LIMIT)
+            while self.has_helpers(&self.state())
+                && let Some(guest) = lobby.next(HELLO_LIMIT)
             {
-                self.help(socket);
+                self.help(guest);
             }
             for (places, (link, group)) in happened[1 + listeners.len()..].chunks_exact(2).zip(&links) {
                 if places.contains(&true) {
@@ -337,6 +344,33 @@ impl Inner {
             }
             self.see_to_departures();
         }
+    }
+
+    /// Lets those in who have come to a listener.
+    fn let_in(&self, listener: &Listener, lobby: &mut Lobby, rest: &mut Rest) {
+        for _ in 0..ACCEPTED_MAX {
+            match listener.accept(self.token.is_guessable()) {
+                Ok(socket) => {
+                    rest.last = Duration::ZERO;
+                    lobby.enter(socket);
+                }
+                Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
+                    Some(Errno::INTR | Errno::CONNABORTED) => {}
+                    Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                        // Somebody who has not said enough makes room for the next.
+                        if !lobby.evict() {
+                            return rest.begin(&error);
+                        }
+                    }
+                    _ => return,
+                },
+            }
+        }
+    }
+
+    /// Whether one more who has come can be heard.
+    fn has_helpers(&self, state: &State) -> bool {
+        state.helpers < self.room.helpers && state.arrivals.len() < ARRIVALS_MAX
     }
 
     /// Watches over a link of a group.
@@ -383,30 +417,30 @@ impl Inner {
     }
 
     /// Has a helper hear somebody who has come.
-    fn help(self: &Arc<Self>, socket: OwnedFd) {
+    fn help(self: &Arc<Self>, guest: Guest) {
         self.state().helpers += 1;
         let inner = Arc::clone(self);
         let helper = std::thread::Builder::new().name("weft-helper".to_owned()).stack_size(STACK_BYTES);
-        let shared = Arc::new(Mutex::new(Some(socket)));
+        let shared = Arc::new(Mutex::new(Some(guest)));
         let take =
-            |shared: &Mutex<Option<OwnedFd>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+            |shared: &Mutex<Option<Guest>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
         let taken = Arc::clone(&shared);
         let started = helper
-            .spawn(move || take(&taken).into_iter().for_each(|socket| inner.hear_out(socket, HELLO_LIMIT)));
+            .spawn(move || take(&taken).into_iter().for_each(|guest| inner.hear_out(guest, HELLO_LIMIT)));
         // Where there is no thread for it, this one does it. It has said enough to be answered, so that takes a moment.
         if let Err(error) = started
-            && let Some(socket) = take(&shared)
+            && let Some(guest) = take(&shared)
         {
             static TOLD: Once = Once::new();
             TOLD.call_once(|| log::warn!(Meet, None, "{}", limits::no_thread(&error)));
-            self.hear_out(socket, NO_THREAD_LIMIT);
+            self.hear_out(guest, NO_THREAD_LIMIT);
         }
     }
 
     /// Hears what somebody wants who has come.
-    fn hear_out(self: &Arc<Self>, socket: OwnedFd, limit: Duration) {
+    fn hear_out(self: &Arc<Self>, guest: Guest, limit: Duration) {
         let deadline = Deadline::new(limit);
-        let heard = Channel::answer(socket, &self.token, &self.name, deadline)
+        let heard = Channel::answer(guest.socket, &guest.challenge, &self.token, &self.name, deadline)
             .and_then(|channel| Ok((channel.receive(deadline)?.0, channel)));
         let mut state = self.state();
         state.helpers -= 1;
@@ -436,14 +470,36 @@ impl Inner {
 }
 
 impl State {
-    fn has_helpers(&self) -> bool {
-        self.helpers < HELPERS_MAX && self.arrivals.len() < ARRIVALS_MAX
-    }
-
     fn note(&mut self, what: String) {
         log::trace!(Meet, None, "somebody was turned away: {what}");
         if self.notes.len() < NOTES_MAX && !self.notes.contains(&what) {
             self.notes.push(what);
+        }
+    }
+}
+
+/// How long nobody is let in, because there is no descriptor for one.
+#[derive(Debug, Default)]
+struct Rest {
+    until: Option<Instant>,
+    last: Duration,
+    is_told: bool,
+}
+
+impl Rest {
+    /// How long it is still, if it is.
+    fn left(&self) -> Option<Duration> {
+        let left = self.until?.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// There is no descriptor. Each rest in a row is twice as long.
+    fn begin(&mut self, error: &io::Error) {
+        self.last = (2 * self.last).clamp(REST_MIN, REST_MAX);
+        self.until = Some(Instant::now() + self.last);
+        if !self.is_told {
+            self.is_told = true;
+            log::warn!(Meet, None, "connections cannot be accepted: {error}. Raise the limit (ulimit -n)");
         }
     }
 }

@@ -1,5 +1,8 @@
-//! Where those wait who have come and have not said who they are. Nobody is heard before there is something to hear, so one that says
-//! nothing, or half of it, holds up nobody; and where too many do, the one that has been silent longest has to go.
+//! Where those wait who have come and have not proved who they are. Each is greeted at once, and no thread is spent on it before it has said
+//! enough, so one that says nothing, or half of it, holds up nobody. Where too many wait, those who have said nothing
+//! make room first, then those who have not said enough; of several the one that came first.
+//!
+//! Connections take descriptors, of which the program needs some too: how many may wait follows from the limit of this process.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,32 +10,97 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
+use rustix::process::{Resource, getrlimit};
 
-use super::channel::{FIRST_BYTES, is_worth_hearing};
+use super::channel::{Challenge, FIRST_BYTES, is_worth_hearing};
 
-/// How many may wait.
+/// How many may wait, and how many may be heard by helpers at the same time, where descriptors are plenty.
 const WAITING_MAX: usize = 512;
+const HELPERS_MAX: usize = 64;
+/// The parts of this process's descriptors that they may take.
+const WAITING_SHARE: usize = 4;
+const HELPERS_SHARE: usize = 8;
 /// How often those are looked at who have begun to speak: no poll tells when they have said enough.
 pub(super) const TICK: Duration = Duration::from_millis(5);
 
-#[derive(Default)]
+/// How many connections of strangers this process affords.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Room {
+    waiting: usize,
+    pub(super) helpers: usize,
+}
+
+impl Room {
+    /// By the number of descriptors that this process may have.
+    pub(super) fn of_this_process() -> Room {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Room::with(usize::try_from(limit).unwrap_or(usize::MAX))
+    }
+
+    fn with(descriptors: usize) -> Room {
+        Room {
+            waiting: (descriptors / WAITING_SHARE).clamp(1, WAITING_MAX),
+            helpers: (descriptors / HELPERS_SHARE).clamp(1, HELPERS_MAX),
+        }
+    }
+}
+
 pub(super) struct Lobby {
+    room: Room,
     waiting: VecDeque<Guest>,
 }
 
-struct Guest {
-    socket: OwnedFd,
+/// Somebody who has come and was greeted.
+pub(super) struct Guest {
+    pub(super) socket: OwnedFd,
+    pub(super) challenge: Challenge,
     since: Instant,
     is_silent: bool,
 }
 
+/// What a guest has said so far.
+#[derive(PartialEq, Eq)]
+enum Said {
+    Nothing,
+    Something,
+    Enough,
+    /// It has hung up.
+    Gone,
+}
+
+impl Guest {
+    fn said(&self) -> Said {
+        let mut said = [0; FIRST_BYTES];
+        match recv(&self.socket, &mut said[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => Said::Gone,
+            Ok((_, bytes)) if is_worth_hearing(&said[..bytes.min(FIRST_BYTES)]) => Said::Enough,
+            Ok(_) => Said::Something,
+            Err(Errno::AGAIN | Errno::INTR) => Said::Nothing,
+            Err(_) => Said::Gone,
+        }
+    }
+}
+
 impl Lobby {
-    /// Lets somebody in.
+    pub(super) fn new(room: Room) -> Lobby {
+        Lobby { room, waiting: VecDeque::new() }
+    }
+
+    /// Greets somebody and lets it in.
     pub(super) fn enter(&mut self, socket: OwnedFd) {
-        if self.waiting.len() == WAITING_MAX {
+        if self.waiting.len() >= self.room.waiting && !self.evict() {
             self.waiting.pop_front();
         }
-        self.waiting.push_back(Guest { socket, since: Instant::now(), is_silent: true });
+        if let Some(challenge) = Challenge::greet(&socket) {
+            self.waiting.push_back(Guest { socket, challenge, since: Instant::now(), is_silent: true });
+        }
+    }
+
+    /// Sends somebody away who has not said enough. Returns whether there was one.
+    pub(super) fn evict(&mut self) -> bool {
+        let first = |wanted: &[Said]| self.waiting.iter().position(|guest| wanted.contains(&guest.said()));
+        let found = first(&[Said::Nothing, Said::Gone]).or_else(|| first(&[Said::Something]));
+        found.and_then(|at| self.waiting.remove(at)).is_some()
     }
 
     /// Those who have said nothing at all, to be polled.
@@ -49,25 +117,19 @@ impl Lobby {
     }
 
     /// The one that came first of those who can be heard. Whoever has hung up or taken longer than the limit is gone.
-    pub(super) fn next(&mut self, limit: Duration) -> Option<OwnedFd> {
-        let mut found = None;
-        self.waiting.retain_mut(|guest| {
-            let mut said = [0; FIRST_BYTES];
-            match recv(&guest.socket, &mut said[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return false,
-                Ok((_, bytes)) => {
-                    guest.is_silent = false;
-                    if found.is_none() && is_worth_hearing(&said[..bytes.min(FIRST_BYTES)]) {
-                        found = guest.socket.try_clone().ok();
-                        return false;
-                    }
+    pub(super) fn next(&mut self, limit: Duration) -> Option<Guest> {
+        let mut at = 0;
+        while let Some(guest) = self.waiting.get_mut(at) {
+            match guest.said() {
+                Said::Enough => return self.waiting.remove(at),
+                said @ (Said::Nothing | Said::Something) if guest.since.elapsed() < limit => {
+                    guest.is_silent = said == Said::Nothing;
+                    at += 1;
                 }
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(_) => return false,
+                _ => drop(self.waiting.remove(at)),
             }
-            guest.since.elapsed() < limit
-        });
-        found
+        }
+        None
     }
 }
 
@@ -78,27 +140,45 @@ mod tests {
 
     use super::*;
 
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn enter(lobby: &mut Lobby) -> UnixStream {
+        let (stranger, socket) = UnixStream::pair().unwrap();
+        lobby.enter(socket.into());
+        stranger
+    }
+
     #[test]
     fn the_silent_hold_up_nobody() {
-        let limit = Duration::from_secs(60);
-        let mut lobby = Lobby::default();
-        let mut strangers = Vec::new();
-        for _ in 0..2 * WAITING_MAX {
-            let (stranger, socket) = UnixStream::pair().unwrap();
-            strangers.push(stranger);
-            lobby.enter(socket.into());
-        }
+        let mut lobby = Lobby::new(Room::with(usize::MAX));
+        let mut strangers: Vec<UnixStream> = (0..2 * WAITING_MAX).map(|_| enter(&mut lobby)).collect();
         strangers[WAITING_MAX + 1].write_all(b"w").unwrap();
-        assert!(lobby.next(limit).is_none());
-        assert_eq!((lobby.silent().count(), lobby.tick(limit)), (WAITING_MAX - 1, Some(TICK)));
-        let (mut rank, socket) = UnixStream::pair().unwrap();
-        lobby.enter(socket.into());
+        assert!(lobby.next(LIMIT).is_none());
+        assert_eq!((lobby.silent().count(), lobby.tick(LIMIT)), (WAITING_MAX - 1, Some(TICK)));
+        let mut rank = enter(&mut lobby);
         // Garbage is worth an answer: it may be another version.
         rank.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-        assert!(lobby.next(limit).is_some());
-        assert!(lobby.next(limit).is_none());
+        assert!(lobby.next(LIMIT).is_some());
+        assert!(lobby.next(LIMIT).is_none());
         drop(strangers);
-        assert!(lobby.next(limit).is_none());
+        assert!(lobby.next(LIMIT).is_none());
         assert_eq!(lobby.silent().count(), 0, "who hangs up without a word is gone");
+    }
+
+    #[test]
+    fn those_who_speak_stay_where_the_silent_are_many() {
+        let mut lobby = Lobby::new(Room::with(32));
+        assert_eq!(lobby.room, Room { waiting: 8, helpers: 4 });
+        let (mut half, mut whole) = (enter(&mut lobby), enter(&mut lobby));
+        half.write_all(b"weftlink").unwrap();
+        whole.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let silent: Vec<UnixStream> = (0..100).map(|_| enter(&mut lobby)).collect();
+        assert_eq!(lobby.waiting.len(), 8);
+        assert!(lobby.next(LIMIT).is_some(), "the one that has said enough is still there");
+        assert!(lobby.next(LIMIT).is_none());
+        assert_eq!((lobby.waiting.len(), lobby.silent().count()), (7, 6));
+        drop(silent);
+        assert!(lobby.evict() && lobby.next(LIMIT).is_none());
+        assert_eq!(lobby.waiting.len(), 1, "the one that has said half of it is still there");
     }
 }

@@ -1,8 +1,8 @@
 //! What only the ranks of one job know, and how two of them prove it to each other.
 //!
 //! The proof is a Noise handshake with the secret as its pre-shared key (`NNpsk0`): each side sends a fresh key of its own,
-//! and neither can read or write the first message without the secret. What is recorded and sent again fits no later
-//! handshake. What follows is encrypted and numbered by the keys that come out of it, so a connection cannot be taken over
+//! and neither can read or write the first message without the secret. The handshake is bound to random bytes of the side that
+//! was come to (`channel.rs`), so what is recorded and sent again fits no later one. What follows is encrypted and numbered by the keys that come out of it, so a connection cannot be taken over
 //! half way either.
 //!
 //! Deliberately absent: certificates, and who may know the secret. Whoever starts the ranks sees to that.

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use crate::sockets;
 
-/// How many bytes a connection begins with until both have proved who they are: a greeting of 12 each way, then 48, to which
+/// How many bytes a connection begins with until both have proved who they are: a greeting of 12 each way, to which whoever answers adds a
+/// challenge of 16, then 48, to which
 /// whoever answers adds its name.
 const HANDSHAKE_OF_WHO_COMES: usize = 12 + 48;
-const HANDSHAKE_OF_WHO_ANSWERS: usize = 12 + 48 + 37;
+const HANDSHAKE_OF_WHO_ANSWERS: usize = 12 + 16 + 48 + 37;
 
 /// Where connections go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use crate::rank::place;
 use crate::sockets;
 
 /// How they begin who speak the protocol.
-pub(crate) const GREETING: &[u8; 12] = b"weftlink\x03\0\0\0";
+pub(crate) const GREETING: &[u8; 12] = b"weftlink\x05\0\0\0";
 /// How long any of them waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// How many come to say nothing.

@@ -60,6 +60,7 @@ impl Reason {
                 (rank, Reason::Deadline)
             }
             E::Lost { rank, .. } => (*rank as u32, Reason::Lost),
+            E::Minority { others, .. } => (others.first().map_or(rank, |other| *other as u32), Reason::Lost),
             E::Died { rank, .. } => (*rank as u32, Reason::Died),
             E::GaveUp { rank, .. } => (*rank as u32, Reason::GaveUp),
             E::Left { .. } => (rank, Reason::Left),

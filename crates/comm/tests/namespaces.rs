@@ -338,3 +338,91 @@ fn a_stopped_rank_that_goes_on_is_no_error() {
     job.stop();
     job.finish();
 }
+
+/// Shrinks once it is told to, and says who is left.
+fn shrink_when_told(role: &Role) {
+    let mut comm = role.communicator();
+    comm.barrier().unwrap();
+    say("calling");
+    role.wait_until_stopped();
+    say("shrinks");
+    match comm.shrink() {
+        Err(error) => say(&format!("cannot shrink: {error}")),
+        Ok(mut comm) => {
+            let mut sum = [1_u32];
+            comm.all_reduce(&mut sum, Reduction::Sum).unwrap();
+            assert_eq!(sum[0] as usize, comm.size());
+            say(&format!("shrank to {:?}", comm.origins()));
+        }
+    }
+    say("done");
+}
+
+#[test]
+fn a_stopped_leader_with_two_addresses_is_waited_for() {
+    if let Some(role) = Role::of_this_process() {
+        return shrink_when_told(&role);
+    }
+    // Every host has two addresses, one of each family. Rank 2 is dead; rank 0, to whom the others come, is stopped.
+    let Some(hosts) = hosts(3) else { return };
+    let test = "a_stopped_leader_with_two_addresses_is_waited_for";
+    let mut job = Job::start(&hosts, &[0, 1, 2], test, &Settings::new());
+    job.hear_all("calling");
+    job.ranks[2].kill().unwrap();
+    job.signal(0, Signal::STOP);
+    job.stop();
+    job.hear(1, "shrinks");
+    // Longer than rank 1 waits for an answer at both addresses.
+    std::thread::sleep(Duration::from_secs(12));
+    job.signal(0, Signal::CONT);
+    for rank in [0, 1] {
+        let told = job.hear(rank, "shrank to");
+        assert_eq!(told, "shrank to [0, 1]", "rank {rank}");
+    }
+}
+
+/// Cuts a host off, has all ranks shrink, and looks who goes on.
+fn partition(test: &str, places: &[usize], cut: usize, winners: &[usize]) {
+    let Some(hosts) = hosts(1 + places.iter().max().unwrap()) else { return };
+    // Long enough to find that no address of two ranks of another host answers.
+    let settings = Settings { deadline: "25s", ..Settings::new() };
+    let mut job = Job::start(&hosts, places, test, &settings);
+    job.hear_all("calling");
+    hosts.cut(cut);
+    job.stop();
+    for rank in 0..places.len() {
+        job.hear(rank, "shrinks");
+        let told = job.hear(rank, "shr");
+        if winners.contains(&rank) {
+            assert_eq!(told, format!("shrank to {winners:?}"), "rank {rank}");
+        } else {
+            let lost = told.contains("cannot shrink: ") && told.contains("cannot be reached");
+            assert!(lost && told.contains("restart"), "rank {rank}: {told}");
+        }
+    }
+    job.finish();
+}
+
+#[test]
+fn the_larger_part_of_a_partition_goes_on() {
+    match Role::of_this_process() {
+        Some(role) => shrink_when_told(&role),
+        None => partition("the_larger_part_of_a_partition_goes_on", &[0, 1, 2], 2, &[0, 1]),
+    }
+}
+
+#[test]
+fn a_minority_with_rank_0_does_not_go_on() {
+    match Role::of_this_process() {
+        Some(role) => shrink_when_told(&role),
+        None => partition("a_minority_with_rank_0_does_not_go_on", &[0, 1, 1], 0, &[1, 2]),
+    }
+}
+
+#[test]
+fn of_two_halves_the_one_with_rank_0_goes_on() {
+    match Role::of_this_process() {
+        Some(role) => shrink_when_told(&role),
+        None => partition("of_two_halves_the_one_with_rank_0_goes_on", &[0, 0, 1, 1], 1, &[0, 1]),
+    }
+}

@@ -56,6 +56,11 @@ pub(super) fn addresses(reached_from: IpAddr, port: u16, interfaces: &Interfaces
     first.into_iter().chain(others.map(|interface| SocketAddr::new(interface.ip(), port))).collect()
 }
 
+/// The addresses of this process's own network.
+pub(super) fn own_addresses() -> Vec<IpAddr> {
+    if_addrs::get_if_addrs().unwrap_or_default().iter().map(if_addrs::Interface::ip).collect()
+}
+
 /// An IPv4 address that was wrapped into an IPv6 one, unwrapped.
 pub(super) fn canonical(ip: IpAddr) -> IpAddr {
     match ip {

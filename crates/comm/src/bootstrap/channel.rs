@@ -97,6 +97,8 @@ pub(super) enum Broken {
     Refused,
     /// The other side is not one to talk to.
     Stranger(Refusal),
+    /// Another rank of this job is there.
+    Another,
     /// What came was not written by whoever knows the secret, or was changed since.
     Forged(String),
     /// Something else.
@@ -119,12 +121,18 @@ impl Broken {
             // Anybody on the way may have changed it, so it says nothing about either end.
             Broken::Stranger(refusal) => changed(rank, pid, by, &refusal.to_string()),
             Broken::Forged(what) => changed(rank, pid, by, &what),
-            Broken::Strange(what) => {
-                let what = format!("cannot be used: {what}");
-                BootstrapError::Lost { rank, host: String::new(), pid, by, what }
-            }
+            Broken::Strange(what) => unusable(rank, pid, by, &what),
+            Broken::Another => unusable(rank, pid, by, ANOTHER),
         }
     }
+}
+
+/// What is said where another rank of this job was found than the one that was looked for.
+pub(super) const ANOTHER: &str = "another rank of this job answered";
+
+fn unusable(rank: usize, pid: u32, by: usize, what: &str) -> BootstrapError {
+    let what = format!("cannot be used: {what}");
+    BootstrapError::Lost { rank, host: String::new(), pid, by, what }
 }
 
 fn changed(rank: usize, pid: u32, by: usize, what: &str) -> BootstrapError {
@@ -171,7 +179,7 @@ impl Channel {
             return Err(Broken::Stranger(Refusal::Token));
         }
         if name.is_some_and(|name| *name != found) {
-            return Err(Broken::Strange("another rank of this job answered".to_owned()));
+            return Err(Broken::Another);
         }
         Channel::sealed_by(socket, handshake).map_err(strange)
     }

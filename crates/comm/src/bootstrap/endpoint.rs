@@ -21,8 +21,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use super::address::{Listener, call_abstract, call_tcp, listen_abstract};
-use super::channel::{Broken, Channel, NAME_BYTES, does_not_check};
+use super::address::{Listener, call_abstract, call_tcp, listen_abstract, own_addresses};
+use super::channel::{ANOTHER, Broken, Channel, NAME_BYTES, does_not_check};
 use super::deadline::Deadline;
 use super::error::BootstrapError;
 use super::fork::Noted;
@@ -239,21 +239,63 @@ impl Inner {
         if contact.host.is_same(&self.host) {
             return introduce(call_abstract(&contact.name, deadline)?, deadline);
         }
-        let mut last = Broken::Strange("it told no address".to_owned());
-        for &address in &contact.addresses {
-            let called = call_tcp(address, deadline);
-            let tried = called
-                .map_err(|error| match error.kind() {
-                    io::ErrorKind::ConnectionRefused => Broken::Refused,
-                    _ => Broken::Strange(format!("{address}: {error}")),
-                })
-                .and_then(|stream| introduce(stream.into(), deadline.or_within(HELLO_LIMIT)));
+        // An address that this host has too (docker0) leads to this host, whatever it is on the other.
+        let own = match contact.host.shares_network_with(&self.host) || contact.addresses.len() == 1 {
+            true => Vec::new(),
+            false => own_addresses(),
+        };
+        let addresses: Vec<_> =
+            contact.addresses.iter().filter(|address| !own.contains(&address.ip())).collect();
+        let mut failed = Vec::new();
+        for (number, address) in addresses.iter().enumerate() {
+            let left = deadline.left().ok_or(Broken::Late)?;
+            // The first is the likeliest. None takes the time of those that follow.
+            let rest = addresses.len() - number;
+            let share = Deadline::new(left / if number == 0 { rest.min(2) } else { rest } as u32);
+            let tried = match call_tcp(**address, share) {
+                Ok(stream) => {
+                    introduce(stream.into(), share.or_within(HELLO_LIMIT)).map_err(Tried::Connected)
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Err(Tried::Refused),
+                Err(error) => Err(Tried::Silent(format!("{address}: {error}"))),
+            };
             match tried {
                 Ok(channel) => return Ok(channel),
-                Err(broken) => last = broken,
+                Err(tried) => failed.push(tried),
             }
         }
-        Err(last)
+        Err(verdict(failed))
+    }
+}
+
+/// What came of one address of a rank.
+#[derive(Debug, PartialEq, Eq)]
+enum Tried {
+    /// Somebody answered, and this is what went wrong then.
+    Connected(Broken),
+    /// The host is there and nobody listens.
+    Refused,
+    /// Nothing answered, and why.
+    Silent(String),
+}
+
+/// What all addresses of a rank together tell of it. If there is somebody who has not answered yet, it may be the rank, stopped.
+/// If there is nobody wherever a host answers, the rank is gone. An address that does not answer says nothing, nor does one
+/// that leads to somebody else.
+fn verdict(failed: Vec<Tried>) -> Broken {
+    let weight = |tried: &Tried| match tried {
+        Tried::Connected(Broken::Late) => 5,
+        Tried::Connected(Broken::Stranger(_)) => 2,
+        Tried::Connected(Broken::Another) => 1,
+        Tried::Connected(_) => 4,
+        Tried::Refused => 3,
+        Tried::Silent(_) => 0,
+    };
+    match failed.into_iter().max_by_key(weight) {
+        None => Broken::Strange("it told no address".to_owned()),
+        Some(Tried::Connected(broken)) => broken,
+        Some(Tried::Refused) => Broken::Refused,
+        Some(Tried::Silent(why)) => Broken::Strange(why),
     }
 }
 
@@ -462,6 +504,7 @@ impl Inner {
                 state.note(refusal.to_string());
             }
             Err(Broken::Strange(what) | Broken::Forged(what)) => state.note(what),
+            Err(Broken::Another) => state.note(ANOTHER.to_owned()),
         }
         drop(state);
         self.changed.notify_all();
@@ -510,4 +553,26 @@ fn noted(listener: &Arc<Listener>) -> (Noted, Arc<Listener>) {
 
 fn failed(what: &str, error: &io::Error) -> BootstrapError {
     BootstrapError::BadCall { what: format!("cannot {what}: {error}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_is_stopped_is_not_gone_whatever_its_other_addresses_say() {
+        let (late, silent) = (|| Tried::Connected(Broken::Late), || Tried::Silent("timed out".to_owned()));
+        assert_eq!(verdict(vec![late(), Tried::Refused]), Broken::Late);
+        assert_eq!(verdict(vec![Tried::Refused, silent(), late()]), Broken::Late);
+        assert_eq!(verdict(vec![late(), silent()]), Broken::Late);
+        assert_eq!(verdict(vec![Tried::Refused, Tried::Refused]), Broken::Refused);
+        assert_eq!(
+            verdict(vec![Tried::Refused, silent()]),
+            Broken::Refused,
+            "where a host answers, nobody listens"
+        );
+        assert_eq!(verdict(vec![silent(), silent()]), Broken::Strange("timed out".to_owned()));
+        assert_eq!(verdict(vec![Tried::Refused, Tried::Connected(Broken::Another)]), Broken::Refused);
+        assert_eq!(verdict(vec![Tried::Connected(Broken::Ended), Tried::Refused]), Broken::Ended);
+    }
 }

@@ -147,6 +147,21 @@ pub enum BootstrapError {
         /// How long this rank had waited.
         waited: Duration,
     },
+    /// Ranks that shrink cannot reach others that may be alive, and are too few to go on without them: restart the job.
+    #[error(
+        "cannot shrink to {}: {} cannot be reached and may still be running. Only a side with more than half of the {size} ranks, or with \
+         half of them and rank 0, goes on. Check the network between the hosts, then restart the job",
+        list(here),
+        list(others)
+    )]
+    Minority {
+        /// Who would go on.
+        here: Vec<usize>,
+        /// Who cannot be reached.
+        others: Vec<usize>,
+        /// How many ranks the group had.
+        size: usize,
+    },
     /// A rank failed elsewhere, and will not come: look there.
     #[error("rank {rank} has given up: {cause}")]
     GaveUp {
@@ -198,6 +213,7 @@ impl BootstrapError {
             Self::Lost { rank, host, pid, by, .. } => {
                 vec![Blame::of(*rank, Unreachable, host, *pid), Blame::of(*by, Unreachable, "", 0)]
             }
+            Self::Minority { others, .. } => Blame::all(others, Unreachable),
             Self::GaveUp { rank, blamed, .. } if blamed.is_empty() => Blame::all(&[*rank], Failed),
             Self::Late { blamed, .. } | Self::GaveUp { blamed, .. } | Self::Poisoned { blamed, .. } => {
                 blamed.clone()

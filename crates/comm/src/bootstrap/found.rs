@@ -6,7 +6,8 @@
 //! If one more dies on the way, all begin again, so it ends as long as somebody is left.
 //!
 //! A rank that does not come in time is out, even if it lives: it finds nobody who still talks to it, and nothing of the old
-//! group, no memory and no connection, is used by the new one.
+//! group, no memory and no connection, is used by the new one. Whether the others may go on without it is put to a vote
+//! (`quorum.rs`), unless it is proved dead.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use super::group::Group;
 use super::meeting::await_children;
 use super::message::{Contact, Introduction, Member, Message, News};
 use super::orphans::Fate;
+use super::quorum::may_go_on;
 use super::secret::random_number;
 use super::tree;
 use super::waits::Watch;
@@ -33,6 +35,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How long anything may take that needs no other rank to call something.
 const STEP_LIMIT: Duration = HELLO_LIMIT;
+/// How long a side that is too small to go on looks for the others again.
+const MINORITY_LIMIT: Duration = HELLO_LIMIT;
 
 /// Takes this rank's place in a group of ranks that all know who is in it. `elder` is the group that they are in, and what they
 /// are called there; `over` tells why it will not come about.
@@ -153,7 +157,7 @@ pub(super) fn shrink(
     let mut pause = PAUSE_MIN;
     loop {
         shrinking.note(&mut out);
-        let leader = (0..members.len() as u32).find(|rank| !out.ranks.contains(rank)).unwrap_or(old.rank);
+        let leader = (0..members.len() as u32).find(|rank| !out.has(*rank)).unwrap_or(old.rank);
         let gathered = match leader == old.rank {
             true => shrinking.gather(&mut out)?,
             false => shrinking.follow(leader, &mut out)?,
@@ -167,7 +171,10 @@ pub(super) fn shrink(
         meanwhile();
         pause = (2 * pause).min(PAUSE_MAX);
     }
-    let ranks = (0..members.len()).filter(|rank| !out.ranks.contains(&(*rank as u32))).collect();
+    if !out.unreachable.is_empty() {
+        return Err(shrinking.minority(&[old.rank], &out));
+    }
+    let ranks = (0..members.len()).filter(|rank| !out.has(*rank as u32)).collect();
     Err(BootstrapError::Missing { ranks, purpose: SHRINKING.to_owned(), limit })
 }
 
@@ -179,11 +186,22 @@ type Gathered = Option<(Arc<Group>, Vec<u32>)>;
 /// Who is out, as far as one rank knows.
 #[derive(Default)]
 struct Out {
-    ranks: BTreeSet<u32>,
+    /// Those who are proved dead.
+    dead: BTreeSet<u32>,
+    /// Those who cannot be reached, or did not come, and may live.
+    unreachable: BTreeSet<u32>,
+    /// Since when this rank knows that too few are here to go on.
+    minority: Option<Instant>,
     /// Those whose connection has ended and who are there all the same: they gave a group up that did not come about.
     there: BTreeSet<u32>,
     /// Pairs that did not reach each other once, which may have been such a group. Of one that does not do so again the later is out.
     apart: BTreeSet<(Option<u32>, Option<u32>)>,
+}
+
+impl Out {
+    fn has(&self, rank: u32) -> bool {
+        self.dead.contains(&rank) || self.unreachable.contains(&rank)
+    }
 }
 
 struct Shrinking<'a> {
@@ -197,16 +215,28 @@ struct Shrinking<'a> {
 impl Shrinking<'_> {
     /// Takes in what the old group knows of its ranks.
     fn note(&self, out: &mut Out) {
-        out.ranks.extend(self.old.dead());
+        out.dead.extend(self.old.dead());
         for rank in self.old.cut_off() {
-            if !out.ranks.contains(&rank) && !out.there.contains(&rank) {
+            if !out.has(rank) && !out.there.contains(&rank) {
                 let deadline = Deadline::new(PROBE_PAUSE);
                 let contact = &self.members[rank as usize].contact;
-                let is_there = self.endpoint.dial(contact, &Introduction::Probe, deadline).is_ok();
-                let among = if is_there { &mut out.there } else { &mut out.ranks };
+                let among = match self.endpoint.dial(contact, &Introduction::Probe, deadline) {
+                    Ok(_) => &mut out.there,
+                    Err(Broken::Refused) => &mut out.dead,
+                    Err(_) => &mut out.unreachable,
+                };
                 among.insert(rank);
             }
         }
+    }
+
+    /// Those who are here are too few to go on without the others.
+    fn minority(&self, here: &[u32], out: &Out) -> BootstrapError {
+        let size = self.members.len();
+        let is_missing = |rank: &u32| !here.contains(rank) && !out.dead.contains(rank);
+        let others = (0..size as u32).filter(is_missing).map(|rank| rank as usize).collect();
+        let here = here.iter().map(|&rank| rank as usize).collect();
+        BootstrapError::Minority { here, others, size }
     }
 
     /// The rank that all come to.
@@ -219,7 +249,7 @@ impl Shrinking<'_> {
             self.note(out);
             // Whoever has come is there, whatever was said of it.
             let awaited = |rank: &u32| {
-                *rank != old.rank && !out.ranks.contains(rank) && come.iter().all(|(other, _)| other != rank)
+                *rank != old.rank && !out.has(*rank) && come.iter().all(|(other, _)| other != rank)
             };
             let missing: Vec<u32> = (0..members.len() as u32).filter(awaited).collect();
             // Those who have not come in time are out.
@@ -244,11 +274,11 @@ impl Shrinking<'_> {
                         old.rank as usize,
                         "rank {from} shrinks too, and knows of the end of ranks {known:?}"
                     );
-                    out.ranks.extend(known);
+                    out.dead.extend(known);
                     come.retain(|(other, _)| *other != from);
                     come.push((from, channel));
                 }
-                None => out.ranks.extend(
+                None => out.dead.extend(
                     missing.into_iter().filter(|rank| is_gone(endpoint, &members[*rank as usize].contact)),
                 ),
             }
@@ -256,6 +286,20 @@ impl Shrinking<'_> {
         watch.over();
         come.sort_unstable_by_key(|(rank, _)| *rank);
         let ranks: Vec<u32> = std::iter::once(old.rank).chain(come.iter().map(|(rank, _)| *rank)).collect();
+        if !may_go_on(members.len(), &ranks, &out.dead) {
+            let error = self.minority(&ranks, out);
+            let since = *out.minority.get_or_insert_with(Instant::now);
+            if deadline.left().is_none() || since.elapsed() >= MINORITY_LIMIT {
+                come.iter().for_each(|(_, channel)| tell(channel, 0, &error));
+                return Err(error);
+            }
+            // The others may only have been slow to answer.
+            log::info!(Meet, old.rank as usize, "tries again to reach the others: {error}");
+            come.iter().for_each(|(_, channel)| tell(channel, 0, &gave_up(0)));
+            out.unreachable.clear();
+            out.there.clear();
+            return Ok(None);
+        }
         let id = random_number()?;
         let numbers = lineage.of(&ranks).numbers;
         for (place, (_, channel)) in (1..).zip(&come) {
@@ -299,7 +343,9 @@ impl Shrinking<'_> {
                 // Only what this rank finds decides who is in.
                 let at = |place: usize| ranks.get(place).copied();
                 let places = casualties(&error, |(one, other)| !out.apart.insert((at(one), at(other))));
-                out.ranks.extend(places.into_iter().filter_map(at));
+                let is_death = matches!(error, BootstrapError::Died { .. });
+                let among = if is_death { &mut out.dead } else { &mut out.unreachable };
+                among.extend(places.into_iter().filter_map(at));
                 Ok(None)
             }
         }
@@ -322,12 +368,9 @@ impl Shrinking<'_> {
             // One that is stopped is not passed over: the others may be waiting there already.
             Err(Broken::Late) if deadline.left().is_some() => return Ok(None),
             Err(broken) => {
-                log::info!(
-                    Meet,
-                    old.rank as usize,
-                    "rank {leader} cannot be reached ({broken:?}): others go on without it"
-                );
-                out.ranks.insert(leader);
+                log::info!(Meet, old.rank as usize, "rank {leader} cannot be reached ({broken:?})");
+                let among = if broken == Broken::Refused { &mut out.dead } else { &mut out.unreachable };
+                among.insert(leader);
                 return Ok(None);
             }
         };
@@ -341,6 +384,9 @@ impl Shrinking<'_> {
         watch.over();
         let (id, rank, numbers) = match received {
             Ok((Message::Together { group, rank, ranks }, _)) => (group, rank, ranks),
+            Ok((Message::News(News::Failed { error: error @ BootstrapError::Minority { .. }, .. }), _)) => {
+                return Err(error);
+            }
             Ok((Message::News(_), _)) => return Ok(None),
             Ok((other, _)) => return Err(other.unexpected(leader as usize)),
             Err(Broken::Late) => {
@@ -352,7 +398,7 @@ impl Shrinking<'_> {
                 // It may have begun again.
                 if endpoint.inquire(contact) == Fate::Dead {
                     log::info!(Meet, old.rank as usize, "rank {leader} died while it gathered the others");
-                    out.ranks.insert(leader);
+                    out.dead.insert(leader);
                 }
                 return Ok(None);
             }
@@ -382,7 +428,7 @@ impl Shrinking<'_> {
                 );
                 tell(&channel, rank, &error);
                 if let BootstrapError::Died { rank: place, .. } = &error {
-                    out.ranks.extend(ranks.get(*place));
+                    out.dead.extend(ranks.get(*place));
                 }
                 Ok(None)
             }

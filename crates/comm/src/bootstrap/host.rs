@@ -43,6 +43,11 @@ impl Host {
         (&self.boot, self.network, self.apart) == (&other.boot, other.network, other.apart)
     }
 
+    /// Whether both have the same network interfaces.
+    pub(super) fn shares_network_with(&self, other: &Host) -> bool {
+        self.boot == other.boot && self.network == other.network
+    }
+
     /// Whether both call a process by the same number.
     pub(super) fn knows_pids_of(&self, other: &Host) -> bool {
         self.boot == other.boot && self.processes == other.processes

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use super::address::{
     Listener, addresses, call_abstract, call_path, call_tcp, listen_abstract, listen_tcp, resolve,
 };
-use super::channel::{Broken, Channel};
+use super::channel::{ANOTHER, Broken, Channel};
 use super::deadline::Deadline;
 use super::endpoint::{Endpoint, HELLO_LIMIT};
 use super::error::{Ask, BootstrapError, Refusal};
@@ -429,6 +429,7 @@ fn introduce(
             Err(Broken::Late) => "it did not answer".to_owned(),
             // Whatever was changed on its way comes through another time.
             Err(Broken::Strange(what) | Broken::Forged(what)) => what,
+            Err(Broken::Another) => ANOTHER.to_owned(),
         };
     }
     Ok(Err(last))

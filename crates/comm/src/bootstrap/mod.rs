@@ -34,6 +34,7 @@ mod message;
 mod orphans;
 mod outgoing;
 mod peer;
+mod quorum;
 mod room;
 mod roster;
 mod secret;

@@ -169,7 +169,7 @@ impl Inner {
                 // Somebody else has its place, or nobody.
                 Err(Broken::Refused | Broken::Stranger(_)) => return Fate::Dead,
                 Ok(_) | Err(Broken::Late) => return Fate::Lost,
-                Err(Broken::Ended | Broken::Strange(_) | Broken::Forged(_)) => {
+                Err(Broken::Ended | Broken::Another | Broken::Strange(_) | Broken::Forged(_)) => {
                     std::thread::sleep(INQUIRY_PAUSE);
                 }
             }

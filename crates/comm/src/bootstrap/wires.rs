@@ -63,7 +63,7 @@ fn go(
                 continue;
             }
             // What was damaged on its way comes through another time; who is gone does not come back.
-            Err(Broken::Stranger(_) | Broken::Strange(_) | Broken::Forged(_))
+            Err(Broken::Stranger(_) | Broken::Another | Broken::Strange(_) | Broken::Forged(_))
                 if tries < TRIES_MAX && group.verdict().is_none() =>
             {
                 tries += 1;

@@ -42,7 +42,9 @@ impl Communicator {
     }
 
     /// A communicator of the ranks that are left, after a call failed: all that call this and live, in the order of their ranks.
-    /// Those that have not called it when the deadline ([`Options::deadline`]) has passed are out, even if they live. Ranks may
+    /// Those that have not called it when the deadline ([`Options::deadline`]) has passed are out, even if they live. If ranks are
+    /// missing that are not proved dead, those that are left go on only if they are more than half of all ranks, or half of them with
+    /// rank 0; otherwise the error is [`BootstrapError::Minority`]. Ranks may
     /// die meanwhile. Nothing of this communicator, neither memory nor connections, is used by the new one; windows and plans
     /// are made afresh.
     pub fn shrink(mut self) -> Result<Communicator, Error> {

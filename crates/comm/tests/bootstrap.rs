@@ -553,6 +553,36 @@ fn silent_connections_leave_room_for_ranks_where_descriptors_are_few() {
     assert_success(zero);
 }
 
+#[test]
+fn ranks_that_wait_for_others_to_come_say_for_whom() {
+    // Rank 0 with nobody else, rank 1 without rank 0, and ranks 0 and 1 without rank 2.
+    let start = |name: &str, rank: usize| {
+        let place = format!("weft-test-{}-warn-{name}", std::process::id());
+        let mut command = this_program();
+        command.args(["--exact", "ranks_that_wait_for_others_to_come_say_for_whom", "--nocapture"]);
+        command.env(ROLE, rank.to_string()).env(SIZE, "3").env(PLACE, place).env("WEFT_WARN_AFTER", "100ms");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    if let Some((rank, meeting)) = role() {
+        let network = Network::of(&weftlink_comm::knobs::Knobs::from_environment().unwrap());
+        let meeting = Meeting { network, deadline: Duration::from_secs(3), ..meeting };
+        let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
+        return assert!(met.is_err());
+    }
+    let alone = [(start("zero", 0), "ranks 1 and 2"), (start("one", 1), "rank 0")];
+    let together = [(start("both", 0), "rank 2"), (start("both", 1), "rank 2")];
+    for (child, whom) in alone.into_iter().chain(together) {
+        let output = child.wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let is_said = |line: &str| line.contains("weft WARN") && line.ends_with(&format!(" s for {whom}"));
+        assert!(
+            errors.lines().any(|line| line.contains(" has waited ") && is_said(line)),
+            "{whom}: {errors}"
+        );
+        assert!(output.status.success(), "{errors}");
+    }
+}
+
 fn loopback() -> Place {
     Place::Tcp { host: "127.0.0.1".to_owned(), ports: reserved_range() }
 }

@@ -71,7 +71,7 @@ pub(super) fn found(
     let mut children = Vec::new();
     let mut watch = Watch::new(elder.0, PURPOSE);
     for child in tree::children(&parents, rank) {
-        let there = || {
+        let there = |_: &[u32]| {
             over()?;
             watch.look(&[elder.1[child as usize]]);
             if probed.elapsed() >= PROBE_PAUSE {
@@ -87,7 +87,7 @@ pub(super) fn found(
             let rest: Vec<u32> =
                 all.into_iter().filter(|rank| children.iter().all(|link| link.rank != *rank)).collect();
             let now = Deadline::new(Duration::ZERO);
-            let _ = await_children(endpoint, id, &rest, &mut children, &ask, now, || Ok(()));
+            let _ = await_children(endpoint, id, &rest, &mut children, &ask, now, |_| Ok(()));
             Group::new(id, rank, parent, children).fail_for(&error);
             return Err(error);
         }

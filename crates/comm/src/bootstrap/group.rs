@@ -428,9 +428,12 @@ impl Group {
     /// Takes the first message of a parent, which tells who is who.
     pub(super) fn await_members(&self, ask: &Ask, deadline: Deadline) -> Result<Vec<Member>, BootstrapError> {
         let Some(parent) = &self.parent else { return Ok(Vec::new()) };
+        let mut watch = Watch::new(self, &ask.purpose);
         let mut state = self.state();
         loop {
             if let Some((message, _)) = state.inbox.get_mut(&parent.rank).and_then(VecDeque::pop_front) {
+                drop(state);
+                watch.over();
                 return match message {
                     Message::Members(members) => Ok(members),
                     other => Err(other.unexpected(parent.rank as usize)),
@@ -440,6 +443,12 @@ impl Group {
             if deadline.left().is_none() {
                 drop(state);
                 return Err(self.missing(&[parent.rank], ask, deadline));
+            }
+            if watch.is_due() {
+                drop(state);
+                watch.look(&[parent.rank]);
+                state = self.state();
+                continue;
             }
             state = self.wait(state, deadline);
         }

@@ -32,7 +32,9 @@ use super::host::Host;
 use super::message::{Contact, Hello, Introduction, Member, Message, Seat};
 use super::roster::Roster;
 use super::secret::{Token, random_number};
+use super::stall::Stall;
 use super::terms;
+use super::waits::WARN_AFTER;
 use crate::knobs::{Interfaces, Knobs};
 use crate::meanwhile::meanwhile;
 
@@ -60,6 +62,8 @@ pub struct Network {
     pub ports: Option<RangeInclusive<u16>>,
     /// Whether ranks of one host share memory. If not they send through the network, as if each had a host of its own.
     pub shared_memory: bool,
+    /// After how long a rank that waits for others to come logs a warning.
+    pub warn_after: Duration,
     /// What else must be the same for all ranks, by name. Ranks that differ are refused, and told in what.
     pub terms: Vec<(String, String)>,
     /// Processes with different numbers are on different hosts, whatever the kernel says. For tests.
@@ -77,6 +81,7 @@ impl Default for Network {
             interfaces: Interfaces::default(),
             ports: None,
             shared_memory: true,
+            warn_after: WARN_AFTER,
             terms: Vec::new(),
             pretended_host: None,
             announced_port: None,
@@ -91,6 +96,7 @@ impl Network {
             interfaces: knobs.interfaces.clone(),
             ports: knobs.ports.map(|ports| ports.first..=ports.last),
             shared_memory: knobs.shared_memory,
+            warn_after: knobs.warn_after,
             terms: knobs.terms(),
             ..Network::default()
         }
@@ -226,7 +232,7 @@ pub(super) fn listen(meeting: &Meeting) -> Result<Met, BootstrapError> {
             Introduction::Join(hello) => Some(hello.clone()),
             _ => None,
         };
-        match endpoint.expect(deadline, join, || roster.keep_waiting(deadline.waited()))? {
+        match endpoint.expect(deadline, join, || roster.keep_waiting())? {
             Some((hello, channel)) => roster.admit(hello, channel),
             None => return Err(roster.give_up(deadline.limit(), &endpoint.notes())),
         }
@@ -248,13 +254,15 @@ pub(super) fn join(meeting: &Meeting, rank: usize) -> Result<Met, BootstrapError
     }
     let deadline = Deadline::new(meeting.deadline);
     let endpoint = Endpoint::new(&meeting.token, meeting.host()?)?;
+    let mut stall = Stall::new(rank, meeting.purpose(), meeting.network.warn_after);
     let mut found_at = None;
     let mut pause = PAUSE_MIN;
     let (channel, root_pid) = loop {
-        let last = match introduce(meeting, rank, &endpoint, &mut found_at, deadline)? {
+        let last = match introduce(meeting, rank, &endpoint, &mut found_at, &mut stall, deadline)? {
             Ok(accepted) => break accepted,
             Err(last) => last,
         };
+        stall.look(&[0]);
         // One that would only be late is not tried: its error would hide this one.
         let Some(left) = deadline.left().filter(|left| *left > pause) else {
             let (place, limit) = (meeting.place.to_string(), deadline.limit());
@@ -267,15 +275,24 @@ pub(super) fn join(meeting: &Meeting, rank: usize) -> Result<Met, BootstrapError
     // Rank 0 knows who is missing, and says so a little after its deadline.
     let verdict = deadline.later(HELLO_LIMIT);
     let root = |broken: Broken| broken.of((0, root_pid), rank, &meeting.purpose(), deadline);
+    // It says from time to time who is missing. If it does not, it is itself the one that is waited for.
+    let silence = 2 * meeting.network.warn_after + VERDICT_LIMIT;
     let seat = loop {
-        match channel.receive(verdict).map_err(root)?.0 {
+        let heard = match channel.receive(verdict.or_within(silence)) {
+            Err(Broken::Late) if verdict.left().is_some() => {
+                stall.look(&[0]);
+                continue;
+            }
+            heard => heard.map_err(root)?.0,
+        };
+        match heard {
             Message::Seat(seat) => break *seat,
-            Message::Waiting { .. } => {}
+            Message::Waiting { ranks, .. } => drop(stall.look(&ranks)),
             Message::News(news) => return Err(super::error_of(news)),
             other => return Err(other.unexpected(0)),
         }
     };
-    let group = take_seat(&endpoint, rank as u32, seat, channel, verdict)?;
+    let group = take_seat(&endpoint, rank as u32, seat, channel, stall, verdict)?;
     Ok((Some(endpoint), group))
 }
 
@@ -285,6 +302,7 @@ fn take_seat(
     rank: u32,
     seat: Seat,
     root: Channel,
+    mut stall: Stall,
     deadline: Deadline,
 ) -> Result<Arc<Group>, BootstrapError> {
     let ask = Ask { rank: rank as usize, purpose: PURPOSE.to_owned(), bytes: 0 };
@@ -293,7 +311,13 @@ fn take_seat(
         None => (endpoint.link(0, root), None),
         Some((rank_of_parent, contact)) => {
             let link = Introduction::Link { group: id, from: rank };
-            let dialed = endpoint.dial(&contact, &link, deadline).map_err(|broken| {
+            let dialed = loop {
+                match endpoint.dial(&contact, &link, deadline.or_within(stall.slice(ANSWER_LIMIT))) {
+                    Err(Broken::Late) if deadline.left().is_some() => drop(stall.look(&[rank_of_parent])),
+                    dialed => break dialed,
+                }
+            };
+            let dialed = dialed.map_err(|broken| {
                 // Rank 0 may know more, and is just saying so.
                 let (parent, by) = ((rank_of_parent as usize, contact.pid), rank as usize);
                 last_word(&root).unwrap_or_else(|| broken.of(parent, by, &ask.purpose, deadline))
@@ -301,7 +325,8 @@ fn take_seat(
             (endpoint.link(rank_of_parent, dialed?), Some(root))
         }
     };
-    let over = || {
+    let over = |missing: &[u32]| {
+        stall.look(missing);
         let (heard, ended) = match root.as_ref().map(Channel::receive_ready) {
             None => return Ok(()),
             Some(Ok(heard)) => (heard, None),
@@ -319,6 +344,7 @@ fn take_seat(
     let mut links = Vec::new();
     let come = await_children(endpoint, id, &children, &mut links, &ask, soon, over);
     let group = Group::new(id, rank, Some(parent), links);
+    group.set_warn_after(stall.warn_after());
     // Else those who are linked already would take this rank for dead when it goes.
     come.inspect_err(|error| group.fail_for(error))?;
     endpoint.watch(&group);
@@ -335,7 +361,8 @@ fn last_word(root: &Channel) -> Option<BootstrapError> {
     }
 }
 
-/// Waits for those who are to come, and adds them to the links: those who did come must hear it if others do not.
+/// Waits for those who are to come, and adds them to the links: those who did come must hear it if others do not. `over` is
+/// told who is missing and tells why they will not come.
 pub(super) fn await_children(
     endpoint: &Endpoint,
     group: u64,
@@ -343,7 +370,7 @@ pub(super) fn await_children(
     links: &mut Vec<Arc<Link>>,
     ask: &Ask,
     deadline: Deadline,
-    mut over: impl FnMut() -> Result<(), BootstrapError>,
+    mut over: impl FnMut(&[u32]) -> Result<(), BootstrapError>,
 ) -> Result<(), BootstrapError> {
     let mut missing = children.to_vec();
     while !missing.is_empty() {
@@ -353,7 +380,7 @@ pub(super) fn await_children(
             }
             _ => None,
         };
-        let Some((child, channel)) = endpoint.expect(deadline, wanted, &mut over)? else {
+        let Some((child, channel)) = endpoint.expect(deadline, wanted, || over(&missing))? else {
             let (purpose, limit) = (ask.purpose.clone(), deadline.limit());
             let ranks = missing.into_iter().map(|child| child as usize).collect();
             return Err(BootstrapError::Missing { ranks, purpose, limit });
@@ -390,6 +417,7 @@ fn introduce(
     rank: usize,
     endpoint: &Endpoint,
     found_at: &mut Option<Vec<SocketAddr>>,
+    stall: &mut Stall,
     deadline: Deadline,
 ) -> Result<Result<(Channel, u32), String>, BootstrapError> {
     let refused = |reason| BootstrapError::Refused { rank, place: meeting.place.to_string(), reason };
@@ -411,10 +439,16 @@ fn introduce(
         let contact = endpoint.contact(found_at.clone().unwrap_or_default());
         let hello = Hello { rank, size: meeting.size, contact, terms: meeting.terms() };
         let answer = || -> Result<Result<(Channel, u32), Refusal>, Broken> {
-            let soon = deadline.or_within(ANSWER_LIMIT);
+            let soon = deadline.or_within(stall.slice(ANSWER_LIMIT));
             let channel = Channel::dial(socket, &meeting.token, None, soon)?;
             let _ = channel.send(&Message::Introduction(Introduction::Join(hello)), None, deadline);
-            match channel.receive(deadline)?.0 {
+            let answer = loop {
+                match channel.receive(deadline.or_within(stall.slice(ANSWER_LIMIT))) {
+                    Err(Broken::Late) if deadline.left().is_some() => drop(stall.look(&[0])),
+                    answer => break answer?.0,
+                }
+            };
+            match answer {
                 Message::Accepted { pid } => Ok(Ok((channel, pid))),
                 Message::Refused(reason) => Ok(Err(reason)),
                 other => Err(Broken::Strange(format!("it said {other:?}"))),

@@ -38,6 +38,7 @@ mod quorum;
 mod room;
 mod roster;
 mod secret;
+mod stall;
 mod terms;
 mod tree;
 mod waits;

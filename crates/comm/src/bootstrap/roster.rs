@@ -6,19 +6,17 @@ use std::time::Duration;
 use super::channel::Channel;
 use super::deadline::Deadline;
 use super::endpoint::{Endpoint, HELLO_LIMIT};
-use super::error::{Ask, BootstrapError, Refusal, list};
+use super::error::{Ask, BootstrapError, Refusal};
 use super::group::Group;
 use super::meeting::{Meeting, PURPOSE, Place, await_children, in_place};
 use super::message::{Contact, Hello, Member, Message, Seat};
 use super::orphans::{Fate, WAS_LOST};
+use super::stall::Stall;
 use super::terms;
 use super::tree;
-use crate::log;
 
 /// How long one that is told something may take to hear it.
 const TELL_LIMIT: Duration = Duration::from_secs(1);
-/// How long those who wait hear nothing, and between two words about it.
-const WORD_PAUSE: Duration = Duration::from_secs(10);
 /// A retrying stranger must not fill the memory.
 const NOTES_MAX: usize = 8;
 
@@ -31,13 +29,14 @@ pub(super) struct Roster<'a> {
     seats: Vec<Option<(Contact, Channel)>>,
     /// Whom it turned away and why: often the reason why somebody seems missing.
     turned_away: Vec<String>,
-    next_word: Duration,
+    stall: Stall,
 }
 
 impl<'a> Roster<'a> {
     pub(super) fn new(meeting: &'a Meeting, own: Contact, terms: Vec<(String, String)>) -> Roster<'a> {
         let seats = (1..meeting.size).map(|_| None).collect();
-        Roster { meeting, own, terms, seats, turned_away: Vec::new(), next_word: WORD_PAUSE }
+        let stall = Stall::new(0, meeting.purpose(), meeting.network.warn_after);
+        Roster { meeting, own, terms, seats, turned_away: Vec::new(), stall }
     }
 
     pub(super) fn is_complete(&self) -> bool {
@@ -50,12 +49,12 @@ impl<'a> Roster<'a> {
         self.seats.iter().enumerate().filter_map(missing).collect()
     }
 
-    /// Tells people, now and then, who is missing.
-    pub(super) fn keep_waiting(&mut self, waited: Duration) -> Result<(), BootstrapError> {
-        if waited >= self.next_word {
-            self.next_word = waited + WORD_PAUSE;
-            let (missing, place) = (list(&self.missing()), &self.meeting.place);
-            log::warn!(Meet, 0, "waiting for {missing} at {place} for {:.0} s", waited.as_secs_f64());
+    /// Warns, now and then, of ranks that are missing, and has those who came do the same.
+    pub(super) fn keep_waiting(&mut self) -> Result<(), BootstrapError> {
+        let missing: Vec<u32> = self.missing().into_iter().map(|rank| rank as u32).collect();
+        if self.stall.look(&missing) {
+            let waiting = Message::Waiting { number: 0, ranks: missing };
+            self.seats.iter().flatten().for_each(|(_, channel)| drop(channel.post(&waiting)));
         }
         Ok(())
     }
@@ -164,12 +163,17 @@ impl Seated<'_> {
         deadline: Deadline,
     ) -> Result<Arc<Group>, BootstrapError> {
         let ask = Ask { rank: 0, purpose: PURPOSE.to_owned(), bytes: 0 };
+        let warn_after = self.meeting.network.warn_after;
+        let mut stall = Stall::new(0, self.meeting.purpose(), warn_after);
         let children = tree::children(&self.parents, 0);
         let (here, coming): (Vec<u32>, Vec<u32>) =
             children.into_iter().partition(|&rank| self.is_child_here(rank));
-        let all_are_there = || match self.channels.iter().position(Channel::has_ended) {
+        let all_are_there = |missing: &[u32]| match self.channels.iter().position(Channel::has_ended) {
             Some(index) => Err(self.lost(endpoint, index as u32 + 1)),
-            None => Ok(()),
+            None => {
+                stall.look(missing);
+                Ok(())
+            }
         };
         let soon = deadline.sooner(HELLO_LIMIT / 2);
         let mut links = Vec::new();
@@ -186,6 +190,7 @@ impl Seated<'_> {
             links.push(endpoint.link(rank, channel));
         }
         let group = Group::new(self.group, 0, None, links);
+        group.set_warn_after(warn_after);
         // Before anybody can die: who that is can be told then.
         let _ = group.members.set(self.members.clone());
         endpoint.watch(&group);

@@ -13,7 +13,7 @@ use weftlink::{Error, RawHandle};
 
 use crate::error::{exception, raised};
 use crate::tell::tell;
-use crate::wait::{LOOK_EVERY, help};
+use crate::wait::{LOOK_EVERY, help, time};
 
 /// After an interrupt, how long an ended call may take to be over.
 const ENDING: Duration = Duration::from_secs(1);
@@ -138,8 +138,7 @@ impl Started {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         self.check_process()?;
-        let time = timeout.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default());
-        self.join(py, time)
+        self.join(py, timeout.map(time))
     }
 
     /// Whether the call is over, well or not.

@@ -110,11 +110,13 @@ impl Communicator {
         operation: &'static str,
         work: impl FnOnce(&mut weftlink::Communicator) -> Result<R, Error> + Send + 'static,
     ) -> PyResult<R> {
-        let background = self.background().map_err(|error| raised(py, &error, Some(operation)))?;
+        let failed = |error: Error| raised(py, &error, Some(operation));
+        let background = self.background().map_err(failed)?;
+        background.check_not_in_call().map_err(failed)?;
         let ender = background.clone();
         let abort = move || ender.abort(&format!("interrupted in {operation}"));
         let done = patiently(py, move || background.with(work)).inspect_err(|_| abort())?;
-        done.map_err(|error| raised(py, &error, Some(operation)))
+        done.map_err(failed)
     }
 }
 
@@ -212,6 +214,7 @@ impl Communicator {
     /// A communicator of those who are left; this one is closed.
     fn shrink(&self, py: Python<'_>) -> PyResult<Self> {
         let failed = |error: Error| raised(py, &error, Some("shrink"));
+        self.check_not_in_call().map_err(failed)?;
         let background = self.taken().map_err(failed)?;
         let shrink = move || Self::new(background.close()?.shrink()?);
         patiently(py, shrink)?.map_err(failed)
@@ -220,16 +223,16 @@ impl Communicator {
     /// Ends the communicator for all ranks.
     fn abort(&self, py: Python<'_>, reason: &str) {
         if let Ok(background) = self.background() {
-            // Who makes a call may hold locks there while it looks for signals.
             py.detach(|| background.abort(reason));
         }
     }
 
     /// Waits for all calls that were submitted, and leaves. Closing again does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let failed = |error: Error| raised(py, &error, Some("close"));
+        self.check_not_in_call().map_err(failed)?;
         let Ok(background) = self.taken() else { return Ok(()) };
-        patiently(py, move || background.close().map(drop))?
-            .map_err(|error| raised(py, &error, Some("close")))
+        patiently(py, move || background.close().map(drop))?.map_err(failed)
     }
 
     /// Leaves as the program ends: closes, unless calls are under way, which nobody will wait for.
@@ -271,6 +274,11 @@ impl Communicator {
 }
 
 impl Communicator {
+    /// An error if this thread is in a call, as a signal's handler is: waiting for the end of it would never end.
+    fn check_not_in_call(&self) -> Result<(), Error> {
+        self.background().map_or(Ok(()), |background| background.check_not_in_call())
+    }
+
     /// The worker's end, which nobody has from then on.
     fn taken(&self) -> Result<Background, Error> {
         let closed = || Error::Misuse("this communicator has been closed".to_owned());

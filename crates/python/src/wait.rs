@@ -1,8 +1,9 @@
 //! Waiting without Python's lock, with an eye on signals.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
@@ -12,6 +13,12 @@ use weftlink::{Error, RawHandle, while_waiting};
 /// How long a wait goes on before it looks for signals.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// A time that Python gives in seconds: none if it is negative, and for ever if it is longer than any.
+pub(crate) fn time(seconds: f64) -> Duration {
+    let longest = if seconds > 0.0 { Duration::MAX } else { Duration::ZERO };
+    Duration::try_from_secs_f64(seconds).unwrap_or(longest)
+}
+
 /// Does something that may take long on a thread of its own, while this one looks for signals. If there is one, the exception that Python
 /// makes of it is raised, and the other thread is left to itself.
 pub(crate) fn patiently<R: Send + 'static>(
@@ -19,35 +26,42 @@ pub(crate) fn patiently<R: Send + 'static>(
     work: impl FnOnce() -> R + Send + 'static,
 ) -> PyResult<R> {
     let (tell, mut told) = channel();
-    std::thread::Builder::new().name("weft waits".to_owned()).spawn(move || tell.send(work()))?;
+    let done = move || tell.send(catch_unwind(AssertUnwindSafe(work)).map_err(|panic| said(&*panic)));
+    std::thread::Builder::new().name("weft waits".to_owned()).spawn(done)?;
     loop {
         let waiting = &mut told;
         match py.detach(move || waiting.recv_timeout(LOOK_EVERY)) {
-            Ok(result) => return Ok(result),
+            Ok(Ok(result)) => return Ok(result),
+            Ok(Err(panic)) => return Err(panicked(&panic)),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(PyRuntimeError::new_err("weft panicked; what it said is on standard error"));
+                return Err(panicked("its thread has ended"));
             }
         }
     }
 }
 
-/// What a signal raised, if there was one.
-#[derive(Clone, Default)]
-pub(crate) struct Raised(Arc<Mutex<Option<Interrupt>>>);
-
-struct Interrupt {
-    error: PyErr,
-    /// Ends the communicator.
-    ending: JoinHandle<()>,
+/// A panic as an exception. Where it happened is on standard error.
+fn panicked(what: &str) -> PyErr {
+    PyRuntimeError::new_err(format!(
+        "a bug in Weft, please report it: it panicked, {what} (more is on standard error)"
+    ))
 }
 
+/// What a panic said, if it was text.
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
+}
+
+/// What a signal raised, if there was one.
+#[derive(Clone, Default)]
+pub(crate) struct Raised(Arc<Mutex<Option<PyErr>>>);
+
 impl Raised {
-    /// The exception, once the communicator has been ended for it.
+    /// The exception, for which the communicator has been ended.
     pub(crate) fn take(&self) -> Option<PyErr> {
-        let Interrupt { error, ending } = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let _ = ending.join();
-        Some(error)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -55,7 +69,7 @@ impl Raised {
 /// has begun cannot be taken back on one.
 pub(crate) fn with_signals<R: Send>(
     py: Python<'_>,
-    end: impl Fn() + Clone + Send + 'static,
+    end: impl Fn() + Send + 'static,
     calls: impl FnOnce() -> R + Send,
 ) -> PyResult<R> {
     let (made, interrupt) = py.detach(|| {
@@ -95,14 +109,13 @@ fn help_for_a_while(handle: &RawHandle) -> Result<bool, Error> {
 
 /// What a thread that makes a call itself does while it waits: it looks for signals, and ends the communicator for all ranks if Python
 /// makes an exception of one.
-fn signals(end: impl Fn() + Clone + Send + 'static) -> (Raised, impl FnMut() + Send + 'static) {
+fn signals(end: impl Fn() + Send + 'static) -> (Raised, impl FnMut() + Send + 'static) {
     let raised = Raised::default();
     let told = raised.clone();
     let look = move || {
         if let Some(Err(error)) = Python::try_attach(|py| py.check_signals()) {
-            // By another thread, because this one may hold locks where it waits.
-            let interrupt = Interrupt { error, ending: std::thread::spawn(end.clone()) };
-            *told.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(interrupt);
+            end();
+            *told.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         }
     };
     (raised, look)

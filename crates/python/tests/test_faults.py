@@ -23,6 +23,14 @@ class Faults(unittest.TestCase):
                 expected = ["rank 0: interrupted within 2 s: True", "rank 1: rank 0 cancelled it"]
                 self.assertEqual(told, expected, errors)
 
+    def test_a_signals_handler_may_abort(self):
+        for how in "first", "later", "start":
+            with self.subTest(how=how), tempfile.TemporaryDirectory() as folder:
+                told, errors = self.told(2, "aborted", how, os.path.join(folder, "aborted"))
+                refused = "rank 0: " + "" if how == "start" else "rank 0: refused refused refused refused"
+                expected = sorted([refused, "rank 0: True", "rank 1: rank 0 cancelled it"])
+                self.assertEqual(told, expected, errors)
+
     def test_a_rank_that_is_killed_is_named_and_the_others_go_on(self):
         told, errors = self.told(3, "killed")
         self.assertEqual(told, ["rank 0: 1 died, 2 left", "rank 2: 1 died, 2 left"], errors)

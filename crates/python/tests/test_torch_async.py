@@ -1,8 +1,10 @@
 """What happens beside a call on Weft: futures, messages, several groups, other threads and processes, and torch's other ways in."""
 
+import gc
 import os
 import threading
 import unittest
+import weakref
 from datetime import timedelta
 
 import torch
@@ -218,6 +220,29 @@ def other_ways_in(rank, size):
     [same(tensor, full(size, len(tensor))) for tensor in tensors]
 
 
+def lists(rank, size):
+    """Lists of tensors that lie apart: one for both sides, and one that the caller changes while the call is under way."""
+    native = dist.group.WORLD._native
+    for now in (True, False):
+        tensors = [ones(3), ones(5)]
+        call = native.call("all_reduce", tensors, tensors, op=0, now=now)
+        if call is not None:
+            call.wait()
+        [same(tensor, full(size, len(tensor))) for tensor in tensors]
+    tensors = [ones(3), ones(5)]
+    if rank > 0:
+        store().wait(["changed"])
+        native.call("all_reduce", tensors, tensors, op=0, now=True)
+        return
+    call = native.call("all_reduce", tensors, tensors, op=0, now=False)
+    kept = weakref.ref(tensors[0])
+    tensors.clear()
+    gc.collect()
+    assert kept() is not None, "a tensor is gone that a call is about to write"
+    store().set("changed", "1")
+    call.wait()
+
+
 def waits_in_turn(rank, size):
     """Who waits for a call makes it, but none after it, for which other ranks may need what comes next."""
     for length in (10, 1 << 20):
@@ -298,7 +323,7 @@ def again_and_again(rank, size, store_):
 
 
 def two(rank, size):
-    for case in (futures, four_in_flight, messages, beside, other_ways_in, waits_in_turn, destroyed_meanwhile, by_device):
+    for case in (futures, four_in_flight, messages, beside, other_ways_in, lists, waits_in_turn, destroyed_meanwhile, by_device):
         case(rank, size)
 
 

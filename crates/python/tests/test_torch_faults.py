@@ -42,6 +42,21 @@ def raises(kind, *texts):
         raise AssertionError(f"nothing was raised, where {kind} was due")
 
 
+def has_no_time(rank, size):
+    """A timeout of zero is one that has passed: who is not there is missed at once, and who is there is not."""
+    group = dist.new_group()
+    if rank == 0:
+        with raises(errors.DeadlineError, "rank.* did not reach", "monitored_barrier"):
+            dist.monitored_barrier(group=group, timeout=timedelta(0))
+        options = dist.BarrierOptions()
+        options.timeout = timedelta(0)
+        with raises(errors.DeadlineError):
+            group.barrier(options).wait()
+        store().set("gave up", "1")
+    else:
+        store().wait(["gave up"])
+
+
 def stays_away(rank, size):
     """A rank does not come: the others say which."""
     last = size - 1
@@ -199,8 +214,26 @@ def handlers_call(rank, size):
     group.abort()
 
 
+def handlers_abort(rank, size):
+    """A signal's handler ends the group, while the thread it runs on is in a call of it: in the first one too."""
+    for made_before in (False, True):
+        group = dist.new_group()
+        if made_before:
+            dist.all_reduce(torch.ones(3), group=group)
+        if rank == 0:
+            signal.signal(signal.SIGTERM, lambda *_, group=group: group.abort())
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            with raises(errors.Error, "abort"):
+                dist.all_reduce(torch.ones(3), group=group)
+            store().set(f"the handler has aborted {made_before}", "1")
+        else:
+            store().wait([f"the handler has aborted {made_before}"])
+            with raises(errors.Error, "abort"):
+                dist.all_reduce(torch.ones(3), group=group)
+
+
 def two(rank, size):
-    for case in (stays_away, mismatches, aborted, interrupted, handlers_call):
+    for case in (has_no_time, stays_away, mismatches, aborted, interrupted, handlers_call, handlers_abort):
         case(rank, size)
 
 

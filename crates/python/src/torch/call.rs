@@ -11,7 +11,7 @@ use super::pieces::Staged;
 use super::record;
 use crate::error::{exception, raised};
 use crate::tell::{call, later, tell};
-use crate::wait::{LOOK_EVERY, help};
+use crate::wait::{LOOK_EVERY, help, time};
 
 /// How often a wait looks before it sleeps, where the end is near: some tens of microseconds.
 const SPINS: u32 = 2000;
@@ -153,7 +153,7 @@ impl Call {
         }
         // Parts go side by side where there are cores for them.
         let soon = self.soon || self.parts.len() > 1;
-        let limit = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let limit = timeout.map(time);
         loop {
             let left = limit.map_or(LOOK_EVERY, |limit| limit.saturating_sub(began.elapsed()));
             if py.detach(|| self.wait_for(left.min(LOOK_EVERY), soon)) {

@@ -14,7 +14,7 @@ use weftlink::{Communicator, DataType, Error, Options, Post, RawBuffers, RawRequ
 use super::call::Call;
 use super::lanes::{LANES_MAX, Lanes};
 use super::operation;
-use super::pieces::{self, Side, Staged};
+use super::pieces::{self, Side, Staged, Way};
 use super::record::{self, New};
 use super::start::Start;
 use super::tensor::{Tensor, usage};
@@ -194,7 +194,7 @@ impl Group {
             makes_way: !now,
         };
         let Ends { lanes, .. } = self.ends(py)?;
-        let kept = [input, output].into_iter().flatten().map(|tensor| tensor.clone().unbind()).collect();
+        let kept = [input, output].into_iter().flatten().flat_map(pieces::tensors_of).collect();
         let start = Start { lanes: &lanes, name, entry, finish, kept, staged };
         let parts = lanes.cut(request);
         match now {
@@ -355,12 +355,12 @@ fn sides(
     input: Option<&Bound<'_, PyAny>>,
     output: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<([Option<Tensor>; 2], Vec<Staged>)> {
-    let reads = input.map(|input| Side::of(input, false)).transpose()?;
-    if input.zip(output).is_some_and(|(input, output)| input.is(output)) {
-        let tensor = reads.map(|side| side.tensor);
-        return Ok(([tensor; 2], Vec::new()));
+    if let Some((both, _)) = input.zip(output).filter(|(input, output)| input.is(*output)) {
+        let Side { tensor, staged } = Side::of(both, Way::Both)?;
+        return Ok(([Some(tensor); 2], staged.into_iter().collect()));
     }
-    let writes = output.map(|output| Side::of(output, true)).transpose()?;
+    let reads = input.map(|input| Side::of(input, Way::Reads)).transpose()?;
+    let writes = output.map(|output| Side::of(output, Way::Writes)).transpose()?;
     let tensors = [&reads, &writes].map(|side| side.as_ref().map(|side| side.tensor));
     let staged = [reads, writes].into_iter().flatten().filter_map(|side| side.staged).collect();
     Ok((tensors, staged))

@@ -21,12 +21,21 @@ pub(super) struct Staged {
     bytes: Vec<u8>,
     /// Where they are, and how many bytes each has.
     pieces: Vec<(usize, usize)>,
-    is_written: bool,
+    way: Way,
+}
+
+/// What a call does with a side.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Reads,
+    Writes,
+    /// In place.
+    Both,
 }
 
 impl Side {
-    /// What a call reads, or what it writes.
-    pub(super) fn of(object: &Bound<'_, PyAny>, is_written: bool) -> PyResult<Self> {
+    /// What a call reads, writes, or both.
+    pub(super) fn of(object: &Bound<'_, PyAny>, way: Way) -> PyResult<Self> {
         let Ok(list) = object.cast::<PyList>() else {
             return Ok(Self { tensor: Tensor::of(object)?, staged: None });
         };
@@ -41,7 +50,7 @@ impl Side {
         if are_neighbours(&tensors) {
             return Ok(Self { tensor: Tensor { length, ..*first }, staged: None });
         }
-        let staged = Staged::new(&tensors, is_written);
+        let staged = Staged::new(&tensors, way);
         let address = staged.bytes.as_ptr() as usize;
         Ok(Self { tensor: Tensor { address, length, ..*first }, staged: Some(staged) })
     }
@@ -70,16 +79,24 @@ pub(super) fn copy(source: &Tensor, target: &Tensor, threads: usize) {
     });
 }
 
+/// The tensors of a side, which a call keeps: its list is the caller's to change.
+pub(super) fn tensors_of(object: &Bound<'_, PyAny>) -> Vec<Py<PyAny>> {
+    match object.cast::<PyList>() {
+        Ok(list) => list.iter().map(Bound::unbind).collect(),
+        Err(_) => vec![object.clone().unbind()],
+    }
+}
+
 fn are_neighbours(tensors: &[Tensor]) -> bool {
     tensors.windows(2).all(|pair| pair[0].address + pair[0].bytes().1 == pair[1].address)
 }
 
 impl Staged {
-    fn new(tensors: &[Tensor], is_written: bool) -> Self {
+    fn new(tensors: &[Tensor], way: Way) -> Self {
         let pieces: Vec<_> = tensors.iter().map(Tensor::bytes).collect();
         let total = pieces.iter().map(|(_, bytes)| bytes).sum();
         let mut bytes = vec![0; total];
-        if !is_written {
+        if way != Way::Writes {
             let mut rest = &mut bytes[..];
             for &(address, length) in &pieces {
                 let (here, later) = rest.split_at_mut(length);
@@ -88,12 +105,12 @@ impl Staged {
                 rest = later;
             }
         }
-        Self { bytes, pieces, is_written }
+        Self { bytes, pieces, way }
     }
 
     /// Copies what was written to where it belongs.
     pub(super) fn bring_back(&self) {
-        if !self.is_written {
+        if self.way == Way::Reads {
             return;
         }
         let mut rest = &self.bytes[..];

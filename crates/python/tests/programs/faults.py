@@ -35,6 +35,45 @@ def interrupted():
     mark.touch()
 
 
+def aborted():
+    """Rank 0 waits in a call that rank 1 makes only after the handler of a signal has aborted the communicator."""
+    comm = weftlink.init()
+    how, mark = sys.argv[2], pathlib.Path(sys.argv[3])
+    if how == "later":
+        comm.all_reduce(np.ones(4))
+    if comm.rank == 1:
+        for _ in range(2000):
+            if mark.exists():
+                break
+            time.sleep(0.01)
+        try:
+            comm.all_reduce(np.ones(4))
+        except weftlink.errors.CancelledError as error:
+            print(f"rank 1: rank {error.peer} cancelled it", flush=True)
+        return
+
+    def handle(*_):
+        told = []
+        # These would wait for the call that the handler runs in. A call that was started is made by another thread.
+        attempts = (comm.close, lambda: comm.window(4), comm.barrier, comm.shrink)
+        for attempt in attempts if how != "start" else ():
+            try:
+                attempt()
+            except weftlink.errors.UsageError:
+                told.append("refused")
+        comm.abort("asked to end")
+        print(f"rank 0: {' '.join(told)}", flush=True)
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        comm.start_all_reduce(np.ones(4)).wait() if how == "start" else comm.all_reduce(np.ones(4))
+    except weftlink.errors.CancelledError as error:
+        print(f"rank 0: {'asked to end' in str(error)}", flush=True)
+    mark.touch()
+
+
 def killed():
     """Rank 1 is killed while the others wait for it, and they go on without it."""
     comm = weftlink.init()
@@ -68,4 +107,4 @@ def forked():
     print(f"rank {comm.rank}: {status} {comm.all_reduce(np.ones(1))[0]:.0f}", flush=True)
 
 
-{"interrupted": interrupted, "killed": killed, "forked": forked}[sys.argv[1]]()
+{"interrupted": interrupted, "aborted": aborted, "killed": killed, "forked": forked}[sys.argv[1]]()

@@ -380,7 +380,8 @@ class Calls:
         """A barrier after which rank 0 knows who stayed away. It goes through the store, and leaves the group as it was."""
         # Torch's C++ part passes it in options.
         timeout = getattr(timeout, "timeout", timeout)
-        if timeout is None or timeout <= timedelta(0):
+        # Torch says that there is none by a negative one. Zero is one that has passed.
+        if timeout is None or timeout < timedelta(0):
             timeout = self._timeout
         self._barriers += 1
         store = dist.PrefixStore(f"weft/monitored/{self._barriers}", self._store)

@@ -52,9 +52,9 @@ def has_no_time(rank, size):
         options.timeout = timedelta(0)
         with raises(errors.DeadlineError):
             group.barrier(options).wait()
-        store().set("gave up", "1")
+        store().set("had no time", "1")
     else:
-        store().wait(["gave up"])
+        store().wait(["had no time"])
 
 
 def stays_away(rank, size):

@@ -103,7 +103,7 @@ bench-torch: python ## measure beside Gloo in PyTorch: every collective, then tr
 	.cache/python/bin/python -W ignore bench/torch/train.py
 
 .PHONY: faults
-faults: tools ## draw 1,000 faults (kill, stop, cut, corrupt, mismatch, stranger, skew, shrink) and print what came of them; DRAWS and SEED to choose others
+faults: tools ## draw 1,000 faults of 19 kinds (docs/faults.md lists them) and print what came of them; DRAWS and SEED to choose others
 	WEFT_DRAWS=$${DRAWS:-1000} WEFT_SEED=$${SEED:-1} \
 		cargo test --release -p weftlink-comm --test draws --locked -- --exact draws --nocapture
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::quotas;
+
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
@@ -22,6 +24,28 @@ pub(crate) enum Kind {
     Skew,
     /// A rank is killed, the others shrink, and another is killed while they do.
     Shrink,
+    /// A rank passes counts to an uneven call that disagree with those of a peer.
+    Counts,
+    /// A third rank is killed while one rank reads another's memory through the kernel.
+    SingleCopy,
+    /// One of two communicators that share a window fails, and the other is used.
+    Lane,
+    /// A rank is killed or stopped within 100 ms of its start, wherever it is then.
+    Early,
+    /// A rank aborts the communicator from a signal handler.
+    Handler,
+    /// Many connections replay a recorded first message and stay.
+    Flood,
+    /// Many silent connections come to ranks that may have 128 descriptors.
+    Descriptors,
+    /// A process of another user has the secret and tries to join, or to take rank 0's place.
+    ForeignUid,
+    /// The network splits the ranks into two sides, and both shrink.
+    Partition,
+    /// On hosts with three addresses, a rank is killed and the rank that leads the shrink is stopped for a while.
+    Addresses,
+    /// One of 64 ranks is stopped and continues before its deadline.
+    Resume,
 }
 
 /// What ranks send through.
@@ -59,7 +83,8 @@ pub(crate) enum Phase {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 8] = [
+    /// The kinds that have no quota.
+    pub(crate) const PLAIN: [Kind; 8] = [
         Kind::Kill,
         Kind::Stop,
         Kind::Cut,
@@ -69,6 +94,42 @@ impl Kind {
         Kind::Skew,
         Kind::Shrink,
     ];
+
+    /// All kinds, in the order of the table.
+    pub(crate) fn all() -> impl Iterator<Item = Kind> {
+        Kind::PLAIN.into_iter().chain(quotas::QUOTAS.iter().map(|(kind, _)| *kind))
+    }
+
+    /// The transports that a kind is about.
+    fn transports(self) -> &'static [Transport] {
+        use Transport::{Mixed, Network, Sealed, Shared};
+        match self {
+            Kind::Cut | Kind::Corrupt | Kind::Flood | Kind::Partition => &[Network, Mixed, Sealed],
+            Kind::SingleCopy | Kind::Lane | Kind::ForeignUid | Kind::Resume => &[Shared],
+            Kind::Addresses => &[Network],
+            _ => &Transport::ALL,
+        }
+    }
+
+    /// The phases in which it can happen.
+    fn phases(self) -> &'static [Phase] {
+        match self {
+            Kind::Skew | Kind::ForeignUid => &[Phase::Meeting],
+            Kind::Mismatch | Kind::Shrink | Kind::Partition => &Phase::ALL[2..],
+            Kind::Counts => &[Phase::Uneven],
+            Kind::SingleCopy => &[Phase::Large],
+            Kind::Handler => &[Phase::First, Phase::Small],
+            Kind::Lane | Kind::Early | Kind::Addresses | Kind::Resume => &[Phase::Small],
+            _ => &Phase::ALL,
+        }
+    }
+
+    fn ranks_min(self) -> usize {
+        match self {
+            Kind::Shrink | Kind::SingleCopy | Kind::Partition | Kind::Addresses => 3,
+            _ => 2,
+        }
+    }
 }
 
 impl Transport {
@@ -94,6 +155,9 @@ impl Phase {
     }
 }
 
+/// How many ranks there are of which one resumes. Unoptimised, fewer are as slow.
+const RESUMED_OF: usize = if cfg!(debug_assertions) { 16 } else { 64 };
+
 /// Everything about one draw.
 #[derive(Clone, Debug)]
 pub(crate) struct Draw {
@@ -117,27 +181,27 @@ impl Draw {
         let mut random = Random(seed);
         // Mixed first, so that neighbouring seeds have nothing in common.
         random.next();
-        let kind = Kind::ALL[random.below(8)];
-        let needs_network = matches!(kind, Kind::Cut | Kind::Corrupt);
-        let transport = Transport::ALL[if needs_network { 1 + random.below(3) } else { random.below(4) }];
-        let phase = match kind {
-            Kind::Skew => Phase::Meeting,
-            Kind::Mismatch | Kind::Shrink => Phase::ALL[2 + random.below(6)],
-            _ => Phase::ALL[random.below(8)],
+        let plain = Kind::PLAIN[random.below(8)];
+        let kind = quotas::kind(seed).unwrap_or(plain);
+        let transport = random.one_of(kind.transports());
+        let phase = match kind.phases() {
+            [phase] => *phase,
+            phases => random.one_of(phases),
         };
         let per_host = match transport {
             Transport::Shared => usize::MAX,
             Transport::Mixed => 2 + random.below(2),
             Transport::Network | Transport::Sealed => 1,
         };
-        let ranks_min = match (transport, kind) {
-            (Transport::Mixed, _) => per_host + 1,
-            (_, Kind::Shrink) => 3,
-            _ => 2,
+        let ranks_min = if transport == Transport::Mixed { per_host + 1 } else { kind.ranks_min() };
+        let size = match kind {
+            Kind::Resume => RESUMED_OF,
+            _ => ranks_min + random.below(7 - ranks_min),
         };
-        let size = ranks_min + random.below(7 - ranks_min);
-        let victim = random.below(size);
-        let partner = (victim + 1 + random.below(size - 1)) % size;
+        // The last rank has another part in a draw of single copies.
+        let parts = if kind == Kind::SingleCopy { size - 1 } else { size };
+        let victim = random.below(parts);
+        let partner = (victim + 1 + random.below(parts - 1)) % parts;
         let delay = Duration::from_micros(random.below(150_000) as u64);
         Draw { seed, kind, transport, phase, size, per_host, victim, partner, delay, way: random.next() >> 8 }
     }
@@ -184,5 +248,9 @@ impl Random {
 
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound.max(1) as u64) as usize
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
     }
 }

@@ -7,13 +7,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use weftlink_testkit::hosts::Hosts;
 use weftlink_testkit::processes::this_program;
 
+use crate::foreign;
 use crate::rank::{Gate, ROLE, Role, SAYS, Said};
 use crate::sockets;
 
-/// No draw takes longer than this, or it hangs.
-pub(crate) const HANG_LIMIT: Duration = Duration::from_secs(60);
+/// No draw takes longer than this, or it hangs: so long, and more with many ranks.
+const HANG_LIMIT: Duration = Duration::from_secs(60);
+const HANG_LIMIT_PER_RANK: Duration = Duration::from_secs(1);
 
 /// How long a process may take to stop, or to end.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
@@ -66,12 +69,24 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Starts all roles. `marker` is put into their environment, to find what is left of them.
-    pub(crate) fn start(roles: &[Role], marker: &str, folder: &std::path::Path) -> Job {
+    /// Starts all roles, on these hosts if there are any. `marker` is put into their environment, to find what is left of them.
+    pub(crate) fn start(
+        roles: &[Role],
+        marker: &str,
+        folder: &std::path::Path,
+        hosts: Option<&Hosts>,
+    ) -> Job {
         let heard: Shared = Arc::new((Mutex::new(vec![Heard::default(); roles.len()]), Condvar::new()));
         let (mut pids, mut processes, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
-        for role in roles {
-            let mut child = this_program()
+        for (number, role) in roles.iter().enumerate() {
+            let mut command = match hosts {
+                Some(hosts) => hosts.command(number, std::env::current_exe().unwrap()),
+                None => this_program(),
+            };
+            if role.is_foreign {
+                foreign::of_another_user(&mut command);
+            }
+            let mut child = command
                 .args(["--exact", "rank_of_a_draw", "--nocapture", "--test-threads=1"])
                 .env(ROLE, serde_json::to_string(role).unwrap())
                 .env("WEFT_DRAW_MARKER", marker)
@@ -85,8 +100,8 @@ impl Job {
             // Nobody has waited for it yet, so the number is still its own.
             processes.push(pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap());
             inputs.push(child.stdin.take());
-            let (rank, heard) = (role.rank, Arc::clone(&heard));
-            std::thread::spawn(move || hear(child, rank, &heard));
+            let heard = Arc::clone(&heard);
+            std::thread::spawn(move || hear(child, number, &heard));
         }
         Job { heard, pids, processes, inputs, began: Instant::now() }
     }
@@ -122,7 +137,8 @@ impl Job {
 
     /// Waits until something holds of what the ranks said. False if it does not before the limit of all draws.
     pub(crate) fn wait(&self, mut holds: impl FnMut(&[Heard]) -> bool) -> bool {
-        self.wait_until(self.began + HANG_LIMIT, &mut holds)
+        let limit = HANG_LIMIT + HANG_LIMIT_PER_RANK * self.pids.len() as u32;
+        self.wait_until(self.began + limit, &mut holds)
     }
 
     /// The same, for so long from now.

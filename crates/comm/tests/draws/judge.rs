@@ -7,7 +7,7 @@ use crate::job::Heard;
 use crate::proxy::Harm;
 use crate::rank::{CALLS_AFTER_SHRINK, Said};
 use crate::scenario::Evidence;
-use crate::skew;
+use crate::{counts, early, handler, lane, partition, resume, skew};
 
 /// A death is named within 1 s where nothing else runs; this machine may be busy with other tests.
 const NAMED_WITHIN_S: f64 = 10.0;
@@ -15,8 +15,11 @@ const NAMED_WITHIN_S: f64 = 10.0;
 /// How long after the fault each rank knew of it; or what is not as it should be.
 pub(crate) fn judge(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
     let killed = |rank: usize| {
-        let is_victim = rank == draw.victim && matches!(draw.kind, Kind::Kill | Kind::Shrink);
-        is_victim || evidence.second == Some(rank)
+        let kills = matches!(draw.kind, Kind::Kill | Kind::Shrink | Kind::SingleCopy | Kind::Addresses)
+            || draw.kind == Kind::Early && early::kills(draw);
+        // The process of another user is there until its time is over.
+        let is_foreign = draw.kind == Kind::ForeignUid && rank == draw.size;
+        kills && rank == draw.victim || evidence.second == Some(rank) || is_foreign
     };
     for (rank, heard) in evidence.heard.iter().enumerate() {
         if let Some(what) = heard.wrong() {
@@ -32,26 +35,34 @@ pub(crate) fn judge(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String
         Kind::Cut => cut(draw, evidence),
         Kind::Corrupt => corrupt(draw, evidence),
         Kind::Mismatch => mismatch(draw, evidence),
-        Kind::Stranger => all_are_done(evidence),
+        Kind::Stranger | Kind::Flood | Kind::Descriptors => all_are_done(draw, evidence),
         Kind::Skew => skewed(draw, evidence),
-        Kind::Shrink => shrunk(draw, evidence),
+        Kind::Shrink | Kind::Addresses => shrunk(draw, evidence),
+        Kind::Counts => counts::judge(draw, evidence),
+        Kind::SingleCopy => killed_or_stopped(draw, evidence, false),
+        Kind::Lane => lane::judge(draw, evidence),
+        Kind::Early => killed_or_stopped(draw, evidence, !early::kills(draw)),
+        Kind::Handler => handler::judge(draw, evidence),
+        Kind::ForeignUid => all_are_done(draw, evidence),
+        Kind::Partition => partition::judge(draw, evidence),
+        Kind::Resume => resume::judge(draw, evidence),
     }
 }
 
 /// The failure of a rank that must have one.
-fn failure(heard: &Heard, rank: usize) -> Result<(&str, &str, f64, f64), String> {
+pub(crate) fn failure(heard: &Heard, rank: usize) -> Result<(&str, &str, f64, f64), String> {
     heard.failure().ok_or_else(|| format!("rank {rank} has no error"))
 }
 
 fn killed_or_stopped(draw: &Draw, evidence: &Evidence, stopped: bool) -> Result<Vec<f64>, String> {
     let Draw { victim, phase, size, .. } = *draw;
     let pid = evidence.pids[victim];
+    // In a meeting nobody knows its process.
+    let by_number = phase == Phase::Meeting || draw.kind == Kind::Early;
     let mut seconds = Vec::new();
     for rank in (0..size).filter(|rank| *rank != victim) {
         let (text, _, began, at) = failure(&evidence.heard[rank], rank)?;
         let named = named(text);
-        // In a meeting nobody knows its process.
-        let by_number = phase == Phase::Meeting;
         let is_named =
             named == [(victim, pid)].into() || by_number && named.is_empty() && mentions(text, victim);
         if !is_named {
@@ -60,33 +71,40 @@ fn killed_or_stopped(draw: &Draw, evidence: &Evidence, stopped: bool) -> Result<
         seconds.push(at - evidence.at.max(began));
     }
     if stopped {
-        // A rank whose lanes wait for several others does not say for whom.
-        let warnings = [format!("for rank {victim} ("), "for other ranks".to_owned()];
-        let warns = |heard: &Heard| {
-            let is_one = |line: &str| warnings.iter().any(|warning| line.contains(warning));
-            heard.errors.lines().any(|line| line.contains("WARN") && is_one(line))
-        };
-        if phase.is_in_calls() && !evidence.heard.iter().any(warns) {
+        if phase.is_in_calls() && draw.kind == Kind::Stop && !warned_of(victim, evidence) {
             return Err(format!("nobody warned of rank {victim}"));
         }
-        // Nobody warns of a rank that itself waits for the one that is stopped. Before that others may have been slow.
-        let last =
-            |heard: &Heard| heard.errors.lines().rfind(|line| line.contains("WARN")).map(str::to_owned);
-        let others = (0..size).filter(|rank| *rank != victim).map(|rank| &evidence.heard[rank]);
-        let wrong = others.filter_map(last).find(|line| {
-            let whom = line.split_once(" s for ").map(|(_, whom)| whom);
-            whom.is_some_and(|whom| named(whom).iter().any(|(rank, _)| *rank != victim))
-        });
-        if let Some(line) = wrong {
-            return Err(format!("somebody else than rank {victim} is warned of: {line}"));
-        }
+        warned_of_nobody_else(draw, evidence)?;
         return Ok(seconds);
     }
     match seconds.iter().copied().find(|seconds| *seconds > NAMED_WITHIN_S) {
-        Some(late) if phase != Phase::Meeting => {
-            Err(format!("it took {late:.1} s until rank {victim} was named"))
-        }
+        Some(late) if !by_number => Err(format!("it took {late:.1} s until rank {victim} was named")),
         _ => Ok(seconds),
+    }
+}
+
+/// Whether somebody warned of a rank.
+fn warned_of(victim: usize, evidence: &Evidence) -> bool {
+    // A rank whose lanes wait for several others does not say for whom.
+    let warnings = [format!("for rank {victim} ("), "for other ranks".to_owned()];
+    evidence.heard.iter().any(|heard| {
+        let is_one = |line: &str| warnings.iter().any(|warning| line.contains(warning));
+        heard.errors.lines().any(|line| line.contains("WARN") && is_one(line))
+    })
+}
+
+/// Nobody warns of a rank that itself waits for the one that is stopped. Before that others may have been slow.
+fn warned_of_nobody_else(draw: &Draw, evidence: &Evidence) -> Result<(), String> {
+    let Draw { victim, size, .. } = *draw;
+    let last = |heard: &Heard| heard.errors.lines().rfind(|line| line.contains("WARN")).map(str::to_owned);
+    let others = (0..size).filter(|rank| *rank != victim).map(|rank| &evidence.heard[rank]);
+    let wrong = others.filter_map(last).find(|line| {
+        let whom = line.split_once(" s for ").map(|(_, whom)| whom);
+        whom.is_some_and(|whom| named(whom).iter().any(|(rank, _)| *rank != victim))
+    });
+    match wrong {
+        Some(line) => Err(format!("somebody else than rank {victim} is warned of: {line}")),
+        None => Ok(()),
     }
 }
 
@@ -183,8 +201,8 @@ fn mismatch(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
     Ok(Vec::new())
 }
 
-fn all_are_done(evidence: &Evidence) -> Result<Vec<f64>, String> {
-    match evidence.heard.iter().position(|heard| !heard.is_done()) {
+pub(crate) fn all_are_done(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
+    match evidence.heard.iter().take(draw.size).position(|heard| !heard.is_done()) {
         Some(rank) => Err(format!("rank {rank} was disturbed")),
         None => Ok(Vec::new()),
     }
@@ -196,12 +214,12 @@ fn skewed(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
         _ => None,
     });
     let expected = match draw.way % 3 {
-        0 => return all_are_done(evidence),
+        0 => return all_are_done(draw, evidence),
         1 => ["it has on".to_owned(), "rank 0 has unset".to_owned()],
         _ => [format!("version {} of Weft's protocol", skew::version(draw)), "this is version 5".to_owned()],
     };
     match refused {
-        Some(text) if expected.iter().all(|part| text.contains(part)) => all_are_done(evidence),
+        Some(text) if expected.iter().all(|part| text.contains(part)) => all_are_done(draw, evidence),
         other => Err(format!("{expected:?} is not what it was refused with: {other:?}")),
     }
 }
@@ -243,7 +261,7 @@ pub(crate) fn named(text: &str) -> BTreeSet<(usize, u32)> {
 }
 
 /// Whether a text is about a rank: `rank 3`, or in a list `ranks 1, 3 and 5`.
-fn mentions(text: &str, rank: usize) -> bool {
+pub(crate) fn mentions(text: &str, rank: usize) -> bool {
     let lists = text.match_indices("rank").map(|(at, _)| &text[at + 4..]);
     let list = |rest: &str| -> Vec<usize> {
         let rest = rest.trim_start_matches('s');

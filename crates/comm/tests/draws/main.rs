@@ -1,5 +1,5 @@
 //! Faults, drawn by the hundred: from one number follow what goes wrong (a rank is killed or stopped, links are cut, bits
-//! change, calls differ, strangers come, versions differ), to whom, when, and over what the ranks send. Every rank is a
+//! change, calls or counts differ, strangers come, versions differ, the network splits), to whom, when, and over what the ranks send. Every rank is a
 //! process that checks every value it gets. Whatever is drawn, nobody hangs, no value is wrong, the right rank is named,
 //! and nothing is left.
 //!
@@ -8,14 +8,26 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod addresses;
 mod calls;
+mod counts;
 mod document;
 mod draw;
+mod early;
+mod foreign;
+mod handler;
 mod job;
 mod judge;
+mod lane;
+mod partition;
 mod proxy;
+mod quotas;
 mod rank;
+mod raw;
+mod resume;
+mod roles;
 mod scenario;
+mod single_copy;
 mod skew;
 mod sockets;
 mod strangers;
@@ -24,6 +36,7 @@ mod table;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use scenario::{Report, run};
 
 /// How many are drawn unless the environment says otherwise.
@@ -46,6 +59,9 @@ fn draws() {
     let number = |name, otherwise| std::env::var(name).map_or(otherwise, |text| text.parse::<u64>().unwrap());
     let (draws, first) = (number("WEFT_DRAWS", DRAWS), number("WEFT_SEED", SEED));
     let at_once = number("WEFT_DRAWS_AT_ONCE", AT_ONCE);
+    // Floods of connections take a descriptor each.
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let (next, reports) = (AtomicU64::new(0), Mutex::new(Vec::<Report>::new()));
     std::thread::scope(|scope| {
         for _ in 0..at_once.min(draws) {
@@ -56,6 +72,9 @@ fn draws() {
                     let report = run(first.wrapping_add(number));
                     if std::env::var_os("WEFT_DRAWS_SHOWN").is_some() {
                         println!("{:.1} s, {}: {}", report.wall_seconds, report.draw, report.error);
+                    }
+                    if let Some(why) = &report.skipped {
+                        println!("skipped: {}: {why}", report.draw);
                     }
                     if let Some(failure) = &report.failure {
                         let seed = report.draw.seed;

@@ -1,16 +1,20 @@
 //! A rank of a draw: a process that meets the others, makes checked calls until something goes wrong or it is told to end, and
 //! says on its standard output how it went.
 
+use std::cell::Cell;
 use std::io::{BufRead, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink_comm::{Communicator, Error, Options};
 
 use crate::calls::{Call, Outcome};
+use crate::counts::Uneven;
 use crate::draw::{Draw, Kind, Phase, Transport};
+use crate::foreign;
 
 /// In the environment of a rank: its [`Role`], as JSON.
 pub(crate) const ROLE: &str = "WEFT_DRAW_ROLE";
@@ -42,6 +46,10 @@ pub(crate) struct Role {
     pub(crate) terms: Option<(String, String)>,
     /// It first comes to this place.
     pub(crate) wrong_place: Option<String>,
+    /// How many descriptors it may have, if not as many as usual.
+    pub(crate) descriptors_max: Option<u64>,
+    /// It is of another user, has no business here, and is to be refused.
+    pub(crate) is_foreign: bool,
 }
 
 /// Where a rank can be held.
@@ -51,6 +59,7 @@ pub(crate) enum Gate {
     Make,
     First,
     Next,
+    Shrink,
 }
 
 /// What a rank says.
@@ -72,6 +81,8 @@ pub(crate) enum Said {
         calls: usize,
     },
     Wrong(String),
+    /// The communicator beside the one that makes the calls failed, as it should.
+    Lane(String),
     /// The group that is left, as old ranks.
     Shrunk {
         origins: Vec<usize>,
@@ -118,29 +129,38 @@ fn listen_to_harness() {
     });
 }
 
-struct Rank {
-    role: Role,
-    draw: Draw,
+pub(crate) struct Rank {
+    pub(crate) role: Role,
+    pub(crate) draw: Draw,
     passed: usize,
-    calls: usize,
+    pub(crate) calls: usize,
     began: f64,
+    has_told: Cell<bool>,
 }
 
 /// Runs a role to its end.
 pub(crate) fn play(role: Role) {
     listen_to_harness();
+    if let Some(limit) = role.descriptors_max {
+        let (current, maximum) = (Some(limit), Some(limit));
+        setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
+    }
     let draw = Draw::new(role.seed);
-    let mut rank = Rank { role, draw, passed: 0, calls: 0, began: now() };
+    if role.is_foreign {
+        return foreign::play(&role, &draw);
+    }
+    let mut rank = Rank { role, draw, passed: 0, calls: 0, began: now(), has_told: Cell::new(false) };
     match rank.meet().and_then(|comm| rank.work(comm)) {
         Ok(()) => say(&Said::Done { calls: rank.calls }),
         Err(Outcome::Wrong(what)) => say(&Said::Wrong(what)),
         // Said where it happened.
-        Err(Outcome::Failed(_)) => {}
+        Err(Outcome::Failed(_)) if rank.has_told.get() => {}
+        Err(Outcome::Failed(error)) => drop(rank.failed(error)),
     }
 }
 
 impl Rank {
-    fn hold(&mut self, gate: Gate) {
+    pub(crate) fn hold(&mut self, gate: Gate) {
         if self.role.holds.contains(&gate) {
             say(&Said::Holding(gate));
             self.passed += 1;
@@ -151,25 +171,18 @@ impl Rank {
         self.began = now();
     }
 
-    fn failed(&self, error: Error) -> Outcome {
+    pub(crate) fn failed(&self, error: Error) -> Outcome {
         let variant = format!("{error:?}");
         let variant = variant.split([' ', '(', '{']).next().unwrap_or("").to_owned();
         let (began, calls) = (self.began, self.calls);
+        self.has_told.set(true);
         say(&Said::Failed { error: error.to_string(), variant, began, at: now(), calls });
         Outcome::Failed(error)
     }
 
     fn meet(&mut self) -> Result<Communicator, Outcome> {
         self.hold(Gate::Meet);
-        let network = Network {
-            pretended_host: self.draw.is_networked().then(|| 1 + self.draw.host(self.role.rank) as u64),
-            announced_port: self.role.announced_port,
-            ..Network::default()
-        };
-        let token = Token::new(self.role.token.clone()).unwrap();
-        let place = place(&self.role.place);
-        let meeting =
-            Meeting { network, ..Meeting::new(place, token, self.draw.size, self.role.meeting_limit) };
+        let meeting = self.role.meeting(&self.draw);
         let refused = |meeting: Meeting| match Bootstrap::join(&meeting, self.role.rank) {
             Ok(_) => say(&Said::Wrong("it was to be refused".to_owned())),
             Err(error) => say(&Said::Refused(error.to_string())),
@@ -193,6 +206,7 @@ impl Rank {
             warn_after: self.role.warn_after,
             encrypt: self.draw.transport == Transport::Sealed,
             streams: 1 + (self.draw.way % 3) as u32,
+            single_copy: single_copy(&self.draw),
             ..Options::default()
         };
         let made = Communicator::new(met, options).map_err(|error| self.failed(error))?;
@@ -202,6 +216,13 @@ impl Rank {
 
     fn work(&mut self, mut comm: Communicator) -> Result<(), Outcome> {
         self.hold(Gate::First);
+        match self.draw.kind {
+            Kind::Counts => return self.disagree(comm),
+            Kind::SingleCopy => return self.read_peers(comm),
+            Kind::Lane => return self.fail_a_lane(comm),
+            Kind::Handler => return self.abort_from_a_handler(comm),
+            _ => {}
+        }
         let phase = self.draw.phase;
         if !matches!(phase, Phase::Meeting | Phase::Making | Phase::First) {
             let warm = if phase == Phase::Large { 1 } else { 7 };
@@ -215,7 +236,7 @@ impl Rank {
         self.hold(Gate::Next);
         let ended = self.series(&mut comm, phase);
         match (ended, self.draw.kind) {
-            (Err(Outcome::Failed(_)), Kind::Shrink) => self.shrink(comm),
+            (Err(Outcome::Failed(_)), Kind::Shrink | Kind::Partition | Kind::Addresses) => self.shrink(comm),
             (ended, _) => ended,
         }
     }
@@ -249,9 +270,14 @@ impl Rank {
         Ok(())
     }
 
-    fn call(&mut self, comm: &mut Communicator, call: Call, round: usize) -> Result<(), Outcome> {
+    pub(crate) fn call(&mut self, comm: &mut Communicator, call: Call, round: usize) -> Result<(), Outcome> {
         self.began = now();
         let made = call.check(comm, round);
+        self.made(made)
+    }
+
+    /// Counts a call that was made, and tells of one that failed.
+    pub(crate) fn made(&mut self, made: Result<(), Outcome>) -> Result<(), Outcome> {
         self.calls += usize::from(made.is_ok());
         made.map_err(|outcome| match outcome {
             Outcome::Failed(error) => self.failed(error),
@@ -259,8 +285,21 @@ impl Rank {
         })
     }
 
+    /// Makes uneven calls until one disagrees. A rank that has no part in what is disagreed about may have finished that call; the
+    /// next one fails.
+    fn disagree(&mut self, mut comm: Communicator) -> Result<(), Outcome> {
+        let (uneven, last) = (Uneven::new(&self.draw), Uneven::rounds(&self.draw));
+        let mut windows = uneven.windows(&mut comm)?;
+        for round in 0..=last {
+            let made = uneven.check(&mut comm, &mut windows, round, round == last);
+            self.made(made)?;
+        }
+        self.call(&mut comm, Call::barrier(), 0)
+    }
+
     /// Goes on with those who are left.
     fn shrink(&mut self, mut comm: Communicator) -> Result<(), Outcome> {
+        self.hold(Gate::Shrink);
         for _ in 0..self.draw.size {
             comm = comm.shrink().map_err(|error| self.failed(error))?;
             say(&Said::Shrunk { origins: comm.origins().to_vec(), at: now() });
@@ -280,6 +319,29 @@ impl Rank {
         }
         // Nobody leaves before all are done: whoever is killed meanwhile is named.
         self.call(comm, Call::barrier(), 0)
+    }
+}
+
+/// Whether ranks read each other's memory through the kernel, where the draw says so.
+fn single_copy(draw: &Draw) -> Option<bool> {
+    match draw.kind {
+        Kind::SingleCopy => Some(true),
+        Kind::Counts => Some(Uneven::single_copy(draw)),
+        _ => None,
+    }
+}
+
+impl Role {
+    /// Where and how the ranks of a draw meet.
+    pub(crate) fn meeting(&self, draw: &Draw) -> Meeting {
+        let is_pretended = draw.is_networked() && draw.kind != Kind::Addresses;
+        let network = Network {
+            pretended_host: is_pretended.then(|| 1 + draw.host(self.rank) as u64),
+            announced_port: self.announced_port,
+            ..Network::default()
+        };
+        let token = Token::new(self.token.clone()).unwrap();
+        Meeting { network, ..Meeting::new(place(&self.place), token, draw.size, self.meeting_limit) }
     }
 }
 

@@ -1,10 +1,12 @@
 //! One draw, from start to end: ranks are started, brought to the phase, harmed, and heard.
 
 use std::path::PathBuf;
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use weftlink_testkit::hosts::Hosts;
 use weftlink_testkit::ports::Port;
 
 use crate::draw::{Draw, Kind, Phase, Transport};
@@ -12,7 +14,8 @@ use crate::job::{Heard, Job};
 use crate::judge;
 use crate::proxy::{Ends, Harm, Proxy};
 use crate::rank::{Gate, Role, Said, now};
-use crate::{skew, sockets, strangers};
+use crate::roles::role;
+use crate::{addresses, early, foreign, handler, partition, resume, single_copy, skew, sockets, strangers};
 
 /// How a draw ended.
 pub(crate) struct Report {
@@ -21,6 +24,8 @@ pub(crate) struct Report {
     pub(crate) seconds: Vec<f64>,
     /// What was not as it should be, with all that the ranks said.
     pub(crate) failure: Option<String>,
+    /// What this machine lacks for the draw, which was not made.
+    pub(crate) skipped: Option<String>,
     /// The first error of a survivor, as it was worded.
     pub(crate) error: String,
     /// Everything that ranks told people: errors, refusals, warnings.
@@ -43,17 +48,19 @@ pub(crate) struct Evidence {
     pub(crate) in_handshake: bool,
 }
 
-struct Scene {
-    draw: Draw,
-    job: Job,
+pub(crate) struct Scene {
+    pub(crate) draw: Draw,
+    pub(crate) job: Job,
     proxy: Option<Proxy>,
     place: String,
     /// The port of the meeting.
     _reserved: Port,
-    at: f64,
+    pub(crate) at: f64,
     links: Vec<Ends>,
     harm: Option<Harm>,
-    second: Option<usize>,
+    pub(crate) second: Option<usize>,
+    /// What the harness saw of the processes that is not as it should be.
+    pub(crate) seen: Option<String>,
     /// Of sockets that the processes had when it happened.
     names: Vec<String>,
     /// Strangers who stay.
@@ -62,16 +69,38 @@ struct Scene {
 
 /// Runs a draw.
 pub(crate) fn run(seed: u64) -> Report {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // A draw that keeps all cores busy has the machine for itself.
+    static MACHINE: RwLock<()> = RwLock::new(());
     let draw = Draw::new(seed);
+    let (_shared, _alone) = match draw.kind {
+        Kind::Resume => (None, MACHINE.write().ok()),
+        _ => (MACHINE.read().ok(), None),
+    };
+    let hosts = match draw.kind {
+        Kind::Addresses => addresses::hosts(&draw).map(Some),
+        Kind::ForeignUid => foreign::skip().map_or(Ok(None), Err),
+        _ => Ok(None),
+    };
+    match hosts {
+        Ok(hosts) => run_here(draw, hosts.as_ref()),
+        Err(why) => {
+            let (seconds, error, messages, wall_seconds) = (Vec::new(), String::new(), Vec::new(), 0.0);
+            Report { draw, seconds, failure: None, skipped: Some(why), error, messages, wall_seconds }
+        }
+    }
+}
+
+fn run_here(draw: Draw, hosts: Option<&Hosts>) -> Report {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let seed = draw.seed;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let marker = format!("weft-draw-{}-{number}-{seed}", std::process::id());
     let folder = std::env::temp_dir().join(&marker);
     std::fs::create_dir(&folder).unwrap();
-    let mut scene = Scene::start(draw.clone(), &marker, folder.clone());
+    let mut scene = Scene::start(draw.clone(), &marker, folder.clone(), hosts);
     scene.play();
     let hung = !scene.job.wait(|all| all.iter().all(|one| one.ended.is_some()));
-    let Scene { job, proxy, at, links, harm, second, names, .. } = scene;
+    let Scene { job, proxy, at, links, harm, second, names, seen, .. } = scene;
     let links = match proxy.as_ref().map(Proxy::corrupted) {
         Some(ends) if draw.kind == Kind::Corrupt => ends.into_iter().collect(),
         _ => links,
@@ -82,6 +111,7 @@ pub(crate) fn run(seed: u64) -> Report {
     let wall_seconds = job.seconds();
     drop((job, proxy));
     let judged = if hung { Err("it hangs".to_owned()) } else { judge::judge(&draw, &evidence) };
+    let judged = judged.and_then(|seconds| seen.map_or(Ok(seconds), Err));
     let judged =
         judged.and_then(|seconds| nothing_is_left(&draw, &marker, &names, &folder).map(|()| seconds));
     let _ = std::fs::remove_dir_all(&folder);
@@ -90,7 +120,8 @@ pub(crate) fn run(seed: u64) -> Report {
     let error = error.into_iter().next().unwrap_or_default();
     let failure = judged.as_ref().err().map(|why| format!("{draw}\n  {why}\n{}", told(&evidence)));
     let messages = evidence.heard.iter().flat_map(messages).collect();
-    Report { draw, seconds: judged.unwrap_or_default(), failure, error, messages, wall_seconds }
+    let (seconds, skipped) = (judged.unwrap_or_default(), None);
+    Report { draw, seconds, failure, skipped, error, messages, wall_seconds }
 }
 
 /// What a rank told people, without what log lines begin with.
@@ -104,11 +135,15 @@ fn messages(heard: &Heard) -> Vec<String> {
     said.chain(warned).collect()
 }
 
+/// How many of the last lines of a rank's log are shown.
+const TOLD_MAX: usize = 12;
+
 /// All that was said.
 fn told(evidence: &Evidence) -> String {
     let of = |(rank, heard): (usize, &Heard)| {
         let said: Vec<String> = heard.said.iter().map(|said| format!("{said:?}")).collect();
-        let errors = heard.errors.trim().replace('\n', "\n      ");
+        let lines: Vec<&str> = heard.errors.lines().filter(|line| !line.is_empty()).collect();
+        let errors = lines[lines.len().saturating_sub(TOLD_MAX)..].join("\n      ");
         let (pid, ended) = (evidence.pids[rank], &heard.ended);
         format!("    rank {rank} (pid {pid}), ended {ended:?}: {}\n      {errors}", said.join("; "))
     };
@@ -138,38 +173,46 @@ fn nothing_is_left(
 }
 
 impl Scene {
-    fn start(draw: Draw, marker: &str, folder: PathBuf) -> Scene {
+    fn start(draw: Draw, marker: &str, folder: PathBuf, hosts: Option<&Hosts>) -> Scene {
         let reserved = Port::reserve();
         let port = reserved.number;
         let place = match draw.transport {
-            Transport::Shared if draw.way % 4 == 3 => folder.join("meet").display().to_string(),
+            _ if hosts.is_some() => format!("{}:{}", Hosts::ipv4(0), addresses::PORT),
+            Transport::Shared if draw.way % 4 == 3 && draw.kind != Kind::ForeignUid => {
+                folder.join("meet").display().to_string()
+            }
             Transport::Shared => format!("@{marker}"),
             _ => format!("127.0.0.1:{port}"),
         };
-        let in_between = matches!(draw.kind, Kind::Cut | Kind::Corrupt | Kind::Stranger);
+        let in_between =
+            matches!(draw.kind, Kind::Cut | Kind::Corrupt | Kind::Stranger | Kind::Flood | Kind::Partition);
         let proxy = (in_between && draw.is_networked()).then(|| Proxy::new(draw.size, port));
-        let roles: Vec<Role> = (0..draw.size).map(|rank| role(&draw, rank, &place, proxy.as_ref())).collect();
-        let job = Job::start(&roles, marker, &folder);
+        let mut roles: Vec<Role> =
+            (0..draw.size).map(|rank| role(&draw, rank, &place, proxy.as_ref())).collect();
+        if draw.kind == Kind::ForeignUid {
+            let wanted = roles[foreign::rank(&draw)].clone();
+            roles.push(Role { is_foreign: true, ..wanted });
+        }
+        let job = Job::start(&roles, marker, &folder, hosts);
         if let Some(proxy) = &proxy {
             proxy.know(job.pids.clone());
         }
         let (links, silent, names) = (Vec::new(), Vec::new(), Vec::new());
-        Scene {
-            draw,
-            job,
-            proxy,
-            place,
-            _reserved: reserved,
-            at: now(),
-            links,
-            harm: None,
-            second: None,
-            names,
-            silent,
-        }
+        let (at, harm, second, seen) = (now(), None, None, None);
+        Scene { draw, job, proxy, place, _reserved: reserved, at, links, harm, second, seen, names, silent }
     }
 
     fn play(&mut self) {
+        match self.draw.kind {
+            Kind::SingleCopy => return single_copy::play(self),
+            Kind::Early => return early::play(self),
+            Kind::Handler => return handler::play(self),
+            Kind::ForeignUid => return foreign::play_scene(self),
+            Kind::Addresses => return addresses::play(self),
+            Kind::Resume => return resume::play(self),
+            Kind::Counts | Kind::Lane => return,
+            _ => {}
+        }
         let Draw { phase, victim, partner, size, delay, kind, .. } = self.draw;
         // What went wrong too early is told by the judge.
         let is_over = |all: &[Heard]| all.iter().any(|one| one.failure().is_some() || one.ended.is_some());
@@ -181,7 +224,10 @@ impl Scene {
                     skew::come(&self.draw, &self.place);
                 }
                 // Whoever comes late keeps the others waiting, so that the fault finds them so.
-                let late = (partner != 0 && size > 2).then_some(partner);
+                let late = match kind {
+                    Kind::Flood | Kind::Descriptors => Some(if partner == 0 { victim } else { partner }),
+                    _ => (partner != 0 && size > 2).then_some(partner),
+                };
                 self.job.release((0..size).filter(|rank| Some(*rank) != late));
                 std::thread::sleep(delay);
                 self.harm();
@@ -224,13 +270,14 @@ impl Scene {
         self.draw.way.is_multiple_of(2)
     }
 
-    fn harm(&mut self) {
+    pub(crate) fn harm(&mut self) {
         let Draw { victim, partner, size, way, .. } = self.draw;
         self.names = self.job.pids.iter().flat_map(|&pid| sockets::abstract_names(pid)).collect();
         self.at = now();
         match self.draw.kind {
             Kind::Kill | Kind::Shrink => self.job.signal(victim, Signal::KILL),
-            Kind::Stop => self.job.signal(victim, Signal::STOP),
+            Kind::Early if early::kills(&self.draw) => self.job.signal(victim, Signal::KILL),
+            Kind::Stop | Kind::Early | Kind::Resume => self.job.signal(victim, Signal::STOP),
             Kind::Cut => {
                 let host = |rank| self.draw.host(rank);
                 let is_one_link = self.draw.cuts_one_link();
@@ -251,16 +298,37 @@ impl Scene {
                 let recording = self.proxy.as_ref().map_or(Vec::new(), Proxy::recording);
                 self.silent.push(strangers::come(&self.draw, &self.job.pids, &self.place, &recording));
             }
-            Kind::Mismatch | Kind::Skew => {}
+            Kind::Flood => {
+                let recording = || self.proxy.as_ref().map_or(Vec::new(), Proxy::recording);
+                // With two ranks of which one is late, nobody has said anything yet.
+                let has_one = |_: &[Heard]| !recording().is_empty();
+                if size > 2 {
+                    self.job.wait_for(Duration::from_secs(2), has_one);
+                }
+                let recording = recording();
+                self.silent.push(strangers::flood(&self.job.pids, &recording));
+            }
+            Kind::Descriptors => {
+                self.silent.push(strangers::flood(&self.job.pids, &[]));
+                if self.draw.phase == Phase::Between {
+                    self.seen = busy(&self.job.pids);
+                }
+            }
+            Kind::Partition => {
+                self.links = partition::links(&self.draw);
+                self.harm = Some(Harm::End);
+                self.proxy.iter().for_each(|proxy| proxy.harm(self.links.clone(), Harm::End));
+            }
+            _ => {}
         }
     }
 
     /// Waits until the fault has shown, or lets the job end if it need not.
-    fn see_the_end(&mut self) {
+    pub(crate) fn see_the_end(&mut self) {
         let Draw { kind, victim, phase, .. } = self.draw;
         let is_over = |one: &Heard| one.ended.is_some() || one.failure().is_some() || one.is_done();
         match kind {
-            Kind::Stop => {
+            Kind::Stop | Kind::Early => {
                 let others = move |all: &[Heard]| {
                     all.iter().enumerate().all(|(rank, one)| rank == victim || is_over(one))
                 };
@@ -274,7 +342,7 @@ impl Scene {
                     self.job.finish();
                 }
             }
-            Kind::Stranger | Kind::Skew => self.job.finish(),
+            Kind::Stranger | Kind::Skew | Kind::Flood | Kind::Descriptors => self.job.finish(),
             // While the others shrink, or make their calls afterwards, whenever that is.
             Kind::Shrink if self.draw.way % 2 == 1 => {
                 let Draw { partner, delay, .. } = self.draw;
@@ -283,46 +351,17 @@ impl Scene {
                 self.second = Some(partner);
                 self.job.signal(partner, Signal::KILL);
             }
-            Kind::Kill | Kind::Mismatch | Kind::Shrink => {}
+            _ => {}
         }
     }
 }
 
-/// What one rank is to do.
-fn role(draw: &Draw, rank: usize, place: &str, proxy: Option<&Proxy>) -> Role {
-    let is_victim = rank == draw.victim;
-    let is_silent = draw.kind == Kind::Cut && draw.way % 3 == 2;
-    let is_patient = !(draw.kind == Kind::Stop || is_silent);
-    let meets_all = draw.phase != Phase::Meeting || matches!(draw.kind, Kind::Stranger | Kind::Skew);
-    let holds = match draw.phase {
-        Phase::Meeting => vec![Gate::Meet],
-        Phase::Making if is_victim => vec![Gate::Make],
-        Phase::First if is_victim || draw.way % 2 == 1 => vec![Gate::First],
-        Phase::Between => vec![Gate::Next],
-        _ => vec![],
-    };
-    let round = match draw.phase {
-        Phase::First => 0,
-        Phase::Large => draw.way as usize % 3,
-        _ => draw.way as usize / 64 % 30,
-    };
-    let place = match proxy {
-        Some(proxy) if rank > 0 => format!("127.0.0.1:{}", proxy.meeting_port),
-        _ => place.to_owned(),
-    };
-    let skewed = draw.kind == Kind::Skew && rank == draw.victim.max(1);
-    Role {
-        seed: draw.seed,
-        rank,
-        token: format!("the secret of draw {}", draw.seed),
-        announced_port: proxy.map(|proxy| proxy.ports[rank]),
-        meeting_limit: Duration::from_secs(if meets_all { 30 } else { 3 }),
-        deadline: if is_patient { Duration::from_secs(20) } else { Duration::from_millis(2500) },
-        warn_after: if is_patient { Duration::from_secs(10) } else { Duration::from_millis(500) },
-        holds,
-        differs: (draw.kind == Kind::Mismatch && is_victim).then_some((round, draw.way % 7)),
-        terms: (skewed && draw.way % 3 == 1).then(|| ("WEFT_ENCRYPT".to_owned(), "on".to_owned())),
-        wrong_place: (skewed && draw.way % 3 == 2).then(|| skew::listen(draw, &place)),
-        place,
-    }
+/// Which of these processes are busy though they have nothing to do, if any.
+fn busy(pids: &[u32]) -> Option<String> {
+    let look = Duration::from_secs(1);
+    let before: Vec<Duration> = pids.iter().map(|&pid| sockets::processor_time(pid)).collect();
+    std::thread::sleep(look);
+    let is_busy = |(pid, before): (&u32, Duration)| sockets::processor_time(*pid) - before > look / 2;
+    let busy = pids.iter().zip(before).position(is_busy)?;
+    Some(format!("rank {busy} is busy while it waits, with more connections than descriptors"))
 }

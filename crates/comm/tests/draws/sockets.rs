@@ -1,6 +1,7 @@
 //! What the kernel tells of processes and their sockets.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// A TCP socket of this network namespace.
 struct Tcp {
@@ -73,6 +74,15 @@ pub(crate) fn is_stopped(pid: u32) -> bool {
         stat.rsplit_once(") ")?.1.chars().next()
     });
     states.into_iter().all(|state| matches!(state, 'T' | 'Z' | 'X'))
+}
+
+/// The processor time that all threads of a process have used.
+pub(crate) fn processor_time(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').collect();
+    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    // In its own code and in the kernel's, in hundredths of a second.
+    Duration::from_millis(10 * (ticks(11) + ticks(12)))
 }
 
 /// Processes, other than those of the list, that have something in their environment.

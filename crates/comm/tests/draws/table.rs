@@ -8,10 +8,10 @@ use crate::scenario::Report;
 /// Draws by kind and transport: how many, how long until ranks had their error, and which failed.
 pub(crate) fn table(reports: &[Report]) -> String {
     let mut text = format!(
-        "{:<10} {:<9} {:>6} {:>8} {:>8}  {}\n",
-        "kind", "transport", "draws", "median s", "worst s", "failed seeds"
+        "{:<11} {:<9} {:>6} {:>7} {:>8} {:>8}  {}\n",
+        "kind", "transport", "draws", "skipped", "median s", "worst s", "failed seeds"
     );
-    for kind in Kind::ALL {
+    for kind in Kind::all() {
         for transport in Transport::ALL {
             let is_it = |report: &&Report| (report.draw.kind, report.draw.transport) == (kind, transport);
             let of: Vec<&Report> = reports.iter().filter(is_it).collect();
@@ -25,8 +25,12 @@ pub(crate) fn table(reports: &[Report]) -> String {
             let failed: Vec<String> = failed.map(|report| report.draw.seed.to_string()).collect();
             let (median, worst) = (shown(seconds.get(seconds.len() / 2)), shown(seconds.last()));
             let (kind, transport) = (format!("{kind:?}"), format!("{transport:?}"));
-            let (draws, failed) = (of.len(), failed.join(" "));
-            let _ = writeln!(text, "{kind:<10} {transport:<9} {draws:>6} {median:>8} {worst:>8}  {failed}");
+            let skipped = of.iter().filter(|report| report.skipped.is_some()).count();
+            let (draws, failed) = (of.len() - skipped, failed.join(" "));
+            let _ = writeln!(
+                text,
+                "{kind:<11} {transport:<9} {draws:>6} {skipped:>7} {median:>8} {worst:>8}  {failed}"
+            );
         }
     }
     text

@@ -1,0 +1,57 @@
+//! One of many ranks is stopped for a long time, and continues before any deadline: the others name it while it is, and all go on
+//! as if nothing had happened.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::draw::Draw;
+use crate::job::Heard;
+use crate::judge::{all_are_done, named};
+use crate::rank::Said;
+use crate::scenario::{Evidence, Scene};
+
+/// Of calls: longer than anything here takes.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(100);
+/// Ranks ask each other whom they wait for this often: after some seconds they have sent the one that is stopped more than its
+/// sockets hold.
+pub(crate) const WARN_AFTER: Duration = Duration::from_millis(100);
+/// Who waits longer than this waits for the rank that is stopped, in seconds.
+const LONG_S: f64 = 6.0;
+/// How long the rank is stopped, at least.
+const STOPPED: Duration = Duration::from_secs(12);
+
+pub(crate) fn play(scene: &mut Scene) {
+    let is_over = |all: &[Heard]| all.iter().any(|one| one.failure().is_some() || one.ended.is_some());
+    scene.job.wait(|all| all.iter().all(|one| one.said.contains(&Said::Warm)) || is_over(all));
+    scene.harm();
+    scene.job.wait_for(STOPPED + 40 * scene.draw.delay, is_over);
+    scene.job.signal(scene.draw.victim, Signal::CONT);
+    // What was in flight meanwhile is read now.
+    scene.job.wait_for(Duration::from_secs(3), is_over);
+    scene.job.finish();
+}
+
+/// A rank that was stopped and resumed disturbs nobody, and nobody who waited for long warned of another.
+pub(crate) fn judge(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
+    let victim = draw.victim;
+    all_are_done(draw, evidence)?;
+    let lines = evidence.heard.iter().flat_map(|heard| heard.errors.lines());
+    // With many ranks on few cores, any of them is slow for a moment.
+    let waits = lines.filter_map(|line| {
+        let (waited, whom) = line.split_once(" has waited ")?.1.split_once(" s for ")?;
+        (waited.parse::<f64>().ok()? > LONG_S).then_some((line, whom))
+    });
+    let (mut right, mut wrong) = (0, None);
+    for (line, whom) in waits {
+        match named(whom).iter().all(|(rank, _)| *rank == victim) {
+            true => right += 1,
+            false => wrong = Some(line),
+        }
+    }
+    match (right, wrong) {
+        (0, None) => Err(format!("nobody warned of rank {victim}")),
+        (_, Some(line)) => Err(format!("somebody else than rank {victim} is warned of: {line}")),
+        _ => Ok(Vec::new()),
+    }
+}

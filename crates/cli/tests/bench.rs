@@ -457,9 +457,7 @@ fn short(name: &str, limits: &str, arguments: &str, advice: &str) {
 
 #[test]
 fn too_little_address_space_is_an_error() {
-    for kib in [60_000] {
-        short("bench-address-space", &format!("ulimit -v {kib}"), "-e 1MiB", "ulimit -v");
-    }
+    short("bench-address-space", "ulimit -v 60000", "-e 1MiB", "ulimit -v");
     // Enough for the program, and too little for its buffers.
     for kib in [150_000, 400_000] {
         short("bench-address-space", &format!("ulimit -v {kib}"), "-b 512MiB -e 512MiB", "ulimit -v");

@@ -16,6 +16,10 @@ pub(crate) const STACK_BYTES: usize = 512 << 10;
 
 /// The largest file, shared memory included, that this process may make; nothing if there is no limit.
 pub(crate) fn file_bytes() -> Option<u64> {
+    // An interpreter makes no system calls.
+    if cfg!(miri) {
+        return None;
+    }
     getrlimit(Resource::Fsize).current
 }
 
@@ -41,6 +45,9 @@ pub(crate) fn append(file: &mut File, bytes: &[u8]) -> io::Result<()> {
 
 /// How much address space is left for something large; nothing if there is no limit.
 pub fn address_space_bytes() -> Option<u64> {
+    if cfg!(miri) {
+        return None;
+    }
     let limit = getrlimit(Resource::As).current?;
     let pages = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = pages.split_whitespace().next()?.parse().ok()?;

@@ -34,9 +34,12 @@ pub(super) enum Heard {
 /// A thread for each writes to it, so that one that does not read holds up nobody: neither other helpers nor Ctrl-C.
 #[derive(Clone)]
 pub(super) struct Attending {
-    inputs: Arc<Mutex<Vec<Option<Sender<Vec<u8>>>>>>,
+    inputs: Arc<Mutex<Vec<Option<Input>>>>,
     wake: SyncSender<Heard>,
 }
+
+/// To the thread that writes to a helper: lines to write.
+type Input = Sender<Vec<u8>>;
 
 impl Attending {
     /// Nobody yet; `wake` is told of orders, too.

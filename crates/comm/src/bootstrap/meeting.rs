@@ -190,6 +190,8 @@ const RANKS_MAX: usize = 4096;
 /// The pause between two tries to find the listener: short at first, since ranks are mostly started together.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// How long a rank tries again where a process of another user listens.
+const OTHER_USER_LIMIT: Duration = Duration::from_secs(5);
 /// How long rank 0 may take to say why a rank found somebody gone.
 const VERDICT_LIMIT: Duration = Duration::from_millis(500);
 /// How long a place may take to say that it is the right one.
@@ -458,6 +460,12 @@ fn introduce(
             Ok(Ok(accepted)) => return Ok(Ok(accepted)),
             // Another job may have one of several ports.
             Err(Broken::Stranger(reason)) if !is_only_one => reason.to_string(),
+            // Another user may be at the place before rank 0 is; it does not have to stay there.
+            Err(Broken::Stranger(reason @ Refusal::User { .. }))
+                if deadline.waited() < OTHER_USER_LIMIT && deadline.left().is_some() =>
+            {
+                reason.to_string()
+            }
             Ok(Err(reason)) | Err(Broken::Stranger(reason)) => return Err(refused(reason)),
             Err(Broken::Ended | Broken::Refused) => "whoever listened went away without an answer".to_owned(),
             Err(Broken::Late) => "it did not answer".to_owned(),

@@ -160,8 +160,7 @@ pub(crate) fn take_back(
         .map(usize::from)
     {
         let stride = shared.windows[number].stride;
-        let patience = shared.waiter.patience().timeout;
-        windows[number].take_back((rank * stride, stride), identity, code, why, patience);
+        windows[number].take_back((rank * stride, stride), identity, code, why);
     }
 }
 
@@ -188,8 +187,8 @@ impl Drop for Unfinished<'_> {
         let (rank, reason) = (self.rank as u32, Reason::Panicked.code());
         self.shared.waiter.abort(AbortCode { rank, reason });
         let why = Failure::own(rank, format!("rank {rank} panicked in a call"));
-        take_back(self.shared, self.windows, self.reached, (self.rank, self.identity), &why);
         self.bootstrap.give_up(&why, rank, reason.get());
+        take_back(self.shared, self.windows, self.reached, (self.rank, self.identity), &why);
         *self.failed = Some(why);
     }
 }

@@ -297,7 +297,7 @@ impl Crier {
 
     /// Whom a call waits for, that waits for a rank itself and for these in the end.
     pub(crate) fn whom(&self, direct: Option<u32>, roots: &[u32]) -> String {
-        let name = |rank: &u32| self.names[*rank as usize].as_str();
+        let name = |rank: &u32| self.names.get(*rank as usize).map_or("an unknown rank", String::as_str);
         match (direct, roots) {
             (Some(direct), _) if mutant!("blame-stops-at-the-next") => name(&direct).to_owned(),
             (None, []) => "other ranks".to_owned(),

@@ -35,6 +35,9 @@ const PRIVATE: u32 = 1 << 29;
 /// Calls that use it.
 const CALLS: u32 = PRIVATE - 1;
 
+/// How long a rank waits for other calls that use the memory, however short the deadline of its own call is. All of them are aborted,
+/// so only one that computes, or a program that keeps the window open, takes long.
+const OTHER_CALLS_LIMIT: Duration = Duration::from_secs(30);
 /// How often a rank looks whether other calls have ended.
 const POLL: Duration = Duration::from_micros(100);
 
@@ -89,22 +92,22 @@ impl Symmetric {
     }
 
     /// Makes the rank's part, so many bytes from `at` on, its own, after a call of the communicator `identity` failed with a code. The
-    /// other communicators that use the memory fail with it; calls of theirs that use it are waited for, `patience` at most.
+    /// other communicators that use the memory fail with it; calls of theirs that use it are waited for, [`OTHER_CALLS_LIMIT`] at most.
     pub(crate) fn take_back(
         &self,
         (at, bytes): (usize, usize),
         identity: u64,
         code: AbortCode,
         why: &Failure,
-        patience: Duration,
     ) {
         for user in self.users().iter().filter(|user| user.identity != identity) {
             user.abort(code, why);
         }
         self.state.fetch_or(FAILED, Ordering::AcqRel);
         let began = Instant::now();
-        // Every wait of a call ends with an abort. Only a call that does not wait but computes can take longer; it fails when it ends.
-        while self.state.load(Ordering::Acquire) & CALLS != 0 && began.elapsed() < patience {
+        // Every wait of a call ends with an abort. Only a call that does not wait but computes can take longer; it fails when it ends, and
+        // so do its peers, which look at the abort word then.
+        while self.state.load(Ordering::Acquire) & CALLS != 0 && began.elapsed() < OTHER_CALLS_LIMIT {
             std::thread::sleep(POLL);
         }
         // So that only one makes the copy, and the others find it made.
@@ -166,11 +169,12 @@ impl Using {
         Ok(using)
     }
 
-    /// The call has ended. An error if a window was taken back before.
+    /// The call has ended well. An error if a window was taken back before, by this rank or by a peer: that peer has aborted the
+    /// communicator first, and may have written the rest of its part into a copy of its own.
     #[inline]
-    pub(crate) fn end(self) -> Result<(), TakenBack> {
-        let is_private = |window: &Arc<Symmetric>| window.state.load(Ordering::Acquire) & PRIVATE != 0;
-        if self.0.iter().flatten().any(is_private) { Err(TakenBack) } else { Ok(()) }
+    pub(crate) fn end(self, waiter: &Waiter<'_>) -> Result<(), TakenBack> {
+        let is_shared = self.0.iter().any(Option::is_some);
+        if is_shared && waiter.aborted().is_some() { Err(TakenBack) } else { Ok(()) }
     }
 }
 

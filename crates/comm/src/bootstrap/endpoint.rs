@@ -362,7 +362,10 @@ impl Inner {
             let tick = if has_helpers { lobby.tick(HELLO_LIMIT) } else { None };
             let time = time.into_iter().chain(tick).chain(rest.left()).min();
             let time = time.and_then(|time| Timespec::try_from(time).ok());
-            if poll(&mut watched, time.as_ref()).is_err() {
+            if let Err(error) = poll(&mut watched, time.as_ref()) {
+                if error != Errno::INTR {
+                    std::thread::sleep(REST_MIN);
+                }
                 continue;
             }
             let happened: Vec<bool> = watched.iter().map(|place| !place.revents().is_empty()).collect();
@@ -494,6 +497,9 @@ impl Inner {
                 if let Some(group) = group {
                     self.take_in(&group, from, channel);
                 }
+                // Others may have waited for this helper.
+                self.changed.notify_all();
+                self.wake();
                 return;
             }
             Ok((Message::Introduction(introduction), channel)) => {

@@ -367,6 +367,10 @@ impl Shrinking<'_> {
             Ok(channel) => channel,
             // One that is stopped is not passed over: the others may be waiting there already.
             Err(Broken::Late) if deadline.left().is_some() => return Ok(None),
+            Err(Broken::Late) => {
+                let (rank, purpose, limit) = (leader as usize, SHRINKING.to_owned(), deadline.limit());
+                return Err(BootstrapError::NoAnswer { rank, pid: contact.pid, purpose, limit });
+            }
             Err(broken) => {
                 log::info!(Meet, old.rank as usize, "rank {leader} cannot be reached ({broken:?})");
                 let among = if broken == Broken::Refused { &mut out.dead } else { &mut out.unreachable };

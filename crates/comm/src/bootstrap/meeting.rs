@@ -278,7 +278,7 @@ pub(super) fn join(meeting: &Meeting, rank: usize) -> Result<Met, BootstrapError
     let verdict = deadline.later(HELLO_LIMIT);
     let root = |broken: Broken| broken.of((0, root_pid), rank, &meeting.purpose(), deadline);
     // It says from time to time who is missing. If it does not, it is itself the one that is waited for.
-    let silence = 2 * meeting.network.warn_after + VERDICT_LIMIT;
+    let silence = meeting.network.warn_after.saturating_mul(2).saturating_add(VERDICT_LIMIT);
     let seat = loop {
         let heard = match channel.receive(verdict.or_within(silence)) {
             Err(Broken::Late) if verdict.left().is_some() => {

@@ -352,9 +352,12 @@ impl Bootstrap {
                         let called: Vec<u32> = origins.iter().map(|&rank| rank as u32).collect();
                         let (elder, deadline) = ((group, &called[..]), Deadline::new(deadline));
                         let found = found::found(endpoint, id, rank as u32, contacts, elder, deadline, over);
+                        // What ended the whole group is said in its own numbers.
+                        let found = found
+                            .map_err(|error| group.verdict().unwrap_or_else(|| renamed(error, &origins)));
                         found.map_err(|error| {
                             let ask = Ask { rank: self.rank, purpose: "a split".to_owned(), bytes: 0 };
-                            self.fall(renamed(error, &origins), &ask, deadline)
+                            self.fall(error, &ask, deadline)
                         })?
                     }
                 };

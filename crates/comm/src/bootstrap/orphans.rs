@@ -166,10 +166,17 @@ impl Inner {
                 continue;
             }
             match self.dial(contact, &Introduction::Probe, deadline) {
-                // Somebody else has its place, or nobody.
-                Err(Broken::Refused | Broken::Stranger(_)) => return Fate::Dead,
+                // Its host is there, and nobody has its place.
+                Err(Broken::Refused) => return Fate::Dead,
                 Ok(_) | Err(Broken::Late) => return Fate::Lost,
-                Err(Broken::Ended | Broken::Another | Broken::Strange(_) | Broken::Forged(_)) => {
+                // Another process at its place, or bytes that changed on their way, prove nothing.
+                Err(
+                    Broken::Ended
+                    | Broken::Another
+                    | Broken::Stranger(_)
+                    | Broken::Strange(_)
+                    | Broken::Forged(_),
+                ) => {
                     std::thread::sleep(INQUIRY_PAUSE);
                 }
             }

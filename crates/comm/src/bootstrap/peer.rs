@@ -83,7 +83,11 @@ fn user_of_tcp(socket: &impl AsFd, side: Side) -> Result<Option<u32>, Broken> {
     let local = address(getsockname(socket)?)?;
     let remote = address(getpeername(socket)?.ok_or(Errno::NOTCONN)?)?;
     let is_here = remote.ip().is_loopback() || remote.ip() == local.ip();
-    let Some(table) = table() else { return Ok(None) };
+    let Some(table) = table() else {
+        let unknown =
+            "the user at the other end is unknown, because /proc/net/tcp cannot be read. Set WEFT_SECRET";
+        return if is_here { Err(Broken::Strange(unknown.to_owned())) } else { Ok(None) };
+    };
     let lines = table.lines().filter_map(Line::read);
     let users: Vec<u32> = match side {
         Side::Accepted => {

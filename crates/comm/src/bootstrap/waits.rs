@@ -256,7 +256,11 @@ impl<'a> Watch<'a> {
 
     /// Notes that these are waited for, however long that takes, and how they are called where it is noted.
     pub(super) fn note(&mut self, whom: &[u32]) -> Vec<u32> {
-        let called = |rank: &u32| self.elder.as_ref().map_or(*rank, |(_, called)| called[*rank as usize]);
+        let called = |rank: &u32| {
+            self.elder
+                .as_ref()
+                .map_or(*rank, |(_, called)| called.get(*rank as usize).copied().unwrap_or(*rank))
+        };
         let whom: Vec<u32> = whom.iter().map(called).collect();
         self.elder.as_ref().map_or(self.group, |(elder, _)| elder).waits_for(&whom);
         self.is_noted = true;

@@ -5,13 +5,13 @@
 //! sees the other's counts, so such a call begins with calls that move them, which also tell all ranks the longest block:
 //!
 //! - *all-to-all, send-receive, neighbours*: an all-to-all. Every rank tells every other what it sends there and what it
-//!   expects from there. Both sides of a pair that disagrees find it, and say the same.
+//!   expects from there. Both sides of a pair that disagrees find it, or hear of it from the other.
 //! - *gather, scatter*: a gather to the root, which compares, and a broadcast of what it found. All ranks say the same.
 //! - *all-gather, reduce-scatter*: nothing. All ranks state all lengths, which are part of the call and are compared with it.
 //!
 //! These calls have equal blocks of a few words, take the path of small calls, and work in any memory and between hosts. The
-//! call itself is announced only if the counts agree: if not, no data has been moved, and all ranks' buffers are as they were.
-//! The communicator fails, as by any call that differs.
+//! call itself is announced only by ranks whose counts agree with those of the others: ranks that disagree have moved nothing, and their
+//! buffers are as they were. The communicator fails, as by any call that differs.
 //!
 //! Groups of messages ([`group`](super::group)) have told each other all lengths before, and are not compared again.
 

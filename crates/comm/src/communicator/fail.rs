@@ -162,9 +162,9 @@ impl Communicator {
             }),
         };
         let failure = Failure::from(&error);
-        take_back(&self.shared, &self.windows, reached, (self.rank, self.identity), &failure);
         // Ranks that are not in a call but allocate something hear of it there.
         self.bootstrap.give_up(&failure, first.rank, first.reason.get());
+        take_back(&self.shared, &self.windows, reached, (self.rank, self.identity), &failure);
         self.note_failure(failure);
         error
     }

@@ -304,7 +304,11 @@ impl Communicator {
             return self.barrier_across(request.tag);
         }
         let longest = match request.counts {
-            Some(_) => Some(self.compare_counts(&request)?),
+            Some(_) => {
+                // What is wrong with this rank's call alone is found before anything is sent.
+                self.check(&request)?;
+                Some(self.compare_counts(&request)?)
+            }
             None => None,
         };
         let arithmetic = match self.current.again(&request) {
@@ -369,7 +373,10 @@ impl Communicator {
                 // use them when the borrow is over; those that peers can reach are taken back before, here or by `unfinished`. Those that
                 // they read through the kernel need not be: the abort word is set before, and readers look at it after they have read.
                 let ran = unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) };
-                using.end().map_err(|TakenBack| taken_back(&self.shared, self.rank)).and(ran)
+                let ended = |()| {
+                    using.end(&self.shared.waiter).map_err(|TakenBack| taken_back(&self.shared, self.rank))
+                };
+                ran.and_then(ended)
             }
             Err(TakenBack) => Err(taken_back(&self.shared, self.rank)),
         };
@@ -448,18 +455,10 @@ impl Communicator {
     /// Finds out all about a call that is not the same as before.
     #[inline(never)]
     fn prepare<'a>(&mut self, request: &Request<'a>) -> Result<Arithmetic<'a>, Error> {
-        let fitted = fit(request, self.caller())?;
-        let arithmetic = arithmetic(request.operation.as_ref(), fitted.elements, &self.shared.kernels)?;
-        if request.collective.reduces() != request.operation.is_some() {
-            return Err(operation_misuse(request));
-        }
+        let (fitted, arithmetic, plan) = self.check(request)?;
         let header = self.header(request, &fitted);
-        let engines = match request.plan {
-            Some(plan) => {
-                let index = self.index(plan)?;
-                check_plan(&self.engines[index], request, self.readable, self.order(request))?;
-                (index, index)
-            }
+        let engines = match plan {
+            Some(index) => (index, index),
             None => self.choose(request, &fitted, &header)?,
         };
         let finishing = self.finishing(request, fitted.elements.data_type);
@@ -472,6 +471,20 @@ impl Communicator {
             self.trace_current();
         }
         Ok(arithmetic)
+    }
+
+    /// Checks what concerns this rank alone: its buffers, the operation, and the plan that it names.
+    fn check<'a>(&self, request: &Request<'a>) -> Result<(Fitted, Arithmetic<'a>, Option<usize>), Error> {
+        let fitted = fit(request, self.caller())?;
+        let arithmetic = arithmetic(request.operation.as_ref(), fitted.elements, &self.shared.kernels)?;
+        if request.collective.reduces() != request.operation.is_some() {
+            return Err(operation_misuse(request));
+        }
+        let plan = request.plan.map(|plan| self.index(plan)).transpose()?;
+        if let Some(index) = plan {
+            check_plan(&self.engines[index], request, self.readable, self.order(request))?;
+        }
+        Ok((fitted, arithmetic, plan))
     }
 
     /// Tells of the call that is about to be made. While calls are told none is taken for the same again, so that none is
@@ -540,8 +553,8 @@ impl Communicator {
         let failure = Failure::from(&error);
         // Peers have heard of the call, and their plan may fit.
         let reached = self.reached_by_any();
-        take_back(&self.shared, &self.windows, reached, (self.rank, self.identity), &failure);
         self.bootstrap.give_up(&failure, rank, reason.get());
+        take_back(&self.shared, &self.windows, reached, (self.rank, self.identity), &failure);
         self.note_failure(failure);
         error
     }

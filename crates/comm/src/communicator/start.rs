@@ -125,7 +125,9 @@ fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> Alarm {
     let (rank, hosts) = (bootstrap.rank(), bootstrap.hosts());
     let (waiter, departures) = (shared.waiter, shared.departures.clone());
     let headers = shared.headers.clone();
-    let is_elsewhere: Vec<bool> = hosts.iter().map(|host| *host != hosts[rank]).collect();
+    let elsewhere: Vec<bool> = hosts.iter().map(|host| *host != hosts[rank]).collect();
+    // Ranks are named by peers, and one that does not exist is nowhere.
+    let is_elsewhere = move |rank: u32| elsewhere.get(rank as usize) == Some(&true);
     let answer = own_call(shared, rank);
     Box::new(move |news| {
         match *news {
@@ -137,14 +139,14 @@ fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> Alarm {
             }
             News::Failed { culprit: rank, reason, ref error, .. } => {
                 // What it did on purpose is told by a note, which must be there before the word is.
-                if let (BootstrapError::GaveUp { cause, .. }, true) = (error, is_elsewhere[rank as usize]) {
+                if let (BootstrapError::GaveUp { cause, .. }, true) = (error, is_elsewhere(rank)) {
                     departures[rank as usize].line().write_payload(&note(cause));
                 }
                 if let Some(reason) = NonZeroU32::new(reason) {
                     waiter.abort(AbortCode { rank, reason });
                 }
             }
-            News::Left { rank, calls } if is_elsewhere[rank as usize] => {
+            News::Left { rank, calls } if is_elsewhere(rank) => {
                 let departure = departures[rank as usize];
                 // A rank that ended the communicator on purpose has left a note there, for all who call later.
                 let has_noted =
@@ -152,7 +154,7 @@ fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> Alarm {
                 let calls = [u64::from(calls), 0, 0, 0, 0, 0, 0];
                 departure.follow(1, 0, &if has_noted { departure.announcement() } else { calls });
             }
-            News::Calls { rank, number, signature, words } if is_elsewhere[rank as usize] => {
+            News::Calls { rank, number, signature, words } if is_elsewhere(rank) => {
                 headers[rank as usize * HEADERS + number as usize % HEADERS]
                     .follow(number, signature, &words);
                 return answer(number);

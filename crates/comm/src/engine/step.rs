@@ -33,7 +33,7 @@ impl State {
             false => None,
         };
         let (waiter, signature) = (&run.shared.waiter, run.call.signature);
-        // Of blocks of different lengths the two ends of a message may believe different things; both know that they do.
+        // Blocks of different lengths take whole slots.
         let taken = if run.program.shape.uneven.is_some() { usize::MAX } else { instruction.bytes };
         for &end in &instruction.packets {
             let words = &ports.packet[..words_of(instruction.bytes)];

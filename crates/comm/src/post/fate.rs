@@ -53,7 +53,8 @@ impl Fate {
             return ended_by(&self.waiter, &self.departures, rank, call);
         }
         if Reason::is(code, Reason::Died) {
-            let (what, name) = (asked.to_string(), self.names[code.rank as usize].clone());
+            let (what, name) =
+                (asked.to_string(), self.names.get(code.rank as usize).cloned().unwrap_or_default());
             return Error::Died {
                 call,
                 what,

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::blame::Failure;
 use crate::bootstrap::{BootstrapError, News};
-use crate::failure::Reached;
+use crate::failure::{Reached, Reason};
 use crate::log;
 use crate::memory::SharedMemory;
 use crate::wait::{AbortCode, Waiter};
@@ -133,6 +133,11 @@ impl Symmetric {
 
 impl User {
     fn abort(&self, code: AbortCode, failure: &Failure) {
+        // Nobody was late in this communicator: the ranks that were are in the message.
+        let code = match Reason::is(code, Reason::Deadline) {
+            true => AbortCode { rank: self.rank, reason: Reason::GaveUp.code() },
+            false => code,
+        };
         self.waiter.abort(code);
         let cause = format!("a call of another communicator with the same windows failed: {}", failure.why);
         let blamed = failure.blamed.clone();
@@ -169,12 +174,19 @@ impl Using {
         Ok(using)
     }
 
-    /// The call has ended well. An error if a window was taken back before, by this rank or by a peer: that peer has aborted the
-    /// communicator first, and may have written the rest of its part into a copy of its own.
-    #[inline]
-    pub(crate) fn end(self, waiter: &Waiter<'_>) -> Result<(), TakenBack> {
-        let is_shared = self.0.iter().any(Option::is_some);
-        if is_shared && waiter.aborted().is_some() { Err(TakenBack) } else { Ok(()) }
+    /// Runs a call that reaches windows. An error if one was taken back before it had ended, by this rank or by a peer: that peer has
+    /// aborted the communicator first, and may have written the rest of its part into a copy of its own.
+    #[inline(never)]
+    pub(crate) fn windows<T, E>(
+        windows: &[Arc<Symmetric>],
+        reached: Reached,
+        waiter: &Waiter<'_>,
+        run: impl FnOnce() -> Result<T, E>,
+    ) -> Result<Result<T, E>, TakenBack> {
+        let using = Self::begin(windows, reached)?;
+        let ran = run();
+        let is_shared = using.0.iter().any(Option::is_some);
+        if ran.is_ok() && is_shared && waiter.aborted().is_some() { Err(TakenBack) } else { Ok(ran) }
     }
 }
 

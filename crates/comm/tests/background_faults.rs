@@ -5,7 +5,7 @@
 
 use std::sync::Barrier;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
 use weftlink_comm::{
@@ -228,9 +228,21 @@ fn abort_while_waiting(met: Bootstrap, warm: bool, aborted: (Sender<()>, &mut Re
         // Once is enough for the other rank.
         let _ = aborted.0.send(());
     };
-    // SAFETY: it has returned before anything else touches the words.
-    let made = while_waiting(work, || unsafe { background.run_raw(request) });
-    made.map_err(|_| "others come first").unwrap().unwrap_err().to_string()
+    let until = Instant::now() + LONG;
+    let make = || {
+        let mut request = request;
+        loop {
+            // SAFETY: it has returned before anything else touches the words.
+            match unsafe { background.run_raw(request) } {
+                Ok(made) => return made,
+                // The worker has not let go of the communicator yet.
+                Err(back) => request = *back,
+            }
+            assert!(Instant::now() < until, "the worker keeps the communicator");
+            std::thread::yield_now();
+        }
+    };
+    while_waiting(work, make).unwrap_err().to_string()
 }
 
 #[test]

@@ -366,19 +366,17 @@ impl Communicator {
             bootstrap: &mut self.bootstrap,
             failed: &mut self.failed,
         };
-        let ran = match Using::begin(&self.windows, reached) {
-            Ok(using) => {
-                // SAFETY: the buffers are borrowed for the call and hold this rank's blocks, as `fit` checked; a pair of borrows
-                // cannot overlap, and the plan claims their aliasing, as checked. If the call does not end well, peers may still
-                // use them when the borrow is over; those that peers can reach are taken back before, here or by `unfinished`. Those that
-                // they read through the kernel need not be: the abort word is set before, and readers look at it after they have read.
-                let ran = unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) };
-                let ended = |()| {
-                    using.end(&self.shared.waiter).map_err(|TakenBack| taken_back(&self.shared, self.rank))
-                };
-                ran.and_then(ended)
-            }
-            Err(TakenBack) => Err(taken_back(&self.shared, self.rank)),
+        let mut run = || {
+            // SAFETY: the buffers are borrowed for the call and hold this rank's blocks, as `fit` checked; a pair of borrows
+            // cannot overlap, and the plan claims their aliasing, as checked. If the call does not end well, peers may still
+            // use them when the borrow is over; those that peers can reach are taken back before, here or by `unfinished`. Those that
+            // they read through the kernel need not be: the abort word is set before, and readers look at it after they have read.
+            unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) }
+        };
+        let ran = match reached {
+            [None, None] => run(),
+            _ => Using::windows(&self.windows, reached, &self.shared.waiter, run)
+                .unwrap_or_else(|TakenBack| Err(taken_back(&self.shared, self.rank))),
         };
         std::mem::forget(unfinished);
         // Where ranks have to find out about each other first, they do so every time.

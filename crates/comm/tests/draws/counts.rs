@@ -71,15 +71,14 @@ impl Uneven {
         memory(draw) == 2
     }
 
-    /// What the victim says and what its partner says, in elements.
-    fn both(&self) -> (usize, usize) {
-        let right = match self.collective {
-            Collective::AllGather => self.right(self.partner, 0),
-            Collective::ReduceScatter => self.right(0, self.partner),
-            _ if self.victim_sends => self.right(self.victim, self.partner),
-            _ => self.right(self.partner, self.victim),
-        };
-        (right.wrapping_add_signed(self.more), right)
+    /// What the victim says and what its partner says, in elements: of what it sends there, and of what it gets from there. Where
+    /// there are both, an error shows one of them.
+    fn both(&self) -> [(usize, usize); 2] {
+        let ends = [(self.victim, self.partner), (self.partner, self.victim)];
+        ends.map(|(from, to)| {
+            let right = self.right(from, to);
+            (right.wrapping_add_signed(self.more), right)
+        })
     }
 
     /// Windows for what a rank gives and gets, if the calls are to be made in windows.
@@ -247,17 +246,18 @@ pub(crate) fn judge(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String
     if matches!(uneven.collective, Collective::AllGather | Collective::ReduceScatter) {
         return Ok(Vec::new());
     }
-    let (wrong, right) = uneven.both();
+    let both = uneven.both();
     let shows = |rank: &usize| {
         let text = evidence.heard[*rank].failure().map_or("", |(text, ..)| text);
         let has = |count: usize| {
             text.split(|letter: char| !letter.is_ascii_digit()).any(|word| word == count.to_string())
         };
         // What is only moved is moved as bytes.
-        [1, size_of::<i32>()].iter().any(|unit| has(wrong * unit) && has(right * unit))
+        let units = [1, size_of::<i32>()];
+        both.iter().any(|(wrong, right)| units.iter().any(|unit| has(wrong * unit) && has(right * unit)))
     };
     match [victim, partner].iter().any(shows) {
         true => Ok(Vec::new()),
-        false => Err(format!("neither rank {victim} nor rank {partner} shows both {wrong} and {right}")),
+        false => Err(format!("neither rank {victim} nor rank {partner} shows both counts of {both:?}")),
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use serde::{Deserialize, Serialize};
 
-use weftlink_plan::Algorithm::{Hierarchical, OneShot, Staged, TwoShot};
+use weftlink_plan::Algorithm::{Exchange, Hierarchical, OneShot, Ring, Staged, TwoShot};
 pub(crate) use weftlink_plan::choose::measured::Memory;
 use weftlink_plan::choose::measured::{self, ANY, measured};
 use weftlink_plan::plan::{Input, Output, Protocol, Wait};
@@ -109,7 +109,9 @@ pub(crate) fn plan_for(key: &Key, hosts: &[u32]) -> Result<(Choice, Arc<Verified
     let ranks = hosts.len();
     let packets = Algorithm::ALL.into_iter().filter(|_| key.choice.packets).map(Choice::packets);
     let direct = [TwoShot, OneShot].into_iter().filter(|_| key.memory == Memory::Symmetric);
-    let others = direct.chain([Staged]).chain(Algorithm::ALL).map(Choice::of);
+    // What is long and cannot go by hosts, as where they have different numbers of ranks, goes in long messages.
+    let long = [Ring, Exchange].into_iter().filter(|_| key.choice.algorithm == Hierarchical);
+    let others = direct.chain([Staged]).chain(long).chain(Algorithm::ALL).map(Choice::of);
     let mut reasons = Vec::new();
     for choice in std::iter::once(key.choice).chain(packets).chain(others) {
         match proved(choice, &key.collective, hosts).and_then(|plan| fits(key, plan, hosts)) {
@@ -309,7 +311,7 @@ fn by_host(hosts: &[u32]) -> Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weftlink_plan::Algorithm::{Chain, RecursiveDoubling, Ring, Tree};
+    use weftlink_plan::Algorithm::{Chain, RecursiveDoubling, Tree};
 
     fn plan(
         collective: Collective,
@@ -362,6 +364,25 @@ mod tests {
         assert_eq!(named(all_reduce, ordinary, Choice::packets(RecursiveDoubling), true), "exchange-ll");
         assert_eq!(named(reduce.clone(), ordinary, Choice::packets(Chain), true), "linear");
         assert_eq!(named(reduce, ordinary, Choice::of(Tree), false), "staged");
+    }
+
+    #[test]
+    fn long_blocks_between_hosts_never_go_in_packets() {
+        let collectives = [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter];
+        let orders = [Order::Any, Order::Ranks, Order::Canonical];
+        for (collective, order) in
+            collectives.into_iter().flat_map(|it| orders.map(|order| (it.clone(), order)))
+        {
+            let choice = across(crate::header::kind(&collective), ANY);
+            for hosts in [&[0, 1][..], &[0, 0, 1], &[0, 0, 1, 1], &[0, 1, 1, 1]] {
+                let (collective, aliasing) = (collective.clone(), Some(Aliasing::InPlace));
+                let key =
+                    Key { collective, memory: Memory::Ordinary, aliasing, uneven: false, order, choice };
+                let plan = plan_for(&key, hosts).unwrap().1;
+                let is_of_packets = plan.channels.iter().any(|channel| channel.protocol == Protocol::Ll);
+                assert!(!is_of_packets, "{} on {hosts:?} in {order:?}: {}", key.collective, plan.name);
+            }
+        }
     }
 
     #[test]

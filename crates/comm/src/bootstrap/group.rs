@@ -197,10 +197,14 @@ impl Group {
     /// Takes in what everybody should know and tells it on, unless that has been done.
     pub(super) fn learn(&self, news: News, from: Option<u32>) {
         let telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = self.state();
-        if !state.is_new(&news) {
+        if !self.state().is_new(&news) {
             return;
         }
+        // Before anybody here acts on it: whoever hears that the group has failed may end its process at once.
+        if !mutant!("news-not-passed-on") {
+            self.tell(&news, from);
+        }
+        let mut state = self.state();
         if !matches!(news, News::Calls { .. } | News::Waits { .. }) {
             state.grave.push(news.clone());
         }
@@ -232,9 +236,6 @@ impl Group {
         let alarm = self.alarm.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = alarm.as_ref().and_then(|alarm| alarm(&news));
         drop(alarm);
-        if !mutant!("news-not-passed-on") {
-            self.tell(&news, from);
-        }
         drop(telling);
         let also = match news {
             News::Waits { rank, .. } if rank != self.rank => self.answer_waits(),

@@ -239,18 +239,21 @@ impl<'a> Watch<'a> {
         self.due = waited + NOTE_AFTER / 2;
         let whom = self.note(whom);
         let group = self.elder.as_ref().map_or(self.group, |(elder, _)| elder);
-        if waited + ASK_AHEAD.min(self.next / 2) >= self.next && self.asked.is_none() {
-            self.asked = Some(Instant::now());
-            group.tell_waits();
-        }
-        if let Some(asked) = self.asked.filter(|_| waited >= self.next) {
-            let roots = group.roots(None, asked).all();
+        if waited >= self.next {
+            // Whoever looks seldom has not asked yet, and the others need time to answer.
+            let roots = match self.asked {
+                Some(asked) => group.roots(None, asked).all(),
+                None => group.ask_for_roots(None, Deadline::new(ASK_AHEAD)),
+            };
             let roots = if roots.is_empty() { whom } else { roots };
             let names: Vec<String> = roots.iter().map(|rank| group.name(*rank)).collect();
             let (what, names) = (self.purpose.trim_start_matches("weft: "), names.join(" and "));
             let seconds = waited.as_secs_f64();
             log::warn!(Fault, group.rank as usize, "{what} has waited {seconds:.1} s for {names}");
             (self.next, self.asked) = (waited + group.warn_after(), None);
+        } else if waited + ASK_AHEAD.min(self.next / 2) >= self.next && self.asked.is_none() {
+            self.asked = Some(Instant::now());
+            group.tell_waits();
         }
     }
 

@@ -26,17 +26,18 @@ pub(crate) fn play(scene: &mut Scene) {
     scene.job.wait(|all| all.iter().all(|one| one.said.contains(&Said::Warm)) || is_over(all));
     scene.harm();
     scene.job.wait_for(STOPPED + 40 * scene.draw.delay, is_over);
+    // Once it continues, whoever has waited for it may wait for any other that is slow.
+    scene.seen = warnings(&scene.draw, &scene.job.heard()).err();
     scene.job.signal(scene.draw.victim, Signal::CONT);
     // What was in flight meanwhile is read now.
     scene.job.wait_for(Duration::from_secs(3), is_over);
     scene.job.finish();
 }
 
-/// A rank that was stopped and resumed disturbs nobody, and nobody who waited for long warned of another.
-pub(crate) fn judge(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
+/// Who waited for long warned of the rank that is stopped, and of no other.
+fn warnings(draw: &Draw, heard: &[Heard]) -> Result<(), String> {
     let victim = draw.victim;
-    all_are_done(draw, evidence)?;
-    let lines = evidence.heard.iter().flat_map(|heard| heard.errors.lines());
+    let lines = heard.iter().flat_map(|heard| heard.errors.lines());
     // With many ranks on few cores, any of them is slow for a moment.
     let waits = lines.filter_map(|line| {
         let (waited, whom) = line.split_once(" has waited ")?.1.split_once(" s for ")?;
@@ -52,6 +53,11 @@ pub(crate) fn judge(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String
     match (right, wrong) {
         (0, None) => Err(format!("nobody warned of rank {victim}")),
         (_, Some(line)) => Err(format!("somebody else than rank {victim} is warned of: {line}")),
-        _ => Ok(Vec::new()),
+        _ => Ok(()),
     }
+}
+
+/// A rank that was stopped and resumed disturbs nobody.
+pub(crate) fn judge(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
+    all_are_done(draw, evidence)
 }

@@ -8,7 +8,7 @@ tests. Each is switched on in turn by WEFT_MUTANT, first under the tests that sh
 find faults; the first test that fails ends it. A test that hangs until its time is up has noticed, too, and is counted apart.
 
 The tests are run once without any defect before: those that fail then prove nothing, and end this.
-With --bless the table goes to testdata/mutants.csv. The exit status is 1 if a defect was missed.
+With --bless what was found goes into testdata/mutants.csv. The exit status is 1 if a defect was missed.
 """
 
 import argparse
@@ -28,8 +28,8 @@ ROOT = HERE.parents[1]
 TABLE = ROOT / "testdata/mutants.csv"
 PACKAGE = ["-p", "weftlink-comm", "--features", "mutants", "--lib"]
 # Tests that are about faults; others take longer, and are about nothing that is planted here.
-BINARIES = ["background_faults", "bootstrap", "cases", "faults", "faults_of_all", "memory_faults", "post", "post_faults", "post_hosts"]
-BINARIES += ["regroup"]
+BINARIES = ["background_faults", "bootstrap", "cases", "counts", "draws", "faults", "faults_of_all", "memory_faults", "post"]
+BINARIES += ["post_faults", "post_hosts", "regroup"]
 PACKAGE += [f"--test={name}" for name in BINARIES]
 NEVER = "test(kernels) | test(processes_pass_a_part_of_the_cases) | test(thousands_of_calls_of_all_sizes_stay_right)"
 # Whatever a hanging test does, one defect takes no longer.
@@ -52,10 +52,12 @@ def main():
         verdict, by, _ = tests.run(first, None)
         if verdict != "missed":
             sys.exit(f"without any defect {by} does not pass: that has to be mended first")
-        results = [judge(tests, row) for row in chosen]
+        results = []
+        for row in chosen:
+            results.append(judge(tests, row))
+            if arguments.bless:
+                write(table, results)
     report(results)
-    if arguments.bless:
-        write(results)
     sys.exit(any(verdict == "missed" for _, verdict, _, _ in results))
 
 
@@ -124,12 +126,15 @@ def report(results):
     print(f"{counts['missed']} missed; {share:.0f} % noticed")
 
 
-def write(results):
+def write(table, results):
+    """Writes what is known of all defects: what was just found out, and the rest as the table had it."""
+    with open(TABLE, encoding="utf-8", newline="") as file:
+        known = {row["defect"]: (row["outcome"], row["first test that noticed"]) for row in csv.DictReader(file)}
+    known |= {row["name"]: (verdict, by) for row, verdict, by, _ in results}
     with open(TABLE, "w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(["defect", "file", "what it breaks", "outcome", "first test that noticed"])
-        rows.writerows([row["name"], row["file"], row["what"], verdict, by] for row, verdict, by, _ in results)
-    print(f"wrote {TABLE.relative_to(ROOT)}")
+        rows.writerows([row["name"], row["file"], row["what"], *known.get(row["name"], ("not measured", ""))] for row in table)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ const INTRODUCTION: &str = "\
 <!-- Written by `make bless` from crates/comm/src/knobs/mod.rs; change that. -->
 
 Environment variables that ranks look at. `weft knobs` shows what they are now and where that comes from, `--json` for programs;
-a name that is nearly right is pointed out. An empty variable is one that is not set. A value that makes no sense is an error:
+a name that is nearly right is pointed out. An empty variable is one that is not set, except that ranks take an empty
+`WEFT_SECRET` for a mistake. A value that makes no sense is an error:
 
 ```console
 $ WEFT_STREAMS=17 weft knobs

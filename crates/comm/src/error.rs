@@ -37,7 +37,10 @@ pub enum Error {
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
     /// Ranks make different calls. Mend the program: all ranks make the same calls in the same order.
-    #[error("call #{call} differs: rank {rank} calls {mine}, rank {other} {theirs}")]
+    #[error(
+        "call #{call} differs: rank {rank} calls {mine}, rank {other} {theirs}{}",
+        if mine == theirs { " with blocks of other lengths" } else { "" }
+    )]
     Mismatch {
         /// The number of the call, from 1; windows and loaded plans count.
         call: u32,

@@ -67,6 +67,7 @@ impl Reason {
             E::Mismatch { .. } => (rank, Reason::Mismatch),
             E::Memory { .. } => (rank, Reason::Memory),
             E::Protocol { .. } => (rank, Reason::Protocol),
+            E::System { .. } => (rank, Reason::System),
             E::BadCall { .. } | E::Place { .. } | E::Refused { .. } | E::Poisoned { .. } => {
                 (rank, Reason::Setup)
             }
@@ -132,9 +133,12 @@ pub(crate) type Reached = [Option<u16>; 2];
 
 #[inline]
 pub(crate) fn reached(engine: &Engine, header: &Header) -> Reached {
-    if !engine.reaches_users() {
-        return [None; 2];
-    }
+    if engine.reaches_users() { windows_of(header) } else { [None; 2] }
+}
+
+/// The windows in which a call's input and output lie.
+#[inline]
+pub(crate) fn windows_of(header: &Header) -> Reached {
     [header.input, header.output].map(|location| match location {
         Location::Window { number, .. } => Some(number),
         Location::Private { .. } => None,

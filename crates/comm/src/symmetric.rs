@@ -100,10 +100,12 @@ impl Symmetric {
         code: AbortCode,
         why: &Failure,
     ) {
-        for user in self.users().iter().filter(|user| user.identity != identity) {
+        let users = self.users();
+        for user in users.iter().filter(|user| user.identity != identity) {
             user.abort(code, why);
         }
         self.state.fetch_or(FAILED, Ordering::AcqRel);
+        drop(users);
         let began = Instant::now();
         // Every wait of a call ends with an abort. Only a call that does not wait but computes can take longer; it fails when it ends, and
         // so do its peers, which look at the abort word then.
@@ -156,7 +158,8 @@ pub(crate) struct Using([Option<Arc<Symmetric>>; 2]);
 pub(crate) struct TakenBack;
 
 impl Using {
-    /// A call begins that reaches such windows.
+    /// A call begins whose buffers lie in such windows, whether or not peers reach into them: the copy that is made of this rank's part
+    /// must have what the call writes.
     #[inline]
     pub(crate) fn begin(windows: &[Arc<Symmetric>], reached: Reached) -> Result<Self, TakenBack> {
         let mut using = Self::default();
@@ -174,7 +177,7 @@ impl Using {
         Ok(using)
     }
 
-    /// Runs a call that reaches windows. An error if one was taken back before it had ended, by this rank or by a peer: that peer has
+    /// Runs a call whose buffers lie in windows. An error if one was taken back before it had ended, by this rank or by a peer: that peer has
     /// aborted the communicator first, and may have written the rest of its part into a copy of its own.
     #[inline(never)]
     pub(crate) fn windows<T, E>(

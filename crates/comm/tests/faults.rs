@@ -342,10 +342,11 @@ fn after_a_failed_call_a_window_is_its_rank_s_alone() {
 #[test]
 fn a_peer_in_the_middle_of_a_step_does_not_reach_a_window_that_its_rank_has_back() {
     let step = std::sync::Barrier::new(2);
-    for kept in on_ranks(2, SHORT, |mut comm| {
+    let in_middle = |mut comm: Communicator, separate: bool| {
         let rank = comm.rank();
         let plan = comm.built_in(Algorithm::TwoShot, &Collective::AllReduce).unwrap();
-        let mut window = comm.window::<f32>(64).unwrap();
+        let [mut given, mut window] = [comm.window::<f32>(64).unwrap(), comm.window::<f32>(64).unwrap()];
+        given.fill(1.0);
         window.fill(1.0);
         let waited = std::sync::atomic::AtomicBool::new(false);
         let slow = |one: f32, other: f32| {
@@ -356,7 +357,11 @@ fn a_peer_in_the_middle_of_a_step_does_not_reach_a_window_that_its_rank_has_back
             one + other
         };
         let sum = Operation::user_defined(true, &slow);
-        let ran = comm.run(Request::new(&Collective::AllReduce, &mut window).with(sum).by(plan));
+        let request = match separate {
+            true => Request::new(&Collective::AllReduce, (&given, &mut window)),
+            false => Request::new(&Collective::AllReduce, &mut window),
+        };
+        let ran = comm.run(request.with(sum).by(plan));
         if rank == 0 {
             assert!(matches!(ran, Err(Error::Deadline { .. })), "{ran:?}");
             window.fill(7.0);
@@ -364,8 +369,28 @@ fn a_peer_in_the_middle_of_a_step_does_not_reach_a_window_that_its_rank_has_back
         }
         step.wait();
         rank == 1 || window.iter().all(|&value| value == 7.0)
+    };
+    for separate in [false, true] {
+        for kept in on_ranks(2, SHORT, |comm| in_middle(comm, separate)) {
+            assert_eq!(kept, [true; 2], "a peer wrote into memory that its rank had back");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_comes_too_late_hears_that_it_was_waited_for() {
+    for blamed in on_ranks(3, SHORT, |mut comm| {
+        let plan = comm.built_in(Algorithm::Ring, &Collective::AllReduce).unwrap();
+        let sum = |comm: &mut Communicator| {
+            comm.run(Request::new(&Collective::AllReduce, &mut [1.0; 64]).with(Reduction::Sum).by(plan))
+        };
+        sum(&mut comm).unwrap();
+        if comm.rank() == 1 {
+            std::thread::sleep(4 * SHORT);
+        }
+        sum(&mut comm).unwrap_err().blamed().iter().map(|blame| (blame.rank, blame.kind)).collect::<Vec<_>>()
     }) {
-        assert_eq!(kept, [true; 2], "a peer wrote into memory that its rank had back");
+        assert_eq!(blamed, vec![vec![(1, BlameKind::Late)]; 3]);
     }
 }
 

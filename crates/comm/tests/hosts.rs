@@ -9,7 +9,7 @@ mod support;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use support::{Together, on_hosts, options};
-use weftlink_comm::Options;
+use weftlink_comm::{Blame, BlameKind, Options, Reduction};
 use weftlink_plan::Collective;
 use weftlink_testkit::cases::{Case, Memory, cases_of};
 
@@ -46,6 +46,18 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
             comm.barrier().unwrap();
             assert!(come.load(Ordering::SeqCst) >= 5 * round);
             comm.barrier().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_first_call_that_differs_is_shown_as_later_ones_are() {
+    on_hosts(4, 1, options(Memory::Ordinary), |mut comm| {
+        let count = if comm.rank() == 2 { 11 } else { 10 };
+        let error = comm.all_reduce(&mut vec![1.0; count], Reduction::Sum).unwrap_err();
+        assert!(error.to_string().starts_with("call #1 differs: rank "), "{error}");
+        if comm.rank() != 2 {
+            assert_eq!(error.blamed(), [Blame::new(2, BlameKind::Differs)], "{error}");
         }
     });
 }

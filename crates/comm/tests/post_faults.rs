@@ -94,6 +94,17 @@ fn a_short_message_for_which_there_is_no_room_is_taken_back() {
 }
 
 #[test]
+fn a_receive_from_any_rank_ends_when_all_others_have_left() {
+    on_communicators(3, |mut comm| {
+        let post = comm.post().unwrap();
+        if comm.rank() == 0 {
+            let error = post.receive_bytes(None, 1, &mut [0; 4], LONG).unwrap_err();
+            assert!(matches!(error, Error::Left { .. }), "{error}");
+        }
+    });
+}
+
+#[test]
 fn a_rank_that_leaves_is_named_and_what_it_sent_is_there() {
     on_communicators(3, |mut comm| {
         let post = comm.post().unwrap();

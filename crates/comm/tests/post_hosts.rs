@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use mail::{LONG, Mail, filled};
 use support::on_hosts;
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
-use weftlink_comm::{Communicator, Error, Options, Post, Reduction};
+use weftlink_comm::{Blame, BlameKind, Communicator, Error, Options, Post, Reduction};
 use weftlink_testkit::ports::reserved;
 use weftlink_testkit::processes::this_program;
 
@@ -45,6 +45,18 @@ fn messages_of_all_lengths_go_everywhere() {
             }
         });
     }
+}
+
+#[test]
+fn a_message_that_is_not_received_ends_the_communicator_on_all_hosts() {
+    on_hosts(4, 2, Options { deadline: LONG, ..Options::default() }, |mut comm| {
+        let post = comm.post().unwrap();
+        let error = match comm.rank() {
+            0 => post.send_bytes(2, 5, &[1; 100_000], Duration::from_millis(100)).unwrap_err(),
+            _ => post.receive_bytes(Some(0), 6, &mut [0; 4], LONG).unwrap_err(),
+        };
+        assert_eq!(error.blamed(), [Blame::new(2, BlameKind::Late)], "{error}");
+    });
 }
 
 #[test]

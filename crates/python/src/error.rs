@@ -71,6 +71,7 @@ impl Facts {
                 Self { peer: first(blamed), ..about("DeadlineError", None) }
             }
             BootstrapError::Mismatch { .. } => about("MismatchError", None),
+            BootstrapError::System { .. } => about("ResourceError", None),
             _ => about("MeetingError", None),
         }
     }

@@ -32,10 +32,12 @@ def store():
 
 
 @contextlib.contextmanager
-def raises(kind, *texts):
+def raises(kind, *texts, late=()):
     try:
         yield
     except kind as error:
+        named = [blame.rank for blame in error.blamed if blame.kind == "late"]
+        assert not late or named == list(late), f"{error!r} blames {error.blamed}"
         missing = [text for text in texts if not re.search(text, str(error))]
         assert not missing, f"{error!r} does not say {missing}"
     else:
@@ -57,12 +59,24 @@ def has_no_time(rank, size):
         store().wait(["had no time"])
 
 
+def secrets_differ(rank, size):
+    """A secret of the job is part of the group's: who knows only what the store tells is not let in."""
+    os.environ["WEFT_SECRET"] = "the secret of one"
+    group = dist.new_group()
+    dist.all_reduce(tensor := torch.ones(3), group=group)
+    assert torch.equal(tensor, torch.full((3,), float(size)))
+    os.environ["WEFT_SECRET"] = f"the secret of {rank}"
+    with raises(errors.Error, "secret|did not come"):
+        dist.new_group(timeout=timedelta(seconds=2)).barrier().wait()
+    del os.environ["WEFT_SECRET"]
+
+
 def stays_away(rank, size):
     """A rank does not come: the others say which."""
     last = size - 1
     if rank != last:
         group = dist.group.WORLD
-        with raises(errors.DeadlineError, rf"rank.* {last} did not reach", "monitored_barrier"):
+        with raises(errors.DeadlineError, rf"rank.* {last} did not reach", "monitored_barrier", late=[last]):
             dist.monitored_barrier(timeout=timedelta(seconds=0.3))
         store().add("gave up", 1)
     else:
@@ -233,7 +247,7 @@ def handlers_abort(rank, size):
 
 
 def two(rank, size):
-    for case in (has_no_time, stays_away, mismatches, aborted, interrupted, handlers_call, handlers_abort):
+    for case in (has_no_time, secrets_differ, stays_away, mismatches, aborted, interrupted, handlers_call, handlers_abort):
         case(rank, size)
 
 

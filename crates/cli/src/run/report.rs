@@ -193,15 +193,13 @@ fn headline(job: &Job, attempt: &Attempt, rank: usize, ending: Option<i32>) -> S
     let first =
         attempt.blamed_by.iter().filter_map(|rank| Some((attempt.records[*rank].end?.1, *rank))).min();
     let (after, speaker) = first.unwrap_or_default();
-    let how = match (record.told, record.end) {
+    let (how, after) = match (record.told, record.end) {
         (true, _) if record.stopped => {
-            ", which was stopped by a signal or a debugger and was ended then".to_owned()
+            (", which was stopped by a signal or a debugger and was ended then".to_owned(), after)
         }
-        (true, _) => ", which was ended then".to_owned(),
-        (false, Some((end, after))) => {
-            format!(", which {}, {} after the start", describe(end), seconds(after))
-        }
-        (false, None) => String::new(),
+        (true, _) => (", which was ended then".to_owned(), after),
+        (false, Some((end, after))) => (format!(", which {}", describe(end)), after),
+        (false, None) => (String::new(), after),
     };
     let (ranks, who, after) = (ranks_in_words(&by), who(job, rank, record), seconds(after));
     let said = attempt.records[speaker].said.as_deref().unwrap_or_default();

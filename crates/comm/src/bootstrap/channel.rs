@@ -409,7 +409,11 @@ impl Channel {
         let message = postcard::from_bytes(&plain)
             .map_err(|error| Broken::Forged(format!("an unreadable frame: {error}")))?;
         let descriptor = if head & HAS_DESCRIPTOR != 0 {
-            let lost = || Broken::Forged("a descriptor got lost".to_owned());
+            let lost = || {
+                Broken::Forged(
+                    "a descriptor did not arrive: is the limit on open files (ulimit -n) too low?".to_owned(),
+                )
+            };
             Some(reading.descriptors.pop_front().ok_or_else(lost)?)
         } else {
             None

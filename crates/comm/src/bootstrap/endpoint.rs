@@ -114,7 +114,7 @@ impl Endpoint {
         let thread = std::thread::Builder::new().name("weft-steward".to_owned()).stack_size(STACK_BYTES);
         let thread = thread
             .spawn(move || steward.keep_watch())
-            .map_err(|error| BootstrapError::BadCall { what: limits::no_thread(&error) })?;
+            .map_err(|error| BootstrapError::System { what: limits::no_thread(&error) })?;
         Ok(Endpoint { inner, thread: Some(thread), pid: std::process::id() })
     }
 
@@ -558,7 +558,7 @@ fn noted(listener: &Arc<Listener>) -> (Noted, Arc<Listener>) {
 }
 
 fn failed(what: &str, error: &io::Error) -> BootstrapError {
-    BootstrapError::BadCall { what: format!("cannot {what}: {error}") }
+    BootstrapError::System { what: format!("cannot {what}: {error}") }
 }
 
 #[cfg(test)]

@@ -37,6 +37,12 @@ pub enum BootstrapError {
         /// What is wrong with it.
         what: String,
     },
+    /// The operating system refused a thread or a descriptor: raise the limit that it names.
+    #[error("bootstrap: {what}")]
+    System {
+        /// What it refused, and why.
+        what: String,
+    },
     /// The place cannot be used: choose another.
     #[error("cannot meet at {place}: {reason}")]
     Place {
@@ -203,7 +209,7 @@ impl BootstrapError {
     pub fn blamed(&self) -> Vec<Blame> {
         use BlameKind::{Died, Differs, Failed, Late, Left, Unreachable};
         match self {
-            Self::BadCall { .. } | Self::Place { .. } => Vec::new(),
+            Self::BadCall { .. } | Self::System { .. } | Self::Place { .. } => Vec::new(),
             Self::NobodyListens { .. } => Blame::all(&[0], Late),
             Self::Missing { ranks, .. } => Blame::all(ranks, Late),
             Self::NoAnswer { rank, pid, .. } => vec![Blame::of(*rank, Late, "", *pid)],

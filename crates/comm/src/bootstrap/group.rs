@@ -197,8 +197,14 @@ impl Group {
     /// Takes in what everybody should know and tells it on, unless that has been done.
     pub(super) fn learn(&self, news: News, from: Option<u32>) {
         let telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.state().is_new(&news) {
-            return;
+        {
+            let mut state = self.state();
+            // Whoever has left in good order does not die afterwards, nor is it lost.
+            let has_left =
+                matches!(&news, News::Died { rank } | News::Lost { rank, .. } if state.left.contains(rank));
+            if has_left || !state.is_new(&news) {
+                return;
+            }
         }
         // Before anybody here acts on it: whoever hears that the group has failed may end its process at once.
         if !mutant!("news-not-passed-on") {

@@ -104,7 +104,17 @@ impl Network {
 
     /// Listens where others may find this process, which is reached from there.
     fn listen(&self, reached_from: IpAddr) -> io::Result<Vec<TcpListener>> {
-        listen_tcp(reached_from, self.ports.as_ref(), &self.interfaces, None)
+        let ports = self.ports.as_ref();
+        listen_tcp(reached_from, ports, &self.interfaces, None).map_err(|error| match ports {
+            Some(ports) if error.kind() == io::ErrorKind::AddrInUse => {
+                let (first, last) = (ports.start(), ports.end());
+                let what = format!(
+                    "no port of WEFT_PORTS={first}-{last} is free, and every rank of a host takes one"
+                );
+                io::Error::new(error.kind(), what)
+            }
+            _ => error,
+        })
     }
 
     /// Where others may find this process, which is reached from there and listens at that port.

@@ -459,13 +459,14 @@ impl Bootstrap {
         }
     }
 
-    /// Whom the rank blames that gave the group up, from any thread; nobody if that is not known, or not any more.
-    pub(crate) fn blamer(&self) -> impl Fn() -> Vec<Blame> + Send + 'static {
+    /// What the rank said that gave the group up, and whom it blames, from any thread; nothing as long as that is not heard.
+    pub(crate) fn hearer(&self) -> impl Fn() -> Option<(String, Vec<Blame>)> + Send + 'static {
         let (group, room) = self.weak_link();
-        move || {
-            let of_group = group.upgrade().and_then(|group| group.verdict());
-            let of_room = || room.upgrade()?.await_failure(Deadline::new(Duration::ZERO));
-            of_group.or_else(of_room).map_or(Vec::new(), |error| error.blamed())
+        move || match (group.upgrade(), room.upgrade()) {
+            (Some(group), _) => group.verdict().map(said),
+            (None, Some(room)) => room.await_failure(Deadline::new(Duration::ZERO)).map(said),
+            // There is nobody left to hear it from.
+            (None, None) => Some((String::new(), Vec::new())),
         }
     }
 
@@ -524,12 +525,8 @@ impl Bootstrap {
         let error = match &self.link {
             Link::Room(room) => room.await_failure(Deadline::new(patience.min(ROOM_LIMIT))),
             Link::Tree { group, .. } => group.await_failure(Deadline::new(patience)),
-        }?;
-        let blamed = error.blamed();
-        Some(match error {
-            BootstrapError::GaveUp { cause, .. } => (cause, blamed),
-            error => (error.to_string(), blamed),
-        })
+        };
+        error.map(said)
     }
 
     /// Gives the group up because of something else than a call of this bootstrap, so that whoever calls it, or is waiting
@@ -594,6 +591,15 @@ impl Bootstrap {
         };
         self.failed.get_or_insert_with(|| failure_of(&error));
         error
+    }
+}
+
+/// What a rank said that gave up, and whom it blames.
+fn said(error: BootstrapError) -> (String, Vec<Blame>) {
+    let blamed = error.blamed();
+    match error {
+        BootstrapError::GaveUp { cause, .. } => (cause, blamed),
+        error => (error.to_string(), blamed),
     }
 }
 

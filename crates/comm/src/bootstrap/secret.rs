@@ -115,7 +115,7 @@ pub(crate) fn random_bytes(bytes: &mut [u8]) -> Result<(), BootstrapError> {
     let filled = DefaultResolver.resolve_rng().map(|mut random| random.try_fill_bytes(bytes));
     match filled {
         Some(Ok(())) => Ok(()),
-        _ => Err(BootstrapError::BadCall { what: "this system gives no random numbers".to_owned() }),
+        _ => Err(BootstrapError::System { what: "this system gives no random numbers".to_owned() }),
     }
 }
 

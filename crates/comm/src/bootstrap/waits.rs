@@ -242,6 +242,7 @@ impl<'a> Watch<'a> {
         if waited >= self.next {
             // Whoever looks seldom has not asked yet, and the others need time to answer.
             let roots = match self.asked {
+                Some(asked) if asked.elapsed() < ASK_AHEAD.min(group.warn_after() / 2) => return,
                 Some(asked) => group.roots(None, asked).all(),
                 None => group.ask_for_roots(None, Deadline::new(ASK_AHEAD)),
             };

@@ -20,7 +20,7 @@ use weftlink_plan::{Collective, DataType};
 
 use super::check::{Fitted, fit};
 use super::{Communicator, GROUP, Request};
-use crate::blame::Failure;
+use crate::blame::{Blame, BlameKind, Failure};
 use crate::compile::Lengths;
 use crate::data::Elements;
 use crate::engine::Silent;
@@ -184,7 +184,9 @@ impl Communicator {
             true => differ((from, sends), (to, expects)),
             false => differ((to, expects), (from, sends)),
         };
-        let failure = Failure::from(&error);
+        // To the others, either of the two may be wrong.
+        let blamed = [from, to].map(|rank| Blame::new(rank, BlameKind::Differs)).to_vec();
+        let failure = Failure { blamed, ..Failure::from(&error) };
         let first = self.shared.waiter.abort(AbortCode { rank, reason });
         self.bootstrap.give_up(&failure, first.rank, first.reason.get());
         let error = match rank == from || rank == to {

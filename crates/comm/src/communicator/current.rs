@@ -58,11 +58,16 @@ impl Asked {
         let Buffers { input_length, output_length, elements, aliasing, owner, .. } = buffers;
         let reduction = operation.as_ref().map_or(0, |operation| 1 + code(operation.reduction));
         let data_type = elements.data_type.map_or(0, |data_type| 1 + data_type as u64);
+        let is_symmetric = buffers.input_location.is_symmetric() && buffers.output_location.is_symmetric();
         let (kind, root) = (collective.kind() as u64, u64::from(collective.root().unwrap_or(0)));
         Self([
             *input_length as u64,
             *output_length as u64,
-            kind | reduction << 8 | data_type << 16 | (*aliasing as u64) << 24 | root << 32,
+            kind | reduction << 8
+                | data_type << 16
+                | (*aliasing as u64) << 24
+                | u64::from(is_symmetric) << 25
+                | root << 32,
             elements.bytes as u64,
             *owner,
             plan.map_or(0, |plan| 1 + plan.index as u64) | u64::from(*tag) << 32,

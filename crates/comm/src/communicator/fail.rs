@@ -91,7 +91,7 @@ impl Communicator {
             Stop::Deadline { waited } | Stop::Aborted { waited, .. }
                 if Reason::is(first, Reason::Deadline) =>
             {
-                Some((waited, self.late(call, stopped.waiting, what.clone(), first)))
+                Some((waited, self.late(stopped.waiting, what.clone(), first)))
             }
             _ => None,
         };
@@ -170,24 +170,14 @@ impl Communicator {
     }
 
     /// Whom a call waited for that a deadline ended, as far as anybody can tell. Ranks wait for each other in chains, and only
-    /// one that is stopped, or does something else than the call, does not say so now.
+    /// one that is stopped, or does something else than the call, does not say so now. They are asked before the group is given up: what
+    /// is said then stands, also for those who hear it later.
     #[cold]
-    fn late(
-        &mut self,
-        call: &Call<'_>,
-        waiting: Waiting,
-        what: String,
-        first: AbortCode,
-    ) -> Option<(String, Vec<Blame>)> {
+    fn late(&self, waiting: Waiting, what: String, first: AbortCode) -> Option<(String, Vec<Blame>)> {
         let direct = waiting.rank();
-        // Ranks on other hosts must know that it is over before they can say anything.
-        let why = format!("call #{}: rank {} waited for {what}", call.number, self.rank);
-        let blamed: Vec<Blame> = direct.into_iter().map(|rank| self.blame(rank, BlameKind::Late)).collect();
-        let failure = Failure { why, blamed: blamed.clone(), aborted_by: None };
-        self.bootstrap.give_up(&failure, first.rank, first.reason.get());
         let roots = self.bootstrap.roots(direct, first.rank, ROOTS_LIMIT);
         if roots.is_empty() || direct.is_some_and(|rank| roots.contains(&(rank as usize))) {
-            return direct.map(|_| (what, blamed));
+            return direct.map(|rank| (what, vec![self.blame(rank, BlameKind::Late)]));
         }
         let roots: Vec<u32> = roots.into_iter().map(|rank| rank as u32).collect();
         let blamed = roots.iter().map(|rank| self.blame(*rank, BlameKind::Late)).collect();

@@ -35,7 +35,7 @@ pub(crate) struct PostParts {
     /// How memory is copied.
     pub(crate) copy: Kernel,
     pub(crate) tell: Box<dyn Fn(News) + Send>,
-    pub(crate) blamer: Box<dyn Fn() -> Vec<Blame> + Send>,
+    pub(crate) hear: Box<dyn Fn() -> Option<(String, Vec<Blame>)> + Send>,
     /// To ranks on other hosts, and whether what goes over them is sealed.
     pub(crate) connections: Vec<(u32, Vec<Connection>)>,
     pub(crate) encrypt: bool,
@@ -72,7 +72,7 @@ impl Communicator {
             readers: readers(self.readable, self.options.single_copy, self.own_cores),
             copy: self.shared.copy,
             tell: Box::new(self.bootstrap.teller()),
-            blamer: Box::new(self.bootstrap.blamer()),
+            hear: Box::new(self.bootstrap.hearer()),
             connections: peers.into_iter().zip(connections).collect(),
             encrypt: self.options.encrypt,
         })

@@ -51,7 +51,7 @@ use crate::compile::{Lengths, Unfit};
 use crate::data::Elements;
 use crate::engine::{Engine, Ports, Silent, Stopped, Tracer, Waiting};
 use crate::error::Error;
-use crate::failure::{Reached, Reason, Unfinished, code_of, is_on_purpose, reached, take_back};
+use crate::failure::{Reached, Reason, Unfinished, code_of, is_on_purpose, reached, take_back, windows_of};
 use crate::header::{Header, What, kind};
 use crate::kernels::Finish;
 use crate::known::Known;
@@ -325,7 +325,8 @@ impl Communicator {
             // Nobody else reaches the buffers, and nothing of the caller's is called.
             let engine = &mut self.engines[index];
             // SAFETY: as below, of a call that was made like this before.
-            let ran = unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) };
+            let run = || unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) };
+            let ran = using(&self.windows, windows_of(header), &self.shared, self.rank, run);
             if ran.is_ok() {
                 self.shared.recorder.end();
             }
@@ -366,18 +367,14 @@ impl Communicator {
             bootstrap: &mut self.bootstrap,
             failed: &mut self.failed,
         };
-        let mut run = || {
+        let run = || {
             // SAFETY: the buffers are borrowed for the call and hold this rank's blocks, as `fit` checked; a pair of borrows
             // cannot overlap, and the plan claims their aliasing, as checked. If the call does not end well, peers may still
             // use them when the borrow is over; those that peers can reach are taken back before, here or by `unfinished`. Those that
             // they read through the kernel need not be: the abort word is set before, and readers look at it after they have read.
             unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) }
         };
-        let ran = match reached {
-            [None, None] => run(),
-            _ => Using::windows(&self.windows, reached, &self.shared.waiter, run)
-                .unwrap_or_else(|TakenBack| Err(taken_back(&self.shared, self.rank))),
-        };
+        let ran = using(&self.windows, windows_of(header), &self.shared, self.rank, run);
         std::mem::forget(unfinished);
         // Where ranks have to find out about each other first, they do so every time.
         let is_plain = ran.is_ok() && !is_symmetric && engine.is_of_packets();
@@ -621,13 +618,30 @@ impl Communicator {
                 _ if is_on_purpose(&self.shared.waiter) => self.ended(number),
                 (Some(mismatch), _) => mismatch,
                 (None, true) => self.died(&call, first.rank, Duration::ZERO),
-                (None, false) => error.into(),
+                (None, false) => self.differing(number, &purpose, error),
             };
             self.note_failure(Failure::from(&error));
             error
         })?;
         self.shared.recorder.end_timed();
         Ok(shared)
+    }
+
+    /// An error of ranks that did something together, as a call that differs if it is that. Ranks compare what they do in pairs, so the
+    /// rank to show is the one of the two that does not do what this one does.
+    fn differing(&self, call: u32, purpose: &str, error: BootstrapError) -> Error {
+        let BootstrapError::Mismatch { one, other } = &error else { return error.into() };
+        let other = match (one.purpose == purpose, other.purpose == purpose) {
+            (true, false) => other,
+            (false, true) => one,
+            _ => return error.into(),
+        };
+        let described = |purpose: &str| {
+            let of_call = purpose.strip_prefix(&format!("weft: call #{call}, "));
+            of_call.unwrap_or(purpose.trim_start_matches("weft: ")).to_owned()
+        };
+        let (mine, theirs) = (described(purpose), described(&other.purpose));
+        Error::Mismatch { call, rank: self.rank as u32, mine, other: other.rank as u32, theirs }
     }
 
     /// Notes why this communicator is of no use any more, and where what led to it can be read.
@@ -664,6 +678,22 @@ fn meet(shared: &Shared, call: &Call<'_>) -> Result<bool, Stopped> {
 
 /// Why a call stopped whose window was taken back by a call of another communicator, which has aborted this one.
 #[cold]
+/// Runs a call whose buffers lie in these windows.
+#[inline]
+fn using(
+    windows: &[Arc<Symmetric>],
+    used: Reached,
+    shared: &Shared,
+    rank: usize,
+    run: impl FnOnce() -> Result<(), Box<Stopped>>,
+) -> Result<(), Box<Stopped>> {
+    match used {
+        [None, None] => run(),
+        _ => Using::windows(windows, used, &shared.waiter, run)
+            .unwrap_or_else(|TakenBack| Err(taken_back(shared, rank))),
+    }
+}
+
 fn taken_back(shared: &Shared, rank: usize) -> Box<Stopped> {
     let stop = Stop::Aborted { code: code_of(shared, rank), waited: Duration::ZERO };
     Box::new(Stopped { stop, step: None, waiting: Waiting::Anything })

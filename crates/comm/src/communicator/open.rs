@@ -99,7 +99,15 @@ impl Communicator {
         }
         // If the window was taken back by a call of another communicator, it has aborted this one, and opening fails.
         let using = Using::begin(&self.windows, [Some(window.number()), None]).unwrap_or_default();
-        self.run(opening(window.number()))?;
+        if let Err(error) = self.run(opening(window.number())) {
+            drop(using);
+            // A rank that heard of the failure later may have found all there, and writes.
+            if let Some(why) = &self.failed {
+                let reached = [Some(window.number()), None];
+                take_back(&self.shared, &self.windows, reached, (self.rank, self.identity), why);
+            }
+            return Err(error);
+        }
         let mut open = Open { comm: self, window, using: Some(using) };
         let done = work(&mut open)?;
         open.close()?;
@@ -276,8 +284,8 @@ impl<T: Data> Drop for Open<'_, T> {
         let (rank, reason) = (self.comm.rank as u32, Reason::LeftOpen.code());
         self.comm.shared.waiter.abort(AbortCode { rank, reason });
         let why = Failure::own(rank, format!("rank {rank} dropped a window that was open"));
-        self.take_back(&why);
         self.comm.bootstrap.give_up(&why, rank, reason.get());
+        self.take_back(&why);
         self.comm.failed = Some(why);
     }
 }

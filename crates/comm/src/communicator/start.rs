@@ -180,9 +180,9 @@ impl Communicator {
     pub fn threads(size: usize, options: Options) -> Result<Vec<Communicator>, Error> {
         // Meeting needs all ranks at once, so each meets on a thread of its own.
         let meet = |bootstrap| {
-            std::thread::Builder::new().spawn(move || Communicator::new(bootstrap, options)).map_err(
-                |error| Error::Bootstrap(BootstrapError::BadCall { what: limits::no_thread(&error) }),
-            )
+            std::thread::Builder::new()
+                .spawn(move || Communicator::new(bootstrap, options))
+                .map_err(|error| Error::Bootstrap(BootstrapError::System { what: limits::no_thread(&error) }))
         };
         // Where a thread cannot be started, its rank has left, which ends the wait of the others.
         let meeting: Vec<_> = Bootstrap::threads(size).into_iter().map(meet).collect::<Result<_, _>>()?;

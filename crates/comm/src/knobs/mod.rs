@@ -55,7 +55,12 @@ pub const KNOBS: [Knob; 19] = [
     alike(knob("WEFT_RENDEZVOUS", "host:port or host:port-port", "none", "where ranks meet")),
     Knob {
         is_secret: true,
-        ..alike(knob("WEFT_SECRET", "text", "none", "what ranks prove to know before they are let in"))
+        ..alike(knob(
+            "WEFT_SECRET",
+            "16 to 4096 bytes of text",
+            "none",
+            "what ranks prove to know before they are let in",
+        ))
     },
     knob("WEFT_SECRET_FILE", PATH, "none", "a file that holds the secret, in place of WEFT_SECRET"),
     knob(

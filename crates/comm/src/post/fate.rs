@@ -1,5 +1,6 @@
 //! How the communicator of a post fares, and what that makes of messages that are not over: who died, who left, who ended it.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use weftlink_plan::DataType;
@@ -24,8 +25,10 @@ pub(super) struct Fate {
     pub(super) names: Vec<String>,
     /// Tells ranks on other hosts.
     pub(super) tell: Box<dyn Fn(News) + Send>,
-    /// Whom the rank blames that ended the communicator, as far as that is known.
-    pub(super) blamer: Box<dyn Fn() -> Vec<Blame> + Send>,
+    /// What the rank said that ended the communicator, and whom it blames, once that is heard.
+    pub(super) hear: Box<dyn Fn() -> Option<(String, Vec<Blame>)> + Send>,
+    /// Since when messages end because of that.
+    pub(super) over: Cell<Option<Instant>>,
 }
 
 impl Fate {
@@ -65,13 +68,26 @@ impl Fate {
             };
         }
         let reason = Reason::name(code.reason);
-        let mut blamed = (self.blamer)();
+        let (cause, mut blamed) = self.cause();
         if blamed.is_empty() {
             let lost = Reason::is(code, Reason::Lost);
             let kind = if lost { BlameKind::Unreachable } else { BlameKind::Failed };
             blamed.push(Blame::new(code.rank, kind));
         }
-        Error::Aborted { call, rank, by: code.rank, reason, cause: String::new(), blamed }
+        Error::Aborted { call, rank, by: code.rank, reason, cause, blamed }
+    }
+
+    /// What the rank said that ended the communicator, and whom it blames. That comes over sockets, later than the abort.
+    fn cause(&self) -> (String, Vec<Blame>) {
+        let since = self.over.get().unwrap_or_else(Instant::now);
+        self.over.set(Some(since));
+        loop {
+            match (self.hear)() {
+                Some(heard) => return heard,
+                None if since.elapsed() >= CAUSE_LIMIT => return (String::new(), Vec::new()),
+                None => std::thread::sleep(CAUSE_POLL),
+            }
+        }
     }
 
     /// A message whose other end has left.
@@ -146,6 +162,10 @@ impl Fate {
         }
     }
 }
+
+/// How long it may take to hear why a rank ended the communicator, and how often to look.
+const CAUSE_LIMIT: Duration = Duration::from_millis(250);
+const CAUSE_POLL: Duration = Duration::from_millis(1);
 
 /// How long it may take to hear that a rank has died whose memory is gone.
 pub(super) const BURIAL_LIMIT: Duration = Duration::from_secs(2);

@@ -45,6 +45,7 @@ mod state;
 mod watch;
 mod wire;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,7 +117,7 @@ impl Communicator {
             readers,
             copy,
             tell,
-            blamer,
+            hear,
             connections,
             encrypt,
         } = self.post_parts(layout.bytes())?;
@@ -143,7 +144,7 @@ impl Communicator {
             wires = Some(all);
         }
         let bell = Bell::of(&memory, &layout, own_place);
-        let fate = Fate { rank, waiter: waiters[0], departures, names, tell, blamer };
+        let fate = Fate { rank, waiter: waiters[0], departures, names, tell, hear, over: Cell::new(None) };
         let state = State::new(fate, (links, wires), readers, processes);
         let inner = Arc::new(Inner::new(state, bell, waiters, [Arc::new(memory), control]));
         Ok(Post { client: Arc::new(Client { inner, rank, size: hosts.len() }), data_type: None })

@@ -149,10 +149,9 @@ impl Picture<'_> {
     fn absent(&self, sentences: &mut Vec<String>) {
         if !self.missing.is_empty() {
             let of = named(self.missing);
-            let (it, its) = if self.missing.len() == 1 { ("it", "its") } else { ("they", "their") };
-            sentences.push(format!(
-                "There is no record of {of}: {it} ended {its} part in peace, ran elsewhere or never started."
-            ));
+            let it = if self.missing.len() == 1 { "it" } else { "they" };
+            sentences
+                .push(format!("There is no record of {of}: {it} ended, ran elsewhere or never started."));
         }
     }
 

@@ -176,7 +176,7 @@ fn errors_are_told_and_those_that_follow_from_them_are_not() {
         [
             "Rank 0 failed: call #2: rank 0 waited 1.0 s for rank 2 (pid 7) to make the call (lane 0, step 0).",
             "Rank 1 gave up because of that.",
-            "There is no record of rank 2: it ended its part in peace, ran elsewhere or never started.",
+            "There is no record of rank 2: it ended, ran elsewhere or never started.",
         ]
     );
 }

@@ -227,10 +227,7 @@ impl Courier {
             let is_ending = streams.iter().any(|stream| stream.fault.is_none())
                 && streams.iter().any(Stream::has_just_ended);
             let faults = faults.filter(|fault| **fault != Fault::Ended || !is_ending);
-            // What came and is wrong says more than that nothing comes any more.
-            faults
-                .max_by_key(|fault| (**fault != Fault::Ended) ^ mutant!("ended-outweighs-corrupt"))
-                .map(|fault| (rank, fault))
+            gravest(faults).map(|fault| (rank, fault))
         };
         match rank {
             Some(rank) => of(rank),
@@ -360,6 +357,11 @@ impl Drop for Courier {
     }
 }
 
+/// What came and is wrong says more than that nothing comes any more.
+fn gravest<'a>(faults: impl Iterator<Item = &'a Fault>) -> Option<&'a Fault> {
+    faults.max_by_key(|fault| (**fault != Fault::Ended) ^ mutant!("ended-outweighs-corrupt"))
+}
+
 /// Whether the other side has gone, and will confirm nothing more.
 fn has_ended(stream: &Stream) -> bool {
     let mut places = [PollFd::new(stream, PollFlags::empty())];
@@ -373,4 +375,16 @@ fn unsent(stream: &Stream) -> i32 {
     // SAFETY: the request writes one int to the address it is given.
     let asked = unsafe { libc::ioctl(stream.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     if asked == 0 { bytes } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_bytes_say_more_than_an_end() {
+        let wrong = Fault::Corrupt("a frame".to_owned());
+        assert_eq!(gravest([&Fault::Ended, &wrong, &Fault::Ended].into_iter()), Some(&wrong));
+        assert_eq!(gravest([&Fault::Ended].into_iter()), Some(&Fault::Ended));
+    }
 }

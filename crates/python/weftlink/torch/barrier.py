@@ -3,7 +3,7 @@
 import time
 from datetime import timedelta
 
-from weftlink.errors import DeadlineError
+from weftlink.errors import Blame, DeadlineError
 
 # Rank 0 gives up when the others do; so much longer they wait for its word on who stayed away.
 _GRACE = timedelta(seconds=1)
@@ -23,11 +23,16 @@ def monitored_barrier(store, rank: int, size: int, timeout: timedelta, wait_all_
             store.wait(["done"], left() + _GRACE)
         except Exception as error:
             what = f"rank {rank}: rank 0 did not reach the monitored barrier within {timeout}"
-            raise DeadlineError(what, rank=rank, peer=0, operation="monitored_barrier") from error
+            raise _late(what, rank, [0]) from error
         names = store.get("done").decode()
     if names:
         what = f"rank{'s' if ',' in names else ''} {names} did not reach the monitored barrier within {timeout}"
-        raise DeadlineError(what, rank=rank, peer=int(names.split(",")[0]), operation="monitored_barrier")
+        raise _late(what, rank, [int(name) for name in names.split(",")])
+
+
+def _late(what, rank, missing):
+    blamed = tuple(Blame(other, "late") for other in missing)
+    return DeadlineError(what, rank=rank, peer=missing[0], operation="monitored_barrier", blamed=blamed)
 
 
 def _missing(store, size, left, all_of_them):

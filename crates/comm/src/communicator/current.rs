@@ -8,7 +8,7 @@ use weftlink_plan::{Collective, Reduction};
 
 use super::Request;
 use super::check::Fitted;
-use crate::buffers::Buffers;
+use crate::buffers::{Buffers, ORDINARY};
 use crate::compile::Shape;
 use crate::data::Elements;
 use crate::header::Header;
@@ -58,18 +58,16 @@ impl Asked {
         let Buffers { input_length, output_length, elements, aliasing, owner, .. } = buffers;
         let reduction = operation.as_ref().map_or(0, |operation| 1 + code(operation.reduction));
         let data_type = elements.data_type.map_or(0, |data_type| 1 + data_type as u64);
-        let is_symmetric = buffers.input_location.is_symmetric() && buffers.output_location.is_symmetric();
+        // Of buffers in windows it matters whether all of them are.
+        let is_partly = *owner != ORDINARY
+            && !(buffers.input_location.is_symmetric() && buffers.output_location.is_symmetric());
         let (kind, root) = (collective.kind() as u64, u64::from(collective.root().unwrap_or(0)));
         Self([
             *input_length as u64,
             *output_length as u64,
-            kind | reduction << 8
-                | data_type << 16
-                | (*aliasing as u64) << 24
-                | u64::from(is_symmetric) << 25
-                | root << 32,
+            kind | reduction << 8 | data_type << 16 | (*aliasing as u64) << 24 | root << 32,
             elements.bytes as u64,
-            *owner,
+            *owner ^ u64::from(is_partly) << 63,
             plan.map_or(0, |plan| 1 + plan.index as u64) | u64::from(*tag) << 32,
             plan.map_or(0, |plan| plan.owner),
             count.map_or(0, |count| (count as u64).saturating_add(1)),

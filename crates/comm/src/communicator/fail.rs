@@ -206,7 +206,7 @@ impl Communicator {
 
     /// Ranks that differ may be on different hosts. Shows what this one calls, and gives the others a moment to do the same.
     #[cold]
-    fn compare(&self, call: &Call<'_>) {
+    pub(super) fn compare(&self, call: &Call<'_>) {
         let Some(tell) =
             self.shared.crier.tell.as_ref().filter(|_| !mutant!("mismatch-not-compared-across-hosts"))
         else {

@@ -45,7 +45,7 @@ pub use trace::{Taken, TimedStep};
 
 use crate::blame::Failure;
 use crate::bootstrap::{Bootstrap, BootstrapError};
-use crate::buffers::Buffers;
+use crate::buffers::{Buffers, ORDINARY};
 use crate::choose::{self, Choice, Key, Table};
 use crate::compile::{Lengths, Unfit};
 use crate::data::Elements;
@@ -321,12 +321,14 @@ impl Communicator {
         let collective = request.collective;
         let call =
             Call { header, signature, hash, number, collective, arithmetic: &arithmetic, input, output };
-        if let Some(index) = *packets {
+        let is_in_windows = request.buffers.owner != ORDINARY;
+        if let Some(index) = *packets
+            && !is_in_windows
+        {
             // Nobody else reaches the buffers, and nothing of the caller's is called.
             let engine = &mut self.engines[index];
             // SAFETY: as below, of a call that was made like this before.
-            let run = || unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) };
-            let ran = using(&self.windows, windows_of(header), &self.shared, self.rank, run);
+            let ran = unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) };
             if ran.is_ok() {
                 self.shared.recorder.end();
             }
@@ -367,14 +369,18 @@ impl Communicator {
             bootstrap: &mut self.bootstrap,
             failed: &mut self.failed,
         };
-        let run = || {
+        let mut run = || {
             // SAFETY: the buffers are borrowed for the call and hold this rank's blocks, as `fit` checked; a pair of borrows
             // cannot overlap, and the plan claims their aliasing, as checked. If the call does not end well, peers may still
             // use them when the borrow is over; those that peers can reach are taken back before, here or by `unfinished`. Those that
             // they read through the kernel need not be: the abort word is set before, and readers look at it after they have read.
             unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) }
         };
-        let ran = using(&self.windows, windows_of(header), &self.shared, self.rank, run);
+        let ran = match is_in_windows {
+            false => run(),
+            true => Using::windows(&self.windows, windows_of(header), &self.shared.waiter, run)
+                .unwrap_or_else(|TakenBack| Err(taken_back(&self.shared, self.rank))),
+        };
         std::mem::forget(unfinished);
         // Where ranks have to find out about each other first, they do so every time.
         let is_plain = ran.is_ok() && !is_symmetric && engine.is_of_packets();
@@ -614,6 +620,9 @@ impl Communicator {
         self.shared.recorder.wait_ends(began_ns, 1, shared.is_ok());
         let shared = shared.map_err(|error| {
             let first = self.shared.waiter.abort(Reason::of(&error, self.rank as u32));
+            if Reason::is(first, Reason::Mismatch) {
+                self.compare(&call);
+            }
             let error = match (self.mismatch(&call), Reason::is(first, Reason::Died)) {
                 _ if is_on_purpose(&self.shared.waiter) => self.ended(number),
                 (Some(mismatch), _) => mismatch,
@@ -678,22 +687,6 @@ fn meet(shared: &Shared, call: &Call<'_>) -> Result<bool, Stopped> {
 
 /// Why a call stopped whose window was taken back by a call of another communicator, which has aborted this one.
 #[cold]
-/// Runs a call whose buffers lie in these windows.
-#[inline]
-fn using(
-    windows: &[Arc<Symmetric>],
-    used: Reached,
-    shared: &Shared,
-    rank: usize,
-    run: impl FnOnce() -> Result<(), Box<Stopped>>,
-) -> Result<(), Box<Stopped>> {
-    match used {
-        [None, None] => run(),
-        _ => Using::windows(windows, used, &shared.waiter, run)
-            .unwrap_or_else(|TakenBack| Err(taken_back(shared, rank))),
-    }
-}
-
 fn taken_back(shared: &Shared, rank: usize) -> Box<Stopped> {
     let stop = Stop::Aborted { code: code_of(shared, rank), waited: Duration::ZERO };
     Box::new(Stopped { stop, step: None, waiting: Waiting::Anything })

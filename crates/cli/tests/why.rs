@@ -25,7 +25,7 @@ Job 3f9a1c2b77d0: 4 ranks, 3 records from 2 hosts.
   Rank 0 failed: call #41 differs: rank 0 calls all-reduce of 1024 f32 (sum) in place, rank 3 broadcast of 4096 bytes from rank 0.
   Rank 1 failed: call #41 differs: rank 1 calls all-reduce of 1024 f32 (sum) in place, rank 3 broadcast of 4096 bytes from rank 0.
   Rank 3 failed: call #41 differs: rank 3 calls broadcast of 4096 bytes from rank 0, rank 0 all-reduce of 1024 f32 (sum) in place.
-  There is no record of rank 2: it ended its part in peace, ran elsewhere or never started.
+  There is no record of rank 2: it ended, ran elsewhere or never started.
   Rank 0 waited for a message from rank 3 in #41, all-reduce of 1024 f32 (sum) in place, for 42.0 s.
   Rank 1 waited for a message from rank 0 in #41, all-reduce of 1024 f32 (sum) in place, for 42.0 s.
   Rank 3 waited for a message from rank 2 in #41, broadcast of 4096 bytes from rank 0, for 42.0 s.

@@ -427,11 +427,15 @@ impl Bootstrap {
     ) -> Result<Vec<Vec<Connection>>, BootstrapError> {
         let Link::Tree { group, endpoint: Some(endpoint) } = &self.link else { return Ok(Vec::new()) };
         let deadline = Deadline::new(deadline);
-        let connected = wires::connect(group, endpoint, peers, streams, deadline);
-        connected.map_err(|error| {
-            let ask = Ask { rank: self.rank, purpose: wires::PURPOSE.to_owned(), bytes: 0 };
-            self.fall(error, &ask, deadline)
-        })
+        let mut connections: Vec<Vec<_>> = peers.iter().map(|_| Vec::new()).collect();
+        match wires::connect(group, endpoint, peers, streams, deadline, &mut connections) {
+            Ok(()) => Ok(connections),
+            // Connections to the others end after they could hear why: they would take an end for the reason.
+            Err(error) => {
+                let ask = Ask { rank: self.rank, purpose: wires::PURPOSE.to_owned(), bytes: 0 };
+                Err(self.fall(error, &ask, deadline))
+            }
+        }
     }
 
     /// What to do with news from now on, on the steward's thread; nothing after the bootstrap is dropped.

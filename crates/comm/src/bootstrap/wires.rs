@@ -13,15 +13,15 @@ use super::message::Introduction;
 use super::orphans::{Fate, WAS_LOST};
 use super::waits::Watch;
 
-/// So many connections to each of the ranks, in their order.
+/// Makes so many connections to each of the ranks, in their order. Those that were made before one could not be are the caller's as well.
 pub(super) fn connect(
     group: &Group,
     endpoint: &Endpoint,
     peers: &BTreeSet<u32>,
     streams: u32,
     deadline: Deadline,
-) -> Result<Vec<Vec<Connection>>, BootstrapError> {
-    let mut connections: Vec<Vec<_>> = peers.iter().map(|_| Vec::new()).collect();
+    connections: &mut [Vec<Connection>],
+) -> Result<(), BootstrapError> {
     // First those to whom we go: they need not do anything for it.
     for phase in [true, false] {
         for (place, &peer) in peers.iter().enumerate().filter(|(_, peer)| (**peer > group.rank) == phase) {
@@ -34,7 +34,7 @@ pub(super) fn connect(
             }
         }
     }
-    Ok(connections)
+    Ok(())
 }
 
 fn go(

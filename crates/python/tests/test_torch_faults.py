@@ -36,8 +36,9 @@ def raises(kind, *texts, late=()):
     try:
         yield
     except kind as error:
-        named = [blame.rank for blame in error.blamed if blame.kind == "late"]
-        assert not late or named == list(late), f"{error!r} blames {error.blamed}"
+        if late:
+            named = [blame.rank for blame in error.blamed if blame.kind == "late"]
+            assert named == list(late), f"{error!r} blames {error.blamed}"
         missing = [text for text in texts if not re.search(text, str(error))]
         assert not missing, f"{error!r} does not say {missing}"
     else:

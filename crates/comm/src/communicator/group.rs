@@ -133,7 +133,7 @@ impl Communicator {
     ///
     /// ```
     /// let got = weftlink_comm::on_threads(3, |mut comm| {
-    ///     let (mine, mut theirs) = ([comm.rank() as u32; 2], [9; 2]);
+    ///     let (mine, mut theirs) = ([comm.rank() as u32; 2], [9_u32; 2]);
     ///     comm.group(|group| match group.rank() {
     ///         0 => group.send(2, &mine),
     ///         2 => group.receive(0, &mut theirs),

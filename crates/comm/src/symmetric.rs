@@ -135,7 +135,7 @@ impl Symmetric {
 
 impl User {
     fn abort(&self, code: AbortCode, failure: &Failure) {
-        // Nobody was late in this communicator: the ranks that were are in the message.
+        // The ranks that were late belong to the communicator that failed. The message names them; this abort code must not.
         let code = match Reason::is(code, Reason::Deadline) {
             true => AbortCode { rank: self.rank, reason: Reason::GaveUp.code() },
             false => code,

@@ -199,14 +199,14 @@ impl Group {
         let telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
         {
             let mut state = self.state();
-            // Whoever has left in good order does not die afterwards, nor is it lost.
+            // The end of a rank that has already left is no failure.
             let has_left =
                 matches!(&news, News::Died { rank } | News::Lost { rank, .. } if state.left.contains(rank));
             if has_left || !state.is_new(&news) {
                 return;
             }
         }
-        // Before anybody here acts on it: whoever hears that the group has failed may end its process at once.
+        // Neighbours are told first. Once the state below says that the group has failed, this process may exit at any time.
         if !mutant!("news-not-passed-on") {
             self.tell(&news, from);
         }

@@ -430,7 +430,7 @@ impl Bootstrap {
         let mut connections: Vec<Vec<_>> = peers.iter().map(|_| Vec::new()).collect();
         match wires::connect(group, endpoint, peers, streams, deadline, &mut connections) {
             Ok(()) => Ok(connections),
-            // Connections to the others end after they could hear why: they would take an end for the reason.
+            // The connections stay open while `fall` tells the peers why. A peer that saw its connection close first would blame this rank.
             Err(error) => {
                 let ask = Ask { rank: self.rank, purpose: wires::PURPOSE.to_owned(), bytes: 0 };
                 Err(self.fall(error, &ask, deadline))
@@ -469,7 +469,7 @@ impl Bootstrap {
         move || match (group.upgrade(), room.upgrade()) {
             (Some(group), _) => group.verdict().map(said),
             (None, Some(room)) => room.await_failure(Deadline::new(Duration::ZERO)).map(said),
-            // There is nobody left to hear it from.
+            // The bootstrap is dropped, so no reason will arrive.
             (None, None) => Some((String::new(), Vec::new())),
         }
     }

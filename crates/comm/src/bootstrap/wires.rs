@@ -13,7 +13,8 @@ use super::message::Introduction;
 use super::orphans::{Fate, WAS_LOST};
 use super::waits::Watch;
 
-/// Makes so many connections to each of the ranks, in their order. Those that were made before one could not be are the caller's as well.
+/// Opens `streams` connections to each of the peers and puts them into `connections`, a list for each peer. After an error the lists hold
+/// the connections that were opened before it.
 pub(super) fn connect(
     group: &Group,
     endpoint: &Endpoint,

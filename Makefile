@@ -24,7 +24,7 @@ test: tools ## everything: fmt, clippy, tests, loom, kernels, instructions, doct
 	cargo nextest run --workspace --locked
 	$(MAKE) loom
 	$(MAKE) kernels
-	crates/comm/neon.sh
+	crates/kernels/neon.sh
 	$(MAKE) instructions
 	cargo test --workspace --doc --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
@@ -43,7 +43,7 @@ test-python: python ## the Python package: its tests, the examples in its docume
 .PHONY: loom
 loom: ## the lock-free code under every interleaving with up to three preemptions
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 \
-		cargo test -p weftlink-comm --lib --release --locked --target-dir target/loom loom
+		cargo test -p weftlink-shm --lib --release --locked --target-dir target/loom loom
 
 .PHONY: miri
 miri: ## the unsafe code that needs no system call, interpreted by Miri: undefined behaviour, data races; installs nightly's component if it is missing
@@ -51,12 +51,12 @@ miri: ## the unsafe code that needs no system call, interpreted by Miri: undefin
 		echo "installing Miri: rustup +nightly component add miri rust-src"; rustup toolchain install nightly --profile minimal -c miri -c rust-src; \
 	fi
 	MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks" \
-		cargo +nightly miri test -p weftlink-comm --lib --locked --target-dir target/miri -- \
-		line:: fifo:: counter:: wait:: wire::ends wire::frame engine:: header:: data:: operation:: buffers:: post::matching post::frame recorder::slot
+		cargo +nightly miri test -p weftlink-shm -p weftlink-comm --lib --locked --target-dir target/miri -- \
+		line:: fifo:: counter:: wait:: slot:: wire::ends wire::frame engine:: data:: operation:: buffers:: post::matching post::frame
 
 .PHONY: kernels
 kernels: ## the kernels as they ship: only when optimised are they made of registers
-	cargo test -p weftlink-comm --lib --release --locked kernels
+	cargo test -p weftlink-kernels --lib --release --locked
 
 .PHONY: instructions
 instructions: ## instructions of the hot paths under callgrind, compared with crates/comm/benches/instructions.csv; BLESS=--bless to write it
@@ -64,7 +64,7 @@ instructions: ## instructions of the hot paths under callgrind, compared with cr
 
 .PHONY: neon
 neon: ## the same for 64-bit ARM, under qemu; installs a compiler, a linker and qemu (Debian's) if they are missing
-	crates/comm/neon.sh install
+	crates/kernels/neon.sh install
 
 .PHONY: tools
 tools: ## install what the tests need and is not here yet

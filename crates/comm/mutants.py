@@ -3,7 +3,7 @@
 
     crates/comm/mutants.py [NAME ...] [--bless]
 
-Defects are planted in crates/comm/src as `mutant!("name")`, listed in crates/comm/mutants.toml, and all compiled into one build of the
+Defects are planted in the sources of crates/ as `mutant!("name")`, listed in crates/comm/mutants.toml, and all compiled into one build of the
 tests. Each is switched on in turn by WEFT_MUTANT, first under the tests that should notice it, then under all others that are made to
 find faults; the first test that fails ends it. A test that hangs until its time is up has noticed, too, and is counted apart.
 
@@ -26,12 +26,13 @@ import tomllib
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TABLE = ROOT / "testdata/mutants.csv"
-PACKAGE = ["-p", "weftlink-comm", "--features", "mutants", "--lib"]
+LIBRARIES = ["bootstrap", "comm", "recorder", "shm"]
+PACKAGE = [word for name in LIBRARIES for word in ("-p", f"weftlink-{name}", "--features", f"weftlink-{name}/mutants")] + ["--lib"]
 # Tests that are about faults; others take longer, and are about nothing that is planted here.
 BINARIES = ["background_faults", "bootstrap", "cases", "counts", "draws", "faults", "faults_of_all", "memory_faults", "post"]
 BINARIES += ["post_faults", "post_hosts", "regroup"]
 PACKAGE += [f"--test={name}" for name in BINARIES]
-NEVER = "test(kernels) | test(processes_pass_a_part_of_the_cases) | test(thousands_of_calls_of_all_sizes_stay_right)"
+NEVER = "test(processes_pass_a_part_of_the_cases) | test(thousands_of_calls_of_all_sizes_stay_right)"
 # Whatever a hanging test does, one defect takes no longer.
 LIMIT_S = 300
 FAILED = re.compile(r"^\s+(FAIL|TIMEOUT|SIG\w+|ABORT|LEAK-FAIL)\s.*\]\s+(?:\(\s*\d+/\d+\)\s+)?(.+)$", re.MULTILINE)
@@ -66,10 +67,10 @@ def planted():
     with open(HERE / "mutants.toml", "rb") as file:
         rows = tomllib.load(file)["mutant"]
     found = {}
-    for source in sorted((HERE / "src").rglob("*.rs")):
+    for source in sorted((ROOT / "crates").glob("*/src/**/*.rs")):
         for name in re.findall(r'mutant!\("([^"]+)"\)', source.read_text(encoding="utf-8")):
             if name != "name":
-                found.setdefault(name, []).append(str(source.relative_to(HERE / "src")))
+                found.setdefault(name, []).append(str(source.relative_to(ROOT / "crates")).replace("/src/", "/"))
     listed = [row["name"] for row in rows]
     if wrong := sorted(set(found) ^ set(listed)) + sorted(name for name in listed if listed.count(name) > 1):
         sys.exit(f"planted and not listed in mutants.toml, listed and not planted, or listed twice: {', '.join(wrong)}")

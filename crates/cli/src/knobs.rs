@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
-use weftlink_comm::knobs::{KNOBS, Knob, Knobs, Origin, Setting, unknown};
+use weftlink_knobs::{KNOBS, Knob, Knobs, Origin, Setting, unknown};
 
 use crate::Failure;
 use crate::table::Table;

@@ -15,8 +15,8 @@ use common::{example, root};
 use rustix::process::{Signal, getpid, kill_process};
 use serde_json::Value;
 use weftlink_comm::bootstrap::Bootstrap;
-use weftlink_comm::knobs::Knobs;
 use weftlink_comm::{Communicator, Options, Reduction};
+use weftlink_knobs::Knobs;
 use weftlink_testkit::processes;
 
 const WEFT: &str = env!("CARGO_BIN_EXE_weft");

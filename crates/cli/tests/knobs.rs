@@ -8,12 +8,12 @@ mod common;
 use std::fmt::Write;
 
 use common::{assert_current, scratch, shell};
-use weftlink_comm::knobs::KNOBS;
+use weftlink_knobs::KNOBS;
 
 const INTRODUCTION: &str = "\
 # Settings
 
-<!-- Written by `make bless` from crates/comm/src/knobs/mod.rs; change that. -->
+<!-- Written by `make bless` from crates/knobs/src/registry.rs; change that. -->
 
 Environment variables that ranks look at. `weft knobs` shows what they are now and where that comes from, `--json` for programs;
 a name that is nearly right is pointed out. An empty variable is one that is not set, except that ranks take an empty

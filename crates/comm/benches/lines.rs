@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
-use weftlink_comm::kernels::{Access, Kernels};
-use weftlink_comm::memory::SharedMemory;
 use weftlink_comm::{DataType, Reduction};
+use weftlink_kernels::{Access, Kernels};
+use weftlink_shm::memory::SharedMemory;
 
 const MESSAGES: u64 = 1000;
 const SIZES: [usize; 5] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10];

@@ -93,6 +93,7 @@ fn watch() {
         let role = format!("{rank} {size} {per_host} {port} {}", minutes * 60);
         this_program().env(ROLE, role).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
+    let began = Instant::now();
     let mut ranks: Vec<Child> = (0..size).map(start).collect();
     let over = AtomicBool::new(false);
     let pids: Vec<u32> = ranks.iter().map(Child::id).collect();
@@ -117,13 +118,9 @@ fn watch() {
                         let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
                         reports.push([numbers[0], numbers[1], numbers[2]]);
                         if rank == 0 && reports.len().is_multiple_of(30) {
-                            println!(
-                                "{} s: {} calls, {} KiB, {} descriptors",
-                                reports.len(),
-                                numbers[0],
-                                numbers[1],
-                                numbers[2]
-                            );
+                            let [calls, memory, descriptors] = [numbers[0], numbers[1], numbers[2]];
+                            let seconds = began.elapsed().as_secs();
+                            println!("{seconds} s: {calls} calls, {memory} KiB, {descriptors} descriptors");
                         }
                     }
                     reports

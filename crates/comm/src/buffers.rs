@@ -3,19 +3,18 @@
 use std::marker::PhantomData;
 
 use weftlink_plan::{Aliasing, DataType};
+use weftlink_recorder::header::Location;
 
 use crate::data::{Data, Elements};
 use crate::error::Error;
-use crate::header::Location;
-use crate::window::{Part, PartMut, Window};
 
 /// What a collective reads and writes:
 ///
-/// - one that is read and written, in place: `&mut [T]`, `&mut Window<T>` or a [`PartMut`]. Where a rank only gets something,
+/// - one that is read and written, in place: `&mut [T]`, `&mut Window<T>` or a [`PartMut`](crate::PartMut). Where a rank only gets something,
 ///   this is where it goes. Where one side is larger (gather and scatter of any kind), the buffer is the larger one, and the
 ///   rank's own block in it is the smaller;
 /// - two, out of place: a pair of slices, of windows or of parts;
-/// - one that is only read: `&[T]` or a [`Part`], where a rank only gives.
+/// - one that is only read: `&[T]` or a [`Part`](crate::Part), where a rank only gives.
 #[derive(Debug)]
 pub struct Buffers<'a> {
     pub(crate) input: *const u8,
@@ -46,7 +45,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    const NONE: Side =
+    pub(crate) const NONE: Side =
         Side { address: std::ptr::null_mut(), length: 0, location: Location::NONE, owner: ORDINARY };
 
     fn of<T>(address: *mut T, length: usize) -> Self {
@@ -104,7 +103,7 @@ impl<'a> Buffers<'a> {
     }
 
     #[inline]
-    fn new<T: Data>(input: Side, output: Side, aliasing: Aliasing) -> Self {
+    pub(crate) fn new<T: Data>(input: Side, output: Side, aliasing: Aliasing) -> Self {
         let owner = match (input.length, output.length) {
             (0, _) => output.owner,
             (_, 0) => input.owner,
@@ -153,21 +152,6 @@ impl<'a, T: Data, const N: usize> From<&'a mut [T; N]> for Buffers<'a> {
     }
 }
 
-impl<'a, T: Data> From<PartMut<'a, T>> for Buffers<'a> {
-    #[inline]
-    fn from(part: PartMut<'a, T>) -> Self {
-        Self::in_place::<T>(part.side())
-    }
-}
-
-impl<'a, T: Data> From<&'a mut Window<T>> for Buffers<'a> {
-    #[inline]
-    fn from(window: &'a mut Window<T>) -> Self {
-        let length = window.len();
-        window.part_mut(0..length).into()
-    }
-}
-
 impl<'a, T: Data> From<(&'a [T], &'a mut [T])> for Buffers<'a> {
     #[inline]
     fn from((input, output): (&'a [T], &'a mut [T])) -> Self {
@@ -190,21 +174,6 @@ impl<'a, T: Data, const N: usize, const M: usize> From<(&'a [T; N], &'a mut [T; 
     }
 }
 
-impl<'a, T: Data> From<(Part<'a, T>, PartMut<'a, T>)> for Buffers<'a> {
-    #[inline]
-    fn from((input, output): (Part<'a, T>, PartMut<'a, T>)) -> Self {
-        Self::new::<T>(input.side(), output.side(), Aliasing::OutOfPlace)
-    }
-}
-
-impl<'a, T: Data> From<(&'a Window<T>, &'a mut Window<T>)> for Buffers<'a> {
-    #[inline]
-    fn from((input, output): (&'a Window<T>, &'a mut Window<T>)) -> Self {
-        let (inputs, outputs) = (input.len(), output.len());
-        (input.part(0..inputs), output.part_mut(0..outputs)).into()
-    }
-}
-
 impl<'a, T: Data> From<&'a [T]> for Buffers<'a> {
     #[inline]
     fn from(input: &'a [T]) -> Self {
@@ -224,19 +193,5 @@ impl<'a, T: Data, const N: usize> From<&'a [T; N]> for Buffers<'a> {
     #[inline]
     fn from(input: &'a [T; N]) -> Self {
         input.as_slice().into()
-    }
-}
-
-impl<'a, T: Data> From<Part<'a, T>> for Buffers<'a> {
-    #[inline]
-    fn from(input: Part<'a, T>) -> Self {
-        Self::new::<T>(input.side(), Side::NONE, Aliasing::OutOfPlace)
-    }
-}
-
-impl<'a, T: Data> From<&'a Window<T>> for Buffers<'a> {
-    #[inline]
-    fn from(window: &'a Window<T>) -> Self {
-        window.part(0..window.len()).into()
     }
 }

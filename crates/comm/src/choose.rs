@@ -9,6 +9,7 @@ pub(crate) mod tuning;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use serde::{Deserialize, Serialize};
+use weftlink_bootstrap::generation;
 
 use weftlink_plan::Algorithm::{Exchange, Hierarchical, OneShot, Ring, Staged, TwoShot};
 pub(crate) use weftlink_plan::choose::measured::Memory;
@@ -17,7 +18,6 @@ use weftlink_plan::plan::{Input, Output, Protocol, Wait};
 use weftlink_plan::{Algorithm, Aliasing, Collective, Layout, Order, Plan, Proof, Verified, verify};
 
 use crate::Error;
-use crate::bootstrap::generation;
 
 /// An algorithm, as it is told in tables: `ring`, or `linear:ll` for messages whose payload rides with its flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -333,7 +333,7 @@ mod tests {
     fn whatever_a_table_says_there_is_a_plan_of_every_order() {
         let kinds = Collective::KINDS.into_iter().filter(Collective::reduces);
         for (collective, ranks) in kinds.flat_map(|it| [1, 2, 3, 6].map(|ranks| (it.clone(), ranks))) {
-            let kind = crate::header::kind(&collective);
+            let kind = weftlink_recorder::header::kind(&collective);
             let memories = [Memory::Ordinary, Memory::Readable, Memory::Symmetric];
             for (memory, bytes) in
                 memories.into_iter().flat_map(|it| [8, 1000, 9000, ANY].map(|bytes| (it, bytes)))
@@ -373,7 +373,7 @@ mod tests {
         for (collective, order) in
             collectives.into_iter().flat_map(|it| orders.map(|order| (it.clone(), order)))
         {
-            let choice = across(crate::header::kind(&collective), ANY);
+            let choice = across(weftlink_recorder::header::kind(&collective), ANY);
             for hosts in [&[0, 1][..], &[0, 0, 1], &[0, 0, 1, 1], &[0, 1, 1, 1]] {
                 let (collective, aliasing) = (collective.clone(), Some(Aliasing::InPlace));
                 let key =

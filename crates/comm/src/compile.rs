@@ -2,14 +2,16 @@
 //! turned into offsets and lengths in bytes, peers into indices of FIFO ends. Running it needs no lookup, allocation or
 //! arithmetic beyond adding a base address. Compiled once per shape and kept.
 
+mod packets;
+
+use weftlink_kernels::Access;
 use weftlink_plan::collective::Promise;
 use weftlink_plan::domain::chunks::Origin;
 use weftlink_plan::plan::{Buffer, Input, Lane, Op, Output, Place, Remote, Step, Wait};
 use weftlink_plan::{Aliasing, Collective, Cut, Verified};
 
-use crate::engine::PacketStep;
-use crate::kernels::Access;
 use crate::layout::{FifoPlace, Layout};
+pub(crate) use packets::{Operand, PacketStep};
 
 /// [`Communicator::load`](crate::Communicator::load) has refused it.
 const NO_SWITCH: &str = "a plan with switches is not loaded";
@@ -474,4 +476,10 @@ impl Compiler<'_> {
             None => unreachable!("the layout holds every FIFO of the plan"),
         }
     }
+}
+
+/// Words that a packet of so many bytes takes.
+#[inline]
+pub(crate) fn words_of(bytes: usize) -> usize {
+    bytes.div_ceil(size_of::<u64>())
 }

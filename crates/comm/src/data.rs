@@ -108,8 +108,13 @@ impl Elements {
         Self { bytes: data_type.bytes(), data_type: Some(data_type), id: None }
     }
 
-    /// The bytes of an element as a header tells them.
+    /// The bytes of an element as a header has them.
     pub(crate) fn code(&self) -> u16 {
         self.bytes.min(u16::MAX as usize) as u16
+    }
+
+    /// The type and the bytes of an element, as calls announce them.
+    pub(crate) fn announced(&self) -> (Option<DataType>, usize) {
+        (self.data_type, self.bytes)
     }
 }

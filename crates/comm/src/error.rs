@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
+use weftlink_knobs::KnobError;
 use weftlink_plan::Refusal;
 
-use crate::blame::{Blame, BlameKind};
-use crate::bootstrap::BootstrapError;
-use crate::knobs::KnobError;
+use weftlink_bootstrap::{Blame, BlameKind, BootstrapError, Failure};
 
 /// Why a communicator or a call failed. [`Error::Misuse`] and [`Error::Refused`] leave the communicator as it was: mend
 /// the call and go on. After the others it cannot be used again: leave it and make a new one. [`Error::blamed`] lists the
@@ -39,7 +38,7 @@ pub enum Error {
     /// Ranks make different calls. Mend the program: all ranks make the same calls in the same order.
     #[error(
         "call #{call} differs: rank {rank} calls {mine}, rank {other} {theirs}{}",
-        if mine == theirs { " with blocks of other lengths" } else { "" }
+        if mine == theirs { ", with other blocks or partners" } else { "" }
     )]
     Mismatch {
         /// The number of the call, from 1; windows and loaded plans count.
@@ -189,7 +188,18 @@ pub enum Error {
     },
 }
 
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Failure {
+        Failure { why: error.to_string(), blamed: error.blamed(), aborted_by: error.aborted_by() }
+    }
+}
+
 impl Error {
+    /// The error of calls that are made after a failure.
+    pub(crate) fn again(failure: &Failure) -> Error {
+        Error::Failed { why: failure.why.clone(), blamed: failure.blamed.clone() }
+    }
+
     /// The ranks that are the reason for this error, the first one first: where to look. The rank that has the error is among
     /// them if it is the reason itself. Empty where no rank is known to be, and for calls that could not be made like this.
     pub fn blamed(&self) -> Vec<Blame> {

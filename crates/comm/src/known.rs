@@ -33,7 +33,7 @@
 //!
 //! What is hashed in a key itself: lists of messages, tori and lengths that all ranks know, to 63 bits; plans, to 64.
 
-use crate::header::{Header, Key};
+use weftlink_recorder::header::{Header, Key};
 
 /// How many calls are known. A training job has as many as it has gradient buckets.
 const KNOWN_MAX: usize = 256;
@@ -98,10 +98,10 @@ fn hashed(header: &Header) -> u32 {
 mod tests {
     use super::*;
     use crate::data::Elements;
-    use crate::header::What;
+    use weftlink_recorder::header::What;
 
     fn call(count: usize) -> Header {
-        Header::allocating(What::Collective(0), 0, count, Elements::of::<f32>())
+        Header::allocating(What::Collective(0), 0, count, Elements::of::<f32>().announced())
     }
 
     /// Makes a call, and gives its signature and whether it was new.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use weftlink_plan::plan::{Input, Output, Protocol};
 use weftlink_plan::{Cut, Verified};
 
-use crate::line::{Line, PAYLOAD_WORDS};
+use weftlink_shm::line::{Line, PAYLOAD_WORDS};
 
 /// Bytes of a line: cuts fall on its multiples, so that two ranks never write the same one.
 pub(crate) const LINE: usize = size_of::<Line>();

@@ -3,74 +3,44 @@
 //! A [`Communicator`] is one rank's end of a group whose ranks are threads or processes. They meet through
 //! [`bootstrap`], map the same memory, and run [verified plans](weftlink_plan::Verified) in it.
 //!
-//! From the bottom: everything ranks tell each other is a [`line::Line`], a cache line whose first word says which
-//! message it is and of which call. Two kinds of conversation are built from it, [`fifo`] and [`counter`]; both only
-//! ever answer at once, and [`wait`] is the one place where a rank waits. `layout` places a plan's FIFOs, counters and
-//! scratch in its memory, `compile` turns one rank's part of it into flat lists, `engine` runs them.
+//! The layers below are crates of their own: shared memory and its lock-free protocols (`weftlink_shm`), kernels, the
+//! [`bootstrap`] and the [`recorder`]. Here, `layout` places a plan's FIFOs, counters and scratch in its memory, `compile` turns one rank's
+//! part of it into flat lists, and `engine` runs them.
 //!
 //! Unsafe code is denied in this crate but in the modules that say why they need it; UNSAFE.md lists them.
 
 #[macro_use]
-mod mutants;
+extern crate weftlink_shm;
 
-pub mod attach;
-mod available;
+mod affinity;
 mod background;
-mod blame;
-pub mod bootstrap;
 mod buffers;
 mod choose;
 mod communicator;
 mod compile;
-#[doc(hidden)]
-pub mod counter;
 mod data;
 mod engine;
 mod error;
 mod failure;
-#[doc(hidden)]
-pub mod fifo;
 mod foreign;
-mod header;
-pub mod kernels;
-pub mod knobs;
 mod known;
 mod layout;
-mod limits;
-#[doc(hidden)]
-pub mod line;
-mod log;
-mod meanwhile;
-pub mod memory;
+mod note;
 mod operation;
 mod post;
 mod reach;
-pub mod recorder;
 mod shared;
 mod symmetric;
-mod sync;
-#[doc(hidden)]
-pub mod wait;
-pub mod why;
 mod window;
 mod wire;
 
 #[cfg(test)]
-#[cfg(not(loom))]
 mod call_tests;
-#[cfg(test)]
-#[cfg(loom)]
-mod loom_tests;
-#[cfg(test)]
-#[cfg(not(loom))]
-mod stress_tests;
 
-pub use available::memory_bytes as available_memory_bytes;
 pub use background::{
     Background, Done, Ended, Handle, OwnedBuffers, OwnedOperation, OwnedRequest, QUEUE_MAX, RawBuffers,
     RawHandle, RawRequest, ReadOnly, Scope, ScopedHandle,
 };
-pub use blame::{Blame, BlameKind};
 pub use buffers::Buffers;
 pub use choose::tuning::{TuningError, check as check_tuning};
 pub use communicator::{
@@ -78,10 +48,31 @@ pub use communicator::{
 };
 pub use data::Data;
 pub use error::Error;
-pub use limits::{address_space_bytes as available_address_space_bytes, no_thread};
-pub use meanwhile::while_waiting;
 pub use operation::Operation;
 pub use post::{MESSAGES_MAX, Post};
-pub use recorder::{Counters, FlightRecorder, Record};
+pub use weftlink_bootstrap as bootstrap;
+pub use weftlink_bootstrap::{Blame, BlameKind};
+pub use weftlink_knobs as knobs;
 pub use weftlink_plan::{DataType, Reduction};
+pub use weftlink_recorder::recorder::{Counters, FlightRecorder, Record};
+pub use weftlink_recorder::{attach, recorder, why};
+pub use weftlink_shm::available::memory_bytes as available_memory_bytes;
+pub use weftlink_shm::limits::{address_space_bytes as available_address_space_bytes, no_thread};
+/// ```
+/// use weftlink_comm::{on_threads, while_waiting};
+/// use std::{cell::Cell, rc::Rc, time::Duration};
+///
+/// let looked = on_threads(2, |mut comm| {
+///     if comm.rank() == 1 {
+///         std::thread::sleep(Duration::from_millis(200));
+///     }
+///     let looks = Rc::new(Cell::new(0));
+///     let work = { let looks = Rc::clone(&looks); move || looks.set(looks.get() + 1) };
+///     while_waiting(work, || comm.barrier())?;
+///     Ok(looks.get() > 0)
+/// })?;
+/// assert!(looked[0]);
+/// # Ok::<(), weftlink_comm::Error>(())
+/// ```
+pub use weftlink_shm::poll_hook::while_waiting;
 pub use window::{Part, PartMut, Window};

@@ -5,10 +5,10 @@
 use std::any::TypeId;
 use std::marker::PhantomData;
 
+use weftlink_kernels::{Access, Kernel};
 use weftlink_plan::{DataType, Reduction};
 
 use crate::data::Data;
-use crate::kernels::{Access, Kernel};
 
 /// What a reducing call combines elements with: a [`Reduction`] by its name, or one that needs more than a name.
 ///
@@ -129,7 +129,7 @@ impl UserDefined<'_> {
     /// Combines `len` elements of all sources, in their order, into all targets.
     ///
     /// # Safety
-    /// As for [`Kernel::combine`](crate::kernels::Kernel::combine), for elements of the type with this `id`.
+    /// As for [`Kernel::combine`](weftlink_kernels::Kernel::combine), for elements of the type with this `id`.
     pub(crate) unsafe fn combine(&self, targets: &[*mut u8], sources: &[*const u8], len: usize) {
         // SAFETY: the function lives as long as the borrow, and was made for this type.
         unsafe { (self.combine)(self.function, targets, sources, len) }

@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
+use weftlink_shm::memory::SharedMemory;
 
-use crate::bootstrap::{Bootstrap, BootstrapError};
-use crate::memory::SharedMemory;
+use weftlink_bootstrap::{Bootstrap, BootstrapError};
 
 /// A process whose memory can be read.
 #[derive(Clone, Debug)]
@@ -197,7 +197,6 @@ fn secret(rank: usize) -> u64 {
 }
 
 #[cfg(test)]
-#[cfg(not(loom))]
 mod tests {
     use super::*;
 

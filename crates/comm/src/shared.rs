@@ -10,23 +10,21 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use weftlink_bootstrap::{Chain, NOTE_AFTER, Reason};
+use weftlink_kernels::{Kernel, Kernels};
 use weftlink_plan::Collective;
+use weftlink_recorder::header::{Header, Key};
+use weftlink_recorder::recorder::Recorder;
+use weftlink_recorder::waiting::Waiting;
+use weftlink_shm::counter::Counter;
+use weftlink_shm::line::{Line, PAYLOAD_WORDS, Poll, distance};
+use weftlink_shm::memory::SharedMemory;
+use weftlink_shm::wait::{Rest, Stop, Waiter};
 
-use crate::bootstrap::{Chain, NOTE_AFTER};
-use crate::counter::Counter;
-use crate::engine::Waiting;
-use crate::failure::Reason;
-use crate::header::{Header, Key};
-use crate::kernels::{Kernel, Kernels};
 use crate::known;
 use crate::layout::LINE;
-use crate::line::{Line, PAYLOAD_WORDS, Poll, distance};
-use crate::log;
-use crate::memory::SharedMemory;
 use crate::operation::Arithmetic;
 use crate::reach::Process;
-use crate::recorder::Recorder;
-use crate::wait::{Rest, Stop, Waiter};
 
 /// How many of its headers a rank keeps.
 pub(crate) const HEADERS: usize = 64;
@@ -291,7 +289,7 @@ impl Crier {
             self.warned.set((number, waited));
             let roots = self.chain.roots(asked);
             let (whom, seconds) = (self.whom(waiting.rank(), &roots), waited.as_secs_f64());
-            log::warn!(Fault, self.rank as usize, "call #{number} has waited {seconds:.1} s for {whom}");
+            tracing::warn!(target: "weft::fault", rank = self.rank as usize, "call #{number} has waited {seconds:.1} s for {whom}");
         }
     }
 

@@ -19,12 +19,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::blame::Failure;
-use crate::bootstrap::{BootstrapError, News};
-use crate::failure::{Reached, Reason};
-use crate::log;
-use crate::memory::SharedMemory;
-use crate::wait::{AbortCode, Waiter};
+use weftlink_bootstrap::{BootstrapError, Failure, News, Reason};
+use weftlink_shm::memory::SharedMemory;
+use weftlink_shm::wait::{AbortCode, Waiter};
+
+/// The windows of a call's input and output, if its plan reaches into them.
+pub(crate) type Reached = [Option<u16>; 2];
 
 /// Several communicators use the memory.
 const SHARED: u32 = 1 << 31;
@@ -118,9 +118,7 @@ impl Symmetric {
             let kept = self.memory.keep_private(at, bytes);
             if kept < bytes {
                 let lost = bytes - kept;
-                log::warn!(
-                    Fault,
-                    None,
+                tracing::warn!(target: "weft::fault",
                     "memory is short: of {bytes} bytes of a window, {lost} could not be kept after a call that failed, and are zero now"
                 );
             }
@@ -164,7 +162,8 @@ impl Using {
     pub(crate) fn begin(windows: &[Arc<Symmetric>], reached: Reached) -> Result<Self, TakenBack> {
         let mut using = Self::default();
         for (place, number) in using.0.iter_mut().zip(reached) {
-            if let Some(window) = number.map(|number| &windows[usize::from(number)])
+            // An empty side may name a window of another communicator, which this call does not use.
+            if let Some(window) = number.and_then(|number| windows.get(usize::from(number)))
                 && window.state.load(Ordering::Acquire) != 0
             {
                 let before = window.state.fetch_add(1, Ordering::AcqRel);

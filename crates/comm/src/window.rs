@@ -12,9 +12,11 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
-use crate::buffers::Side;
+use weftlink_plan::Aliasing;
+use weftlink_recorder::header::Location;
+
+use crate::buffers::{Buffers, Side};
 use crate::data::Data;
-use crate::header::Location;
 use crate::symmetric::Symmetric;
 
 /// One rank's part of symmetric memory, as a slice. Made by
@@ -165,5 +167,49 @@ impl<T> PartMut<'_, T> {
     #[inline]
     pub(crate) fn side(self) -> Side {
         self.side
+    }
+}
+
+impl<'a, T: Data> From<PartMut<'a, T>> for Buffers<'a> {
+    #[inline]
+    fn from(part: PartMut<'a, T>) -> Self {
+        Self::in_place::<T>(part.side())
+    }
+}
+
+impl<'a, T: Data> From<&'a mut Window<T>> for Buffers<'a> {
+    #[inline]
+    fn from(window: &'a mut Window<T>) -> Self {
+        let length = window.len();
+        window.part_mut(0..length).into()
+    }
+}
+
+impl<'a, T: Data> From<(Part<'a, T>, PartMut<'a, T>)> for Buffers<'a> {
+    #[inline]
+    fn from((input, output): (Part<'a, T>, PartMut<'a, T>)) -> Self {
+        Self::new::<T>(input.side(), output.side(), Aliasing::OutOfPlace)
+    }
+}
+
+impl<'a, T: Data> From<(&'a Window<T>, &'a mut Window<T>)> for Buffers<'a> {
+    #[inline]
+    fn from((input, output): (&'a Window<T>, &'a mut Window<T>)) -> Self {
+        let (inputs, outputs) = (input.len(), output.len());
+        (input.part(0..inputs), output.part_mut(0..outputs)).into()
+    }
+}
+
+impl<'a, T: Data> From<Part<'a, T>> for Buffers<'a> {
+    #[inline]
+    fn from(input: Part<'a, T>) -> Self {
+        Self::new::<T>(input.side(), Side::NONE, Aliasing::OutOfPlace)
+    }
+}
+
+impl<'a, T: Data> From<&'a Window<T>> for Buffers<'a> {
+    #[inline]
+    fn from(window: &'a Window<T>) -> Self {
+        window.part(0..window.len()).into()
     }
 }

@@ -17,8 +17,8 @@ use std::thread;
 use std::time::Duration;
 
 use weftlink_comm::bootstrap::{Bootstrap, BootstrapError, Meeting, Network, Place, Refusal, Token};
-use weftlink_comm::knobs::Knobs;
-use weftlink_comm::memory::SharedMemory;
+use weftlink_knobs::Knobs;
+use weftlink_shm::memory::SharedMemory;
 use weftlink_testkit::ports::reserved_range;
 use weftlink_testkit::processes::{command, this_program};
 
@@ -115,6 +115,9 @@ fn a_second_of_the_same_rank_is_refused() {
     let meeting = meeting("twice", 3);
     thread::scope(|scope| {
         let zero = scope.spawn(|| Bootstrap::listen(&meeting).unwrap());
+        // One that came and ended has left its place.
+        let impatient = Meeting { deadline: 3 * BRIEF, ..meeting.clone() };
+        assert!(Bootstrap::join(&impatient, 1).is_err());
         // Whichever of the two comes first is in; rank 2 comes when the other has been refused.
         let (tell, told) = std::sync::mpsc::channel();
         let ones: Vec<_> = (0..2)
@@ -564,7 +567,7 @@ fn ranks_that_wait_for_others_to_come_say_for_whom() {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
     if let Some((rank, meeting)) = role() {
-        let network = Network::of(&weftlink_comm::knobs::Knobs::from_environment().unwrap());
+        let network = Network::of(&weftlink_knobs::Knobs::from_environment().unwrap());
         let meeting = Meeting { network, deadline: Duration::from_secs(3), ..meeting };
         let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
         return assert!(met.is_err());

@@ -5,13 +5,14 @@
 
 mod mail;
 
+use std::sync::Barrier;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use mail::{LONG, Mail, filled, on_ranks};
+use mail::{LONG, Mail, filled, on_communicators, on_ranks};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use weftlink_comm::{DataType, Error, Post, Reduction};
+use weftlink_comm::{DataType, Error, MESSAGES_MAX, Post, Reduction};
 
 /// Lengths on either side of every change of ways: in the line, in the ring, offered, in one piece and in many.
 const LENGTHS: [usize; 10] = [0, 1, 8, 32, 33, 1000, 16 << 10, (16 << 10) + 1, 100_000, (4 << 20) + 5];
@@ -108,6 +109,66 @@ fn more_unexpected_messages_than_are_kept_wait_at_their_sender() {
                 post.receive_bytes(Some(0), 1, &mut got, LONG).unwrap();
                 assert!(got == filled(bytes, number), "message {number}");
             }
+        }
+    });
+}
+
+#[test]
+fn room_for_unexpected_messages_comes_back_when_they_are_received() {
+    let gate = Barrier::new(2);
+    on_ranks(2, |post| {
+        // Each round is half of what a receiver keeps; together they are five times as much.
+        const ROUNDS: u64 = 10;
+        const COUNT: u64 = 64;
+        let bytes = 8000;
+        if post.rank() == 0 {
+            for round in 0..ROUNDS {
+                for number in 0..COUNT {
+                    post.send_bytes(1, 1, &filled(bytes, number), LONG).unwrap();
+                }
+                post.send_bytes(1, 2, &round.to_le_bytes(), LONG).unwrap();
+                post.receive_bytes(Some(1), 3, &mut [], LONG).unwrap();
+            }
+            // There is room for one more, so that it is sent although rank 1 does not receive it now.
+            post.send_bytes(1, 1, &filled(bytes, 7), Duration::from_millis(200)).unwrap();
+            gate.wait();
+        } else {
+            for round in 0..ROUNDS {
+                let mut got = [0; 8];
+                post.receive_bytes(Some(0), 2, &mut got, LONG).unwrap();
+                assert_eq!(u64::from_le_bytes(got), round);
+                for number in 0..COUNT {
+                    let mut got = vec![0; bytes];
+                    post.receive_bytes(Some(0), 1, &mut got, LONG).unwrap();
+                    assert!(got == filled(bytes, number), "message {number} of round {round}");
+                }
+                post.send_bytes(0, 3, &[], LONG).unwrap();
+            }
+            gate.wait();
+            let mut got = vec![0; bytes];
+            post.receive_bytes(Some(0), 1, &mut got, LONG).unwrap();
+            assert!(got == filled(bytes, 7));
+        }
+    });
+}
+
+#[test]
+fn more_receives_than_a_rank_may_have_are_refused() {
+    on_communicators(2, |mut comm| {
+        let post = comm.post().unwrap();
+        if comm.rank() == 0 {
+            let waiting: Vec<_> = (0..MESSAGES_MAX).map(|_| post.post_receive(Some(1), 1, 0)).collect();
+            let error = post.receive_bytes(Some(1), 2, &mut [], LONG).unwrap_err();
+            assert!(matches!(error, Error::QueueFull { limit: MESSAGES_MAX }), "{error}");
+            post.send_bytes(1, 3, &[], LONG).unwrap_err();
+            comm.barrier().unwrap();
+            // Rank 1 sends one and leaves. There is room again.
+            waiting[0].recv().unwrap().unwrap();
+            let error = post.receive_bytes(Some(1), 2, &mut [], LONG).unwrap_err();
+            assert!(matches!(error, Error::Left { left: 1, .. }), "{error}");
+        } else {
+            comm.barrier().unwrap();
+            post.send_bytes(0, 1, &[], LONG).unwrap();
         }
     });
 }

@@ -11,9 +11,10 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use mail::{LONG, Mail, filled, on_communicators, on_ranks};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
 use weftlink_comm::{Blame, BlameKind, Communicator, Error, Options, Post};
-use weftlink_testkit::processes::this_program;
+use weftlink_testkit::processes::{may_read_memory, this_program};
 
 const SHORT: Duration = Duration::from_millis(30);
 
@@ -337,6 +338,49 @@ fn the_death_of_a_process_in_the_middle_of_a_message_ends_it() {
         drop(sending);
     };
     with_a_process("the_death_of_a_process_in_the_middle_of_a_message_ends_it", here, there);
+}
+
+/// The kernel may refuse to read a sender's memory although the sender lives.
+#[test]
+fn a_message_that_cannot_be_read_is_an_error_on_both_sides() {
+    const BYTES: usize = 1 << 20;
+    let is_unreadable = |error: &Error, by: u32| matches!(error, Error::Unreadable { rank, peer, .. } if *rank == by && *peer == 1 - by);
+    let here = |post: Post, mut child: Child| {
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        match said.find(|line| ["offered", "skipped"].contains(&line.as_str())).as_deref() {
+            Some("offered") => {
+                let error = post.receive_bytes(Some(1), 4, &mut vec![0; BYTES], LONG).unwrap_err();
+                assert!(is_unreadable(&error, 0), "{error}");
+            }
+            said => assert_eq!(said, Some("skipped")),
+        }
+        // The communicator is as it was.
+        post.send_bytes(1, 5, b"go on", LONG).unwrap();
+        assert!(child.wait().unwrap().success());
+    };
+    let there = |post: Post| {
+        let is_read = std::env::var(ROLE).is_ok_and(|place| place.ends_with("true")) && may_read_memory();
+        let hidden = is_read.then(|| {
+            // SAFETY: fresh memory, which nobody in this process touches from here on; a message is sent from it by its address.
+            let address = unsafe {
+                let flags = MapFlags::PRIVATE;
+                mmap_anonymous(std::ptr::null_mut(), BYTES, ProtFlags::empty(), flags).unwrap()
+            };
+            let (tell, told) = std::sync::mpsc::channel();
+            let done = move |result: Result<(), Error>| tell.send(result).unwrap();
+            // SAFETY: the memory stays mapped until the process ends.
+            unsafe { post.send(0, 4, address.cast(), BYTES, LONG, done) };
+            told
+        });
+        println!("\n{}", if is_read { "offered" } else { "skipped" });
+        std::io::stdout().flush().unwrap();
+        post.receive_bytes(Some(0), 5, &mut [0; 5], LONG).unwrap();
+        if let Some(told) = hidden {
+            let error = told.recv().unwrap().unwrap_err();
+            assert!(is_unreadable(&error, 1), "{error}");
+        }
+    };
+    with_a_process("a_message_that_cannot_be_read_is_an_error_on_both_sides", here, there);
 }
 
 /// A death ends the communicator, so it ends messages between ranks that live as well. They name the rank that died.

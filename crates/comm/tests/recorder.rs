@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use weftlink_comm::bootstrap::launcher::LastWords;
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
-use weftlink_comm::recorder::{CallState, LastWords, Process, RankState, read_folder};
+use weftlink_comm::recorder::{CallState, Process, RankState, read_folder};
 use weftlink_comm::why::explain;
 use weftlink_comm::{BlameKind, Communicator, Counters, Options, Record, Reduction};
 use weftlink_testkit::processes::this_program;

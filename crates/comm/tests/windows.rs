@@ -96,6 +96,34 @@ fn processes_put_around_a_ring() {
     }
 }
 
+/// Of a window that is passed in place, a rank's own block is not the first.
+#[test]
+fn calls_in_place_find_each_ranks_own_block_of_a_window() {
+    for count in [10, 100_000] {
+        on_ranks(3, |mut comm| {
+            let (me, size) = (comm.rank(), comm.size());
+            let mut window = comm.window::<u32>(size * count).unwrap();
+            let own = me * count..(me + 1) * count;
+            for round in 0..4_u32 {
+                window.fill(9);
+                window[own.clone()].fill(100 * round + me as u32);
+                comm.all_gather(&mut window).unwrap();
+                for (rank, block) in window.chunks(count).enumerate() {
+                    assert!(block.iter().all(|value| *value == 100 * round + rank as u32), "{rank} to {me}");
+                }
+                // Nobody writes before all have read.
+                comm.barrier().unwrap();
+                for (at, value) in window.iter_mut().enumerate() {
+                    *value = round + (me * (at / count + 1)) as u32;
+                }
+                comm.reduce_scatter(&mut window, Reduction::Sum).unwrap();
+                let sum = 3 * round + (me as u32 + 1) * 3;
+                assert!(window[own.clone()].iter().all(|value| *value == sum), "at {me}");
+            }
+        });
+    }
+}
+
 #[test]
 fn a_rank_copies_between_two_others_and_within_one() {
     for got in on_ranks(3, |mut comm| {

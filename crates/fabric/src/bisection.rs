@@ -9,8 +9,9 @@
 //! it alone: nobody adds the PCIe slots to it. What counts are the wires: any device but a GPU passes on whatever it can.
 //! All rates are what the wires signal or what transfers get, as asked.
 
-use crate::device::{DeviceId, DeviceKind, Tier};
+use crate::device::{DeviceKind, Tier};
 use crate::fabric::Fabric;
+use crate::id::DeviceId;
 use crate::link::{Link, Measure};
 use crate::maxflow::FlowGraph;
 use crate::paths::Paths;

@@ -3,9 +3,10 @@
 use std::cmp::Reverse;
 
 use crate::catalog::links;
-use crate::device::{DeviceId, DeviceKind, Port, Tier};
+use crate::device::{DeviceKind, Port, Tier};
 use crate::fabric::Fabric;
 use crate::figure::Basis;
+use crate::id::DeviceId;
 use crate::link::{LinkKind, Measure, Network};
 use crate::paths::Paths;
 use crate::rate::{Device, Link, OneWay, Rate};

@@ -9,11 +9,12 @@
 use crate::catalog::links;
 use crate::catalog::systems::chassis::{port_of, slot};
 use crate::catalog::systems::{self, System};
-use crate::device::{DeviceId, DeviceKind, HostId, Port, Tier};
+use crate::device::{DeviceKind, Port, Tier};
 use crate::fabric::{Fabric, FabricBuilder, FabricError, MAX_DEVICES, MAX_LINKS};
+use crate::id::{DeviceId, HostId};
 use crate::link::{LinkKind, LinkSpec, Network};
 use crate::nearest::did_you_mean;
-use crate::spec::{ClusterSpec, Layout, Nics, SpecError};
+use crate::spec::{ClusterSpec, Layout, Nics, SpecError, slot_for};
 
 /// A spec reads well and still cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -82,18 +83,6 @@ pub fn resolve(text: &str) -> Result<Fabric, ResolveError> {
         name: text.chars().take(40).collect(),
         hint: did_you_mean(text, systems::all().map(|system| system.name)),
     })
-}
-
-/// PCIe generation and width that feed a port of `gbit` Gb/s; none where no slot does.
-pub(crate) fn slot_for(gbit: u32) -> Option<(u8, u8)> {
-    match gbit {
-        0..=50 => Some((3, 8)),
-        51..=100 => Some((3, 16)),
-        101..=200 => Some((4, 16)),
-        201..=400 => Some((5, 16)),
-        401..=800 => Some((6, 16)),
-        _ => None,
-    }
 }
 
 /// The ports of the usual leaf switch of a network, and the product that has them.

@@ -1,7 +1,7 @@
 //! Connected components: which devices hang together over some of a fabric's links, whichever way those point.
 
-use crate::device::DeviceId;
 use crate::fabric::Fabric;
+use crate::id::DeviceId;
 use crate::link::Link;
 
 /// The components over the links that `wanted` picks, each with its devices in order; components in the order of

@@ -3,31 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::catalog::gpus::GpuModel;
+use crate::gpu_model::GpuModel;
+pub use crate::id::{DeviceId, HostId};
 use crate::link::Network;
 use crate::rate::{Link, OneWay, Rate};
-
-/// Index of a device in its fabric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DeviceId(pub u32);
-
-/// Index of a host in its fabric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct HostId(pub u32);
-
-impl DeviceId {
-    /// As an index into per-device arrays.
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl HostId {
-    /// As an index into per-host arrays.
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// One operating system: the devices whose memory and buses one kernel manages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -1,8 +1,9 @@
 //! NVLink domains: the GPUs that reach each other over their own links, without PCIe or network.
 
 use crate::components::components_of;
-use crate::device::{DeviceId, DeviceKind};
+use crate::device::DeviceKind;
 use crate::fabric::Fabric;
+use crate::id::DeviceId;
 
 /// The domains of a fabric, each with its GPUs in order; a GPU without such links is a domain of one. xGMI and Xe
 /// Link make domains as NVLink does.

@@ -2,7 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::device::{Device, DeviceId, DeviceKind, Host, HostId};
+use crate::device::{Device, DeviceKind, Host};
+use crate::id::{DeviceId, HostId};
 use crate::link::{Link, LinkKind, LinkSpec, Measure, SpecId};
 use crate::rate::{OneWay, Pair, Rate};
 

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::device::DeviceId;
 use crate::figure::{Figure, LinkRate, Nanoseconds};
+use crate::id::DeviceId;
 use crate::rate::{OneWay, Pair, Rate};
 
 /// The technology of a network port.

@@ -12,51 +12,13 @@
 //! exactly one counterpart at a representative.
 
 use rustc_hash::FxHashMap;
-use serde::{Deserialize, Serialize};
 
 use crate::Affine;
 use crate::collective::Promise;
 use crate::plan::{Buffer, Group, Input, Node, Output, Plan, Role, Step};
 use crate::refusal::Spot;
+use crate::symmetry::{Digit, RankDigit, Symmetry};
 use crate::walk::Visit;
-
-/// Turns that map a plan to itself.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Symmetry {
-    /// The digits of a rank, the most significant first: how many values each has, and whether it turns.
-    pub ranks: Vec<RankDigit>,
-    /// The digits of a chunk of input.
-    #[serde(default)]
-    pub input: Vec<Digit>,
-    /// The digits of a chunk of output.
-    #[serde(default)]
-    pub output: Vec<Digit>,
-    /// The digits of a chunk of scratch.
-    #[serde(default)]
-    pub scratch: Vec<Digit>,
-}
-
-/// A digit of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RankDigit {
-    /// How many values it has.
-    pub size: u32,
-    /// Whether it turns.
-    pub turns: bool,
-}
-
-/// A digit of a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Digit {
-    /// How many values it has.
-    pub size: u32,
-    /// The digit of the ranks that it turns with, which has as many values.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub with: Option<u32>,
-}
 
 /// A turn: how far each digit of the ranks is turned, written as a rank. Zero turns nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -11,7 +11,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Buffer;
+use crate::buffer::Buffer;
 
 /// What a plan computes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

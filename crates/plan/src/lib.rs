@@ -7,6 +7,7 @@
 
 mod affine;
 pub mod algorithms;
+mod buffer;
 mod builder;
 pub mod choose;
 pub mod classes;
@@ -29,6 +30,7 @@ pub mod ratio;
 mod recipe;
 pub mod reduction;
 mod refusal;
+mod symmetry;
 pub mod traffic;
 mod verify;
 pub mod walk;

@@ -5,8 +5,7 @@ use rustc_hash::FxHashSet;
 
 use crate::classes::Classes;
 use crate::plan::{Collective, Input, Loop, Node, Output, Plan, Step};
-use crate::refusal::{Fault, Refusal};
-use crate::well_formed::WellFormed;
+use crate::refusal::Fault;
 
 // Far above what plans use, and low enough that a hostile file cannot exhaust memory.
 const RANKS_MAX: u32 = 1 << 16;
@@ -21,7 +20,7 @@ const MESSAGES_MAX: usize = 1 << 12;
 /// Digits of the numbers that a symmetry turns: enough for the bits of a rank.
 const DIGITS_MAX: usize = 16;
 /// What all ranks are promised, and what they do, times the digits that turn: a symmetry is held against each of these.
-const TURNED_MAX: u64 = 1 << 26;
+pub(crate) const TURNED_MAX: u64 = 1 << 26;
 /// Chunks of a buffer.
 const CHUNKS_MAX: u32 = 1 << 20;
 /// Nodes, waits, inputs, outputs and signals that all ranks together go through in one tile.
@@ -110,36 +109,8 @@ pub(crate) fn sizes(plan: &Plan) -> Result<(), Fault> {
     limit("the number of members of all groups", members, u64::from(RANKS_MAX) * 4)
 }
 
-/// The classes by which a plan is proved: every rank on its own up to so much work, else those it declares.
-pub(crate) fn classes(plan: WellFormed<'_>, exact_work_max: u64) -> Result<Classes, Refusal> {
-    let refuse = |spot, fault| Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) };
-    let trivial = Classes::trivial(plan.ranks);
-    let exact = plan.proof_work(&trivial) <= exact_work_max;
-    let classes = if exact { trivial } else { declared_classes(plan)? };
-    limits(plan.plan(), &classes).map_err(|fault| refuse(None, fault))?;
-    Ok(classes)
-}
-
-/// The classes that a plan declares, if its symmetry holds; every rank on its own if it declares none.
-pub(crate) fn declared_classes(plan: WellFormed<'_>) -> Result<Classes, Refusal> {
-    let refuse = |spot, fault| Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) };
-    let digits = plan.symmetry.iter().flat_map(|symmetry| &symmetry.ranks);
-    let turning = digits.filter(|digit| digit.turns).count() as u64;
-    let outputs = u64::from(plan.ranks) * u64::from(plan.chunks.output);
-    for (what, each) in [
-        ("the number of ranks times chunks of output times digits that turn", outputs),
-        ("the work of one tile times digits that turn", plan.work()),
-    ] {
-        let (value, limit) = (each * turning, TURNED_MAX);
-        if value > limit {
-            return Err(refuse(None, Fault::TooLarge { what, value, limit }));
-        }
-    }
-    Classes::check(plan.plan()).map_err(|(spot, what)| refuse(spot, Fault::Malformed(what)))
-}
-
 /// Checks that a proof by these classes takes neither for ever nor all memory.
-fn limits(plan: &Plan, classes: &Classes) -> Result<(), Fault> {
+pub(crate) fn limits(plan: &Plan, classes: &Classes) -> Result<(), Fault> {
     let limit = |what, value: u64, limit: u64| {
         if value <= limit { Ok(()) } else { Err(Fault::TooLarge { what, value, limit }) }
     };
@@ -183,7 +154,7 @@ impl Plan {
     }
 
     /// The work of a proof by these classes, times the clocks that each bit of it carries.
-    fn proof_work(&self, classes: &Classes) -> u64 {
+    pub(crate) fn proof_work(&self, classes: &Classes) -> u64 {
         let rounds = 2 * u64::from(self.rounds());
         self.work_of(classes).saturating_mul(rounds).saturating_mul(self.lanes_total())
     }

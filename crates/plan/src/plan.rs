@@ -18,8 +18,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::Affine;
-pub use crate::classes::{Digit, RankDigit, Symmetry};
+pub use crate::buffer::Buffer;
 pub use crate::collective::Collective;
+pub use crate::symmetry::{Digit, RankDigit, Symmetry};
 
 /// A collective arranged as programs for its ranks, not yet proved. [`verify`](crate::verify) turns it into a
 /// [`Verified`](crate::Verified) plan, the only kind that can be run.
@@ -336,28 +337,6 @@ pub struct Grouped<I = Affine> {
     pub buffer: Buffer,
     /// The chunk of it.
     pub chunk: I,
-}
-
-/// The three buffers of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Buffer {
-    /// What the user passes in. No step writes it.
-    Input,
-    /// What the user gets back.
-    Output,
-    /// Memory of the library that lives as long as the communicator and is reused by every tile and call.
-    Scratch,
-}
-
-impl fmt::Display for Buffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Buffer::Input => "input",
-            Buffer::Output => "output",
-            Buffer::Scratch => "scratch",
-        })
-    }
 }
 
 /// What an index in a step counts.

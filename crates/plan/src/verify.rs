@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::classes::Classes;
 use crate::domain::contributions::Contributions;
 use crate::interpret::{Blocked, Machine, Shape, Unset};
-use crate::limits::{EXACT_WORK_MAX, classes, declared_classes};
+use crate::limits::{EXACT_WORK_MAX, TURNED_MAX, limits};
 use crate::order::Order;
 use crate::plan::{Agreement, Plan, Wait};
 use crate::refusal::{Fault, Refusal, Spot};
@@ -193,6 +193,34 @@ fn waiting(spot: &Spot, why: &Blocked) -> String {
         Blocked::Full { to } => format!("a free slot towards rank {to}"),
     };
     format!("{spot} waits for {what}")
+}
+
+/// The classes by which a plan is proved: every rank on its own up to so much work, else those it declares.
+fn classes(plan: WellFormed<'_>, exact_work_max: u64) -> Result<Classes, Refusal> {
+    let refuse = |spot, fault| Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) };
+    let trivial = Classes::trivial(plan.ranks);
+    let exact = plan.proof_work(&trivial) <= exact_work_max;
+    let classes = if exact { trivial } else { declared_classes(plan)? };
+    limits(plan.plan(), &classes).map_err(|fault| refuse(None, fault))?;
+    Ok(classes)
+}
+
+/// The classes that a plan declares, if its symmetry holds; every rank on its own if it declares none.
+fn declared_classes(plan: WellFormed<'_>) -> Result<Classes, Refusal> {
+    let refuse = |spot, fault| Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) };
+    let digits = plan.symmetry.iter().flat_map(|symmetry| &symmetry.ranks);
+    let turning = digits.filter(|digit| digit.turns).count() as u64;
+    let outputs = u64::from(plan.ranks) * u64::from(plan.chunks.output);
+    for (what, each) in [
+        ("the number of ranks times chunks of output times digits that turn", outputs),
+        ("the work of one tile times digits that turn", plan.work()),
+    ] {
+        let (value, limit) = (each * turning, TURNED_MAX);
+        if value > limit {
+            return Err(refuse(None, Fault::TooLarge { what, value, limit }));
+        }
+    }
+    Classes::check(plan.plan()).map_err(|(spot, what)| refuse(spot, Fault::Malformed(what)))
 }
 
 #[cfg(test)]

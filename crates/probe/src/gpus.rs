@@ -23,7 +23,7 @@ impl<'a> Wiring<'a> {
         }
         for function in machine.all(Role::Gpu) {
             let report = reports.get(&function.bus).copied();
-            let model = model_of(Some(function), report);
+            let model = model_of(Some((function.vendor, function.device)), report);
             let label = report.and_then(|report| report.name.as_deref());
             let device = self.add(function, DeviceKind::Gpu(gpu_kind(model, report)), label);
             self.place(function, device, model);

@@ -102,5 +102,7 @@ fn host_name(tree: &dyn Tree) -> String {
 fn has_c2c(machine: &Machine) -> bool {
     let told = machine.reports.gpus.iter().any(|report| report.c2c_links.is_some_and(|links| links > 0));
     let models = machine.functions.by_bus.values().filter(|function| function.role == pci::Role::Gpu);
-    told || models.filter_map(|function| model_of(Some(function), None)).any(|model| model.c2c_links > 0)
+    told || models
+        .filter_map(|function| model_of(Some((function.vendor, function.device)), None))
+        .any(|model| model.c2c_links > 0)
 }

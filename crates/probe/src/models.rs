@@ -3,14 +3,13 @@
 use weftlink_fabric::catalog::gpus::{self, GPUS, GpuModel, Vendor};
 
 use crate::gpu_source::GpuReport;
-use crate::pci::Function;
 
 /// Words that set variants of a GPU apart: a model that does not have such a word is not the card that does.
 const VARIANTS: [&str; 4] = ["pcie", "nvl", "super", "ti"];
 
-/// The catalog's model: by PCI id, else by the driver's name for it.
-pub(crate) fn model_of(function: Option<&Function>, report: Option<&GpuReport>) -> Option<&'static GpuModel> {
-    let by_id = function.and_then(|function| by_pci_id(function.vendor, function.device));
+/// The catalog's model: by PCI vendor and device, else by the driver's name for it.
+pub(crate) fn model_of(ids: Option<(u16, u16)>, report: Option<&GpuReport>) -> Option<&'static GpuModel> {
+    let by_id = ids.and_then(|(vendor, device)| by_pci_id(vendor, device));
     by_id.or_else(|| by_name(report?))
 }
 

@@ -9,6 +9,7 @@ pub use expected::{FITTED, expected};
 pub use rows::{by_setup, execute_rows, predict_rows};
 
 use crate::published::Row;
+pub use crate::quantile::quantile;
 use crate::setup::{Intra, Network, Setup};
 
 /// Sizes that are judged together.
@@ -135,28 +136,9 @@ pub fn summary(errors: &[TableError], band: usize, class: Option<Class>) -> Summ
     Summary { tables: of.len(), median: quantile(of.clone(), 0.5), ninetieth: quantile(of, 0.9) }
 }
 
-/// A quantile, between neighbours where it falls between them; not a number where there is nothing.
-pub fn quantile(mut values: Vec<f64>, part: f64) -> f64 {
-    if values.is_empty() {
-        return f64::NAN;
-    }
-    values.sort_by(f64::total_cmp);
-    let place = part * (values.len() - 1) as f64;
-    let (low, high) = (place.floor() as usize, place.ceil() as usize);
-    values[low] + (values[high] - values[low]) * (place - place.floor())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quantiles_lie_between_neighbours() {
-        assert_eq!(quantile(vec![3.0, 1.0, 2.0], 0.5), 2.0);
-        assert_eq!(quantile(vec![1.0, 2.0], 0.5), 1.5);
-        assert!((quantile((0..11).map(f64::from).collect(), 0.9) - 9.0).abs() < 1e-12);
-        assert!(quantile(vec![], 0.5).is_nan());
-    }
 
     #[test]
     fn bands_end_with_their_bounds() {

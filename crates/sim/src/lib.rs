@@ -17,6 +17,7 @@ pub mod gpu;
 pub mod host;
 pub mod library;
 pub mod published;
+mod quantile;
 pub mod setup;
 mod survey;
 pub mod what_if;

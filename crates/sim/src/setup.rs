@@ -324,3 +324,30 @@ impl Setup {
         }
     }
 }
+
+impl Setup {
+    /// The same NICs with sockets instead of RDMA.
+    pub fn over_sockets(mut self) -> Self {
+        if self.network != Network::None {
+            self.network = Network::Tcp;
+        }
+        self
+    }
+
+    /// The same GPUs that do not reach each other: what they exchange goes through host memory, whatever links there are
+    /// (`NCCL_P2P_DISABLE=1`). Links of a rack are no longer of use, so its nodes need their NICs.
+    pub fn without_peer_access(mut self) -> Self {
+        if self.intra != Intra::None && self.gpus_per_node > 1 {
+            self.intra = Intra::PcieHost;
+        }
+        self
+    }
+
+    /// So many NICs of the same kind for each GPU.
+    pub fn with_nics_per_gpu(mut self, nics: u32) -> Self {
+        if self.network != Network::None {
+            self.nics_per_node = self.gpus_per_node * nics.max(1);
+        }
+        self
+    }
+}

@@ -1,9 +1,7 @@
 //! What if it were otherwise: what a machine's columns do not say, and what its owner may think of changing.
 //!
-//! Some of it changes the machine itself ([`Setup::over_sockets`] and the like) and is a setup like any other. The rest is in
+//! Some of it changes the machine itself ([`Setup::over_sockets`](crate::setup::Setup::over_sockets) and the like) and is a setup like any other. The rest is in
 //! [`WhatIf`], whose default is what the constants were fitted with.
-
-use crate::setup::{Intra, Network, Setup};
 
 /// Who made a host's CPUs: NCCL's tuner goes by it between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,40 +39,13 @@ pub struct WhatIf {
     pub channels_max: Option<u32>,
 }
 
-impl Setup {
-    /// The same NICs with sockets instead of RDMA.
-    pub fn over_sockets(mut self) -> Self {
-        if self.network != Network::None {
-            self.network = Network::Tcp;
-        }
-        self
-    }
-
-    /// The same GPUs that do not reach each other: what they exchange goes through host memory, whatever links there are
-    /// (`NCCL_P2P_DISABLE=1`). Links of a rack are no longer of use, so its nodes need their NICs.
-    pub fn without_peer_access(mut self) -> Self {
-        if self.intra != Intra::None && self.gpus_per_node > 1 {
-            self.intra = Intra::PcieHost;
-        }
-        self
-    }
-
-    /// So many NICs of the same kind for each GPU.
-    pub fn with_nics_per_gpu(mut self, nics: u32) -> Self {
-        if self.network != Network::None {
-            self.nics_per_node = self.gpus_per_node * nics.max(1);
-        }
-        self
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::constants::Constants;
     use crate::gpu::gpu;
     use crate::library::predict;
-    use crate::setup::{Launch, Operation};
+    use crate::setup::{Intra, Launch, Network, Operation, Setup};
 
     fn cluster() -> Setup {
         Setup {

@@ -3,7 +3,7 @@
 use std::time::UNIX_EPOCH;
 
 use serde_json::{Value, json};
-use weftlink_comm::kernels::Kernels;
+use weftlink_kernels::Kernels;
 use weftlink_plan::Algorithm;
 
 use super::Run;

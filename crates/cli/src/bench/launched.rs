@@ -13,8 +13,8 @@ use anyhow::anyhow;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use weftlink_comm::bootstrap::{Bootstrap, Environment, EnvironmentError};
-use weftlink_comm::knobs::Knobs;
 use weftlink_comm::{Communicator, Error, Reduction};
+use weftlink_knobs::Knobs;
 
 use super::job::{Job, Message};
 use super::rank::{self, Report};

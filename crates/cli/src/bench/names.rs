@@ -2,8 +2,8 @@
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use weftlink_comm::kernels::Kernels;
 use weftlink_comm::{DataType, Operation, Reduction};
+use weftlink_kernels::Kernels;
 use weftlink_plan::Collective;
 use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
 

@@ -21,8 +21,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
-use weftlink_comm::knobs::Knobs;
 use weftlink_comm::{Communicator, Error};
+use weftlink_knobs::Knobs;
 
 use super::job::{Job, Message, Orders};
 use super::launched;

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use weftlink_comm::kernels::Kernels;
 use weftlink_fabric::bytes::Bytes;
+use weftlink_kernels::Kernels;
 
 use super::Crew;
 use super::job::{Case, Job, Machine};

@@ -13,7 +13,7 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use weftlink_comm::recorder::LastWords as Words;
+use weftlink_comm::bootstrap::launcher::LastWords as Words;
 
 /// Tells ranks where to write.
 pub(super) const VARIABLE: &str = "WEFT_LAST_WORDS";

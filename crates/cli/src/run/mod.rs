@@ -32,7 +32,7 @@ mod wire;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use weftlink_comm::knobs::unknown;
+use weftlink_knobs::unknown;
 
 pub(crate) use args::{Args, spelled};
 pub(crate) use rank::{RANK_COMMAND, RankArgs, rank_main};

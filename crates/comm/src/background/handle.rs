@@ -5,9 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use weftlink_bootstrap::Reason;
+
 use super::queue::Inner;
 use crate::error::Error;
-use crate::failure::Reason;
 
 /// A call that was started. Dropping it does not cancel the call, which is made all the same; its buffers are dropped then.
 pub struct Handle<B> {

@@ -25,7 +25,6 @@
 //! Deliberately absent: futures, as [`Handle::on_done`] is what a runtime needs to make one; and memory that is kept from call to
 //! call: submitting one allocates, making it does not.
 
-pub(crate) mod cores;
 mod handle;
 mod queue;
 mod raw;
@@ -42,9 +41,11 @@ pub use raw::{RawBuffers, RawHandle, RawRequest};
 pub use request::{OwnedBuffers, OwnedOperation, OwnedRequest, ReadOnly};
 pub use scope::{Scope, ScopedHandle};
 
+use weftlink_shm::limits;
+
+use crate::affinity;
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::limits;
 use queue::{GONE, Inner};
 use task::{Job, Load, Owned, Task, With};
 use weftlink_plan::Collective;
@@ -85,14 +86,14 @@ impl Communicator {
     /// cores for every rank, it gives way while it waits, unless [`Options::spin`](crate::Options::spin) says otherwise.
     pub fn into_background(self) -> Result<Background, Error> {
         if let Some(failure) = self.failure() {
-            return Err(failure.again());
+            return Err(Error::again(failure));
         }
         let rank = self.rank() as u32;
         let name = format!("weft rank {}", self.rank());
         let inner = Arc::new(Inner::new(self));
-        let (worker, elsewhere) = (Arc::clone(&inner), cores::beside_this_thread());
+        let (worker, elsewhere) = (Arc::clone(&inner), affinity::beside_this_thread());
         let work = move || {
-            cores::move_to(elsewhere);
+            affinity::move_to(elsewhere);
             queue::work(&worker)
         };
         let thread = std::thread::Builder::new().name(name).spawn(work);

@@ -17,12 +17,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
+use weftlink_bootstrap::{Failure, Reason};
+use weftlink_shm::wait::Patience;
+
 use super::task::{Job, said};
-use crate::blame::Failure;
 use crate::communicator::{Communicator, Ender};
 use crate::error::Error;
-use crate::failure::Reason;
-use crate::wait::Patience;
 
 /// How many calls may wait for the worker of a communicator.
 pub const QUEUE_MAX: usize = 4096;
@@ -241,7 +241,7 @@ impl Queue {
     /// Why no call is taken, if that is so.
     fn refusal(&self) -> Option<Error> {
         match &self.failed {
-            Some(failure) => Some(failure.again()),
+            Some(failure) => Some(Error::again(failure)),
             None if self.closing => Some(Error::gone("it has been closed")),
             None => None,
         }

@@ -22,13 +22,12 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
+use weftlink_bootstrap::Bootstrap;
 use weftlink_plan::{Algorithm, Collective};
+use weftlink_recorder::header::kind;
 
 use super::{ANY, Choice, Memory, Table};
-use crate::bootstrap::Bootstrap;
 use crate::error::Error;
-use crate::header::kind;
-use crate::knobs;
 
 /// The environment variable that names a file.
 const VARIABLE: &str = "WEFT_TUNING";
@@ -119,7 +118,7 @@ impl Table {
     /// The table that all ranks use: what was measured, and what the file says that rank 0's environment names.
     pub(crate) fn agreed(bootstrap: &mut Bootstrap, deadline: Duration) -> Result<Self, Error> {
         let size = bootstrap.size();
-        let file = (bootstrap.rank() == 0).then(|| knobs::path(VARIABLE)).flatten();
+        let file = (bootstrap.rank() == 0).then(|| weftlink_knobs::path(VARIABLE)).flatten();
         let text = file.map(|path| {
             let name = path.display().to_string();
             match read(&path) {

@@ -1,15 +1,15 @@
 //! Whether a call can be made at all, and what it comes to: where this rank's blocks lie and how long they are. What is
 //! refused here has not been announced, so the communicator stays as it was.
 
+use weftlink_kernels::Kernels;
 use weftlink_plan::{Aliasing, Collective, Reduction};
+use weftlink_recorder::header::Location;
 
 use super::Request;
 use crate::buffers::{Buffers, ORDINARY};
 use crate::compile::{Lengths, Shape};
 use crate::data::Elements;
 use crate::error::Error;
-use crate::header::Location;
-use crate::kernels::Kernels;
 use crate::operation::{Arithmetic, Detail, Operation};
 
 /// A call as the engine needs it.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use crate::bootstrap::{Bootstrap, BootstrapError};
+use weftlink_bootstrap::{Bootstrap, BootstrapError};
 
 /// The cores of this rank, rounded down: none if there are more ranks than cores. All ranks call it; `here` tells which are on this
 /// host.

@@ -15,22 +15,19 @@
 //!
 //! Groups of messages ([`group`](super::group)) have told each other all lengths before, and are not compared again.
 
+use weftlink_bootstrap::{Blame, BlameKind, Failure, Reason};
 use weftlink_plan::collective::{Promise, neighbour};
 use weftlink_plan::{Collective, DataType};
+use weftlink_recorder::header::kind;
+use weftlink_recorder::header::{COUNTS, GROUP};
+use weftlink_shm::wait::AbortCode;
 
 use super::check::{Fitted, fit};
-use super::{Communicator, GROUP, Request};
-use crate::blame::{Blame, BlameKind, Failure};
+use super::{Communicator, Request};
 use crate::compile::Lengths;
 use crate::data::Elements;
 use crate::engine::Silent;
 use crate::error::Error;
-use crate::failure::Reason;
-use crate::header::kind;
-use crate::wait::AbortCode;
-
-/// Tells the calls that compare counts from the caller's own; the kind of the call is in the last byte. 'cou'
-pub(crate) const COUNTS: u32 = 0x636f_7500;
 
 /// Words of what a rank tells, before its counts: the longest of its blocks, and the type of its elements.
 const FIRST: usize = 2;

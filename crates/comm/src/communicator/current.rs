@@ -4,17 +4,16 @@
 // Addresses of a call's buffers are kept, for its time.
 #![allow(unsafe_code)]
 
+use weftlink_kernels::{Finish, Kernel};
 use weftlink_plan::{Collective, Reduction};
+use weftlink_recorder::header::Header;
+use weftlink_shm::line::PAYLOAD_WORDS;
 
 use super::Request;
 use super::check::Fitted;
 use crate::buffers::{Buffers, ORDINARY};
 use crate::compile::Shape;
-use crate::data::Elements;
-use crate::header::Header;
-use crate::kernels::{Finish, Kernel};
 use crate::known::Known;
-use crate::line::PAYLOAD_WORDS;
 use crate::operation::{Arithmetic, Detail, Operation};
 
 /// What a call is and what it comes to.
@@ -113,7 +112,7 @@ impl Current {
         let shape = Shape { aliasing: none.aliasing, element_bytes: 1, count: 0, uneven: None };
         let request = Request::new(&Collective::Barrier, none);
         let fitted = Fitted::nothing(shape);
-        let header = Header::allocating(crate::header::What::Load, 0, 0, Elements::BYTES);
+        let header = Header::allocating(weftlink_recorder::header::What::Load, 0, 0, (None, 1));
         let mut none = Self::new(&request, fitted, &Arithmetic::None, header, (0, 0), [None; 2]);
         none.repeatable = false;
         none

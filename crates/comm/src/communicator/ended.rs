@@ -8,18 +8,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Communicator, Request};
-use crate::blame::{Blame, BlameKind, Failure};
-use crate::bootstrap::{BootstrapError, News};
-use crate::counter::Counter;
-use crate::error::Error;
-use crate::failure::Reason;
-use crate::line::PAYLOAD_WORDS;
-use crate::memory::SharedMemory;
-use crate::wait::{AbortCode, Patience, Waiter};
+use weftlink_bootstrap::{Blame, BlameKind, BootstrapError, Failure, News, Reason};
+use weftlink_shm::counter::Counter;
+use weftlink_shm::memory::SharedMemory;
+use weftlink_shm::wait::{AbortCode, Patience, Waiter};
 
-/// The bytes of a note.
-const NOTE_BYTES_MAX: usize = PAYLOAD_WORDS * size_of::<u64>();
+use super::{Communicator, Request};
+use crate::error::Error;
+use crate::note::{ended_by, note};
 
 /// Ends a communicator on purpose. It keeps the memory that it writes to, so it may outlive the communicator; nobody reads what it
 /// writes then.
@@ -142,56 +138,5 @@ impl Communicator {
     #[cold]
     pub(super) fn ended(&self, call: u32) -> Error {
         ended_by(&self.shared.waiter, &self.shared.departures, self.rank as u32, call)
-    }
-}
-
-/// The error of a rank's call that cannot be made because a rank has ended the communicator.
-#[cold]
-pub(crate) fn ended_by(
-    waiter: &Waiter<'static>,
-    departures: &[Counter<'static>],
-    rank: u32,
-    call: u32,
-) -> Error {
-    let (reason, by) = match waiter.aborted() {
-        Some(code) => (Reason::name(code.reason), code.rank),
-        None => ("nobody has ended it", rank),
-    };
-    let departure = departures.get(by as usize);
-    let what = departure.map(|departure| told(departure.announcement())).unwrap_or_default();
-    // Where the note does not get to, the reason does.
-    let what = if what.is_empty() { format!("gave up ({reason})") } else { what };
-    Error::Cancelled { call, rank, by, what }
-}
-
-/// As much of a text as a note holds, in whole characters.
-pub(super) fn note(text: &str) -> [u64; PAYLOAD_WORDS] {
-    let mut bytes = [0; NOTE_BYTES_MAX];
-    let length =
-        (0..=text.len().min(NOTE_BYTES_MAX)).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
-    bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
-    std::array::from_fn(|word| {
-        let at = word * size_of::<u64>();
-        u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
-    })
-}
-
-fn told(note: [u64; PAYLOAD_WORDS]) -> String {
-    let bytes: Vec<u8> = note.into_iter().flat_map(u64::to_le_bytes).take_while(|byte| *byte != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn notes_hold_whole_characters() {
-        for text in ["", "cancelled all-reduce #7", &"x".repeat(56)] {
-            assert_eq!(told(note(text)), text);
-        }
-        assert_eq!(told(note(&"x".repeat(57))), "x".repeat(56));
-        assert_eq!(told(note(&"ä".repeat(40))), "ä".repeat(28));
-        assert_eq!(told(note(&format!("x{}", "ä".repeat(40)))), format!("x{}", "ä".repeat(27)));
     }
 }

@@ -8,16 +8,18 @@
 
 use std::time::{Duration, Instant};
 
+use weftlink_bootstrap::{Blame, BlameKind, Failure, ROOTS_LIMIT, Reason, is_on_purpose};
+use weftlink_recorder::waiting::Waiting;
+use weftlink_shm::counter::Counter;
+use weftlink_shm::line::Poll;
+use weftlink_shm::wait::{AbortCode, Stop};
+
 use super::Communicator;
-use crate::blame::{Blame, BlameKind, Failure};
-use crate::bootstrap::ROOTS_LIMIT;
-use crate::counter::Counter;
-use crate::engine::{Stopped, Waiting};
+use crate::engine::Stopped;
 use crate::error::Error;
-use crate::failure::{Reached, Reason, is_on_purpose, take_back};
-use crate::line::Poll;
+use crate::failure::take_back;
 use crate::shared::{Call, HEADERS};
-use crate::wait::{AbortCode, Stop};
+use crate::symmetric::Reached;
 use crate::wire::Fault;
 
 /// How many calls ranks on different hosts show each other when one does not fit.

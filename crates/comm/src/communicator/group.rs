@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 
 use weftlink_plan::{Collective, DataType};
+use weftlink_recorder::header::GROUP;
 
 use super::{Communicator, Request};
 use crate::buffers::Buffers;
@@ -29,8 +30,6 @@ const PAIRS_MAX: usize = 1 << 9;
 const WORDS: usize = 16;
 /// How many messages a rank may have in a group.
 const MESSAGES_MAX: usize = 1 << 16;
-/// Tells the all-gather of a group from others. 'grou'
-pub(crate) const GROUP: u32 = 0x6772_6f75;
 
 const BYTES_BITS: u32 = 42;
 const TYPE_BITS: u32 = 5;

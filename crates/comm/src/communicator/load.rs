@@ -4,19 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use weftlink_bootstrap::{Failure, Reason, list};
 use weftlink_plan::{Collective, Order, Verified};
+use weftlink_recorder::header::{Header, kind};
 
 use super::check::Fitted;
 use super::{Communicator, Options, Request};
-use crate::blame::Failure;
-use crate::bootstrap::list;
 use crate::choose::{self, Choice, Key, Memory, Told};
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::failure::Reason;
-use crate::header::{Header, kind};
+use crate::failure::code_of_preparing;
 use crate::layout::Layout;
-use crate::log;
 use crate::operation::Operation;
 use crate::shared::Call;
 
@@ -92,7 +90,7 @@ impl Communicator {
     fn load_for(&mut self, key: Key, header: &Header) -> Result<usize, Error> {
         let plan = self.plan_for(&key, header)?;
         let (call, memory, name) = (&key.collective, key.memory.name(), &plan.name);
-        log::info!(Plan, self.rank, "{call} in {memory} memory takes {name} (the table says {})", key.choice);
+        tracing::info!(target: "weft::plan", rank = self.rank, "{call} in {memory} memory takes {name} (the table says {})", key.choice);
         let index = self.load_under(*header, plan)?;
         self.chosen.push((key, index));
         Ok(index)
@@ -163,7 +161,7 @@ impl Communicator {
         if taken.is_ok() {
             let peers: Vec<usize> = peers.iter().map(|&rank| rank as usize).collect();
             let (ranks, way) = (list(&peers), if encrypt { "sealed" } else { "checked" });
-            log::info!(Net, self.rank, "connected to {ranks}, {streams} streams each, frames are {way}");
+            tracing::info!(target: "weft::net", rank = self.rank, "connected to {ranks}, {streams} streams each, frames are {way}");
         }
         taken.map_err(|error| self.abandon(header, error))
     }
@@ -171,7 +169,7 @@ impl Communicator {
     /// Gives up a call that cannot be prepared, and tells the others why.
     pub(super) fn abandon(&mut self, header: &Header, error: Error) -> Error {
         let call = Call::without_buffers(header, self.calls, &Collective::Barrier);
-        let first = self.shared.waiter.abort(Reason::of_preparing(&error, self.rank as u32));
+        let first = self.shared.waiter.abort(code_of_preparing(&error, self.rank as u32));
         let died = Reason::is(first, Reason::Died);
         let error = if died { self.died(&call, first.rank, Duration::ZERO) } else { error };
         let failure = Failure::from(&error);

@@ -3,55 +3,22 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use weftlink_recorder::header::{Header, What};
+
 use super::Communicator;
-use crate::blame::Blame;
-use crate::bootstrap::{Connection, News};
-use crate::counter::Counter;
-use crate::data::Elements;
 use crate::error::Error;
-use crate::header::{Header, What};
-use crate::kernels::Kernel;
-use crate::memory::SharedMemory;
-use crate::post::Readers;
-use crate::reach::Process;
-use crate::wait::Waiter;
+use crate::post::{Parts, Post, Readers};
 
 /// Connections of a post to each rank: one, because its frames keep their order.
 const STREAMS: u32 = 1;
 
-/// Everything of a communicator that its post needs, which outlives it.
-pub(crate) struct PostParts {
-    pub(crate) rank: usize,
-    /// The post's own.
-    pub(crate) memory: SharedMemory,
-    /// What waiters and departures point into.
-    pub(crate) control: Arc<SharedMemory>,
-    /// How a thread of the caller's waits, and one beside it.
-    pub(crate) waiters: [Waiter<'static>; 2],
-    pub(crate) departures: Vec<Counter<'static>>,
-    pub(crate) names: Vec<String>,
-    pub(crate) processes: Vec<Process>,
-    pub(crate) readers: Option<Readers>,
-    /// How memory is copied.
-    pub(crate) copy: Kernel,
-    pub(crate) tell: Box<dyn Fn(News) + Send>,
-    pub(crate) hear: Box<dyn Fn() -> Option<(String, Vec<Blame>)> + Send>,
-    /// To ranks on other hosts, and whether what goes over them is sealed.
-    pub(crate) connections: Vec<(u32, Vec<Connection>)>,
-    pub(crate) encrypt: bool,
-}
-
 impl Communicator {
-    /// The host of each rank.
-    pub(crate) fn hosts(&self) -> &[u32] {
-        &self.hosts
-    }
-
-    /// Allocates memory for a post with all ranks, and hands over what else it needs.
-    pub(crate) fn post_parts(&mut self, bytes: usize) -> Result<PostParts, Error> {
+    /// A mailbox for messages between two ranks. All ranks call it; from then on each sends and receives as it likes, from any
+    /// thread, also while the communicator makes other calls or is in the [background](Communicator::into_background).
+    pub fn post(&mut self) -> Result<Post, Error> {
         self.usable()?;
-        let header = Header::allocating(What::Post, 0, 0, Elements::BYTES);
-        let memory = self.share(header, bytes)?;
+        let header = Header::allocating(What::Post, 0, 0, (None, 1));
+        let memory = self.share(header, Post::bytes(&self.hosts))?;
         let elsewhere = |rank: &u32| !self.shared.is_here(*rank);
         let peers: BTreeSet<u32> = (0..self.size as u32).filter(elsewhere).collect();
         let connections = match peers.is_empty() {
@@ -61,7 +28,7 @@ impl Communicator {
                 .connect(&peers, STREAMS, self.options.deadline)
                 .map_err(|error| self.abandon(&header, error.into()))?,
         };
-        Ok(PostParts {
+        let parts = Parts {
             rank: self.rank,
             memory,
             control: Arc::clone(&self.control),
@@ -75,7 +42,8 @@ impl Communicator {
             hear: Box::new(self.bootstrap.hearer()),
             connections: peers.into_iter().zip(connections).collect(),
             encrypt: self.options.encrypt,
-        })
+        };
+        Post::of(parts, &self.hosts)
     }
 }
 

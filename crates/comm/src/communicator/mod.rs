@@ -28,40 +28,37 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use weftlink_bootstrap::{Bootstrap, BootstrapError, Failure, Reason, is_on_purpose};
+use weftlink_kernels::Finish;
 use weftlink_plan::collective::Promise;
 use weftlink_plan::{Algorithm, Collective, Cut, DataType, Order, Reduction, Verified};
+use weftlink_recorder::header::{BARRIER, Header, What, kind};
+use weftlink_recorder::recorder::{Counters, FlightRecorder};
+use weftlink_recorder::waiting::Waiting;
+use weftlink_shm::memory::SharedMemory;
+use weftlink_shm::wait::{AbortCode, Stop, Waiter};
 
 use check::{Caller, Fitted, arithmetic, fit};
-pub(crate) use counts::COUNTS;
 use current::Current;
-pub(crate) use ended::{Ender, ended_by};
-pub(crate) use group::GROUP;
+pub(crate) use ended::Ender;
 pub use group::Group;
-pub(crate) use mail::PostParts;
 pub use open::{Open, SIGNALS};
 pub use start::{Options, on_threads};
 use trace::{Recorder, Stopwatch};
 pub use trace::{Taken, TimedStep};
 
-use crate::blame::Failure;
-use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::buffers::{Buffers, ORDINARY};
 use crate::choose::{self, Choice, Key, Table};
 use crate::compile::{Lengths, Unfit};
 use crate::data::Elements;
-use crate::engine::{Engine, Ports, Silent, Stopped, Tracer, Waiting};
+use crate::engine::{Engine, Ports, Silent, Stopped, Tracer};
 use crate::error::Error;
-use crate::failure::{Reached, Reason, Unfinished, code_of, is_on_purpose, reached, take_back, windows_of};
-use crate::header::{Header, What, kind};
-use crate::kernels::Finish;
+use crate::failure::{Unfinished, code_of, reached, take_back, windows_of};
 use crate::known::Known;
-use crate::log::{self, Level, Subsystem};
-use crate::memory::SharedMemory;
 use crate::operation::{Arithmetic, Detail, Operation};
-use crate::recorder::{Counters, FlightRecorder};
 use crate::shared::{Call, Shared, numbered};
+use crate::symmetric::Reached;
 use crate::symmetric::{Symmetric, TakenBack, Using};
-use crate::wait::{AbortCode, Stop, Waiter};
 
 /// One rank's end of a group. All ranks make the same calls in the same order; a call that differs is an error on
 /// every rank it concerns.
@@ -231,7 +228,7 @@ impl Communicator {
                 "the plan {name:?} does more between hosts than send and receive; ring, tree and hierarchical plans do not"
             )));
         }
-        let header = Header::allocating(What::Load, plan.hash(), 0, Elements::BYTES);
+        let header = Header::allocating(What::Load, plan.hash(), 0, (None, 1));
         let index = self.load_under(header, plan)?;
         Ok(PlanId { index, owner: self.identity })
     }
@@ -316,7 +313,8 @@ impl Communicator {
             None => self.prepare(&request)?,
         };
         let (number, signature) = self.enter(&request)?;
-        let Current { fitted, header, engines, packets, hash, is_new, .. } = &mut self.current;
+        let Current { fitted, header, engines, packets, hash, is_new, finishes, finishing, .. } =
+            &mut self.current;
         let (input, output, hash) = (fitted.input, fitted.output, *hash);
         let collective = request.collective;
         let call =
@@ -330,9 +328,12 @@ impl Communicator {
             // SAFETY: as below, of a call that was made like this before.
             let ran = unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) };
             if ran.is_ok() {
+                if *finishes {
+                    finish(collective, fitted, finishing, (self.rank, self.size));
+                }
                 self.shared.recorder.end();
             }
-            return self.end(&request, ran, [None; 2]);
+            return ran.map_err(|stopped| self.fail_current(&request, &stopped, [None; 2]));
         }
         let (mut index, symmetric) = *engines;
         let is_symmetric = index != symmetric && header.is_symmetric();
@@ -374,7 +375,11 @@ impl Communicator {
             // cannot overlap, and the plan claims their aliasing, as checked. If the call does not end well, peers may still
             // use them when the borrow is over; those that peers can reach are taken back before, here or by `unfinished`. Those that
             // they read through the kernel need not be: the abort word is set before, and readers look at it after they have read.
-            unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) }
+            unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) }?;
+            if *finishes {
+                finish(collective, fitted, finishing, (self.rank, self.size));
+            }
+            Ok(())
         };
         let ran = match is_in_windows {
             false => run(),
@@ -388,7 +393,7 @@ impl Communicator {
         if ran.is_ok() {
             self.shared.recorder.end_timed();
         }
-        self.end(&request, ran, reached)
+        ran.map_err(|stopped| self.fail_current(&request, &stopped, reached))
     }
 
     /// A barrier of ranks on several hosts, which see no counters of each other: whoever has what all gave knows that all came.
@@ -434,25 +439,6 @@ impl Communicator {
         [input.or(other_input), output.or(other_output)]
     }
 
-    /// Does what is left to do when a call has been run.
-    #[inline]
-    fn end(
-        &mut self,
-        request: &Request<'_>,
-        ran: Result<(), Box<Stopped>>,
-        reached: Reached,
-    ) -> Result<(), Error> {
-        match ran {
-            Ok(()) => {
-                if self.current.finishes {
-                    self.finish(request.collective);
-                }
-                Ok(())
-            }
-            Err(stopped) => Err(self.fail_current(request, &stopped, reached)),
-        }
-    }
-
     /// Finds out all about a call that is not the same as before.
     #[inline(never)]
     fn prepare<'a>(&mut self, request: &Request<'a>) -> Result<Arithmetic<'a>, Error> {
@@ -468,7 +454,7 @@ impl Communicator {
         self.shared.recorder.describe(self.calls.wrapping_add(1), &header, bytes, Some(engines));
         self.current = Current::new(request, fitted, &arithmetic, header, engines, finishing);
         self.current.compare_with(&self.known);
-        if log::is_told(Subsystem::Call, Level::Trace) {
+        if tracing::enabled!(target: "weft::call", tracing::Level::TRACE) {
             self.trace_current();
         }
         Ok(arithmetic)
@@ -497,11 +483,9 @@ impl Communicator {
         let name = |index: usize| &self.engines[index].plan.name;
         let (number, ordinary, symmetric) = (self.calls.wrapping_add(1), name(engines.0), name(engines.1));
         if engines.0 == engines.1 {
-            log::trace!(Call, self.rank, "#{number}: {header}, by {ordinary}");
+            tracing::trace!(target: "weft::call", rank = self.rank, "#{number}: {header}, by {ordinary}");
         } else {
-            log::trace!(
-                Call,
-                self.rank,
+            tracing::trace!(target: "weft::call", rank = self.rank,
                 "#{number}: {header}, by {ordinary}, or {symmetric} if all is symmetric"
             );
         }
@@ -520,23 +504,6 @@ impl Communicator {
         let (kernels, reduction) = (&self.shared.kernels, operation.reduction);
         let settle = if self.options.deterministic { kernels.settle(data_type, reduction) } else { None };
         [kernels.finish(data_type, reduction), settle]
-    }
-
-    /// Does it, when the result is this rank's alone.
-    #[cold]
-    fn finish(&self, collective: &Collective) {
-        let Current { fitted, finishing, .. } = &self.current;
-        let (rank, size) = (self.rank as u32, self.size as u32);
-        if let Some(Promise::Reduction { block, below }) = collective.promise(rank, size, 0) {
-            let length = match &fitted.shape.uneven {
-                Some(lengths) => lengths.input.get(block as usize).copied().unwrap_or(0),
-                None => fitted.shape.count,
-            };
-            for finish in finishing.iter().flatten() {
-                // SAFETY: the output holds one block of so many elements, as `fit` checked, and the call is over.
-                unsafe { finish(fitted.output, length, below) };
-            }
-        }
     }
 
     #[cold]
@@ -564,7 +531,7 @@ impl Communicator {
     fn usable(&self) -> Result<(), Error> {
         match &self.failed {
             None => Ok(()),
-            Some(failure) => Err(failure.again()),
+            Some(failure) => Err(Error::again(failure)),
         }
     }
 
@@ -662,16 +629,33 @@ impl Communicator {
         match self.shared.recorder.fail(&failure) {
             Some(record) => {
                 let (record, folder) = (record.display(), record.parent().unwrap_or(&record).display());
-                log::warn!(Fault, self.rank, "{why}; recorded in {record}; `weft why {folder}` tells more");
+                tracing::warn!(target: "weft::fault", rank = self.rank, "{why}; recorded in {record}; `weft why {folder}` tells more");
             }
-            None => log::info!(Fault, self.rank, "{why}"),
+            None => tracing::info!(target: "weft::fault", rank = self.rank, "{why}"),
         }
         self.failed = Some(failure);
     }
 }
 
-/// What tells a barrier between hosts from the caller's own calls; whose tags are smaller.
-pub(crate) const BARRIER: u32 = 1 << 31;
+/// Does what is left to do with the result of a call, which is this rank's alone.
+#[cold]
+fn finish(
+    collective: &Collective,
+    fitted: &Fitted,
+    finishing: &[Option<Finish>],
+    (rank, size): (usize, usize),
+) {
+    if let Some(Promise::Reduction { block, below }) = collective.promise(rank as u32, size as u32, 0) {
+        let length = match &fitted.shape.uneven {
+            Some(lengths) => lengths.input.get(block as usize).copied().unwrap_or(0),
+            None => fitted.shape.count,
+        };
+        for finish in finishing.iter().flatten() {
+            // SAFETY: the output holds one block of so many elements, as `fit` checked, and the call is over.
+            unsafe { finish(fitted.output, length, below) };
+        }
+    }
+}
 
 /// Waits until all ranks of this host have entered the call, makes sure that all of them make the same one, and learns from
 /// their headers whether all buffers are symmetric.

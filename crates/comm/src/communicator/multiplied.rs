@@ -7,11 +7,11 @@
 #![allow(unsafe_code)]
 
 use weftlink_plan::Aliasing;
+use weftlink_recorder::header::Location;
 
 use super::{Communicator, Request};
 use crate::engine::Tracer;
 use crate::error::Error;
-use crate::header::Location;
 use crate::operation::{Detail, Operation};
 
 impl Communicator {

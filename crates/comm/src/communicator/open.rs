@@ -10,24 +10,25 @@
 
 use std::ops::Range;
 
+use weftlink_bootstrap::{Failure, Reason};
 use weftlink_plan::Collective;
+use weftlink_recorder::header::{Header, What};
+use weftlink_recorder::waiting::Waiting;
+use weftlink_shm::counter::Counter;
+use weftlink_shm::line::Poll;
+use weftlink_shm::memory::SharedMemory;
+use weftlink_shm::wait::{AbortCode, Rest, Stop};
 
 use super::{Communicator, Request, fit};
-use crate::blame::Failure;
 use crate::buffers::Buffers;
-use crate::counter::Counter;
-use crate::data::{Data, Elements};
-use crate::engine::{Stopped, Waiting};
+use crate::data::Data;
+use crate::engine::Stopped;
 use crate::error::Error;
-use crate::failure::{Reason, take_back};
+use crate::failure::take_back;
 use crate::foreign;
-use crate::header::{Header, What};
 use crate::layout::LINE;
-use crate::line::Poll;
-use crate::memory::SharedMemory;
 use crate::shared::{Call, Noted, lines_at};
 use crate::symmetric::Using;
-use crate::wait::{AbortCode, Rest, Stop};
 use crate::window::Window;
 
 /// How many signals each rank can send to each other.
@@ -89,7 +90,7 @@ impl Communicator {
             ));
         }
         if self.signals.is_none() {
-            let header = Header::allocating(What::Window, 0, SIGNALS, Elements::BYTES);
+            let header = Header::allocating(What::Window, 0, SIGNALS, (None, 1));
             let count = self.size * self.size * SIGNALS;
             let memory = self.share(header, count * LINE)?;
             let counters = lines_at(&memory, 0, count).iter().map(Counter::new).collect();

@@ -1,11 +1,10 @@
 //! Communicators made of others: a part of one, what is left of one, one with more ranks.
 
+use weftlink_bootstrap::{Bootstrap, BootstrapError, Failure, Meeting};
+use weftlink_recorder::header::{Header, What};
+
 use super::{Communicator, Options};
-use crate::blame::Failure;
-use crate::bootstrap::{Bootstrap, BootstrapError, Meeting};
-use crate::data::Elements;
 use crate::error::Error;
-use crate::header::{Header, What};
 
 /// Whether it is worth another try without whoever is gone.
 fn is_casualty(error: &Error) -> bool {
@@ -33,7 +32,7 @@ impl Communicator {
     /// from different threads if you like.
     pub fn split(&mut self, part: Option<u32>, key: i64) -> Result<Option<Communicator>, Error> {
         self.usable()?;
-        let header = Header::allocating(What::Split, 0, 0, Elements::BYTES);
+        let header = Header::allocating(What::Split, 0, 0, (None, 1));
         // So that ranks that make another call find out.
         self.share(header, 0)?;
         let Options { deadline, .. } = self.options;

@@ -6,28 +6,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use weftlink_bootstrap::{Alarm, Bootstrap, BootstrapError, Failure, News, Reason, is_on_purpose, launcher};
+use weftlink_kernels::Kernels;
+use weftlink_knobs::{KnobError, Knobs};
+use weftlink_recorder::recorder::{Places, Recorder, Who};
+use weftlink_shm::counter::Counter;
+use weftlink_shm::limits;
+use weftlink_shm::memory::SharedMemory;
+use weftlink_shm::wait::{AbortCode, Patience, Waiter};
+
 use super::Communicator;
 use super::cores;
 use super::current::Current;
-use super::ended::note;
-use crate::blame::Failure;
-use crate::bootstrap::{Alarm, Bootstrap, BootstrapError, News};
 use crate::choose::Table;
-use crate::counter::Counter;
 use crate::engine::Ports;
 use crate::error::Error;
-use crate::failure::{Reason, is_on_purpose};
-use crate::kernels::Kernels;
-use crate::knobs::{KnobError, Knobs};
 use crate::known::Known;
 use crate::layout::LINE;
-use crate::limits;
-use crate::log;
-use crate::memory::SharedMemory;
+use crate::note::note;
 use crate::reach::{self, Process};
-use crate::recorder::{Places, Recorder, Who, tell_of_start};
 use crate::shared::{Crier, HEADERS, Shared, lines_at};
-use crate::wait::{AbortCode, Patience, Waiter};
 use crate::wire::Courier;
 
 /// Stall warnings come no sooner and no closer together than this, whatever the options say.
@@ -74,7 +72,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// As the environment says: [`knobs`](crate::knobs) lists the variables, and so does `weft knobs`.
+    /// As the environment says: [`knobs`](weftlink_knobs) lists the variables, and so does `weft knobs`.
     pub fn from_environment() -> Result<Options, KnobError> {
         Ok(Self::of(&Knobs::from_environment()?))
     }
@@ -209,7 +207,7 @@ impl Communicator {
         match Parts::of(&mut bootstrap, options) {
             Ok(parts) => Ok(Communicator::of(parts, bootstrap, options)),
             Err(error) => {
-                tell_of_start(bootstrap.rank(), bootstrap.size(), &Failure::from(&error));
+                launcher::report_start(bootstrap.rank(), bootstrap.size(), &Failure::from(&error));
                 Err((Box::new(bootstrap), error))
             }
         }
@@ -247,6 +245,16 @@ impl Parts {
         let patience =
             if spin { Patience::dedicated(options.deadline) } else { Patience::crowded(options.deadline) };
         let table = Table::agreed(bootstrap, options.deadline)?;
+        let own_cores = cores::own(bootstrap, &here, options.deadline)?;
+        let processes = match !spans_hosts && bootstrap.knows_pids() {
+            true => reach::probe(bootstrap, options.single_copy, options.deadline)?,
+            false => None,
+        };
+        let readable = processes.is_some();
+        let named = || bootstrap.pids().iter().map(|pid| Process::named(*pid)).collect();
+        let processes = processes.unwrap_or_else(named);
+        let courier = if spans_hosts { Some(Box::new(courier(rank, size)?)) } else { None };
+        // Last, when nothing can fail any more: a launcher is told of failures before this as of a rank that has not started.
         let who = Who { rank, size, job: bootstrap.id() & JOB_BITS };
         let recorder = Recorder::new(who, options.record, patience.yields, &Places::of_environment(rank));
         let names = (0..size).map(|rank| bootstrap.name(rank)).collect();
@@ -259,21 +267,13 @@ impl Parts {
             windows: Vec::new(),
             kernels,
             copy: kernels.copy(),
-            processes: bootstrap.pids().iter().map(|pid| Process::named(*pid)).collect(),
+            processes,
             recorder,
         };
         if spans_hosts {
             let (call, tell) = (own_call(&shared, rank), bootstrap.teller());
             shared.crier.tell = Some(Box::new(move |number| call(number).into_iter().for_each(&tell)));
         }
-        let own_cores = cores::own(bootstrap, &shared.here, options.deadline)?;
-        let processes = match !spans_hosts && bootstrap.knows_pids() {
-            true => reach::probe(bootstrap, options.single_copy, options.deadline)?,
-            false => None,
-        };
-        let readable = processes.is_some();
-        shared.processes = processes.unwrap_or(shared.processes);
-        let courier = if spans_hosts { Some(Box::new(courier(rank, size)?)) } else { None };
         tell(bootstrap, spin, readable, &table);
         Ok(Parts { control, shared, table, readable, own_cores, courier, hosts, spans_hosts })
     }
@@ -317,7 +317,7 @@ impl Communicator {
 /// Tells what a communicator starts with.
 fn tell(bootstrap: &Bootstrap, spin: bool, readable: bool, table: &Table) {
     let (rank, size) = (bootstrap.rank(), bootstrap.size());
-    let (version, host) = (env!("CARGO_PKG_VERSION"), log::host());
+    let (version, host) = (env!("CARGO_PKG_VERSION"), weftlink_knobs::host());
     let hosts = 1 + bootstrap.hosts().iter().max().copied().unwrap_or(0);
     let ways = if hosts > 1 {
         format!("{hosts} hosts, shared memory inside and TCP between them")
@@ -328,21 +328,21 @@ fn tell(bootstrap: &Bootstrap, spin: bool, readable: bool, table: &Table) {
         if readable { "the kernel reads peers' memory" } else { "peers' memory is not read" },
         if spin { "ranks that wait keep their core" } else { "ranks that wait make way" },
     );
-    log::info!(Meet, rank, "weft {version}, rank {rank} of {size} on {host}: {ways}, {reads}, {waits}");
-    if !log::is_told(log::Subsystem::Meet, log::Level::Info) {
+    tracing::info!(target: "weft::meet", rank, "weft {version}, rank {rank} of {size} on {host}: {ways}, {reads}, {waits}");
+    if !tracing::enabled!(target: "weft::meet", tracing::Level::INFO) {
         return;
     }
     match Knobs::from_environment() {
         Ok(knobs) => {
             let given: Vec<_> = knobs.given().collect();
             let given = if given.is_empty() { "none".to_owned() } else { given.join(", ") };
-            log::info!(Meet, rank, "settings in the environment: {given}");
+            tracing::info!(target: "weft::meet", rank, "settings in the environment: {given}");
         }
-        Err(error) => log::warn!(Meet, rank, "{error}"),
+        Err(error) => tracing::warn!(target: "weft::meet", rank, "{error}"),
     }
     // All ranks have the same.
     if rank == 0 {
-        table.lines().for_each(|line| log::info!(Plan, rank, "{line}"));
+        table.lines().for_each(|line| tracing::info!(target: "weft::plan", rank, "{line}"));
     }
 }
 

@@ -1,9 +1,9 @@
 use weftlink_plan::{Aliasing, Plan, Reduction, verify};
+use weftlink_recorder::header::Location;
 
 use std::time::Duration;
 
 use super::*;
-use crate::header::Location;
 
 /// What each of two ranks gave, or `None` if it panicked. Waits that end by themselves are not what is tested.
 fn on_two<T: Send>(work: impl Fn(&mut Communicator) -> T + Sync) -> [Option<T>; 2] {
@@ -70,7 +70,8 @@ fn calls_whose_signatures_are_the_same_by_chance_do_not_touch_each_other() {
     };
     let at = Location::Window { number: 0, offset: 0 };
     let signature = |plan: &Verified, count: usize| {
-        let allocating = Header::allocating(What::Collective(0), plan.hash(), count, Elements::of::<f32>());
+        let allocating =
+            Header::allocating(What::Collective(0), plan.hash(), count, Elements::of::<f32>().announced());
         let reduction = Some(Reduction::Sum);
         let header = Header { aliasing: Aliasing::InPlace, reduction, input: at, output: at, ..allocating };
         header.signature()

@@ -2,14 +2,15 @@
 
 use std::os::fd::AsFd;
 
+use weftlink_recorder::waiting::Waiting;
+use weftlink_shm::line::{Line, Poll};
+use weftlink_shm::wait::{Rest, Stop};
+
 use super::ports::Ports;
 use super::state::State;
-use super::step::words_of;
-use super::{Run, Stopped, Tracer, Waiting};
-use crate::compile::{Instruction, Need};
-use crate::line::{Line, Poll};
+use super::{Run, Stopped, Tracer};
+use crate::compile::{Instruction, Need, words_of};
 use crate::shared::Noted;
-use crate::wait::{Rest, Stop};
 use crate::wire::Courier;
 
 /// Where a lane is.
@@ -167,7 +168,7 @@ impl State {
             let Some(instruction) = run.program.tile(tile).lanes[lane].get(next) else { continue };
             for need in &instruction.needs {
                 let waiting = self.awaited(run, ports, need).1;
-                let is_gone = waiting.elsewhere(run).is_some_and(|rank| ports.fault(rank).is_some());
+                let is_gone = elsewhere(&waiting, run).is_some_and(|rank| ports.fault(rank).is_some());
                 if is_gone && self.poll_need(run, ports, tile, instruction.bytes, need) == Poll::Pending {
                     return Some((Some((lane as u32, instruction.ordinal)), waiting));
                 }
@@ -248,8 +249,8 @@ impl State {
             let poll = self.poll_need(run, ports, tile, instruction.bytes, need);
             match (&mut ports.courier, poll) {
                 (Some(courier), Poll::Pending) => {
-                    courier.progress(waiting.elsewhere(run));
-                    let broken = courier.fault(waiting.elsewhere(run)).is_some();
+                    courier.progress(elsewhere(&waiting, run));
+                    let broken = courier.fault(elsewhere(&waiting, run)).is_some();
                     let poll = self.poll_need(run, ports, tile, instruction.bytes, need);
                     if broken && poll == Poll::Pending { Poll::Broken } else { poll }
                 }
@@ -384,11 +385,9 @@ fn see_off_by(run: &Run<'_>, courier: &mut Courier) -> Result<(), Box<Stopped>> 
     waited.map_err(|stop| Box::new(Stopped { stop, step: None, waiting }))
 }
 
-impl Waiting {
-    /// The rank on another host that is waited for.
-    fn elsewhere(&self, run: &Run<'_>) -> Option<u32> {
-        self.rank().filter(|&rank| !run.shared.is_here(rank))
-    }
+/// The rank on another host that is waited for.
+fn elsewhere(waiting: &Waiting, run: &Run<'_>) -> Option<u32> {
+    waiting.rank().filter(|&rank| !run.shared.is_here(rank))
 }
 
 #[cold]

@@ -21,13 +21,13 @@ use std::sync::Arc;
 
 use weftlink_plan::domain::chunks::{Origin, origins_of_steps};
 use weftlink_plan::{Aliasing, Cut, Verified};
+use weftlink_recorder::waiting::Waiting;
+use weftlink_shm::memory::SharedMemory;
+use weftlink_shm::wait::Stop;
 
 use crate::compile::{Compiler, Program, Shape, Unfit};
 use crate::layout::Layout;
-use crate::memory::SharedMemory;
 use crate::shared::{Call, Shared};
-use crate::wait::Stop;
-pub(crate) use packets::PacketStep;
 pub(crate) use ports::Ports;
 use state::State;
 
@@ -152,42 +152,6 @@ pub(crate) struct Stopped {
     /// The lane and its step, if one step was waiting.
     pub(crate) step: Option<(u32, u32)>,
     pub(crate) waiting: Waiting,
-}
-
-/// What was waited for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Waiting {
-    Entered {
-        rank: u32,
-    },
-    Reached {
-        rank: u32,
-        counter: u32,
-    },
-    Message {
-        from: u32,
-    },
-    Slot {
-        to: u32,
-    },
-    /// That what was put out for a rank elsewhere is on its way.
-    Sent {
-        to: u32,
-    },
-    /// Any of several lanes.
-    Anything,
-}
-
-impl Waiting {
-    /// The rank that is waited for, if it is one.
-    pub(crate) fn rank(&self) -> Option<u32> {
-        match *self {
-            Waiting::Entered { rank } | Waiting::Reached { rank, .. } => Some(rank),
-            Waiting::Message { from } => Some(from),
-            Waiting::Slot { to } | Waiting::Sent { to } => Some(to),
-            Waiting::Anything => None,
-        }
-    }
 }
 
 /// Is told each step when its inputs are there and nothing has been published, and when it is done. An ear; costs nothing

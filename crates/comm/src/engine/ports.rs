@@ -5,10 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::fifo::{Receiver, Sender};
+use weftlink_shm::fifo::{Receiver, Sender};
+use weftlink_shm::line::Line;
+use weftlink_shm::memory::SharedMemory;
+
 use crate::layout::{FifoPlace, Fifos, LINE, Layout, PACKET_WORDS};
-use crate::line::Line;
-use crate::memory::SharedMemory;
 use crate::shared::lines_at;
 use crate::wire::{Courier, Fault};
 

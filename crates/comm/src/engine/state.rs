@@ -5,12 +5,12 @@
 
 use weftlink_plan::Verified;
 use weftlink_plan::plan::Buffer;
+use weftlink_shm::counter::Counter;
+use weftlink_shm::memory::SharedMemory;
 
 use super::lanes::Cursor;
 use crate::compile::base_of;
-use crate::counter::Counter;
 use crate::layout::Layout;
-use crate::memory::SharedMemory;
 use crate::shared::{Call, lines_at};
 
 /// What changes while a program runs.

@@ -6,14 +6,15 @@
 use std::time::Duration;
 
 use weftlink_plan::plan::{Buffer, Op};
+use weftlink_recorder::header::{Header, Location};
+use weftlink_shm::sync;
+use weftlink_shm::wait::Stop;
 
 use super::Run;
 use super::ports::Ports;
 use super::state::{Base, State};
-use crate::compile::{Address, Instruction, Need, Source, Target, base_of};
-use crate::header::{Header, Location};
-use crate::wait::Stop;
-use crate::{reach, sync};
+use crate::compile::{Address, Instruction, Need, Source, Target, base_of, words_of};
+use crate::reach;
 
 /// Pieces in which peers' memory is read and combined: they stay in a core's own cache.
 const PIECE_BYTES: usize = 64 << 10;
@@ -301,7 +302,7 @@ impl Run<'_> {
     /// Combines `bytes`, which are so many elements, of all sources into all targets.
     ///
     /// # Safety
-    /// As for [`Kernel::combine`](crate::kernels::Kernel::combine).
+    /// As for [`Kernel::combine`](weftlink_kernels::Kernel::combine).
     #[inline]
     unsafe fn combine(
         &self,
@@ -347,10 +348,4 @@ impl Run<'_> {
         };
         elements * self.program.element_bytes
     }
-}
-
-/// Words that a packet of so many bytes takes.
-#[inline]
-pub(super) fn words_of(bytes: usize) -> usize {
-    bytes.div_ceil(size_of::<u64>())
 }

@@ -9,7 +9,7 @@
 //! would cost more than the message, and on few cores stop the very rank that it comes from. So a thread that was woken for nothing
 //! *naps*: it is not woken, but looks by itself now and then whether there is something to do and nobody has driven since.
 //!
-//! Whoever drives spins, yields and sleeps as every wait does ([`crate::wait`]). It sleeps on the rank's bell, which is
+//! Whoever drives spins, yields and sleeps as every wait does ([`weftlink_shm::wait`]). It sleeps on the rank's bell, which is
 //! rung by ranks that have sent it something or made room, and by its own threads.
 //!
 //! Nothing of the caller's is called under the lock.
@@ -20,16 +20,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use weftlink_bootstrap::generation;
+use weftlink_shm::limits;
+use weftlink_shm::line::Poll;
+use weftlink_shm::memory::SharedMemory;
+use weftlink_shm::wait::{Rest, Waiter};
+
 use super::ring::Bell;
 use super::state::State;
 use super::wire::PARTING_LIMIT;
-use crate::background::cores;
-use crate::bootstrap::generation;
+use crate::affinity;
 use crate::error::Error;
-use crate::limits;
-use crate::line::Poll;
-use crate::memory::SharedMemory;
-use crate::wait::{Rest, Waiter};
 
 /// How often it is looked after messages that may have no hope.
 const LOOK_AFTER: Duration = Duration::from_millis(1);
@@ -193,9 +194,9 @@ impl Inner {
     }
 
     fn start_thread(self: &Arc<Self>) -> Result<(), Error> {
-        let (inner, elsewhere) = (Arc::clone(self), cores::beside_this_thread());
+        let (inner, elsewhere) = (Arc::clone(self), affinity::beside_this_thread());
         let work = move || {
-            cores::move_to(elsewhere);
+            affinity::move_to(elsewhere);
             inner.work();
         };
         let thread = std::thread::Builder::new().name("weft post".to_owned()).spawn(work);
@@ -298,7 +299,7 @@ impl Inner {
 
     /// Ends messages that have no hope.
     #[cold]
-    fn look_after(self: &Arc<Self>) -> Option<crate::wait::Stop> {
+    fn look_after(self: &Arc<Self>) -> Option<weftlink_shm::wait::Stop> {
         let mut shared = self.enter();
         let now = Instant::now();
         if now.saturating_duration_since(shared.looked_after) >= LOOK_AFTER || shared.state.fate.is_over() {

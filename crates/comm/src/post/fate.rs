@@ -3,17 +3,15 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use weftlink_bootstrap::{Blame, BlameKind, BootstrapError, News, ROOTS_LIMIT, Reason, is_on_purpose};
 use weftlink_plan::DataType;
+use weftlink_shm::counter::Counter;
+use weftlink_shm::line::Poll;
+use weftlink_shm::wait::{AbortCode, Waiter};
 
 use super::asked::{Asked, Way, elements};
-use crate::blame::{Blame, BlameKind};
-use crate::bootstrap::{BootstrapError, News};
-use crate::communicator::ended_by;
-use crate::counter::Counter;
 use crate::error::Error;
-use crate::failure::{Reason, is_on_purpose};
-use crate::line::Poll;
-use crate::wait::{AbortCode, Waiter};
+use crate::note::ended_by;
 use crate::wire::Fault;
 
 /// What a post knows of its communicator. The lines are in memory that the post keeps mapped.
@@ -163,8 +161,9 @@ impl Fate {
     }
 }
 
-/// How long it may take to hear why a rank ended the communicator, and how often to look.
-const CAUSE_LIMIT: Duration = Duration::from_millis(250);
+/// How long it may take to hear why a rank ended the communicator, and how often to look. That rank first asks the others whom they wait
+/// for.
+const CAUSE_LIMIT: Duration = ROOTS_LIMIT.saturating_add(Duration::from_millis(250));
 const CAUSE_POLL: Duration = Duration::from_millis(1);
 
 /// How long it may take to hear that a rank has died whose memory is gone.

@@ -2,7 +2,7 @@
 
 use weftlink_plan::DataType;
 
-use crate::line::PAYLOAD_WORDS;
+use weftlink_shm::line::PAYLOAD_WORDS;
 
 /// Words of a frame that payload may be in.
 const INLINE_WORDS: usize = PAYLOAD_WORDS - 3;
@@ -88,7 +88,6 @@ impl Frame {
 }
 
 #[cfg(test)]
-#[cfg(not(loom))]
 mod tests {
     use super::*;
 

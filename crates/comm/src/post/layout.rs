@@ -85,7 +85,6 @@ impl Layout {
 }
 
 #[cfg(test)]
-#[cfg(not(loom))]
 mod tests {
     use super::*;
 

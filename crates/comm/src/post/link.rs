@@ -7,10 +7,11 @@
 // Passes addresses on.
 #![allow(unsafe_code)]
 
+use weftlink_shm::wait::Waiter;
+
 use super::frame::{Frame, Kind};
 use super::ring::Ring;
 use super::wire::Wire;
-use crate::wait::Waiter;
 
 /// How far a sender may be ahead of what its receiver has taken, in bytes.
 const ALLOWANCE: u32 = 1 << 20;

@@ -88,7 +88,6 @@ fn extract<K, T>(queue: &mut VecDeque<(K, T)>, is_lost: impl Fn(&(K, T)) -> bool
 }
 
 #[cfg(test)]
-#[cfg(not(loom))]
 mod tests {
     use super::*;
 

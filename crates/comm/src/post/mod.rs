@@ -49,7 +49,12 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weftlink_bootstrap::{Blame, Connection, News};
+use weftlink_kernels::Kernel;
 use weftlink_plan::DataType;
+use weftlink_shm::counter::Counter;
+use weftlink_shm::memory::SharedMemory;
+use weftlink_shm::wait::Waiter;
 
 use asked::{Asked, Tell, Way};
 use drive::Inner;
@@ -62,10 +67,10 @@ pub use state::MESSAGES_MAX;
 use state::State;
 use wire::Wires;
 
-use crate::communicator::{Communicator, PostParts};
 use crate::error::Error;
+use crate::reach::Process;
 
-/// One rank's mailbox. Made by [`Communicator::post`]; clones are the same one.
+/// One rank's mailbox. Made by [`Communicator::post`](crate::Communicator::post); clones are the same one.
 ///
 /// When the last clone is dropped, what is under way still goes on, each message until its time is up. When the communicator is
 /// dropped, it ends.
@@ -91,6 +96,28 @@ pub struct Post {
     data_type: Option<DataType>,
 }
 
+/// Everything of a communicator that its post needs, which outlives it.
+pub(crate) struct Parts {
+    pub(crate) rank: usize,
+    /// The post's own.
+    pub(crate) memory: SharedMemory,
+    /// What waiters and departures point into.
+    pub(crate) control: Arc<SharedMemory>,
+    /// How a thread of the caller's waits, and one beside it.
+    pub(crate) waiters: [Waiter<'static>; 2],
+    pub(crate) departures: Vec<Counter<'static>>,
+    pub(crate) names: Vec<String>,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) readers: Option<Readers>,
+    /// How memory is copied.
+    pub(crate) copy: Kernel,
+    pub(crate) tell: Box<dyn Fn(News) + Send>,
+    pub(crate) hear: Box<dyn Fn() -> Option<(String, Vec<Blame>)> + Send>,
+    /// To ranks on other hosts, and whether what goes over them is sealed.
+    pub(crate) connections: Vec<(u32, Vec<Connection>)>,
+    pub(crate) encrypt: bool,
+}
+
 /// All clones together.
 struct Client {
     inner: Arc<Inner>,
@@ -98,15 +125,17 @@ struct Client {
     size: usize,
 }
 
-impl Communicator {
-    /// A mailbox for messages between two ranks. All ranks call it; from then on each sends and receives as it likes, from any
-    /// thread, also while the communicator makes other calls or is in the [background](Communicator::into_background).
-    pub fn post(&mut self) -> Result<Post, Error> {
-        let hosts = self.hosts().to_vec();
+impl Post {
+    /// The bytes of shared memory that a post needs where ranks are on these hosts.
+    pub(crate) fn bytes(hosts: &[u32]) -> usize {
+        layout_of(hosts).bytes()
+    }
+
+    /// The post of a rank, whose memory has as many bytes.
+    pub(crate) fn of(parts: Parts, hosts: &[u32]) -> Result<Post, Error> {
         let ranks_of = |host: u32| (0..hosts.len()).filter(|rank| hosts[*rank] == host).collect::<Vec<_>>();
-        let most = hosts.iter().map(|host| ranks_of(*host).len()).max().unwrap_or(1);
-        let layout = Layout::of(most);
-        let PostParts {
+        let layout = layout_of(hosts);
+        let Parts {
             rank,
             memory,
             control,
@@ -120,7 +149,7 @@ impl Communicator {
             hear,
             connections,
             encrypt,
-        } = self.post_parts(layout.bytes())?;
+        } = parts;
         let here = ranks_of(hosts[rank]);
         let place = |rank: usize| here.iter().position(|one| *one == rank);
         let own_place = place(rank).unwrap_or(0);
@@ -149,9 +178,7 @@ impl Communicator {
         let inner = Arc::new(Inner::new(state, bell, waiters, [Arc::new(memory), control]));
         Ok(Post { client: Arc::new(Client { inner, rank, size: hosts.len() }), data_type: None })
     }
-}
 
-impl Post {
     /// This rank.
     pub fn rank(&self) -> usize {
         self.client.rank
@@ -326,4 +353,10 @@ impl std::fmt::Debug for Post {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Post(rank {} of {})", self.rank(), self.size())
     }
+}
+
+/// The memory of a post. All hosts have the same, for the host with the most ranks.
+fn layout_of(hosts: &[u32]) -> Layout {
+    let ranks = |host: &u32| hosts.iter().filter(|other| *other == host).count();
+    Layout::of(hosts.iter().map(ranks).max().unwrap_or(1))
 }

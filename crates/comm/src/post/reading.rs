@@ -9,11 +9,12 @@ use std::panic::resume_unwind;
 use std::thread;
 use std::time::Instant;
 
+use weftlink_shm::sync;
+
 use super::asked::Asked;
 use super::frame::Verdict;
 use super::state::State;
 use crate::reach::{self, Process};
-use crate::sync;
 
 /// After so much it is looked whether there is still a reason to go on.
 const PIECE_BYTES: usize = 4 << 20;

@@ -1,22 +1,23 @@
 //! The two rings between this rank and another of its host.
 //!
-//! A ring is a [FIFO](crate::fifo) whose messages are [frames](Frame), each with bulk memory beside it, and one more
+//! A ring is a [FIFO](weftlink_shm::fifo) whose messages are [frames](Frame), each with bulk memory beside it, and one more
 //! [counter](Counter): how much of what was sent ahead the receiver has taken. There is no other protocol here than
 //! those of FIFOs and counters: each end is used under the lock of its post.
 
 // Copies between the caller's memory and what is mapped.
 #![allow(unsafe_code)]
 
+use weftlink_kernels::{Access, Kernel};
+use weftlink_shm::counter::Counter;
+use weftlink_shm::fifo::{Receiver, Sender};
+use weftlink_shm::line::{Line, PAYLOAD_WORDS, Poll};
+use weftlink_shm::memory::SharedMemory;
+use weftlink_shm::sync::Ordering;
+use weftlink_shm::wait::Waiter;
+
 use super::frame::{Frame, INLINE_BYTES};
 use super::layout::Layout;
-use crate::counter::Counter;
-use crate::fifo::{Receiver, Sender};
-use crate::kernels::{Access, Kernel};
-use crate::line::{Line, PAYLOAD_WORDS, Poll};
-use crate::memory::SharedMemory;
 use crate::shared::lines_at;
-use crate::sync::Ordering;
-use crate::wait::Waiter;
 
 /// What every flag of a post's rings says beside its number.
 const SIGNATURE: u32 = 0x706f_7374;

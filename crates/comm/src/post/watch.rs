@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use weftlink_shm::sync;
+
 use super::asked::{Asked, Way};
 use super::fate::{BURIAL_LIMIT, LAST_WORDS_LIMIT};
 use super::frame::Verdict;
@@ -9,7 +11,6 @@ use super::link::Link;
 use super::state::{Incoming, Message, State};
 use super::wire::Wire;
 use crate::error::Error;
-use crate::sync;
 use crate::wire::Fault;
 
 impl State {

@@ -9,9 +9,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use weftlink_bootstrap::Connection;
+use weftlink_shm::line::PAYLOAD_WORDS;
+
 use super::frame::Frame;
-use crate::bootstrap::Connection;
-use crate::line::PAYLOAD_WORDS;
 use crate::wire::{Courier, Fault};
 
 /// What frames take before their payload.

@@ -25,11 +25,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
-use crate::bootstrap::Connection;
 use ends::{Expected, Incoming, Outgoing};
 use frame::{Header, Kind};
 pub(crate) use stream::Fault;
 use stream::Stream;
+use weftlink_bootstrap::Connection;
 
 /// How long one that leaves waits until what it sent has arrived.
 const PARTING_LIMIT: Duration = Duration::from_secs(2);

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
+use weftlink_bootstrap::{Kept, Seal, TAG_BYTES};
 
 use super::ends::{Incoming, Outgoing, Turn};
 use super::frame::{HEADER_BYTES, Header, Kind};
-use crate::bootstrap::{Kept, Seal, TAG_BYTES};
 
 /// What a connection reads ahead: small frames come several at a time, and of large ones little is copied twice.
 const AHEAD_BYTES: usize = 4 << 10;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
-use weftlink_comm::knobs::Knobs;
 use weftlink_comm::{Communicator, Options, Reduction};
+use weftlink_knobs::Knobs;
 use weftlink_testkit::hosts::Hosts;
 
 /// How long anything may take that must happen.

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::device::{DeviceId, DeviceKind, HostId};
+use crate::device::DeviceKind;
 use crate::fabric::Fabric;
+use crate::id::{DeviceId, HostId};
 use crate::link::{LinkKind, LinkSpec, Measure, SpecId};
 
 /// Writes a fabric for `dot`, `fdp` or any other of Graphviz's programs.

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::network::Plug;
 use super::{Bound, Exit, Path, Paths, Width};
-use crate::device::DeviceId;
+use crate::id::DeviceId;
 
 /// GPU pairs that have the same path; where the two directions differ, in the worse one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

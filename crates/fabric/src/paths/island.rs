@@ -9,8 +9,9 @@ use std::hash::{Hash, Hasher};
 use rustc_hash::{FxHashMap, FxHasher};
 
 use crate::components::components;
-use crate::device::{DeviceId, DeviceKind, HostId};
+use crate::device::DeviceKind;
 use crate::fabric::Fabric;
+use crate::id::{DeviceId, HostId};
 use crate::link::LinkKind;
 
 /// The islands of a fabric.

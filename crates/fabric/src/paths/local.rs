@@ -10,8 +10,9 @@
 
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::device::{DeviceId, DeviceKind};
+use crate::device::DeviceKind;
 use crate::fabric::Fabric;
+use crate::id::DeviceId;
 use crate::link::LinkKind;
 
 use super::kind::PathType;

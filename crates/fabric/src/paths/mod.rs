@@ -12,9 +12,10 @@ mod nvlink;
 mod shape;
 mod width;
 
-use crate::device::{DeviceId, DeviceKind};
+use crate::device::DeviceKind;
 use crate::fabric::Fabric;
 use crate::figure::Nanoseconds;
+use crate::id::DeviceId;
 
 pub use classes::{PairClass, worse};
 use island::{Islands, Place};

@@ -6,8 +6,9 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use rustc_hash::FxHashMap;
 
-use crate::device::{DeviceId, DeviceKind};
+use crate::device::DeviceKind;
 use crate::fabric::Fabric;
+use crate::id::DeviceId;
 
 use super::island::is_network;
 use super::width::Width;

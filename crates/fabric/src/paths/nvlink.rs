@@ -10,8 +10,9 @@ use std::cell::RefCell;
 use rustc_hash::FxHashMap;
 
 use crate::components::components_of;
-use crate::device::{DeviceId, DeviceKind};
+use crate::device::DeviceKind;
 use crate::fabric::Fabric;
+use crate::id::DeviceId;
 use crate::link::{Link, LinkKind};
 use crate::maxflow::FlowGraph;
 use crate::rate::Rate;

@@ -4,8 +4,9 @@ use std::cell::OnceCell;
 use std::cmp::Reverse;
 
 use crate::components::components_of;
-use crate::device::{DeviceId, DeviceKind, HostId};
+use crate::device::DeviceKind;
 use crate::fabric::Fabric;
+use crate::id::{DeviceId, HostId};
 use crate::link::Link;
 
 use super::local::{LocalGraph, Reach};

@@ -225,6 +225,18 @@ impl fmt::Display for SpecError {
     }
 }
 
+/// PCIe generation and width that feed a port of `gbit` Gb/s; none where no slot does.
+pub(crate) fn slot_for(gbit: u32) -> Option<(u8, u8)> {
+    match gbit {
+        0..=50 => Some((3, 8)),
+        51..=100 => Some((3, 16)),
+        101..=200 => Some((4, 16)),
+        201..=400 => Some((5, 16)),
+        401..=800 => Some((6, 16)),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

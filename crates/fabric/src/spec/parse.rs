@@ -5,14 +5,13 @@ use std::str::FromStr;
 
 use crate::catalog::links;
 use crate::catalog::systems::{self, System};
-use crate::cluster::slot_for;
 use crate::device::DeviceKind;
 use crate::link::{LinkKind, LinkSpec};
 use crate::nearest::did_you_mean;
 
 use super::{
     COUNT_MAX, ClusterSpec, GPUS_MAX, LEAF_PORTS_MAX, Layout, NICS_PER_HOST_MAX, Nics, OVERSUBSCRIPTION_MAX,
-    Oversubscription, SpecError,
+    Oversubscription, SpecError, slot_for,
 };
 
 const OPTIONS: [&str; 4] = ["rail-optimised", "leaf-spine", "oversubscribed 2:1", "leaf-ports 64"];

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use weftlink_plan::choose::measured::Memory;
 
 use super::Hosts;
-use crate::accuracy::quantile;
+use crate::quantile::quantile;
 use crate::setup::{Library, Operation};
 
 /// A call that was measured: the median of its rounds.

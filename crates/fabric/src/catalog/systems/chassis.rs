@@ -5,8 +5,9 @@ use rustc_hash::FxHashMap;
 use crate::catalog::gpus::{self, GpuModel};
 use crate::catalog::links;
 use crate::catalog::systems::System;
-use crate::device::{Cpu, DeviceId, DeviceKind, Gpu, HostId, Numa, Port};
+use crate::device::{Cpu, DeviceKind, Gpu, Numa, Port};
 use crate::fabric::{Fabric, FabricBuilder};
+use crate::id::{DeviceId, HostId};
 use crate::link::{LinkKind, LinkSpec, Socket};
 use crate::rate::{Link, OneWay, Rate};
 

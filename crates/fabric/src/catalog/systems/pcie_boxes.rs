@@ -5,8 +5,8 @@
 
 use super::System;
 use super::chassis::{Chassis, Cpus, GENOA, MILAN, ROME};
-use crate::device::DeviceId;
 use crate::fabric::Fabric;
+use crate::id::DeviceId;
 
 const GEN4_BUILD: &str = "a typical build: AMD Rome, x16 slots on the CPU";
 const GEN5_BUILD: &str = "a typical build: AMD Genoa, x16 slots on the CPU";

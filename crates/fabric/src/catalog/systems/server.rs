@@ -2,8 +2,8 @@
 
 use super::System;
 use super::chassis::{Chassis, Cpus};
-use crate::device::{DeviceId, HostId};
 use crate::fabric::Fabric;
+use crate::id::{DeviceId, HostId};
 use crate::link::LinkKind;
 
 /// A server as its data sheet and its PCI tree describe it.

@@ -9,10 +9,11 @@ use super::schema::{Document, HostEntry, LatencyEntry, LinkEntry, LinkTypeEntry,
 use super::{BASE_GPUS_MAX, DEVICES_MAX, LINK_COUNT_MAX};
 use crate::catalog::{links, systems};
 use crate::cluster::resolve;
-use crate::device::{Device, DeviceId, HostId};
+use crate::device::Device;
 use crate::fabric::{Fabric, FabricBuilder, FabricError};
 use crate::figure::{Figure, LinkRate, Nanoseconds};
 use crate::format::excerpt;
+use crate::id::{DeviceId, HostId};
 use crate::link::{LinkKind, LinkSpec, SpecId};
 use crate::nearest::did_you_mean;
 use crate::rate::Rate;

@@ -6,8 +6,9 @@ use std::str::FromStr;
 use super::assemble::bytes_per_second;
 use super::schema::{CpuEntry, DeviceEntry, PortEntry, RankEntry};
 use crate::catalog::gpus;
-use crate::device::{BusId, Cpu, Device, DeviceKind, Gpu, GpuRank, HostId, Numa, PciClass, Port, Tier};
+use crate::device::{BusId, Cpu, Device, DeviceKind, Gpu, GpuRank, Numa, PciClass, Port, Tier};
 use crate::format::excerpt;
+use crate::id::HostId;
 use crate::nearest::did_you_mean;
 use crate::rate::Rate;
 

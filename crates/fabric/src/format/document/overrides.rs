@@ -3,9 +3,9 @@
 use super::LINK_COUNT_MAX;
 use super::assemble::{Assembly, bytes_per_second};
 use super::schema::OverrideEntry;
-use crate::device::DeviceId;
 use crate::figure::{Basis, Figure, LinkRate};
 use crate::format::excerpt;
+use crate::id::DeviceId;
 use crate::link::{LinkSpec, SpecId};
 use crate::rate::Rate;
 

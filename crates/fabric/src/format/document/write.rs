@@ -7,10 +7,11 @@ use super::LINK_COUNT_MAX;
 use super::assemble::bytes_per_second;
 use super::devices::{self, LocalName};
 use super::schema::{DeviceEntry, HostEntry, LatencyEntry, LinkEntry, LinkTypeEntry, RateEntry, VERSION};
-use crate::device::{DeviceId, DeviceKind};
+use crate::device::DeviceKind;
 use crate::fabric::Fabric;
 use crate::figure::LinkRate;
 use crate::format::excerpt;
+use crate::id::DeviceId;
 use crate::link::{Link, LinkKind, LinkSpec};
 use crate::rate::Rate;
 

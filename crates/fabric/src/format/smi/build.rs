@@ -8,9 +8,10 @@ use super::groups::Groups;
 use super::table::{Cell, Table};
 use crate::catalog::gpus::{GpuModel, Vendor};
 use crate::catalog::links;
-use crate::device::{Cpu, DeviceId, DeviceKind, Gpu, HostId, Numa, Port};
+use crate::device::{Cpu, DeviceKind, Gpu, Numa, Port};
 use crate::fabric::{Fabric, FabricBuilder};
 use crate::format::ReadError;
+use crate::id::{DeviceId, HostId};
 use crate::link::{LinkKind, LinkSpec, Socket};
 use crate::rate::Rate;
 

@@ -9,7 +9,7 @@ use super::canvas::{Block, Look, Panel, Picture, Rect, Tag, Wire};
 use super::host::{Metrics, block};
 use super::palette::{Tone, stroke_width};
 use super::scene::{Scene, times};
-use crate::device::DeviceId;
+use crate::id::DeviceId;
 use crate::rate::{OneWay, Pair, Rate};
 
 /// Links of one tone added up.

@@ -2,7 +2,7 @@
 //! can be moved, mirrored and put together. Nothing here knows about fabrics.
 
 use super::palette::Tone;
-use crate::device::DeviceId;
+use crate::id::DeviceId;
 
 /// `(x, y)`; y grows downwards.
 pub(super) type Point = (f64, f64);

@@ -8,7 +8,7 @@ use super::paint::text_width;
 use super::palette::Tone;
 use super::rack::{ONE_ROW, ellipsis, host_slots};
 use super::scene::{Scene, times};
-use crate::device::{DeviceId, HostId};
+use crate::id::{DeviceId, HostId};
 
 const DOT: f64 = 13.0;
 

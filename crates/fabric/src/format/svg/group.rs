@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 use super::canvas::Look;
 use super::scene::Scene;
-use crate::device::{DeviceId, DeviceKind, HostId, Tier};
+use crate::device::{DeviceKind, Tier};
+use crate::id::{DeviceId, HostId};
 
 /// Of a class with more members than this, the first two and the last are drawn.
 const ALIKE_SHOWN: usize = 3;

@@ -8,7 +8,7 @@ use super::palette::Tone;
 use super::scene::Scene;
 use super::tree::Tree;
 use super::{bands, mesh, words};
-use crate::device::{DeviceId, HostId};
+use crate::id::{DeviceId, HostId};
 
 /// Sizes at one level of detail.
 #[derive(Debug, Clone, Copy)]

@@ -7,7 +7,8 @@ use super::paint::text_width;
 use super::palette::{Tone, stroke_width};
 use super::scene::Scene;
 use super::words;
-use crate::device::{DeviceId, DeviceKind, HostId};
+use crate::device::DeviceKind;
+use crate::id::{DeviceId, HostId};
 use crate::link::{LinkKind, LinkSpec, Measure};
 use crate::rate::{Device, OneWay, Rate};
 

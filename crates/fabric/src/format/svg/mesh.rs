@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::canvas::{Align, Label, Picture, Point, Rect, Tag, Wire};
 use super::host::Metrics;
 use super::scene::{Edge, Scene};
-use crate::device::DeviceId;
+use crate::id::DeviceId;
 
 /// Arches past this many share one label.
 const ARCHES_TAGGED: usize = 12;

@@ -9,7 +9,7 @@ use super::host::block;
 use super::rack::{Detail, ellipsis, unit};
 use super::scene::Scene;
 use super::words::thousands;
-use crate::device::{DeviceId, HostId};
+use crate::id::{DeviceId, HostId};
 
 /// A row of switches shows this many; of more, the first two and the last.
 const SWITCHES_SHOWN: usize = 16;

@@ -12,7 +12,7 @@ use super::host::{Metrics, framed, host};
 use super::scene::{Edge, Scene};
 use super::words::thousands;
 use super::{dots, mesh};
-use crate::device::{DeviceId, HostId};
+use crate::id::{DeviceId, HostId};
 
 /// How much of each device is drawn.
 #[derive(Debug, Clone, Copy)]

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 use super::canvas::Look;
 use super::palette::{Tone, stroke_width};
 use super::words::thousands;
-use crate::device::{DeviceId, DeviceKind, HostId};
+use crate::device::DeviceKind;
 use crate::fabric::Fabric;
+use crate::id::{DeviceId, HostId};
 use crate::link::{LinkKind, LinkSpec, Measure, SpecId};
 use crate::rate::{OneWay, Pair, Rate};
 

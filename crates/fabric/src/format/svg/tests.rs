@@ -8,8 +8,9 @@ use quick_xml::events::{BytesStart, Event};
 use super::canvas::Rect;
 use super::svg;
 use crate::catalog::{gpus, links, systems};
-use crate::device::{DeviceKind, Gpu, HostId, Numa, Tier};
+use crate::device::{DeviceKind, Gpu, Numa, Tier};
 use crate::fabric::{Fabric, FabricBuilder};
+use crate::id::HostId;
 use crate::link::Network;
 
 /// What a reader of the file finds: boxes by class, words, lines and the page.

@@ -8,7 +8,7 @@ use super::canvas::{Block, Look, Rect};
 use super::host::{Metrics, block};
 use super::scene::{Edge, Scene};
 use super::words;
-use crate::device::DeviceId;
+use crate::id::DeviceId;
 use crate::link::LinkKind;
 
 /// Half the way left free between NICs below a switch, where the line to its CPU passes.

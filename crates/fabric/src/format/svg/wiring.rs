@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::canvas::{Picture, Rect, Step, Wire, sway};
 use super::scene::Edge;
 use super::tree::Tree;
-use crate::device::DeviceId;
+use crate::id::DeviceId;
 
 impl Tree<'_, '_> {
     /// Draws everything but links between GPUs; `sideways` says on which side a GPU's line passes another below it.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::scene::{Scene, times};
 use crate::catalog::gpus::{GpuLinks, Vendor};
-use crate::device::{Device, DeviceId, DeviceKind, Port, Tier};
+use crate::device::{Device, DeviceKind, Port, Tier};
+use crate::id::DeviceId;
 use crate::link::LinkKind;
 
 /// A device's name and a word more, as its block shows them.

@@ -12,9 +12,10 @@ use super::switches::{Attachment, SwitchKey, merged};
 use super::{HIDDEN_DOMAIN, HIDDEN_SWITCH, local_link};
 use crate::catalog::gpus::Vendor;
 use crate::catalog::links;
-use crate::device::{BusId, Device, DeviceId, DeviceKind, PciClass};
+use crate::device::{BusId, Device, DeviceKind, PciClass};
 use crate::figure::{Basis, Figure, Source};
 use crate::format::ReadError;
+use crate::id::DeviceId;
 use crate::link::{LinkKind, LinkSpec, SpecId};
 use crate::rate::Rate;
 

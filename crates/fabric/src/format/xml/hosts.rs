@@ -6,8 +6,9 @@ use super::attributes::hash;
 use super::tree::Tree;
 use super::write::find;
 use crate::catalog::gpus::Vendor;
-use crate::device::{DeviceId, DeviceKind, GpuRank, HostId};
+use crate::device::{DeviceKind, GpuRank};
 use crate::fabric::Fabric;
+use crate::id::{DeviceId, HostId};
 use crate::link::LinkKind;
 
 /// The hosts that share an NVLink domain with `host`, itself among them: what one file has to describe together.

@@ -1,7 +1,8 @@
 //! What a file leaves out or has too much of, in sentences for whoever uses the fabric.
 
 use super::read::TreeReader;
-use crate::device::{DeviceId, DeviceKind};
+use crate::device::DeviceKind;
+use crate::id::DeviceId;
 
 impl TreeReader<'_, '_> {
     /// Says what the file leaves out, and what was done about it.

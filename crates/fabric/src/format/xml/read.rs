@@ -7,9 +7,10 @@ use super::elements::{Document, Element, Tag, parse};
 use super::identify::{Contents, kind_of, network_of};
 use super::{class_of, gpu_links, local_link};
 use crate::catalog::links;
-use crate::device::{BusId, Cpu, Device, DeviceId, DeviceKind, GpuRank, HostId, Numa, Port};
+use crate::device::{BusId, Cpu, Device, DeviceKind, GpuRank, Numa, Port};
 use crate::fabric::{Fabric, FabricBuilder};
 use crate::format::{ReadError, excerpt};
+use crate::id::{DeviceId, HostId};
 use crate::rate::{Link, OneWay, Rate};
 
 /// NUMA nodes of one host: each is joined to each, so their number is bounded.

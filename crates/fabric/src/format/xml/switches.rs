@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::components::components;
-use crate::device::{BusId, DeviceId, DeviceKind, HostId};
+use crate::device::{BusId, DeviceKind};
 use crate::fabric::Fabric;
+use crate::id::{DeviceId, HostId};
 
 /// A switch as links name it: whose it is (none: shared by hosts) and where.
 pub(super) type SwitchKey = (Option<HostId>, BusId);

@@ -6,8 +6,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::switches::stand_ins;
 use super::{HIDDEN_DOMAIN, HIDDEN_SWITCH, local_link};
-use crate::device::{BusId, DeviceId, DeviceKind, HostId};
+use crate::device::{BusId, DeviceKind};
 use crate::fabric::Fabric;
+use crate::id::{DeviceId, HostId};
 use crate::link::{Link, LinkKind, LinkSpec};
 
 /// One `<cpu>` and what it holds.

@@ -9,8 +9,9 @@ use super::identify::vendor_id;
 use super::markup::Markup;
 use super::tree::Tree;
 use super::{class_of, local_link};
-use crate::device::{Device, DeviceId, DeviceKind, HostId, Numa, PciClass, Port};
+use crate::device::{Device, DeviceKind, Numa, PciClass, Port};
 use crate::fabric::Fabric;
+use crate::id::{DeviceId, HostId};
 use crate::link::{LinkKind, LinkSpec, Network};
 
 /// Writes the given hosts. What came from [`super::read`] and is written whole reads back equal.

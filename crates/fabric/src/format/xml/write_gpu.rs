@@ -5,7 +5,8 @@ use super::gpu_links::order;
 use super::hosts::Dialect;
 use super::write::{Writer, find};
 use crate::catalog::gpus::Vendor;
-use crate::device::{DeviceId, DeviceKind, Gpu, GpuRank, PciClass};
+use crate::device::{DeviceKind, Gpu, GpuRank, PciClass};
+use crate::id::DeviceId;
 use crate::link::{Link, LinkKind};
 
 impl Writer<'_> {

@@ -1,0 +1,651 @@
+//! One rank's place in a group of processes: its neighbours in a tree, what they said, and what everybody knows.
+//!
+//! Two threads meet here. The rank's own asks and waits ([`Group::sweep`]). The steward's (`endpoint.rs`) brings in what
+//! neighbours say and notices when they are gone. *News* goes to all: whoever hears it for the first time tells its other
+//! neighbours. A rank that dies cuts the tree, but each part that is left has a neighbour of it, so all hear.
+//!
+//! A *sweep* goes up the tree with what each rank wants and says, and down with what all said. So it is a barrier, and
+//! whoever wants something else than its children is found out on the way.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use weftlink_shm::poll_hook;
+
+use super::broken::Broken;
+use super::channel::{Channel, Received};
+use super::deadline::Deadline;
+use super::error::{Ask, BootstrapError};
+use super::message::{Member, Message, News};
+use super::tree;
+use super::waits::{WARN_AFTER, Waits, Watch};
+use crate::reason::Reason;
+
+/// How long a rank that leaves waits for its last news to be written: to a neighbour that does not read, it is not.
+const DRAIN_LIMIT: Duration = Duration::from_secs(1);
+/// How long it takes at most to find out what became of a rank whose connection has ended.
+const FINDING_LIMIT: Duration = Duration::from_secs(2);
+/// How often a rank that waits looks whether it has something to say about that, and after how long first.
+const TICK: Duration = Duration::from_millis(100);
+/// What ranks further from the root wait longer for its verdict, per generation: it knows better who is missing.
+const VERDICT_LIMIT: Duration = Duration::from_millis(500);
+
+/// How many calls of a rank are remembered as told: more than are told at once.
+const CALLS_MAX: usize = 128;
+
+/// A connection to a neighbour.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) rank: u32,
+    pub(super) channel: Channel,
+    /// Where the neighbour's process can be watched.
+    pub(super) process: Option<OwnedFd>,
+    pub(super) is_local: bool,
+    pub(super) has_ended: AtomicBool,
+}
+
+/// What ranks say, in any order.
+type Said = Vec<(u32, Vec<u8>)>;
+
+/// What is done with news as soon as it comes, on the steward's thread, and what this rank has to say to it.
+pub type Alarm = Box<dyn Fn(&News) -> Option<News> + Send>;
+
+/// One rank's place in a group.
+pub(super) struct Group {
+    pub(super) id: u64,
+    pub(super) rank: u32,
+    pub(super) members: OnceLock<Vec<Member>>,
+    pub(super) parent: Option<Arc<Link>>,
+    pub(super) children: Vec<Arc<Link>>,
+    /// Links that have come instead of those to ranks that left (`orphans.rs`). They carry news only.
+    pub(super) later: Mutex<Vec<Arc<Link>>>,
+    state: Mutex<State>,
+    changed: Condvar,
+    alarm: Mutex<Option<Alarm>>,
+    /// Held while something is taken in and told on: what a rank says last must not overtake what it heard before.
+    pub(super) telling: Mutex<()>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    inbox: BTreeMap<u32, VecDeque<Received>>,
+    /// Whom a child waits for, and in which sweep.
+    waiting: BTreeMap<u32, (u32, Vec<u32>)>,
+    /// What has been told on, by kind, the rank it is about and the rank that says so.
+    told: BTreeSet<(u8, u32, u32)>,
+    pub(super) left: BTreeSet<u32>,
+    pub(super) dead: BTreeSet<u32>,
+    /// Ranks to whom somebody has lost the connection, and who.
+    lost: BTreeSet<(u32, u32)>,
+    /// Who has left since the steward last asked.
+    pub(super) departed: Vec<u32>,
+    /// Whom this rank's news goes up to.
+    pub(super) up: Option<u32>,
+    /// Calls of each rank that have been told on, the last ones.
+    calls: BTreeMap<u32, VecDeque<u32>>,
+    pub(super) waits: Waits,
+    warn_after: Option<Duration>,
+    pub(super) elder: Option<(Weak<Group>, Vec<u32>)>,
+    /// What an alarm should know that is set later, and whoever is linked later.
+    pub(super) grave: Vec<News>,
+    verdict: Option<BootstrapError>,
+    /// Whether that is that somebody waited for too long, and who it was.
+    late: Option<u32>,
+}
+
+impl Group {
+    pub(super) fn new(id: u64, rank: u32, parent: Option<Arc<Link>>, children: Vec<Arc<Link>>) -> Arc<Group> {
+        let state = State { up: parent.as_ref().map(|link| link.rank), ..State::default() };
+        Arc::new(Group {
+            id,
+            rank,
+            members: OnceLock::new(),
+            parent,
+            children,
+            later: Mutex::default(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            alarm: Mutex::new(None),
+            telling: Mutex::new(()),
+        })
+    }
+
+    /// A group of one rank.
+    pub(super) fn alone(id: u64, contacts: Vec<super::message::Contact>) -> Arc<Group> {
+        let group = Group::new(id, 0, None, Vec::new());
+        let members = contacts.into_iter().map(|contact| Member { contact, host: 0 });
+        let _ = group.members.set(members.collect());
+        group
+    }
+
+    pub(super) fn links(&self) -> Vec<Arc<Link>> {
+        let later = self.later.lock().unwrap_or_else(PoisonError::into_inner);
+        self.parent.iter().chain(&self.children).chain(&*later).cloned().collect()
+    }
+
+    /// What to do with news from now on. Of that of before it is told what still matters.
+    pub(super) fn set_alarm(&self, alarm: Option<Alarm>) {
+        let mut place = self.alarm.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(alarm) = &alarm
+            && !mutant!("deaths-before-the-alarm-forgotten")
+        {
+            let grave = self.state().grave.clone();
+            grave.iter().for_each(|news| drop(alarm(news)));
+        }
+        *place = alarm;
+    }
+
+    /// Who is known to be dead.
+    pub(super) fn dead(&self) -> BTreeSet<u32> {
+        self.state().dead.iter().copied().filter(|rank| *rank != self.rank).collect()
+    }
+
+    /// Whose connection has ended though it may live: this rank's own, and those of other hosts to ranks of this one.
+    pub(super) fn cut_off(&self) -> BTreeSet<u32> {
+        let host = |rank: u32| self.members.get().and_then(|all| Some(all.get(rank as usize)?.host));
+        let is_cut_off = |&&(rank, by): &&(u32, u32)| {
+            let here = host(self.rank);
+            rank != self.rank && (by == self.rank || host(by) == here && host(rank) != here)
+        };
+        self.state().lost.iter().filter(is_cut_off).map(|(rank, _)| *rank).collect()
+    }
+
+    /// After how long people are told of a wait.
+    pub(super) fn warn_after(&self) -> Duration {
+        self.state().warn_after.unwrap_or(WARN_AFTER)
+    }
+
+    pub(super) fn set_warn_after(&self, warn_after: Duration) {
+        self.state().warn_after = Some(warn_after);
+    }
+
+    /// Who waited for too long, if that is what went wrong first.
+    pub(super) fn failed_late(&self) -> Option<u32> {
+        self.state().late
+    }
+
+    /// What went wrong first, if anything has.
+    pub(super) fn verdict(&self) -> Option<BootstrapError> {
+        self.state().verdict.clone()
+    }
+
+    /// A message from a neighbour. Called by the steward.
+    pub(super) fn hear(&self, from: &Link, (message, descriptor): Received) {
+        match message {
+            Message::News(news) => return self.learn(news, Some(from.rank)),
+            Message::Waiting { number, ranks } => {
+                self.state().waiting.insert(from.rank, (number, ranks));
+            }
+            message => self.state().inbox.entry(from.rank).or_default().push_back((message, descriptor)),
+        }
+        self.changed.notify_all();
+    }
+
+    /// A neighbour's process has ended, or its connection is of no more use, and why. Called by the steward.
+    pub(super) fn lose(&self, link: &Link, lost: Option<String>) {
+        link.has_ended.store(true, Ordering::Relaxed);
+        if !self.state().left.contains(&link.rank) {
+            let (rank, by) = (link.rank, self.rank);
+            let news = lost
+                .filter(|_| !mutant!("lost-counts-as-dead"))
+                .map_or(News::Died { rank }, |what| News::Lost { rank, by, what });
+            self.learn(news, Some(link.rank));
+        }
+    }
+
+    /// Takes in what everybody should know and tells it on, unless that has been done.
+    pub(super) fn learn(&self, news: News, from: Option<u32>) {
+        let telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut state = self.state();
+            // The end of a rank that has already left is no failure.
+            let has_left =
+                matches!(&news, News::Died { rank } | News::Lost { rank, .. } if state.left.contains(rank));
+            if has_left || !state.is_new(&news) {
+                return;
+            }
+        }
+        // Neighbours are told first. Once the state below says that the group has failed, this process may exit at any time.
+        if !mutant!("news-not-passed-on") {
+            self.tell(&news, from);
+        }
+        let mut state = self.state();
+        if !matches!(news, News::Calls { .. } | News::Waits { .. }) {
+            state.grave.push(news.clone());
+        }
+        match &news {
+            News::Died { rank } => {
+                state.dead.insert(*rank);
+                let died = self.died(*rank);
+                state.verdict.get_or_insert(died);
+            }
+            News::Lost { rank, by, what } => {
+                state.lost.insert((*rank, *by));
+                let lost = self.lost(*rank, *by, what.clone());
+                state.verdict.get_or_insert(lost);
+            }
+            News::Left { rank, .. } => {
+                state.left.insert(*rank);
+                state.departed.push(*rank);
+            }
+            News::Failed { rank, reason, error, .. } => {
+                if state.verdict.is_none() && *reason == Reason::Deadline as u32 {
+                    state.late = Some(*rank);
+                }
+                state.verdict.get_or_insert(error.clone());
+            }
+            News::Calls { .. } | News::Waits { .. } => {}
+        }
+        drop(state);
+        self.changed.notify_all();
+        let alarm = self.alarm.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = alarm.as_ref().and_then(|alarm| alarm(&news));
+        drop(alarm);
+        drop(telling);
+        let also = match news {
+            News::Waits { rank, .. } if rank != self.rank => self.answer_waits(),
+            _ => None,
+        };
+        for answer in answer.into_iter().chain(also) {
+            self.learn(answer, None);
+        }
+    }
+
+    fn tell(&self, news: &News, except: Option<u32>) {
+        let message = Message::News(news.clone());
+        let wants = |link: &&Arc<Link>| Some(link.rank) != except && !link.has_ended.load(Ordering::Relaxed);
+        for link in self.links().iter().filter(wants) {
+            let _ = link.channel.post(&message);
+        }
+    }
+
+    /// Waits a moment until neighbours have been told everything.
+    pub(super) fn drain(&self) {
+        let deadline = Deadline::new(DRAIN_LIMIT);
+        for link in self.links().iter().filter(|link| !link.has_ended.load(Ordering::Relaxed)) {
+            let _ = link.channel.drain(deadline);
+        }
+    }
+
+    /// Gives the group up, for everybody, unless somebody has.
+    pub(super) fn fail(&self, reason: u32, culprit: u32, error: &BootstrapError) {
+        if self.verdict().is_none() {
+            self.learn(News::Failed { rank: self.rank, reason, culprit, error: error.clone() }, None);
+        }
+    }
+
+    /// The same for an error outside of calls.
+    pub(super) fn fail_for(&self, error: &BootstrapError) {
+        if self.verdict().is_none() {
+            self.learn(super::gives_up(self.rank, error), None);
+        }
+    }
+
+    /// What went wrong first, as soon as that is heard.
+    pub(super) fn await_failure(&self, patience: Deadline) -> Option<BootstrapError> {
+        let mut state = self.state();
+        while state.verdict.is_none() && patience.left().is_some() {
+            state = self.wait(state, patience);
+        }
+        state.verdict.clone()
+    }
+
+    /// All ranks say something and hear what all said, by rank. With `hand_out`, all ranks of a host get the descriptor that
+    /// the first of them makes.
+    pub(super) fn sweep(
+        &self,
+        number: u32,
+        ask: &Ask,
+        mine: Vec<u8>,
+        deadline: Deadline,
+        hand_out: Option<HandOut<'_>>,
+    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        let mut said = vec![(self.rank, mine)];
+        self.gather(number, ask, &mut said, deadline)?;
+        let mut descriptor = None;
+        if let Some(parent) = &self.parent {
+            let up = Message::Up { number, ask: ask.clone(), said };
+            self.say(parent, &up, None, ask, deadline)?;
+            (said, descriptor) = self.await_verdict(number, parent, ask, deadline)?;
+        }
+        let made = match (hand_out, descriptor) {
+            (Some(HandOut { make, .. }), None) => Some(make()?),
+            (Some(HandOut { take, .. }), Some(descriptor)) => {
+                take(&descriptor)?;
+                Some(descriptor)
+            }
+            (None, _) => None,
+        };
+        let down = Message::Down { number, said };
+        for child in &self.children {
+            let made = made.as_ref().filter(|_| child.is_local);
+            self.say(child, &down, made, ask, deadline)?;
+        }
+        let Message::Down { mut said, .. } = down else { unreachable!("made above") };
+        said.sort_unstable_by_key(|(rank, _)| *rank);
+        Ok(said.into_iter().map(|(_, said)| said).collect())
+    }
+
+    /// Takes what all children say.
+    fn gather(
+        &self,
+        number: u32,
+        ask: &Ask,
+        said: &mut Said,
+        deadline: Deadline,
+    ) -> Result<(), BootstrapError> {
+        let mut reported = Vec::new();
+        let mut watch = Watch::new(self, &ask.purpose);
+        let mut state = self.state();
+        loop {
+            let silent: Vec<u32> =
+                self.children.iter().map(|child| child.rank).filter(|rank| !state.has(*rank)).collect();
+            if silent.is_empty() {
+                break;
+            }
+            let missing = state.missing(number, &silent);
+            let late = || Err(self.missing(&missing, ask, deadline));
+            let over = state.check(self, &silent, ask);
+            if let Err(error) = over.and_then(|()| deadline.left().map_or_else(late, |_| Ok(()))) {
+                drop(state);
+                watch.note(&missing);
+                return Err(error);
+            }
+            if deadline.waited() >= TICK && missing != reported {
+                reported.clone_from(&missing);
+                if let Some(parent) = &self.parent {
+                    let waiting = Message::Waiting { number, ranks: reported.clone() };
+                    drop(state);
+                    let _ = parent.channel.post(&waiting);
+                    state = self.state();
+                    continue;
+                }
+            }
+            if watch.is_due() {
+                drop(state);
+                watch.look(&missing);
+                state = self.state();
+                continue;
+            }
+            state = self.wait(state, deadline);
+        }
+        let heard: Vec<Received> =
+            self.children.iter().filter_map(|child| state.inbox.get_mut(&child.rank)?.pop_front()).collect();
+        drop(state);
+        watch.over();
+        for (child, (message, _)) in self.children.iter().zip(heard) {
+            match message {
+                Message::Up { number: theirs, ask: other, said: more } if theirs == number => {
+                    let differs = other.purpose != ask.purpose || child.is_local && other.bytes != ask.bytes;
+                    let differs = differs && !mutant!("asks-not-compared");
+                    if differs {
+                        return Err(BootstrapError::Mismatch { one: ask.clone(), other });
+                    }
+                    said.extend(more);
+                }
+                other => return Err(other.unexpected(child.rank as usize)),
+            }
+        }
+        Ok(())
+    }
+
+    fn await_verdict(
+        &self,
+        number: u32,
+        parent: &Link,
+        ask: &Ask,
+        deadline: Deadline,
+    ) -> Result<(Said, Option<OwnedFd>), BootstrapError> {
+        let late = deadline.later(VERDICT_LIMIT * (1 + self.generation()));
+        let mut watch = Watch::new(self, &ask.purpose);
+        let mut state = self.state();
+        loop {
+            if let Some((message, descriptor)) =
+                state.inbox.get_mut(&parent.rank).and_then(VecDeque::pop_front)
+            {
+                drop(state);
+                watch.over();
+                return match message {
+                    Message::Down { number: theirs, said } if theirs == number => Ok((said, descriptor)),
+                    other => Err(other.unexpected(parent.rank as usize)),
+                };
+            }
+            let too_late = || {
+                let (rank, limit) = (parent.rank as usize, deadline.limit());
+                let (pid, purpose) = (self.pid(parent.rank), ask.purpose.clone());
+                Err(BootstrapError::NoAnswer { rank, pid, purpose, limit })
+            };
+            let over = state.check(self, &[parent.rank], ask);
+            if let Err(error) = over.and_then(|()| late.left().map_or_else(too_late, |_| Ok(()))) {
+                drop(state);
+                watch.note(&[parent.rank]);
+                return Err(error);
+            }
+            if watch.is_due() {
+                drop(state);
+                watch.look(&[parent.rank]);
+                state = self.state();
+                continue;
+            }
+            state = self.wait(state, late);
+        }
+    }
+
+    /// Takes the first message of a parent, which tells who is who.
+    pub(super) fn await_members(&self, ask: &Ask, deadline: Deadline) -> Result<Vec<Member>, BootstrapError> {
+        let Some(parent) = &self.parent else { return Ok(Vec::new()) };
+        let mut watch = Watch::new(self, &ask.purpose);
+        let mut state = self.state();
+        loop {
+            if let Some((message, _)) = state.inbox.get_mut(&parent.rank).and_then(VecDeque::pop_front) {
+                drop(state);
+                watch.over();
+                return match message {
+                    Message::Members(members) => Ok(members),
+                    other => Err(other.unexpected(parent.rank as usize)),
+                };
+            }
+            state.check(self, &[parent.rank], ask)?;
+            if deadline.left().is_none() {
+                drop(state);
+                return Err(self.missing(&[parent.rank], ask, deadline));
+            }
+            if watch.is_due() {
+                drop(state);
+                watch.look(&[parent.rank]);
+                state = self.state();
+                continue;
+            }
+            state = self.wait(state, deadline);
+        }
+    }
+
+    /// Tells children who is who.
+    pub(super) fn tell_members(
+        &self,
+        members: &[Member],
+        ask: &Ask,
+        deadline: Deadline,
+    ) -> Result<(), BootstrapError> {
+        let message = Message::Members(members.to_vec());
+        self.children.iter().try_for_each(|child| self.say(child, &message, None, ask, deadline))
+    }
+
+    fn say(
+        &self,
+        link: &Link,
+        message: &Message,
+        descriptor: Option<&OwnedFd>,
+        ask: &Ask,
+        deadline: Deadline,
+    ) -> Result<(), BootstrapError> {
+        let late = deadline.later(VERDICT_LIMIT);
+        let queued = link.channel.queue(message, descriptor.map(AsFd::as_fd));
+        let written = queued.and_then(|ticket| {
+            loop {
+                match link.channel.await_written(ticket, late.or_within(TICK)) {
+                    // A neighbour that does not read is waited for only as long as the group has not failed.
+                    Err(Broken::Late) if late.left().is_some() && self.verdict().is_none() => {}
+                    written => break written,
+                }
+            }
+        });
+        written.map_err(|broken| {
+            // Why it is gone is found out soon, if it is not known already.
+            self.found_out(link.rank, ask).unwrap_or_else(|| match broken {
+                Broken::Ended => self.died(link.rank),
+                broken => {
+                    let (peer, by) = ((link.rank as usize, self.pid(link.rank)), self.rank as usize);
+                    broken.of(peer, by, &ask.purpose, deadline)
+                }
+            })
+        })
+    }
+
+    /// What became of a rank that cannot be told anything, as the steward finds out.
+    fn found_out(&self, rank: u32, ask: &Ask) -> Option<BootstrapError> {
+        let patience = Deadline::new(FINDING_LIMIT);
+        let mut state = self.state();
+        loop {
+            if let Err(error) = state.check(self, &[rank], ask) {
+                return Some(error);
+            }
+            patience.left()?;
+            state = self.wait(state, patience);
+        }
+    }
+
+    fn missing(&self, ranks: &[u32], ask: &Ask, deadline: Deadline) -> BootstrapError {
+        let ranks = ranks.iter().map(|&rank| rank as usize).collect();
+        BootstrapError::Missing { ranks, purpose: ask.purpose.clone(), limit: deadline.limit() }
+    }
+
+    fn died(&self, rank: u32) -> BootstrapError {
+        let host = self.members.get().and_then(|members| members.get(rank as usize));
+        let host = host.map_or(String::new(), |member| member.contact.host.to_string());
+        BootstrapError::Died { rank: rank as usize, host, pid: self.pid(rank) }
+    }
+
+    fn lost(&self, rank: u32, by: u32, what: String) -> BootstrapError {
+        let host = self.members.get().and_then(|members| members.get(rank as usize));
+        let host = host.map_or(String::new(), |member| member.contact.host.to_string());
+        BootstrapError::Lost { rank: rank as usize, host, pid: self.pid(rank), by: by as usize, what }
+    }
+
+    /// The number of a rank's process, as it calls itself; 0 if that is not known yet.
+    pub(super) fn pid(&self, rank: u32) -> u32 {
+        self.members
+            .get()
+            .and_then(|members| members.get(rank as usize))
+            .map_or(0, |member| member.contact.pid)
+    }
+
+    /// How many ranks are between this one and the root, at most.
+    fn generation(&self) -> u32 {
+        let Some(members) = self.members.get() else { return u32::BITS - self.rank.leading_zeros() };
+        let hosts: Vec<u32> = members.iter().map(|member| member.host).collect();
+        let parents = tree::parents(&hosts);
+        let above = |rank: &u32| parents.get(*rank as usize).copied().flatten();
+        std::iter::successors(Some(self.rank), above).count() as u32 - 1
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a change, but not longer than a tick. The state is not locked all the time: what a caller does while it waits may
+    /// need it.
+    pub(super) fn wait<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        deadline: Deadline,
+    ) -> MutexGuard<'a, State> {
+        let time = deadline.left().unwrap_or_default().min(TICK);
+        drop(self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner));
+        poll_hook::poll();
+        self.state()
+    }
+}
+
+/// How ranks of a host come to have the same descriptor.
+pub(super) struct HandOut<'a> {
+    /// For the first of them.
+    pub(super) make: &'a mut dyn FnMut() -> Result<OwnedFd, BootstrapError>,
+    /// For the others.
+    pub(super) take: &'a mut dyn FnMut(&OwnedFd) -> Result<(), BootstrapError>,
+}
+
+impl State {
+    fn is_new(&mut self, news: &News) -> bool {
+        self.told.insert(match news {
+            News::Died { rank } => (0, *rank, 0),
+            News::Left { rank, .. } => (1, *rank, 0),
+            News::Failed { rank, .. } => (2, *rank, 0),
+            News::Lost { rank, by, .. } => (3, *rank, *by),
+            News::Calls { rank, number, .. } => return self.is_new_call(*rank, *number),
+            News::Waits { rank, turn, whom, neighbours } => {
+                return self.waits.hear(*rank, *turn, whom, neighbours);
+            }
+        })
+    }
+
+    /// Whether nothing is expected of a rank any more.
+    pub(super) fn is_gone(&self, rank: u32) -> bool {
+        self.left.contains(&rank) || self.dead.contains(&rank)
+    }
+
+    fn is_new_call(&mut self, rank: u32, number: u32) -> bool {
+        let told = self.calls.entry(rank).or_default();
+        let is_new = !told.contains(&number);
+        if is_new {
+            told.push_back(number);
+        }
+        if told.len() > CALLS_MAX {
+            told.pop_front();
+        }
+        is_new
+    }
+
+    fn has(&self, rank: u32) -> bool {
+        self.inbox.get(&rank).is_some_and(|inbox| !inbox.is_empty())
+    }
+
+    /// Whom a rank waits for that waits for these: them, or whom they said that they wait for.
+    fn missing(&self, number: u32, silent: &[u32]) -> Vec<u32> {
+        let of = |rank: &u32| match self.waiting.get(rank) {
+            Some((theirs, ranks))
+                if *theirs == number && !ranks.is_empty() && !mutant!("parent-blames-its-child") =>
+            {
+                ranks.clone()
+            }
+            _ => vec![*rank],
+        };
+        let mut missing: Vec<u32> = silent.iter().flat_map(of).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        missing
+    }
+
+    /// Whether there is any point in waiting for these.
+    fn check(&self, group: &Group, awaited: &[u32], ask: &Ask) -> Result<(), BootstrapError> {
+        if let Some(verdict) = &self.verdict {
+            return Err(verdict.clone());
+        }
+        match awaited.iter().find(|rank| self.left.contains(rank)) {
+            Some(&rank) => {
+                let (pid, purpose) = (group.pid(rank), ask.purpose.clone());
+                Err(BootstrapError::Left { rank: rank as usize, pid, purpose })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Group(rank {}, {} neighbours)", self.rank, self.links().len())
+    }
+}

@@ -1,0 +1,117 @@
+//! What ranks say to each other outside of calls.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{Ask, BootstrapError, Refusal};
+use super::host::Host;
+
+/// Room for what rank 0 tells of each of 4,096 ranks.
+pub(super) const FRAME_BYTES_MAX: usize = 4 << 20;
+
+/// Anything that travels over a channel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// The first of whoever comes: what it comes for.
+    Introduction(Introduction),
+    /// From rank 0: you are in; wait for the rest.
+    Accepted { pid: u32 },
+    /// You are not.
+    Refused(Refusal),
+    /// These have not come yet.
+    Waiting { number: u32, ranks: Vec<u32> },
+    /// From rank 0, when all have come: where your place is.
+    Seat(Box<Seat>),
+    /// From a parent, once: who is who.
+    Members(Vec<Member>),
+    /// To a parent: what all below want and say.
+    Up { number: u32, ask: Ask, said: Vec<(u32, Vec<u8>)> },
+    /// From a parent: what all say.
+    Down { number: u32, said: Vec<(u32, Vec<u8>)> },
+    /// To those who are left of a group: a new one, your rank there, and the old ranks of all.
+    Together { group: u64, rank: u32, ranks: Vec<u32> },
+    /// What everybody should know. Told on to everybody who did not know it.
+    News(News),
+}
+
+/// What somebody comes for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Introduction {
+    /// To become part of a group.
+    Join(Hello),
+    /// To be the parent's child in a group that both know.
+    Link { group: u64, from: u32 },
+    /// To be linked to it in a group that both are in, because whoever was between them has left.
+    Orphan { group: u64, from: u32 },
+    /// To carry messages of a group's plans.
+    Wire { group: u64, from: u32, stream: u32 },
+    /// To go on with what is left of a group; who is known to be dead.
+    Survivor { group: u64, from: u32, dead: Vec<u32> },
+    /// To see whether anybody is there.
+    Probe,
+}
+
+/// Who comes to join, and what it takes for granted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Hello {
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    pub(super) contact: Contact,
+    /// What must be the same for all, by name: settings, the order of bytes, versions.
+    pub(super) terms: Vec<(String, String)>,
+}
+
+/// How a process is found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Contact {
+    pub(super) pid: u32,
+    pub(super) host: Host,
+    /// The name of its socket, for those on the same host.
+    pub(super) name: Vec<u8>,
+    /// For those on other hosts; the likeliest first.
+    pub(super) addresses: Vec<SocketAddr>,
+}
+
+/// A rank's place in the tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Seat {
+    pub(super) group: u64,
+    /// Whom to go to; nothing if that is rank 0 and this very channel will do.
+    pub(super) parent: Option<(u32, Contact)>,
+    /// Who will come.
+    pub(super) children: Vec<u32>,
+}
+
+/// One rank of a group, as all know it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Member {
+    pub(super) contact: Contact,
+    /// Hosts are numbered in the order of their first ranks.
+    pub(super) host: u32,
+}
+
+/// What everybody should know.
+#[expect(missing_docs, reason = "the variants say what their fields are")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum News {
+    /// A rank's process is gone.
+    Died { rank: u32 },
+    /// The connection of a rank to another is of no more use, though the other may live; and what is known of it.
+    Lost { rank: u32, by: u32, what: String },
+    /// A rank left in good order, after so many calls.
+    Left { rank: u32, calls: u32 },
+    /// A rank gave up, and with it the group.
+    Failed { rank: u32, reason: u32, culprit: u32, error: BootstrapError },
+    /// What a rank calls, from one that has waited for long: a header as it lies in memory.
+    Calls { rank: u32, number: u32, signature: u32, words: [u64; 7] },
+    /// Whom a rank waits for just now, or did when it failed; nobody if it does something else. The ranks that would tell it
+    /// more. Whoever hears it says the same of itself, so it is a question too.
+    Waits { rank: u32, turn: u32, whom: Vec<u32>, neighbours: Vec<u32> },
+}
+
+impl Message {
+    pub(super) fn unexpected(&self, rank: usize) -> BootstrapError {
+        BootstrapError::Protocol { rank, what: format!("it said {self:?}") }
+    }
+}

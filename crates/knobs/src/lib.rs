@@ -1,0 +1,14 @@
+//! Settings from the environment, and the log that two of them control.
+//!
+//! [`KNOBS`] is the one registry of settings and [`Knobs`] their typed values; [`log`] is the subscriber of `WEFT_DEBUG`.
+
+mod filter;
+pub mod log;
+mod parse;
+mod paths;
+mod registry;
+
+pub use filter::Filter;
+pub use parse::{Interfaces, Ports, Secret};
+pub use paths::{expanded, host};
+pub use registry::{KNOBS, Knob, KnobError, Knobs, Origin, Setting, path, unknown};

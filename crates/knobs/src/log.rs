@@ -1,0 +1,157 @@
+//! `WEFT_DEBUG` and `WEFT_DEBUG_FILE`: a subscriber that writes Weft's log lines.
+//!
+//! ```text
+//! weft INFO 4711.345678 host:pid [rank 3] plan: all-reduce up to 1120 bytes takes exchange-ll
+//! ```
+//!
+//! Weft logs through [`tracing`], with targets `weft::meet`, `weft::net`, `weft::plan`, `weft::call` and `weft::fault`, and the
+//! field `rank`. A program with a subscriber of its own, installed before its first communicator, receives these events;
+//! otherwise [`install`] installs this one. It ignores the events of other crates.
+//!
+//! The number is seconds of the host's monotonic clock, so lines of all ranks of a host can be put in order. A line is
+//! written in one piece.
+//!
+//! Deliberately absent: levels above WARN. What fails is an error that is returned, and its text says all.
+
+use std::fmt::{self, Write as _};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+use weftlink_shm::clock::now_ns;
+use weftlink_shm::limits;
+
+use crate::filter::{Filter, subsystem};
+use crate::paths::{expanded, host};
+use crate::registry::{KnobError, Knobs, path};
+
+/// Installs the subscriber that `WEFT_DEBUG` describes, unless the program has one. Reads the environment once.
+pub fn install() {
+    static INSTALLED: OnceLock<()> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        let only = |name: &str| if name == "WEFT_DEBUG" { std::env::var_os(name) } else { None };
+        let filter = Knobs::from(only).map(|knobs| knobs.debug).unwrap_or_else(|error: KnobError| {
+            let _ = writeln!(std::io::stderr(), "weft: {error}");
+            Filter::default()
+        });
+        let _ = tracing::subscriber::set_global_default(Lines { filter });
+    });
+}
+
+/// Writes an event as a line. Weft has no spans.
+struct Lines {
+    filter: Filter,
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        !metadata.is_span() && self.filter.allows(metadata.target(), *metadata.level())
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::from_level(self.filter.most()))
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        let Line { rank, text } = line;
+        let now_us = now_ns() / 1000;
+        let rank_text = rank.map_or_else(String::new, |rank| format!(" [rank {rank}]"));
+        let line = format!(
+            "weft {} {}.{:06} {}:{}{rank_text} {}: {text}\n",
+            event.metadata().level(),
+            now_us / 1_000_000,
+            now_us % 1_000_000,
+            host(),
+            std::process::id(),
+            subsystem(event.metadata().target()).unwrap_or_default(),
+        );
+        if !write_to_file(rank, &line) {
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+    }
+
+    fn new_span(&self, _span: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &Id, _values: &Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+
+    fn enter(&self, _span: &Id) {}
+
+    fn exit(&self, _span: &Id) {}
+}
+
+/// What an event says.
+#[derive(Default)]
+struct Line {
+    rank: Option<usize>,
+    text: String,
+}
+
+impl Visit for Line {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if field.name() == "rank" {
+            self.rank = Some(value as usize);
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            let _ = write!(self.text, "{value:?}");
+        }
+    }
+}
+
+/// More files than this are not opened: their lines go to standard error.
+const FILES_MAX: usize = 1024;
+
+static FILES: Mutex<Vec<(PathBuf, File)>> = Mutex::new(Vec::new());
+
+fn target() -> Option<&'static Path> {
+    static TARGET: OnceLock<Option<PathBuf>> = OnceLock::new();
+    TARGET.get_or_init(|| path("WEFT_DEBUG_FILE")).as_deref()
+}
+
+/// Writes a line to the file for lines of a rank, if there is to be one and it can be opened.
+fn write_to_file(rank: Option<usize>, line: &str) -> bool {
+    let Some(target) = target() else { return false };
+    let path = expanded(target, rank);
+    let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    if !files.iter().any(|(open, _)| *open == path) && files.len() < FILES_MAX {
+        match open(&path) {
+            Ok(file) => files.push((path.clone(), file)),
+            Err(error) => {
+                static TOLD: OnceLock<()> = OnceLock::new();
+                TOLD.get_or_init(|| {
+                    let path = path.display();
+                    let _ = writeln!(std::io::stderr(), "weft: cannot write WEFT_DEBUG_FILE={path}: {error}");
+                });
+            }
+        }
+    }
+    let file = files.iter_mut().find(|(open, _)| *open == path);
+    // A disk that is full is not worth a job.
+    file.is_some_and(|(_, file)| limits::append(file, line.as_bytes()).is_ok())
+}
+
+/// Opens a file to append to. It may be in a folder that others write to, so links are followed only if this user or root made them
+/// (`/dev/stderr` is one).
+fn open(path: &Path) -> std::io::Result<File> {
+    let link = path.symlink_metadata().ok().filter(|found| found.file_type().is_symlink());
+    let trusted = [0, rustix::process::geteuid().as_raw()];
+    if let Some(owner) = link.as_ref().map(MetadataExt::uid).filter(|owner| !trusted.contains(owner)) {
+        return Err(std::io::Error::other(format!("it is a link that user {owner} made")));
+    }
+    let flags = if link.is_some() { 0 } else { libc::O_NOFOLLOW };
+    OpenOptions::new().create(true).append(true).mode(0o600).custom_flags(flags).open(path)
+}

@@ -1,0 +1,439 @@
+//! Settings from the environment: the one registry, and the one place that reads them.
+//!
+//! [`KNOBS`] says of each what it is called, what it takes, what holds without it and what it means; `docs/knobs.md` and
+//! `weft knobs` are written from it. [`Knobs`] is what they come to, typed. A value that makes no sense is an error that
+//! names the variable, never a setting that is silently something else. An empty variable is one that is not set.
+//!
+//! What a program says in its options counts; `Options::from_environment` is how it
+//! lets the environment say it. What is only looked at (`WEFT_DEBUG`, `WEFT_RECORD_DIR`, `WEFT_METRICS` and their kin) and
+//! `WEFT_TUNING` are the environment's to say in any program.
+//!
+//! Deliberately absent: what others' variables say (torchrun's, mpirun's), which is the business of meeting.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::filter::Filter;
+use crate::parse::{self, Interfaces, Ports, Secret};
+
+/// One setting.
+#[derive(Clone, Copy, Debug)]
+pub struct Knob {
+    /// The environment variable.
+    pub name: &'static str,
+    /// What it takes, in words.
+    pub takes: &'static str,
+    /// What holds when it is not set, in words or as it would be written.
+    pub default: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+    /// Whether ranks with different values do not work together.
+    pub all_alike: bool,
+    /// Whether the value must not be shown.
+    pub is_secret: bool,
+}
+
+const ON_OFF: &str = "on or off";
+const AUTO_ON_OFF: &str = "auto, on or off";
+const DURATION: &str = "a duration: 300s, 1500ms, 5m, 1h";
+const PATH: &str = "a path";
+
+const fn knob(name: &'static str, takes: &'static str, default: &'static str, meaning: &'static str) -> Knob {
+    Knob { name, takes, default, meaning, all_alike: false, is_secret: false }
+}
+
+const fn alike(knob: Knob) -> Knob {
+    Knob { all_alike: true, ..knob }
+}
+
+/// Every setting there is.
+pub const KNOBS: [Knob; 19] = [
+    alike(knob("WEFT_RENDEZVOUS", "host:port or host:port-port", "none", "where ranks meet")),
+    Knob {
+        is_secret: true,
+        ..alike(knob(
+            "WEFT_SECRET",
+            "16 to 4096 bytes of text",
+            "none",
+            "what ranks prove to know before they are let in",
+        ))
+    },
+    knob("WEFT_SECRET_FILE", PATH, "none", "a file that holds the secret, in place of WEFT_SECRET"),
+    knob(
+        "WEFT_INTERFACE",
+        "names or prefixes, by commas: eth,ib0; ^docker excludes; =eth0 is exact",
+        "any",
+        "network interfaces to use between hosts, written as NCCL_SOCKET_IFNAME is",
+    ),
+    knob("WEFT_PORTS", "a range: 20000-20100", "any", "TCP ports to listen at"),
+    alike(knob("WEFT_SHM", ON_OFF, "on", "ranks of one host share memory; off: they talk TCP too")),
+    alike(knob("WEFT_STREAMS", "a number from 1 to 16", "2", "TCP connections between two ranks")),
+    alike(knob(
+        "WEFT_ENCRYPT",
+        ON_OFF,
+        "off",
+        "encrypt and authenticate frames between hosts; off: CRC32C finds accidental changes only, and anyone on the path can read and change them",
+    )),
+    knob(
+        "WEFT_DEADLINE",
+        DURATION,
+        "300s",
+        "how long a call waits for others before it fails and names them",
+    ),
+    knob("WEFT_WARN_AFTER", DURATION, "10s", "how long a call waits for others before a warning names them"),
+    knob(
+        "WEFT_SPIN",
+        AUTO_ON_OFF,
+        "auto",
+        "ranks that wait keep their core; auto: when there is one for each",
+    ),
+    knob(
+        "WEFT_SINGLE_COPY",
+        AUTO_ON_OFF,
+        "auto",
+        "the kernel reads peers' memory, which saves a copy; off on one rank is off for all; auto: where it may and is faster, and messages where ranks have several cores each or none",
+    ),
+    alike(knob(
+        "WEFT_DETERMINISTIC",
+        ON_OFF,
+        "off",
+        "the same bits for the same inputs, whatever the algorithm, transport and layout",
+    )),
+    knob(
+        "WEFT_TUNING",
+        PATH,
+        "none",
+        "which algorithm for which size, as `weft bench --tune` writes it; rank 0's counts for all",
+    ),
+    knob(
+        "WEFT_DEBUG",
+        "WARN, INFO or TRACE, and by subsystem: INFO,net=TRACE (meet, net, plan, call, fault)",
+        "WARN",
+        "what is told while it runs",
+    ),
+    knob(
+        "WEFT_DEBUG_FILE",
+        PATH,
+        "standard error",
+        "where it is told; %h is the host, %r the rank, %p the process",
+    ),
+    knob(
+        "WEFT_RECORD",
+        "a number from 16 to 65536",
+        "1024",
+        "calls that the flight recorder keeps, rounded up to a power of two",
+    ),
+    knob(
+        "WEFT_RECORD_DIR",
+        PATH,
+        "none",
+        "a folder where the flight recorder of a rank that fails or is killed is found; `weft why` reads it",
+    ),
+    knob(
+        "WEFT_METRICS",
+        "file:PATH",
+        "none",
+        "a file with counters in Prometheus' text form, replaced every five seconds; %r is the rank, %p the process",
+    ),
+];
+
+/// Variables of this project's own tests, which are nobody's spelling mistakes.
+const OF_TESTS: [&str; 3] = ["WEFT_BLESS", "WEFT_SHARED", "WEFT_MUTANTS"];
+/// Variables that `weft run` sets for its ranks, which are nobody's to set.
+const OF_LAUNCHERS: [&str; 2] = ["WEFT_JOB", "WEFT_LAST_WORDS"];
+const OF_TESTS_PREFIX: &str = "WEFT_TEST_";
+
+/// What the settings come to.
+#[derive(Clone, Debug)]
+pub struct Knobs {
+    /// `WEFT_RENDEZVOUS`.
+    pub rendezvous: Option<String>,
+    /// `WEFT_SECRET`.
+    pub secret: Option<Secret>,
+    /// `WEFT_SECRET_FILE`.
+    pub secret_file: Option<PathBuf>,
+    /// `WEFT_INTERFACE`.
+    pub interfaces: Interfaces,
+    /// `WEFT_PORTS`.
+    pub ports: Option<Ports>,
+    /// `WEFT_SHM`.
+    pub shared_memory: bool,
+    /// `WEFT_STREAMS`.
+    pub streams: u32,
+    /// `WEFT_ENCRYPT`.
+    pub encrypt: bool,
+    /// `WEFT_DEADLINE`.
+    pub deadline: Duration,
+    /// `WEFT_WARN_AFTER`.
+    pub warn_after: Duration,
+    /// `WEFT_SPIN`; nothing is auto.
+    pub spin: Option<bool>,
+    /// `WEFT_SINGLE_COPY`; nothing is auto.
+    pub single_copy: Option<bool>,
+    /// `WEFT_DETERMINISTIC`.
+    pub deterministic: bool,
+    /// `WEFT_TUNING`.
+    pub tuning: Option<PathBuf>,
+    /// `WEFT_DEBUG`.
+    pub debug: Filter,
+    /// `WEFT_DEBUG_FILE`.
+    pub debug_file: Option<PathBuf>,
+    /// `WEFT_RECORD`.
+    pub record: u32,
+    /// `WEFT_RECORD_DIR`.
+    pub record_dir: Option<PathBuf>,
+    /// `WEFT_METRICS`, without `file:`.
+    pub metrics: Option<PathBuf>,
+    /// What was set, as it may be shown.
+    given: Vec<(&'static str, String)>,
+}
+
+/// A setting as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The variable.
+    pub name: &'static str,
+    /// Its value, as it may be shown.
+    pub value: String,
+    /// Where that comes from.
+    pub origin: Origin,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody said anything.
+    Default,
+    /// The environment says so.
+    Environment,
+}
+
+/// A variable whose value makes no sense. Mend it, or unset it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}={value}: {why}; it takes {takes}")]
+pub struct KnobError {
+    /// The variable.
+    pub name: &'static str,
+    /// Its value, as it may be shown.
+    pub value: String,
+    /// What is wrong with it.
+    pub why: String,
+    /// What it takes.
+    pub takes: &'static str,
+}
+
+impl Knobs {
+    /// What the environment says.
+    pub fn from_environment() -> Result<Knobs, KnobError> {
+        Knobs::from(|name| std::env::var_os(name))
+    }
+
+    /// What a lookup says of each variable.
+    pub fn from(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Knobs, KnobError> {
+        let mut reader = Reader { lookup, given: Vec::new() };
+        let reader = &mut reader;
+        Ok(Knobs {
+            rendezvous: reader.text("WEFT_RENDEZVOUS", parse::address)?,
+            secret: reader.text("WEFT_SECRET", parse::secret)?,
+            secret_file: reader.path("WEFT_SECRET_FILE"),
+            interfaces: reader.text("WEFT_INTERFACE", parse::interfaces)?.unwrap_or_default(),
+            ports: reader.text("WEFT_PORTS", parse::ports)?,
+            shared_memory: reader.text("WEFT_SHM", parse::switch)?.unwrap_or(true),
+            streams: reader.text("WEFT_STREAMS", |text| parse::number(text, 1, 16))?.unwrap_or(2),
+            encrypt: reader.text("WEFT_ENCRYPT", parse::switch)?.unwrap_or(false),
+            deadline: reader.text("WEFT_DEADLINE", parse::duration)?.unwrap_or(Duration::from_secs(300)),
+            warn_after: reader.text("WEFT_WARN_AFTER", parse::duration)?.unwrap_or(Duration::from_secs(10)),
+            spin: reader.text("WEFT_SPIN", parse::automatic)?.flatten(),
+            single_copy: reader.text("WEFT_SINGLE_COPY", parse::automatic)?.flatten(),
+            deterministic: reader.text("WEFT_DETERMINISTIC", parse::switch)?.unwrap_or(false),
+            tuning: reader.path("WEFT_TUNING"),
+            debug: reader.text("WEFT_DEBUG", str::parse)?.unwrap_or_default(),
+            debug_file: reader.path("WEFT_DEBUG_FILE"),
+            record: reader.text("WEFT_RECORD", |text| parse::number(text, 16, 1 << 16))?.unwrap_or(1024),
+            record_dir: reader.path("WEFT_RECORD_DIR"),
+            metrics: reader.text("WEFT_METRICS", parse::file)?,
+            given: std::mem::take(&mut reader.given),
+        })
+    }
+
+    /// What all ranks must have alike, by name; but for the secret, which they prove, and the place, which they met at.
+    pub fn terms(&self) -> Vec<(String, String)> {
+        let told = |setting: &Setting| {
+            let is_alike = |knob: &Knob| knob.name == setting.name && knob.all_alike && !knob.is_secret;
+            setting.name != "WEFT_RENDEZVOUS" && KNOBS.iter().any(is_alike)
+        };
+        self.settings().filter(told).map(|setting| (setting.name.to_owned(), setting.value)).collect()
+    }
+
+    /// Every setting in the order of [`KNOBS`], and where it comes from.
+    pub fn settings(&self) -> impl Iterator<Item = Setting> {
+        KNOBS.iter().map(|knob| match self.given.iter().find(|(name, _)| *name == knob.name) {
+            Some((name, value)) => Setting { name, value: value.clone(), origin: Origin::Environment },
+            None => Setting { name: knob.name, value: knob.default.to_owned(), origin: Origin::Default },
+        })
+    }
+
+    /// Those that were set, as `NAME=VALUE`.
+    pub fn given(&self) -> impl Iterator<Item = String> {
+        self.given.iter().map(|(name, value)| format!("{name}={value}"))
+    }
+}
+
+/// A variable that names a file or folder, for those who read no other.
+pub fn path(name: &str) -> Option<PathBuf> {
+    Reader { lookup: |name: &str| std::env::var_os(name), given: Vec::new() }.path(name)
+}
+
+/// Variables that look like settings and are none, each with the setting whose name is nearest, if one is near.
+pub fn unknown(names: impl IntoIterator<Item = OsString>) -> Vec<(String, Option<&'static str>)> {
+    let is_unknown = |name: &String| {
+        name.starts_with("WEFT_")
+            && !name.starts_with(OF_TESTS_PREFIX)
+            && !OF_TESTS.contains(&name.as_str())
+            && !OF_LAUNCHERS.contains(&name.as_str())
+            && KNOBS.iter().all(|knob| knob.name != name)
+    };
+    let nearest = |name: &str| {
+        let near = KNOBS.iter().map(|knob| (parse::distance(name, knob.name), knob.name)).min();
+        near.filter(|(distance, _)| *distance <= 2).map(|(_, name)| name)
+    };
+    let mut found: Vec<_> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
+    found.retain(is_unknown);
+    found.sort();
+    found.into_iter().map(|name| (nearest(&name), name)).map(|(near, name)| (name, near)).collect()
+}
+
+struct Reader<F> {
+    lookup: F,
+    given: Vec<(&'static str, String)>,
+}
+
+impl<F: Fn(&str) -> Option<OsString>> Reader<F> {
+    fn text<T>(
+        &mut self,
+        name: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, KnobError> {
+        let Some((knob, value)) = self.look(name) else { return Ok(None) };
+        let shown = shown(knob, &value);
+        let error = |why: String| KnobError { name: knob.name, value: shown.clone(), why, takes: knob.takes };
+        let text = value.to_str().ok_or_else(|| error("it is no Unicode text".to_owned()))?;
+        let parsed = parse(text.trim()).map_err(error)?;
+        self.given.push((knob.name, shown));
+        Ok(Some(parsed))
+    }
+
+    fn path(&mut self, name: &str) -> Option<PathBuf> {
+        let (knob, value) = self.look(name)?;
+        self.given.push((knob.name, shown(knob, &value)));
+        Some(value.into())
+    }
+
+    /// A setting and its value, if it has one.
+    fn look(&self, name: &str) -> Option<(&'static Knob, OsString)> {
+        let knob = KNOBS.iter().find(|knob| knob.name == name);
+        debug_assert!(knob.is_some(), "{name} is in the table");
+        Some((knob?, (self.lookup)(name).filter(|value| !value.is_empty())?))
+    }
+}
+
+fn shown(knob: &Knob, value: &OsStr) -> String {
+    if knob.is_secret { "(hidden)".to_owned() } else { value.to_string_lossy().into_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    fn with(name: &str, value: &str) -> Result<Knobs, KnobError> {
+        Knobs::from(|asked| (asked == name).then(|| value.into()))
+    }
+
+    #[test]
+    fn every_setting_is_looked_up_once() {
+        let asked = RefCell::new(Vec::new());
+        let knobs = Knobs::from(|name| {
+            asked.borrow_mut().push(name.to_owned());
+            None
+        });
+        assert_eq!(knobs.unwrap().given().count(), 0);
+        let mut asked = asked.into_inner();
+        asked.sort();
+        let mut names: Vec<_> = KNOBS.iter().map(|knob| knob.name).collect();
+        names.sort_unstable();
+        assert_eq!(asked, names);
+    }
+
+    #[test]
+    fn defaults_are_as_the_table_says() {
+        let unset = format!("{:?}", Knobs::from(|_| None).unwrap());
+        for knob in KNOBS.iter().filter(|knob| !["none", "any", "standard error"].contains(&knob.default)) {
+            let mut said = with(knob.name, knob.default).unwrap();
+            assert_eq!(said.given().collect::<Vec<_>>(), [format!("{}={}", knob.name, knob.default)]);
+            said.given.clear();
+            assert_eq!(format!("{said:?}"), unset, "{}", knob.name);
+        }
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_told_with_what_does() {
+        for (name, value, told) in [
+            ("WEFT_STREAMS", "17", "WEFT_STREAMS=17: 17 is more than 16; it takes a number from 1 to 16"),
+            (
+                "WEFT_STREAMS",
+                "two",
+                "WEFT_STREAMS=two: it is no whole number; it takes a number from 1 to 16",
+            ),
+            ("WEFT_SHM", "yes", "WEFT_SHM=yes: there is no such choice; it takes on or off"),
+            ("WEFT_SPIN", "1", "WEFT_SPIN=1: there is no such choice; it takes auto, on or off"),
+            ("WEFT_DEADLINE", "0", "WEFT_DEADLINE=0: nothing comes at once; it takes a duration"),
+            ("WEFT_DEADLINE", "5 parsecs", "no unit of time called \"parsecs\""),
+            ("WEFT_DEADLINE", "99999999999999999999h", "too long"),
+            ("WEFT_PORTS", "20100-20000", "the range ends before it starts"),
+            ("WEFT_PORTS", "0-10", "port 0 is none"),
+            ("WEFT_DEBUG", "LOUD", "there is no level \"LOUD\""),
+            ("WEFT_DEBUG", "INFO,nte=TRACE", "there is no subsystem \"nte\""),
+            ("WEFT_METRICS", "/tmp/x", "it does not start with file:"),
+            ("WEFT_RENDEZVOUS", "here", "there is no port"),
+            ("WEFT_INTERFACE", "^", "there is no name"),
+        ] {
+            let error = with(name, value).unwrap_err().to_string();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_never_shown() {
+        let knobs = with("WEFT_SECRET", "swordfish").unwrap();
+        assert_eq!(knobs.secret.as_ref().map(Secret::reveal), Some("swordfish"));
+        let said = format!("{knobs:?} {:?}", knobs.settings().collect::<Vec<_>>());
+        assert!(!said.contains("swordfish") && said.contains("(hidden)"), "{said}");
+        let error = with("WEFT_SECRET", "swordfish\0").unwrap_err().to_string();
+        assert!(!error.contains("swordfish"), "{error}");
+    }
+
+    #[test]
+    fn empty_is_unset() {
+        assert_eq!(with("WEFT_STREAMS", "").unwrap().given().count(), 0);
+    }
+
+    #[test]
+    fn names_that_are_nearly_right_are_pointed_out() {
+        let names = [
+            "WEFT_STREAM",
+            "WEFT_STREAMS",
+            "PATH",
+            "WEFT_JOB",
+            "WEFT_BLESS",
+            "WEFT_TEST_ROLE",
+            "WEFT_COLOUR_OF_THREAD",
+        ];
+        let found = unknown(names.map(OsString::from));
+        let wanted =
+            [("WEFT_COLOUR_OF_THREAD".to_owned(), None), ("WEFT_STREAM".to_owned(), Some("WEFT_STREAMS"))];
+        assert_eq!(found, wanted);
+    }
+}

@@ -1,0 +1,184 @@
+//! Where in a process a recorder lies, and how its bytes are got.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use weftlink_shm::clock::now_ns;
+
+use crate::recorder::{self, Record};
+
+/// A recorder that is there and may be read.
+#[derive(Debug)]
+pub(super) struct Ring {
+    /// The number of its communicator.
+    pub(super) job: u64,
+    file: File,
+    at: u64,
+    bytes: usize,
+}
+
+/// A mapping that is a recorder's, by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mapping {
+    pub(super) start: u64,
+    bytes: usize,
+    inode: u64,
+    /// The file, if it is one that can be opened by its name.
+    path: Option<String>,
+}
+
+/// A recorder that changes from one call to the next may be unlucky to be read in that moment.
+const TRIES_MAX: usize = 5;
+/// Words at the start of a recorder, of which these are known: what it is, its version, ..., the job.
+const HEAD_WORDS: usize = 7;
+const JOB_WORD: usize = 6;
+
+/// The recorders among a process's mappings, as `/proc/PID/maps` has them.
+pub(super) fn mappings(maps: &str) -> Vec<Mapping> {
+    maps.lines().filter_map(mapping).collect()
+}
+
+fn mapping(line: &str) -> Option<Mapping> {
+    // Addresses, rights, offset, device, inode; then spaces and a name that may have spaces.
+    let mut fields = line.splitn(6, ' ');
+    let (start, end) = fields.next()?.split_once('-')?;
+    let [_, offset, _, inode] = [fields.next()?, fields.next()?, fields.next()?, fields.next()?];
+    let name = fields.next()?.trim_start();
+    let number = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (start, end) = (number(start)?, number(end)?);
+    let bytes = usize::try_from(end.checked_sub(start)?).ok()?;
+    let deleted = name.strip_suffix(" (deleted)");
+    let is_memory =
+        deleted.and_then(|name| name.strip_prefix("/memfd:")).is_some_and(|name| name == recorder::NAME);
+    let path = Path::new(deleted.unwrap_or(name));
+    let is_file = path.is_absolute()
+        && path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(|name| name.starts_with(recorder::PREFIX) && name.ends_with(".ring"));
+    let is_ring = (is_memory || is_file)
+        && number(offset)? == 0
+        && bytes <= recorder::bytes_of(recorder::CAPACITY_MAX).next_multiple_of(1 << 16);
+    is_ring.then(|| Mapping {
+        start,
+        bytes,
+        inode: inode.parse().unwrap_or(0),
+        path: (is_file && deleted.is_none()).then(|| name.to_owned()),
+    })
+}
+
+impl Mapping {
+    /// Opens what is mapped, by the way that needs the fewest rights. `descriptors` are those of the process that are
+    /// recorders: inodes and numbers.
+    pub(super) fn open(&self, pid: u32, descriptors: &[(u64, String)]) -> io::Result<Option<Ring>> {
+        let descriptor = descriptors.iter().find(|(inode, _)| *inode == self.inode);
+        let by_descriptor = descriptor.map(|(_, number)| (format!("/proc/{pid}/fd/{number}"), 0));
+        // As the process sees its files; from here another may have that name.
+        let by_name = self.path.as_ref().map(|path| (format!("/proc/{pid}/root{path}"), 0));
+        let memory = (format!("/proc/{pid}/mem"), self.start);
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for (path, at) in by_descriptor.into_iter().chain(by_name).chain([memory]) {
+            match self.read_head(&path, at) {
+                Ok(found) => return Ok(found),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// What is there, if it is a recorder: one that is just being made is none yet.
+    fn read_head(&self, path: &str, at: u64) -> io::Result<Option<Ring>> {
+        let file = File::open(path)?;
+        let mut head = [0; 8 * HEAD_WORDS];
+        file.read_exact_at(&mut head, at)?;
+        let word = |index: usize| {
+            head[8 * index..8 * index + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+        };
+        let capacity = usize::try_from(word(2)).ok().filter(|capacity| *capacity <= recorder::CAPACITY_MAX);
+        let bytes = capacity.map(recorder::bytes_of).filter(|bytes| *bytes <= self.bytes);
+        let is_ring = word(0) == recorder::MAGIC;
+        Ok(bytes.filter(|_| is_ring).map(|bytes| Ring { job: word(JOB_WORD), file, at, bytes }))
+    }
+}
+
+impl Ring {
+    /// What is recorded now.
+    pub(super) fn record(&self) -> Result<Record, String> {
+        let mut copies = [vec![0; self.bytes], vec![0; self.bytes], vec![0; self.bytes]];
+        let mut found: Option<Record> = None;
+        for _ in 0..TRIES_MAX {
+            for copy in &mut copies {
+                let read = self.file.read_exact_at(copy, self.at);
+                read.map_err(|error| format!("its recorder cannot be read: {error}"))?;
+            }
+            let [before, copy, after] = &copies;
+            let record = Record::of_copies([before, copy, after], now_ns())
+                .map_err(|error| format!("what it records cannot be read: {error}"))?;
+            let calls = record.calls.len();
+            if found.as_ref().is_none_or(|found| found.calls.len() <= calls) {
+                found = Some(record);
+            }
+            if calls > 0 {
+                break;
+            }
+        }
+        found.ok_or_else(|| "what it records cannot be read".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::header::{Header, What};
+    use crate::recorder::{Places, Recorder, Who};
+
+    #[test]
+    fn without_a_descriptor_memory_is_read() {
+        let who = Who { rank: 0, size: 1, job: 0x77 };
+        let mut recorder = Recorder::new(who, 64, 1, &Places::default());
+        recorder.describe(1, &Header::allocating(What::Collective(0), 0, 3, (None, 4)), 12, Some((0, 0)));
+        recorder.begin(1);
+        recorder.end_timed();
+        let wanted = recorder.reader().record();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let found = mappings(&maps).into_iter().find_map(|mapping| {
+            let ring = mapping.open(std::process::id(), &[]).ok()??;
+            ring.record().ok().filter(|record| record.job == wanted.job)
+        });
+        let found = found.expect("a process may read its own memory");
+        assert_eq!(found.calls, wanted.calls);
+        assert!(!found.calls.is_empty());
+    }
+
+    #[test]
+    fn recorders_are_known_by_the_names_of_mappings() {
+        let maps = "\
+55d0c8a00000-55d0c8a01000 r--p 00000000 fe:00 11894833                   /usr/bin/weft: record
+7f1000000000-7f1000020000 rw-s 00000000 00:01 427850                     /memfd:weft: record (deleted)
+7f1000020000-7f1000040000 rw-s 00000000 00:01 427851                     /memfd:weft: headers (deleted)
+7f1000040000-7f1000060000 rw-s 00001000 00:01 427850                     /memfd:weft: record (deleted)
+7f1000060000-7f1000080000 rw-s 00000000 fe:00 77                         /tmp/a b/weft-record-00000000002a-rank1.ring
+7f1000080000-7f10000a0000 rw-s 00000000 fe:00 78                         /tmp/weft-record-00000000002a-rank2.ring (deleted)
+7f10000a0000-7f1100000000 rw-s 00000000 00:01 9                          /memfd:weft: record (deleted)
+7f1100000000-7f1100001000 rw-p 00000000 00:00 0
+nonsense
+7ffe9d000000-7ffe9d021000 rw-p 00000000 00:00 0                          [stack]
+";
+        let mapping = |start, inode, path: Option<&str>| Mapping {
+            start,
+            bytes: 0x20000,
+            inode,
+            path: path.map(str::to_owned),
+        };
+        assert_eq!(
+            mappings(maps),
+            [
+                mapping(0x7f10_0000_0000, 427_850, None),
+                mapping(0x7f10_0006_0000, 77, Some("/tmp/a b/weft-record-00000000002a-rank1.ring")),
+                mapping(0x7f10_0008_0000, 78, None),
+            ]
+        );
+    }
+}

@@ -1,0 +1,404 @@
+//! The flight recorder: the last calls of a rank, what it waits for, what it has counted; readable at any time from
+//! anywhere, also when the rank is stuck, stopped or was killed.
+//!
+//! - `ring.rs`: the memory, over `slot.rs`, which makes it safe to read while it is written; `clock.rs`: time that is cheap.
+//! - `record.rs`: what has been read, as JSON. `folder.rs`: files in `WEFT_RECORD_DIR`.
+//!
+//! A call that is the same as the one before costs five stores and one read of the processor's counter when it begins and
+//! three stores when it ends; all else is written where a call is prepared, waits long or fails. Small calls do not read the
+//! clock at their end: when the next one began is near enough.
+//!
+//! Without files it lies in memory that others find in the process ([`crate::attach`]).
+//!
+//! Files: with `WEFT_RECORD_DIR` the memory is a file there, `weft-record-JOB-rankN.ring`, from the start. A communicator
+//! that is dropped in peace takes its file away; one that has failed leaves `weft-record-JOB-rankN.json` in its place; one
+//! whose process was killed leaves the file as it is.
+//!
+//! Deliberately absent: signals, which are the program's to handle. [`FlightRecorder::dump`] may be called from any thread.
+
+mod counters;
+mod folder;
+mod lineage;
+mod metrics;
+mod record;
+mod ring;
+
+use std::cell::Cell;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use counters::{Counted, Counters};
+pub use folder::{Found, read_folder};
+pub use record::{CallRecord, CallState, Process, RankState, Record, RecordError, WaitRecord};
+
+use weftlink_bootstrap::Failure;
+use weftlink_knobs::Knobs;
+use weftlink_shm::clock::{self, Anchor, Clock, now_ns};
+use weftlink_shm::line::PAYLOAD_WORDS;
+use weftlink_shm::sync::Ordering;
+
+use crate::header::{Header, What};
+use crate::waiting::Waiting;
+pub(crate) use folder::{PREFIX, process_of, stat_of};
+pub(crate) use lineage::Lineage;
+pub(crate) use ring::{CAPACITY_MAX, MAGIC, NAME, bytes_of};
+use ring::{CallSlot, Ring};
+
+/// The writing end, which belongs to the thread that makes the calls.
+pub struct Recorder {
+    calls: &'static [CallSlot],
+    clock: Clock,
+    /// The call that was begun last, and its tag as long as it runs.
+    slot: &'static CallSlot,
+    tag: Cell<u64>,
+    /// Where the present description is, as it stands in tags.
+    described: u64,
+    /// Where calls like this are counted, and what they pass.
+    counted: &'static ring::Counted,
+    bytes: u64,
+    descriptions: usize,
+    waits: Cell<u32>,
+    /// Looks beyond spinning after which a wait sleeps.
+    yields: u32,
+    ring: Arc<Ring>,
+    lineage: Arc<Lineage>,
+    files: Option<folder::Files>,
+    /// Keeps a file with the counters.
+    _metrics: Option<metrics::Written>,
+}
+
+/// Who records.
+#[derive(Clone, Copy, Debug)]
+pub struct Who {
+    /// The rank in the communicator.
+    pub rank: usize,
+    /// Ranks of the communicator.
+    pub size: usize,
+    /// The number of the communicator, the same on all of its ranks.
+    pub job: u64,
+}
+
+/// Where records and counters are written, besides memory.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// The folder for records.
+    pub folder: Option<PathBuf>,
+    /// The file for counters.
+    pub metrics: Option<PathBuf>,
+}
+
+impl Places {
+    /// Where the environment says.
+    pub fn of_environment(rank: usize) -> Self {
+        let only = |name: &str| (name == "WEFT_METRICS").then(|| std::env::var_os(name)).flatten();
+        let metrics = Knobs::from(only).map(|knobs| knobs.metrics).unwrap_or_else(|error| {
+            tracing::warn!(target: "weft::fault", rank, "{error}");
+            None
+        });
+        Self { folder: weftlink_knobs::path("WEFT_RECORD_DIR"), metrics }
+    }
+}
+
+/// A reader of a communicator's recorder, for any thread, for as long as anybody likes.
+#[derive(Clone)]
+pub struct FlightRecorder {
+    ring: Arc<Ring>,
+    lineage: Arc<Lineage>,
+}
+
+impl FlightRecorder {
+    /// What is recorded now.
+    pub fn record(&self) -> Record {
+        Record::of(&self.ring, Some(now_ns()))
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> Counters {
+        Counters::of(&self.ring, &self.lineage)
+    }
+
+    /// Writes what is recorded now into a folder, as `weft-record-JOB-rankN.json`, and tells where.
+    pub fn dump(&self, folder: &Path) -> io::Result<PathBuf> {
+        folder::dump(&self.record(), folder)
+    }
+}
+
+impl std::fmt::Debug for FlightRecorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let head = self.ring.head;
+        let [rank, size] = [&head.rank, &head.size].map(|word| word.load(Ordering::Relaxed));
+        write!(f, "FlightRecorder(rank {rank} of {size})")
+    }
+}
+
+impl Recorder {
+    /// A recorder for so many calls, in a file if there is a folder for it.
+    pub fn new(who: Who, capacity: u32, yields: u32, places: &Places) -> Self {
+        let capacity = (capacity as usize).clamp(ring::CAPACITY_MIN, ring::CAPACITY_MAX).next_power_of_two();
+        let lineage = Arc::new(Lineage::of(who));
+        let mut files = None;
+        let ring = places.folder.as_deref().and_then(|folder| {
+            match folder::create(folder, who, ring::bytes_of(capacity)) {
+                Ok((memory, created)) => {
+                    files = Some(created);
+                    Some(Ring::in_file(memory, capacity))
+                }
+                Err(error) => {
+                    let folder = folder.display();
+                    tracing::warn!(target: "weft::fault", rank = who.rank, "cannot record into WEFT_RECORD_DIR={folder}: {error}");
+                    None
+                }
+            }
+        });
+        let ring = ring.or_else(|| {
+            let told =
+                |error: &_| tracing::info!(target: "weft::fault", rank = who.rank, "`weft why --attach` will not find it: {error}");
+            Ring::in_memfd(capacity).inspect_err(told).ok()
+        });
+        let ring = Arc::new(ring.unwrap_or_else(|| Ring::on_heap(capacity)));
+        let mut recorder = Self {
+            calls: ring.calls,
+            clock: Clock::detect(),
+            slot: &ring.calls[0],
+            tag: Cell::new(0),
+            described: 0,
+            counted: &ring.head.counters[0],
+            bytes: 0,
+            descriptions: 0,
+            waits: Cell::new(0),
+            yields,
+            ring,
+            lineage,
+            files,
+            _metrics: None,
+        };
+        recorder.introduce(who, capacity);
+        point_out_strangers(who.rank);
+        let written = |path: &PathBuf| metrics::Written::new(path, recorder.reader());
+        recorder._metrics = places.metrics.as_ref().map(written);
+        recorder
+    }
+
+    fn introduce(&self, who: Who, capacity: usize) {
+        let head = self.ring.head;
+        let (process_start, pid_namespace) = folder::process();
+        for (word, value) in [
+            (&head.version, ring::VERSION),
+            (&head.capacity, capacity as u64),
+            (&head.rank, who.rank as u64),
+            (&head.size, who.size as u64),
+            (&head.pid, u64::from(std::process::id())),
+            (&head.job, who.job),
+            (&head.process_start, process_start),
+            (&head.pid_namespace, pid_namespace),
+            (&head.realtime_offset_ns, clock::realtime_offset_ns() as u64),
+            (&head.magic, ring::MAGIC),
+        ] {
+            word.store(value, Ordering::Relaxed);
+        }
+        head.host.write(weftlink_knobs::host());
+        if let Ok(knobs) = Knobs::from_environment() {
+            head.settings.write(&knobs.given().collect::<Vec<_>>().join("\n"));
+        }
+        let Anchor { ticks, ns } = self.both_clocks();
+        head.first_anchor.write(1, [ticks, ns]);
+        self.anchor();
+    }
+
+    /// A reading end.
+    pub fn reader(&self) -> FlightRecorder {
+        FlightRecorder { ring: Arc::clone(&self.ring), lineage: Arc::clone(&self.lineage) }
+    }
+
+    /// Notes the name of a plan, by its place among those that are loaded.
+    pub fn name_plan(&self, index: usize, name: &str) {
+        if let Some(place) = self.ring.head.plans.get(index) {
+            place.write(name);
+        }
+    }
+
+    /// Says what the next calls are, until told otherwise: `first` is the number of the next. `plans` are the places of those
+    /// for ordinary and for symmetric memory, or nothing if the call only allocates what others need.
+    #[cold]
+    pub fn describe(&mut self, first: u32, header: &Header, bytes: u64, plans: Option<(usize, usize)>) {
+        self.descriptions = (self.descriptions + 1) % self.ring.descriptions.len();
+        let [plan, count, kind, _, _, detail, root]: [u64; PAYLOAD_WORDS] = header.pack();
+        let places =
+            plans.map_or(ring::NO_PLANS, |plans| plans.0 as u64 & 0xffff_ffff | (plans.1 as u64) << 32);
+        let values = [plan, count, kind, bytes, places, detail, root];
+        let tag = u64::from(first) << ring::NUMBER_SHIFT | 1;
+        self.ring.descriptions[self.descriptions].write(tag, values);
+        self.described = (self.descriptions as u64) << ring::DESCRIPTION_SHIFT;
+        self.bytes = bytes;
+        let kind = match header.what {
+            What::Window => ring::KINDS - 2,
+            What::Collective(kind) if plans.is_some() => usize::from(kind).min(ring::KINDS - 3),
+            What::Collective(_) | What::Load | What::Split | What::Post => ring::KINDS - 1,
+        };
+        self.counted = &self.ring.head.counters[kind];
+    }
+
+    /// A call begins.
+    #[inline]
+    pub fn begin(&mut self, number: u32) {
+        let tag = u64::from(number) << ring::NUMBER_SHIFT | self.described | ring::RUNNING;
+        self.tag.set(tag);
+        self.slot = &self.calls[number as usize & (self.calls.len() - 1)];
+        self.slot.write_first(tag, self.clock.ticks());
+    }
+
+    /// The call takes the plan for symmetric memory.
+    pub fn is_symmetric(&mut self) {
+        self.flag(ring::SYMMETRIC);
+    }
+
+    /// The call has ended well, after no time worth a look at the clock.
+    #[inline]
+    pub fn end(&self) {
+        ring::add(&self.counted.calls, 1);
+        ring::add(&self.counted.bytes, self.bytes);
+        self.slot.retag(self.tag.get() + (ring::DONE - ring::RUNNING));
+    }
+
+    /// The call has ended well.
+    #[inline]
+    pub fn end_timed(&self) {
+        self.slot.set(1, self.clock.ticks());
+        self.tag.set(self.tag.get() | ring::TIMED);
+        self.end();
+    }
+
+    /// Says something about the call that runs.
+    fn flag(&self, flag: u64) {
+        self.tag.set(self.tag.get() | flag);
+        self.slot.retag(self.tag.get());
+    }
+
+    /// A wait has taken so long that it is worth a note; gives the time, for [`Recorder::wait_ends`].
+    #[cold]
+    pub fn wait_begins(&self, call: u32, step: Option<(u32, u32)>, waiting: Waiting) -> u64 {
+        self.note_wait(call, step, record::pack_waiting(waiting))
+    }
+
+    /// The same for memory that all ranks allocate together.
+    #[cold]
+    pub fn wait_for_memory_begins(&self, call: u32) -> u64 {
+        self.note_wait(call, None, record::MEMORY)
+    }
+
+    fn note_wait(&self, call: u32, step: Option<(u32, u32)>, what: u64) -> u64 {
+        let ns = self.anchor();
+        self.waits.set(self.waits.get().wrapping_add(1).max(1));
+        let (lane, step) = step.unwrap_or((u32::MAX, u32::MAX));
+        let tag = u64::from(call) << ring::NUMBER_SHIFT | u64::from(self.waits.get());
+        let values = [what, u64::from(lane) << 32 | u64::from(step), ns];
+        self.ring.head.waiting.write(tag, values);
+        ns
+    }
+
+    /// A wait that was noted is over, after so many looks. One that ended in vain stays noted: that is what the rank was at
+    /// when it failed.
+    #[cold]
+    pub fn wait_ends(&self, began_ns: u64, looks: u32, came: bool) {
+        let waited_ns = self.anchor().saturating_sub(began_ns);
+        let counted = self.counted;
+        ring::add(&counted.waits, 1);
+        ring::add(&counted.waited_ns, waited_ns);
+        if looks > self.yields {
+            ring::add(&counted.slept, 1);
+        }
+        if let Some((tag, [_, _, before])) = self.slot.read()
+            && tag == self.tag.get()
+        {
+            let before = if tag & ring::WAITED == 0 { 0 } else { before };
+            self.slot.set(2, before.saturating_add(waited_ns));
+            self.flag(ring::WAITED);
+        }
+        if came {
+            self.ring.head.waiting.retag(0);
+        }
+    }
+
+    /// Looks at both clocks, and gives the time.
+    pub fn anchor(&self) -> u64 {
+        let Anchor { ticks, ns } = self.both_clocks();
+        // No two have the same number of ticks, and none has 0.
+        self.ring.head.last_anchor.write(ticks | 1, [ticks, ns]);
+        ns
+    }
+
+    fn both_clocks(&self) -> Anchor {
+        Anchor { ticks: self.clock.ticks(), ns: now_ns() }
+    }
+
+    /// Whether a failure has been noted.
+    pub fn has_failed(&self) -> bool {
+        self.ring.head.state.load(Ordering::Relaxed) == ring::RANK_FAILED
+    }
+
+    /// The communicator has failed. Says where the record is, if it is in a file.
+    #[cold]
+    pub fn fail(&mut self, failure: &Failure) -> Option<PathBuf> {
+        if self.has_failed() {
+            return None;
+        }
+        let head = self.ring.head;
+        ring::add(&self.counted.errors, 1);
+        if let Some((tag, _)) = self.slot.read()
+            && tag & ring::STATE_BITS == ring::RUNNING
+        {
+            self.slot.set(1, self.clock.ticks());
+            self.slot.retag((tag - ring::RUNNING + ring::FAILED) | ring::TIMED);
+        }
+        self.lineage.tell_launcher(failure);
+        head.error.write(&failure.why);
+        head.blame.write(&record::pack_blame(failure));
+        head.state.store(ring::RANK_FAILED, weftlink_shm::sync::Edge::Record.release());
+        self.anchor();
+        let files = self.files.as_mut()?;
+        match folder::dump(&Record::of(&self.ring, Some(now_ns())), &files.folder) {
+            Ok(path) => {
+                files.is_dumped = true;
+                Some(path)
+            }
+            Err(error) => {
+                let folder = files.folder.display();
+                let rank = head.rank.load(Ordering::Relaxed) as usize;
+                tracing::warn!(target: "weft::fault", rank, "cannot write the record into {folder}: {error}");
+                None
+            }
+        }
+    }
+}
+
+/// Tells of variables that are nearly settings, once, on rank 0; `weft run` does so itself.
+fn point_out_strangers(rank: usize) {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    if rank == 0 && std::env::var_os("WEFT_JOB").is_none() {
+        ONCE.call_once(|| {
+            for (name, near) in weftlink_knobs::unknown(std::env::vars_os().map(|(name, _)| name)) {
+                if let Some(near) = near {
+                    tracing::warn!(target: "weft::fault", rank, "there is no setting {name}; did you mean {near}?");
+                }
+            }
+        });
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let (head, failed) = (self.ring.head, self.has_failed());
+        // A process that was forked has the same memory and file, and is not this rank.
+        if head.pid.load(Ordering::Relaxed) != u64::from(std::process::id()) {
+            return;
+        }
+        if !failed {
+            head.state.store(ring::RANK_LEFT, weftlink_shm::sync::Edge::Record.release());
+        }
+        // What has failed and could not be written otherwise stays as it is.
+        if let Some(files) = self.files.take().filter(|files| !failed || files.is_dumped) {
+            let _ = std::fs::remove_file(files.ring);
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! What a recorder held, once it has been read: the form in which records are written, merged and shown.
+
+use serde::{Deserialize, Serialize};
+use weftlink_bootstrap::{Blame, Failure};
+use weftlink_plan::Collective;
+use weftlink_shm::clock::{Anchor, Scale};
+use weftlink_shm::line::distance;
+use weftlink_shm::sync::{Edge, Ordering};
+
+use super::ring::{self, CAPACITY_MAX, Ring};
+use crate::header::{Header, What};
+use crate::waiting::Waiting;
+
+/// The version of the JSON form.
+const VERSION: u32 = 1;
+/// Jobs with more ranks are mistakes.
+const SIZE_MAX: u32 = 1 << 20;
+/// Texts in files are cut to this.
+const TEXT_MAX: usize = 2000;
+
+/// What a rank had done, and was doing, when this was written. Times are nanoseconds of its host's monotonic clock.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Of this form.
+    pub version: u32,
+    /// Which communicator: a number that all its ranks share, in hexadecimal.
+    pub job: String,
+    /// Which rank.
+    pub rank: u32,
+    /// Of how many.
+    pub size: u32,
+    /// Where it ran.
+    pub host: String,
+    /// In which process.
+    pub pid: u32,
+    /// When that started, in the kernel's ticks since boot; 0 is unknown.
+    pub process_start: u64,
+    /// In which PID namespace; 0 is unknown.
+    pub pid_namespace: u64,
+    /// How it is.
+    pub state: RankState,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// The ranks that the error blames; unknown in records of older versions.
+    #[serde(default)]
+    pub blamed: Vec<Blame>,
+    /// The rank whose failure this one only passes on.
+    #[serde(default)]
+    pub aborted_by: Option<u32>,
+    /// Settings that were in its environment.
+    pub settings: Vec<String>,
+    /// What makes its times comparable with those of other hosts: to be added to get the time of day.
+    pub realtime_offset_ns: i64,
+    /// When this was written; unknown if it was left behind by a process that was killed.
+    pub taken_ns: Option<u64>,
+    /// What it waits for, or waited for when it failed.
+    pub waiting: Option<WaitRecord>,
+    /// Its last calls, the oldest first.
+    pub calls: Vec<CallRecord>,
+    /// How its process is, if whoever read this could tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Process>,
+}
+
+/// How a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Process {
+    /// It runs, or sleeps.
+    Runs,
+    /// It was stopped by a signal or a debugger, and can go on.
+    Stopped,
+    /// It has ended.
+    Gone,
+}
+
+/// How a rank is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RankState {
+    /// It has a communicator that works.
+    Running,
+    /// Its communicator has failed.
+    Failed,
+    /// It has dropped its communicator.
+    Left,
+}
+
+/// A call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallRecord {
+    /// Its number in its communicator.
+    pub number: u32,
+    /// All about it, in words.
+    pub what: String,
+    /// What all ranks of a call have in common, hashed: two that differ are different calls.
+    pub signature: u32,
+    /// The collective, or `window`, or `load`.
+    pub collective: String,
+    /// Elements of a block.
+    pub count: u64,
+    /// Of what type, if they have one.
+    pub data_type: Option<String>,
+    /// With what they are combined.
+    pub reduction: Option<String>,
+    /// The plan, which is called as its algorithm is.
+    pub plan: String,
+    /// The larger of this rank's buffers.
+    pub bytes: u64,
+    /// How far it is.
+    pub state: CallState,
+    /// When it began.
+    pub start_ns: u64,
+    /// When it ended, where that was noted: small calls do not look at the clock.
+    pub end_ns: Option<u64>,
+    /// How long it waited for others, beyond spinning.
+    pub waited_ns: u64,
+}
+
+/// How far a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CallState {
+    /// It has been announced and has not ended.
+    Running,
+    /// It has ended well.
+    Done,
+    /// It has not.
+    Failed,
+}
+
+/// What is waited for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WaitRecord {
+    /// In which call.
+    pub call: u32,
+    /// For what: `to make the call`, `a message`, `to receive`, `a signal`, `others to allocate memory`, or
+    /// `anything`.
+    pub what: String,
+    /// From whom, if it is one rank.
+    pub rank: Option<u32>,
+    /// In which lane of the plan.
+    pub lane: Option<u32>,
+    /// At which step.
+    pub step: Option<u32>,
+    /// Since when.
+    pub since_ns: u64,
+}
+
+/// Bytes that are no record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// Neither JSON nor a recorder's memory. It was cut off, or is something else.
+    #[error("it is no record: {0}")]
+    Unreadable(String),
+    /// Written by another Weft. Read it with that.
+    #[error("it has version {0}, and this is made for version {VERSION}")]
+    Version(u32),
+    /// Numbers that no rank writes.
+    #[error("it makes no sense: {0}")]
+    Nonsense(String),
+}
+
+impl Record {
+    /// Reads what a rank wrote when it failed, or left behind when it was killed.
+    pub fn read(bytes: &[u8]) -> Result<Record, RecordError> {
+        if bytes.starts_with(&ring::MAGIC.to_le_bytes()) {
+            let ring = Ring::of_bytes(bytes);
+            let ring =
+                ring.ok_or_else(|| RecordError::Unreadable("a recorder's memory, cut off".to_owned()))?;
+            return Record::of(&ring, None).checked();
+        }
+        let unreadable = |error: serde_json::Error| RecordError::Unreadable(error.to_string());
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        match serde_json::from_slice::<Versioned>(bytes).map_err(unreadable)?.version {
+            VERSION => serde_json::from_slice::<Record>(bytes).map_err(unreadable)?.checked(),
+            other => Err(RecordError::Version(other)),
+        }
+    }
+
+    /// Reads three copies of a recorder's memory, made one after another while its rank may have written.
+    pub(crate) fn of_copies(copies: [&[u8]; 3], taken_ns: u64) -> Result<Record, RecordError> {
+        let ring = Ring::of_copies(copies);
+        let ring = ring.ok_or_else(|| RecordError::Unreadable("it changed while it was read".to_owned()))?;
+        Record::of(&ring, Some(taken_ns)).checked()
+    }
+
+    /// As JSON.
+    pub fn to_json(&self) -> String {
+        // Strings, numbers and lists of them cannot fail to be written.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// Writes it into a folder, as `weft-record-JOB-rankN.json`, and tells where.
+    pub fn dump(&self, folder: &std::path::Path) -> std::io::Result<std::path::PathBuf> {
+        super::folder::dump(self, folder)
+    }
+
+    /// The number of the last call, if there was any.
+    pub fn last_number(&self) -> Option<u32> {
+        self.calls.last().map(|call| call.number)
+    }
+
+    /// What a recorder's memory holds.
+    pub(super) fn of(ring: &Ring, taken_ns: Option<u64>) -> Record {
+        let head = ring.head;
+        let state = match head.state.load(Edge::Record.acquire()) {
+            ring::RANK_FAILED => RankState::Failed,
+            ring::RANK_LEFT => RankState::Left,
+            _ => RankState::Running,
+        };
+        let word = |word: &weftlink_shm::sync::AtomicU64| word.load(Ordering::Relaxed);
+        let anchor = |slot: Option<(u64, [u64; 2])>| {
+            slot.map_or(Anchor { ticks: 0, ns: 0 }, |(_, [ticks, ns])| Anchor { ticks, ns })
+        };
+        let scale = Scale::between(anchor(head.first_anchor.read()), anchor(head.last_anchor.read()));
+        let error = head.error.read();
+        let failed = state == RankState::Failed;
+        let blame = if failed { head.blame.read() } else { String::new() };
+        let PackedBlame { blamed, aborted_by } = serde_json::from_str(&blame).unwrap_or_default();
+        let mut calls: Vec<CallRecord> =
+            ring.calls.iter().filter_map(|call| read_call(ring, call, &scale)).collect();
+        // Numbers wrap; those that are here are near each other.
+        if let Some(newest) =
+            calls.iter().map(|call| call.number).reduce(|a, b| if distance(a, b) > 0 { a } else { b })
+        {
+            calls.sort_by_key(|call| std::cmp::Reverse(newest.wrapping_sub(call.number)));
+        }
+        Record {
+            version: VERSION,
+            job: format!("{:012x}", word(&head.job)),
+            rank: word(&head.rank).min(u64::from(u32::MAX)) as u32,
+            size: word(&head.size).min(u64::from(u32::MAX)) as u32,
+            host: head.host.read(),
+            pid: word(&head.pid) as u32,
+            process_start: word(&head.process_start),
+            pid_namespace: word(&head.pid_namespace),
+            state,
+            error: failed.then_some(error),
+            blamed,
+            aborted_by,
+            settings: head.settings.read().lines().map(str::to_owned).collect(),
+            realtime_offset_ns: word(&head.realtime_offset_ns) as i64,
+            taken_ns,
+            waiting: head.waiting.read().map(read_waiting),
+            calls,
+            process: None,
+        }
+    }
+
+    /// The same, with text that is fit to be shown, if numbers are such as ranks write.
+    fn checked(mut self) -> Result<Record, RecordError> {
+        let nonsense = |what: String| Err(RecordError::Nonsense(what));
+        let Record { rank, size, .. } = self;
+        if size > SIZE_MAX || rank >= size {
+            return nonsense(format!("rank {rank} of {size}"));
+        }
+        if self.calls.len() > CAPACITY_MAX {
+            return nonsense(format!("{} calls", self.calls.len()));
+        }
+        if let Some(rank) =
+            self.waiting.as_ref().and_then(|waiting| waiting.rank).filter(|rank| *rank >= size)
+        {
+            return nonsense(format!("it waits for rank {rank} of {size}"));
+        }
+        let named = self.blamed.iter().map(|blame| blame.rank).chain(self.aborted_by);
+        if let Some(rank) = named.into_iter().find(|rank| *rank >= size) {
+            return nonsense(format!("it blames rank {rank} of {size}"));
+        }
+        if self.calls.windows(2).any(|pair| distance(pair[1].number, pair[0].number) <= 0) {
+            return nonsense("its calls are not in order".to_owned());
+        }
+        let texts =
+            [&mut self.job, &mut self.host].into_iter().chain(&mut self.error).chain(&mut self.settings);
+        let texts = texts.chain(self.blamed.iter_mut().flat_map(|blame| &mut blame.host));
+        let texts = texts.chain(self.waiting.as_mut().map(|waiting| &mut waiting.what));
+        let of_calls = self.calls.iter_mut().flat_map(|call| {
+            let CallRecord { what, collective, plan, data_type, reduction, .. } = call;
+            [what, collective, plan].into_iter().chain(data_type).chain(reduction)
+        });
+        texts.chain(of_calls).for_each(clean);
+        Ok(self)
+    }
+}
+
+/// Takes out what terminals would obey.
+fn clean(text: &mut String) {
+    if text.len() > TEXT_MAX || text.contains(char::is_control) {
+        *text = text.chars().take(TEXT_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    }
+}
+
+fn read_call(ring: &Ring, slot: &ring::CallSlot, scale: &Scale) -> Option<CallRecord> {
+    let (tag, [start, end, waited_ns]) = slot.read()?;
+    let number = (tag >> ring::NUMBER_SHIFT) as u32;
+    let state = match tag & ring::STATE_BITS {
+        ring::RUNNING => CallState::Running,
+        ring::DONE => CallState::Done,
+        ring::FAILED => CallState::Failed,
+        _ => return None,
+    };
+    let at = (tag >> ring::DESCRIPTION_SHIFT) as usize & (ring.descriptions.len() - 1);
+    // One that was written for a later call is not this call's.
+    let description = ring.descriptions[at]
+        .read()
+        .filter(|(first, _)| distance(number, (first >> ring::NUMBER_SHIFT) as u32) >= 0);
+    let is_timed = tag & ring::TIMED != 0 && state != CallState::Running;
+    let end_ns = is_timed.then(|| scale.ns(end));
+    let waited_ns = if tag & ring::WAITED == 0 { 0 } else { waited_ns };
+    let mut call = CallRecord {
+        number,
+        what: "a call that was overwritten".to_owned(),
+        signature: 0,
+        collective: "unknown".to_owned(),
+        count: 0,
+        data_type: None,
+        reduction: None,
+        plan: String::new(),
+        bytes: 0,
+        state,
+        start_ns: scale.ns(start),
+        end_ns,
+        waited_ns,
+    };
+    if let Some((_, [plan, count, kind, bytes, plans, detail, root])) = description {
+        let header = Header::unpack([plan, count, kind, 0, 0, detail, root]);
+        call.what = header.to_string();
+        call.signature = header.signature();
+        call.collective = match header.what {
+            What::Collective(_) if plans == ring::NO_PLANS => {
+                call.what = format!("load for {header}");
+                "load"
+            }
+            What::Collective(code) => Collective::NAMES.get(usize::from(code)).copied().unwrap_or("unknown"),
+            What::Window => "window",
+            What::Load => "load",
+            What::Split => "split",
+            What::Post => "post",
+        }
+        .to_owned();
+        call.count = count;
+        call.data_type = header.data_type.map(|data_type| data_type.name().to_owned());
+        call.reduction = header.reduction.map(|reduction| reduction.to_string());
+        let index = if tag & ring::SYMMETRIC == 0 { plans & 0xffff_ffff } else { plans >> 32 };
+        call.plan = ring.head.plans.get(index as usize).map_or_else(String::new, |name| name.read());
+        call.bytes = bytes;
+    }
+    Some(call)
+}
+
+/// What a ring holds of whom an error blames.
+#[derive(Default, Serialize, Deserialize)]
+struct PackedBlame {
+    blamed: Vec<Blame>,
+    aborted_by: Option<u32>,
+}
+
+/// The same as text: as many ranks as there is room for.
+pub(super) fn pack_blame(failure: &Failure) -> String {
+    let mut packed = PackedBlame { blamed: failure.blamed.clone(), aborted_by: failure.aborted_by };
+    loop {
+        let text = serde_json::to_string(&packed).unwrap_or_default();
+        if text.len() <= 8 * ring::BLAME_WORDS || packed.blamed.pop().is_none() {
+            return text;
+        }
+    }
+}
+
+const MAKE_THE_CALL: u64 = 1;
+const SIGNAL: u64 = 2;
+const MESSAGE: u64 = 3;
+const RECEIVE: u64 = 4;
+const ANYTHING: u64 = 5;
+const ALLOCATE: u64 = 6;
+/// What is waited for when all ranks allocate memory: nobody in particular.
+pub(super) const MEMORY: u64 = ALLOCATE << 32 | u32::MAX as u64;
+
+/// What is waited for, in a word: the kind, and the rank.
+pub(super) fn pack_waiting(waiting: Waiting) -> u64 {
+    let (kind, rank) = match waiting {
+        Waiting::Entered { rank } => (MAKE_THE_CALL, rank),
+        Waiting::Reached { rank, .. } => (SIGNAL, rank),
+        Waiting::Message { from } => (MESSAGE, from),
+        Waiting::Slot { to } | Waiting::Sent { to } => (RECEIVE, to),
+        Waiting::Anything => (ANYTHING, u32::MAX),
+    };
+    kind << 32 | u64::from(rank)
+}
+
+fn read_waiting((tag, [what, step, since_ns]): (u64, [u64; 3])) -> WaitRecord {
+    let some = |number: u32| (number != u32::MAX).then_some(number);
+    let text = match what >> 32 {
+        MAKE_THE_CALL => "to make the call",
+        SIGNAL => "a signal",
+        MESSAGE => "a message",
+        RECEIVE => "to receive",
+        ALLOCATE => "others to allocate memory",
+        _ => "anything",
+    };
+    WaitRecord {
+        call: (tag >> ring::NUMBER_SHIFT) as u32,
+        what: text.to_owned(),
+        rank: some(what as u32),
+        lane: some((step >> 32) as u32),
+        step: some(step as u32),
+        since_ns,
+    }
+}

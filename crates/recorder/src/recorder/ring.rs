@@ -1,0 +1,334 @@
+//! The memory of a recorder: what a rank has called last, what it waits for now, and what it has counted.
+//!
+//! ```text
+//! head                who, when, what is waited for, the error, counters, names of plans
+//! descriptions [n]    what a call is: written when it is not the same as the one before
+//! calls [n]           which call, which description, when: written by every call
+//! ```
+//!
+//! It lies in a memfd, by whose name others find it in the process ([`crate::attach`]), or, with `WEFT_RECORD_DIR`, in a file
+//! that is mapped, which outlives the process however it ends. Where there is neither, it lies on the heap. One thread at
+//! a time writes, the one that makes the calls; any may read, also in another process ([`super::slot`] says why that is
+//! sound). Bytes of a file are read by the same code, so nothing in here is trusted: any bits are a ring.
+//!
+//! There are as many descriptions as calls, and one is written at most once a call. So a call that is still there has a
+//! description that is still there; it says of which call it was the first, and what is older is not believed.
+
+#![allow(unsafe_code)] // Parts of the memory as what they are.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::process::{Resource, getrlimit};
+
+use weftlink_shm::line::Line;
+use weftlink_shm::memory::{MemoryError, SharedMemory};
+use weftlink_shm::slot::Slot;
+use weftlink_shm::sync::{AtomicU64, Edge, Ordering};
+
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"weftring");
+pub(super) const VERSION: u64 = 2;
+/// What the memory is called among the mappings of a process.
+pub(crate) const NAME: &str = "weft: record";
+/// Room for the ranks that an error blames: eight or more.
+pub(super) const BLAME_WORDS: usize = 96;
+/// Plans whose names are kept.
+pub(super) const PLANS_MAX: usize = 64;
+/// Collectives, windows and plans that are loaded.
+pub(super) const KINDS: usize = 15;
+pub(crate) const CAPACITY_MIN: usize = 16;
+pub(crate) const CAPACITY_MAX: usize = 1 << 16;
+
+/// States of a call, in the low bits of its tag.
+pub(super) const RUNNING: u64 = 1;
+pub(super) const DONE: u64 = 2;
+pub(super) const FAILED: u64 = 3;
+pub(super) const STATE_BITS: u64 = 0b111;
+/// It took the plan for symmetric memory.
+pub(super) const SYMMETRIC: u64 = 0b1000;
+/// When it ended was noted.
+pub(super) const TIMED: u64 = 0b1_0000;
+/// It waited beyond spinning, for a time that was noted.
+pub(super) const WAITED: u64 = 0b10_0000;
+/// In place of a call's plans: it allocates what a call needs.
+pub(super) const NO_PLANS: u64 = u64::MAX;
+pub(super) const DESCRIPTION_SHIFT: u32 = 8;
+pub(super) const NUMBER_SHIFT: u32 = 32;
+
+/// States of a rank.
+pub(super) const RANK_FAILED: u64 = 1;
+pub(super) const RANK_LEFT: u64 = 2;
+
+/// A call: when it began, when it ended, how long it waited.
+pub(super) type CallSlot = Slot<3>;
+/// What a call is: the words of its header, but for places, and bytes and plans in their stead.
+pub(super) type DescriptionSlot = Slot<7>;
+
+#[repr(C)]
+pub(super) struct Head {
+    pub(super) magic: AtomicU64,
+    pub(super) version: AtomicU64,
+    pub(super) capacity: AtomicU64,
+    pub(super) rank: AtomicU64,
+    pub(super) size: AtomicU64,
+    pub(super) pid: AtomicU64,
+    pub(super) job: AtomicU64,
+    /// When the process started, as the kernel has it, and its PID namespace: whether it is still there can be told by these.
+    pub(super) process_start: AtomicU64,
+    pub(super) pid_namespace: AtomicU64,
+    pub(super) realtime_offset_ns: AtomicU64,
+    pub(super) first_anchor: Slot<2>,
+    pub(super) last_anchor: Slot<2>,
+    pub(super) state: AtomicU64,
+    /// What for (kind, counter, rank), lane and step, since when; the tag's upper half is the call.
+    pub(super) waiting: Slot<3>,
+    pub(super) counters: [Counted; KINDS],
+    pub(super) host: Text<8>,
+    pub(super) settings: Text<64>,
+    pub(super) error: Text<64>,
+    /// The ranks that the error blames, as JSON.
+    pub(super) blame: Text<BLAME_WORDS>,
+    pub(super) plans: [Text<8>; PLANS_MAX],
+}
+
+/// What is counted of a kind of call.
+#[repr(C)]
+pub(super) struct Counted {
+    pub(super) calls: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    pub(super) errors: AtomicU64,
+    pub(super) waits: AtomicU64,
+    pub(super) slept: AtomicU64,
+    pub(super) waited_ns: AtomicU64,
+}
+
+/// Text, cut where there is no more room.
+#[repr(C)]
+pub(super) struct Text<const WORDS: usize> {
+    /// How many bytes; 0 until they are there.
+    length: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+impl<const WORDS: usize> Text<WORDS> {
+    pub(super) fn write(&self, text: &str) {
+        let length = text.floor_char_boundary(text.len().min(8 * WORDS));
+        self.length.store(0, Ordering::Relaxed);
+        for (word, bytes) in self.words.iter().zip(text.as_bytes()[..length].chunks(8)) {
+            let mut padded = [0; 8];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_le_bytes(padded), Edge::Record.release());
+        }
+        self.length.store(length as u64, Edge::Record.release());
+    }
+
+    pub(super) fn read(&self) -> String {
+        let length = (self.length.load(Edge::Record.acquire()) as usize).min(8 * WORDS);
+        let bytes = self.words.iter().flat_map(|word| word.load(Edge::Record.acquire()).to_le_bytes());
+        let bytes: Vec<u8> = bytes.take(length).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// Adds to what only this thread writes.
+#[inline]
+pub(super) fn add(to: &AtomicU64, more: u64) {
+    to.store(to.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+}
+
+/// The memory, by its parts.
+pub(super) struct Ring {
+    pub(super) head: &'static Head,
+    pub(super) descriptions: &'static [DescriptionSlot],
+    pub(super) calls: &'static [CallSlot],
+    /// Freed last: the rest points into it.
+    _memory: Memory,
+}
+
+#[allow(dead_code, reason = "kept, not read")]
+enum Memory {
+    Heap(Vec<Line>),
+    File(SharedMemory),
+    Shared(SharedMemory, Option<OwnedFd>),
+}
+
+const LINE: usize = 64;
+
+/// Where the descriptions begin.
+const HEAD_BYTES: usize = size_of::<Head>().next_multiple_of(LINE);
+
+/// The bytes of a ring for so many calls.
+pub(crate) fn bytes_of(capacity: usize) -> usize {
+    HEAD_BYTES + capacity * (size_of::<DescriptionSlot>() + size_of::<CallSlot>())
+}
+
+impl Ring {
+    /// Zeroed memory of this process.
+    pub(super) fn on_heap(capacity: usize) -> Self {
+        let mut lines: Vec<Line> = Vec::new();
+        lines.resize_with(bytes_of(capacity).div_ceil(LINE), Line::new);
+        let base = lines.as_ptr().cast();
+        // SAFETY: so many lines are as many bytes, of atomics, at a line's boundary; the vector is kept and never grows.
+        unsafe { Self::at(base, capacity, Memory::Heap(lines)) }
+    }
+
+    /// Zeroed memory of this process that can be found by its name.
+    ///
+    /// The kernel lets any process of the same user read it through its descriptor, even where only a debugger's rights
+    /// give access to memory, so that is kept open as long as descriptors are not short.
+    pub(super) fn in_memfd(capacity: usize) -> Result<Self, MemoryError> {
+        let (memory, descriptor) = SharedMemory::create(NAME, bytes_of(capacity))?;
+        // Miri does not know the call.
+        let limit = if cfg!(miri) { None } else { getrlimit(Resource::Nofile).current }.unwrap_or(u64::MAX);
+        let is_plenty = u64::try_from(descriptor.as_raw_fd()).is_ok_and(|number| number < limit / 2);
+        let base = memory.as_ptr().cast_const();
+        // SAFETY: so many bytes are mapped, at a page's boundary, and any bits are atomics; the mapping is kept.
+        Ok(unsafe { Self::at(base, capacity, Memory::Shared(memory, is_plenty.then_some(descriptor))) })
+    }
+
+    /// A mapping of at least so many bytes.
+    pub(super) fn in_file(memory: SharedMemory, capacity: usize) -> Self {
+        assert!(memory.len() >= bytes_of(capacity), "the file is long enough");
+        let base = memory.as_ptr().cast_const();
+        // SAFETY: so many bytes are mapped, at a page's boundary, and any bits are atomics; the mapping is kept.
+        unsafe { Self::at(base, capacity, Memory::File(memory)) }
+    }
+
+    /// A copy of what a file holds; nothing if that is no ring.
+    pub(super) fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        let word = |at: usize| {
+            let bytes = bytes.get(8 * at..8 * at + 8)?;
+            Some(u64::from_le_bytes(bytes.try_into().ok()?))
+        };
+        let capacity = usize::try_from(word(2)?).ok()?;
+        let is_ring = word(0)? == MAGIC
+            && word(1)? == VERSION
+            && (CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity)
+            && capacity.is_power_of_two()
+            && bytes.len() >= bytes_of(capacity);
+        if !is_ring {
+            return None;
+        }
+        let ring = Self::on_heap(capacity);
+        let Memory::Heap(lines) = &ring._memory else { return None };
+        for (line, bytes) in lines.iter().zip(bytes[..bytes_of(capacity)].chunks(LINE)) {
+            let mut words = [0; 8];
+            for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+                *word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            }
+            line.flag().store(words[0], Ordering::Relaxed);
+            line.write_payload(&words[1..]);
+        }
+        Some(ring)
+    }
+
+    /// A ring that was copied while it was written: what is in the middle one of three copies, made one after another,
+    /// as far as tags in the others say that it is whole. Nothing if these are not of one ring.
+    pub(super) fn of_copies(copies: [&[u8]; 3]) -> Option<Self> {
+        let [before, ring, after] = copies.map(Self::of_bytes);
+        let (before, ring, after) = (before?, ring?, after?);
+        let is_one = |other: &Self| {
+            let job = |ring: &Self| ring.head.job.load(Ordering::Relaxed);
+            other.calls.len() == ring.calls.len() && job(other) == job(&ring)
+        };
+        if !is_one(&before) || !is_one(&after) {
+            return None;
+        }
+        // An error is written before the state that says so.
+        ring.head.state.store(before.head.state.load(Ordering::Relaxed), Ordering::Relaxed);
+        let (first, head, last) = (before.head, ring.head, after.head);
+        head.first_anchor.settle(&first.first_anchor, &last.first_anchor);
+        head.last_anchor.settle(&first.last_anchor, &last.last_anchor);
+        head.waiting.settle(&first.waiting, &last.waiting);
+        for ((before, slot), after) in
+            before.descriptions.iter().zip(ring.descriptions).zip(after.descriptions)
+        {
+            slot.settle(before, after);
+        }
+        for ((before, slot), after) in before.calls.iter().zip(ring.calls).zip(after.calls) {
+            slot.settle(before, after);
+        }
+        Some(ring)
+    }
+
+    /// # Safety
+    /// At `base`, aligned to a line, are [`bytes_of`] bytes that `memory` keeps where they are, and nobody uses but as atomics.
+    unsafe fn at(base: *const u8, capacity: usize, memory: Memory) -> Self {
+        let descriptions_bytes = capacity * size_of::<DescriptionSlot>();
+        // SAFETY: the caller's promise; the parts follow each other within it, aligned, and consist of atomics only. They
+        // are handed out for no longer than this value lives, which keeps the memory.
+        unsafe {
+            let descriptions = base.add(HEAD_BYTES);
+            Self {
+                head: &*base.cast::<Head>(),
+                descriptions: std::slice::from_raw_parts(descriptions.cast(), capacity),
+                calls: std::slice::from_raw_parts(descriptions.add(descriptions_bytes).cast(), capacity),
+                _memory: memory,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_do_not_overlap() {
+        let ring = Ring::on_heap(16);
+        let address = |start: *const u8| start as usize;
+        let head = address((ring.head as *const Head).cast());
+        let descriptions = address(ring.descriptions.as_ptr().cast());
+        let calls = address(ring.calls.as_ptr().cast());
+        assert!(head.is_multiple_of(LINE) && descriptions.is_multiple_of(LINE) && calls.is_multiple_of(LINE));
+        assert!(head + size_of::<Head>() <= descriptions);
+        assert!(descriptions + size_of_val(ring.descriptions) <= calls);
+        assert_eq!(calls + size_of_val(ring.calls) - head, bytes_of(16));
+    }
+
+    #[test]
+    fn text_is_cut_between_characters() {
+        let ring = Ring::on_heap(16);
+        ring.head.host.write(&format!("{}é", "x".repeat(63)));
+        assert_eq!(ring.head.host.read(), "x".repeat(63));
+        ring.head.host.write("short");
+        assert_eq!(ring.head.host.read(), "short");
+    }
+
+    #[test]
+    fn copies_of_different_rings_are_none() {
+        let bytes = |job: u64, capacity: u64| {
+            let mut bytes = vec![0; bytes_of(capacity as usize)];
+            for (at, word) in [MAGIC, VERSION, capacity, 0, 2, 1, job].into_iter().enumerate() {
+                bytes[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
+            }
+            bytes
+        };
+        let (one, other, longer) = (bytes(1, 16), bytes(2, 16), bytes(1, 32));
+        assert!(Ring::of_copies([&one, &one, &one]).is_some());
+        assert!(Ring::of_copies([&one, &one, &other]).is_none());
+        assert!(Ring::of_copies([&longer, &one, &one]).is_none());
+        assert!(Ring::of_copies([&one, b"", &one]).is_none());
+    }
+
+    #[test]
+    fn memory_of_its_own_is_found_by_its_name() {
+        let ring = Ring::in_memfd(16).unwrap();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let address = format!("{:x}-", (ring.head as *const Head) as usize);
+        assert!(maps.lines().any(|line| line.starts_with(&address) && line.contains(NAME)), "{maps}");
+    }
+
+    #[test]
+    fn bytes_that_are_no_ring_are_none() {
+        assert!(Ring::of_bytes(b"").is_none());
+        assert!(Ring::of_bytes(&[0; 100_000]).is_none());
+        let mut bytes = vec![0xff; bytes_of(16)];
+        for (at, word) in [MAGIC, VERSION, 16].into_iter().enumerate() {
+            bytes[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        assert!(Ring::of_bytes(&bytes).is_some());
+        assert!(Ring::of_bytes(&bytes[..bytes.len() - 1]).is_none());
+        bytes[16] = 17;
+        assert!(Ring::of_bytes(&bytes).is_none());
+    }
+}

@@ -1,0 +1,359 @@
+//! Findings in words, the most important first.
+
+use std::collections::BTreeMap;
+
+use weftlink_shm::line::distance;
+
+use super::{Lateness, Picture, call_of, furthest, is_gone};
+use crate::recorder::{CallRecord, CallState, Process, RankState, Record};
+
+/// No more ranks than this are told one by one.
+const TOLD_MAX: usize = 8;
+/// Who is later than this in the median, and last in half of the calls, is told of.
+const LATE_NS: u64 = 20_000;
+/// Ranks that run and have waited for less than this are at work.
+const STUCK_NS: u64 = 1_000_000_000;
+
+impl Picture<'_> {
+    /// What is to be said, and whether something is wrong.
+    pub(super) fn sentences(&self, late: &[Lateness]) -> (Vec<String>, bool) {
+        let mut sentences = Vec::new();
+        self.mismatch(&mut sentences);
+        self.gone(&mut sentences);
+        self.stopped(&mut sentences);
+        self.errors(&mut sentences);
+        self.absent(&mut sentences);
+        let is_at_work = sentences.is_empty() && self.is_at_work();
+        if !is_at_work {
+            self.behind(&mut sentences);
+            self.waits(&mut sentences);
+        }
+        let is_wrong = !sentences.is_empty();
+        if !is_wrong {
+            sentences.push(match furthest(self.records) {
+                Some(number) if is_at_work => {
+                    format!("Nothing is wrong: all {} ranks are at work, around call #{number}.", self.size)
+                }
+                Some(number) => {
+                    format!("Nothing is wrong: all {} ranks have come to call #{number}.", self.size)
+                }
+                None => format!("Nothing is wrong: none of {} ranks has made a call.", self.size),
+            });
+        }
+        if let Some(sentence) = straggler(late) {
+            sentences.push(sentence);
+        }
+        (sentences, is_wrong)
+    }
+
+    /// Whether these are snapshots of a job that gets on: every rank runs, and none has waited for long.
+    fn is_at_work(&self) -> bool {
+        self.records.iter().all(|record| {
+            let waits_long = |taken: u64| {
+                record
+                    .waiting
+                    .as_ref()
+                    .is_some_and(|waiting| taken.saturating_sub(waiting.since_ns) >= STUCK_NS)
+            };
+            record.process == Some(Process::Runs) && record.taken_ns.is_some_and(|taken| !waits_long(taken))
+        })
+    }
+
+    /// The first call that ranks differ in.
+    fn mismatch(&self, sentences: &mut Vec<String>) {
+        let mut numbers: Vec<u32> =
+            self.records.iter().flat_map(|record| record.calls.iter().map(|call| call.number)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let different = numbers.into_iter().find_map(|number| {
+            let mut kinds: BTreeMap<u32, (&CallRecord, Vec<u32>)> = BTreeMap::new();
+            for record in self.records {
+                if let Some(call) = call_of(record, number).filter(|call| call.signature != 0) {
+                    kinds.entry(call.signature).or_insert((call, Vec::new())).1.push(record.rank);
+                }
+            }
+            (kinds.len() > 1).then(|| (number, kinds.into_values().collect::<Vec<_>>()))
+        });
+        let Some((number, mut kinds)) = different else { return };
+        // Those that are few are told first: they are the odd ones.
+        kinds.sort_by_key(|(_, ranks)| ranks.len());
+        let said = |(call, ranks): &(&CallRecord, Vec<u32>)| {
+            let (are, what) = (if ranks.len() == 1 { "is" } else { "are" }, &call.what);
+            format!("{} {are} in {what}", named(ranks))
+        };
+        let said: Vec<String> = kinds.iter().take(TOLD_MAX).map(said).collect();
+        sentences.push(format!("Call #{number} differs: {}.", said.join(", while ")));
+    }
+
+    /// Processes that ended without a word.
+    fn gone(&self, sentences: &mut Vec<String>) {
+        let blamed: Vec<u32> = self
+            .records
+            .iter()
+            .filter(|record| record.state == RankState::Failed)
+            .flat_map(|record| {
+                record.blamed.iter().map(|blame| blame.rank).filter(|rank| *rank != record.rank)
+            })
+            .collect();
+        for record in self.records.iter().filter(|record| is_gone(record)).take(TOLD_MAX) {
+            let (host, pid) = (&record.host, record.pid);
+            let doing = match record.calls.last() {
+                None => "before its first call".to_owned(),
+                Some(call) if call.state == CallState::Running => {
+                    format!("in call #{}, {}", call.number, call.what)
+                }
+                Some(call) => format!("after call #{}, {}", call.number, call.what),
+            };
+            let rank = record.rank;
+            let how = if blamed.is_empty() || blamed.contains(&rank) {
+                format!("is gone without a word, {doing}: it was killed or crashed")
+            } else {
+                format!(
+                    "is gone, {doing}: most likely its launcher ended it, since others failed for another rank"
+                )
+            };
+            sentences.push(format!("Rank {rank} ({host}, pid {pid}) {how}."));
+        }
+    }
+
+    fn stopped(&self, sentences: &mut Vec<String>) {
+        let is_stopped = |record: &&&Record| record.process == Some(Process::Stopped);
+        for record in self.records.iter().filter(is_stopped).take(TOLD_MAX) {
+            let Record { rank, host, pid, .. } = record;
+            sentences.push(format!("Rank {rank} ({host}, pid {pid}) is stopped, by a signal or a debugger."));
+        }
+    }
+
+    fn errors(&self, sentences: &mut Vec<String>) {
+        let failed: Vec<&&Record> =
+            self.records.iter().filter(|record| record.state == RankState::Failed).collect();
+        // Who says that another gave up first says nothing new, unless nobody says more.
+        let (following, leading): (Vec<&&Record>, Vec<&&Record>) =
+            failed.into_iter().partition(|record| record.aborted_by.is_some());
+        let told = if leading.is_empty() { &following } else { &leading };
+        for record in told.iter().take(TOLD_MAX) {
+            let error = record.error.as_deref().unwrap_or("");
+            let error = if error.is_empty() { "for a reason it did not tell" } else { error };
+            sentences.push(format!("Rank {} failed: {error}.", record.rank));
+        }
+        let more: Vec<u32> = told.iter().skip(TOLD_MAX).map(|record| record.rank).collect();
+        if !more.is_empty() {
+            sentences.push(format!("So did {}.", named(&more)));
+        }
+        if !leading.is_empty() && !following.is_empty() {
+            let ranks: Vec<u32> = following.iter().map(|record| record.rank).collect();
+            sentences.push(format!("{} gave up because of that.", capital(&named(&ranks))));
+        }
+    }
+
+    /// Ranks without a record.
+    fn absent(&self, sentences: &mut Vec<String>) {
+        if !self.missing.is_empty() {
+            let of = named(self.missing);
+            let it = if self.missing.len() == 1 { "it" } else { "they" };
+            sentences
+                .push(format!("There is no record of {of}: {it} ended, ran elsewhere or never started."));
+        }
+    }
+
+    /// Who has come less far than others.
+    fn behind(&self, sentences: &mut Vec<String>) {
+        let Some(furthest) = furthest(self.records) else { return };
+        let last = |record: &Record| {
+            record.last_number().map_or(i64::MIN, |number| i64::from(distance(number, furthest)))
+        };
+        let Some(least) = self.records.iter().map(|record| last(record)).min().filter(|least| *least < 0)
+        else {
+            return;
+        };
+        let behind: Vec<&Record> =
+            self.records.iter().copied().filter(|record| last(record) == least).collect();
+        let ranks: Vec<u32> = behind.iter().map(|record| record.rank).collect();
+        let (has, is, it, its) = match ranks.len() {
+            1 => ("has", "is", "it", "its"),
+            _ => ("have", "are", "they", "their"),
+        };
+        let first = behind[0];
+        let at = match first.calls.last() {
+            None => format!("{it} {has} made no call"),
+            Some(call) if call.state == CallState::Running => {
+                format!("{it} {is} still in #{}, {}", call.number, call.what)
+            }
+            Some(call) => {
+                let idle =
+                    first.taken_ns.map(|taken| taken.saturating_sub(call.end_ns.unwrap_or(call.start_ns)));
+                let idle = idle
+                    .map_or_else(String::new, |ns| format!(", and {has} called nothing for {}", time(ns)));
+                format!("{its} last call is #{}, {}{idle}", call.number, call.what)
+            }
+        };
+        let ahead = self.records.iter().filter(|record| record.last_number() == Some(furthest));
+        let ahead: Vec<u32> = ahead.map(|record| record.rank).collect();
+        let (are, what) = (if ahead.len() == 1 { "is" } else { "are" }, self.what(furthest));
+        sentences.push(format!(
+            "{} fell behind first: {at}, while {} {are} in #{furthest}, {what}.",
+            capital(&named(&ranks)),
+            named(&ahead)
+        ));
+    }
+
+    fn what(&self, number: u32) -> &str {
+        let call = self.records.iter().find_map(|record| call_of(record, number));
+        call.map_or("a call", |call| call.what.as_str())
+    }
+
+    /// Whether a rank has done a call, and with it all that others await from it there: who still waits has not looked.
+    fn is_past(&self, rank: u32, call: u32) -> bool {
+        let record = self.records.iter().find(|record| record.rank == rank);
+        record.and_then(|record| record.last_number()).is_some_and(|last| distance(last, call) > 0)
+    }
+
+    /// Who waits for whom, and where that ends.
+    fn waits(&self, sentences: &mut Vec<String>) {
+        let waiting: Vec<(&Record, u32, Option<u32>)> = self
+            .records
+            .iter()
+            .filter(|record| record.state != RankState::Left)
+            .filter_map(|record| {
+                let waiting = record.waiting.as_ref()?;
+                Some((*record, waiting.call, waiting.rank))
+            })
+            .filter(|&(_, call, rank)| !rank.is_some_and(|rank| self.is_past(rank, call)))
+            .collect();
+        let mut groups: BTreeMap<(u32, Option<u32>, &str), Vec<&Record>> = BTreeMap::new();
+        for &(record, call, rank) in &waiting {
+            let what = record.waiting.as_ref().map_or("", |waiting| waiting.what.as_str());
+            groups.entry((call, rank, what)).or_default().push(record);
+        }
+        let mut groups: Vec<_> = groups.into_iter().collect();
+        groups.sort_by_key(|(_, records)| (std::cmp::Reverse(records.len()), records[0].rank));
+        for ((call, rank, what), records) in groups.into_iter().take(TOLD_MAX) {
+            let ranks: Vec<u32> = records.iter().map(|record| record.rank).collect();
+            let since = |record: &&Record| {
+                let waiting = record.waiting.as_ref()?;
+                Some(record.taken_ns?.saturating_sub(waiting.since_ns))
+            };
+            let longest = records.iter().filter_map(since).max();
+            let longest = longest.map_or_else(String::new, |ns| format!(", for {}", time(ns)));
+            let is_over = |record: &&Record| record.state == RankState::Failed || is_gone(record);
+            let failed = records.iter().all(is_over);
+            let verb = match (failed, ranks.len()) {
+                (true, _) => "waited",
+                (false, 1) => "waits",
+                (false, _) => "wait",
+            };
+            let told = match (what, rank) {
+                (what, None) => format!("for {what}"),
+                ("a message" | "a signal", Some(rank)) => format!("for {what} from rank {rank}"),
+                (what, Some(rank)) => format!("for rank {rank} {what}"),
+            };
+            sentences.push(format!(
+                "{} {verb} {told} in #{call}, {}{longest}.",
+                capital(&named(&ranks)),
+                call_of(records[0], call).map_or("a call", |call| call.what.as_str())
+            ));
+        }
+        let awaits: BTreeMap<u32, u32> =
+            waiting.iter().filter_map(|&(record, _, rank)| Some((record.rank, rank?))).collect();
+        if let Some(sentence) = end_of(&awaits) {
+            sentences.push(sentence);
+        }
+    }
+}
+
+/// Where waiting ends, if that is one place and not plain to see: a rank that waits for nobody, or ranks that wait for each
+/// other.
+fn end_of(awaits: &BTreeMap<u32, u32>) -> Option<String> {
+    let mut ends: Vec<Vec<u32>> = awaits.keys().map(|&rank| end_from(awaits, rank)).collect();
+    ends.sort();
+    ends.dedup();
+    match &ends[..] {
+        [one] if one.len() > 1 => {
+            let round: Vec<String> = one.iter().map(u32::to_string).collect();
+            Some(format!("Ranks {} wait for each other in a circle.", round.join(" > ")))
+        }
+        [one] if awaits.values().any(|rank| *rank != one[0]) => {
+            Some(format!("In the end everybody waits for rank {}.", one[0]))
+        }
+        _ => None,
+    }
+}
+
+/// Follows who waits for whom: to one that waits for nobody, or to a circle, written from its least rank on.
+fn end_from(awaits: &BTreeMap<u32, u32>, rank: u32) -> Vec<u32> {
+    let mut way = vec![rank];
+    // No way is longer than there are ranks that wait.
+    for _ in 0..=awaits.len() {
+        let at = way[way.len() - 1];
+        let Some(&next) = awaits.get(&at) else { return vec![at] };
+        if let Some(start) = way.iter().position(|seen| *seen == next) {
+            let mut circle = way.split_off(start);
+            let least = circle.iter().enumerate().min_by_key(|(_, rank)| **rank).map_or(0, |(at, _)| at);
+            circle.rotate_left(least);
+            return circle;
+        }
+        way.push(next);
+    }
+    vec![rank]
+}
+
+fn straggler(late: &[Lateness]) -> Option<String> {
+    let most = late.first()?;
+    let others = late.get(1).map_or(0, |late| late.median_ns);
+    let is_usual =
+        2 * most.was_last >= most.calls && most.median_ns >= LATE_NS && most.median_ns >= 2 * others;
+    is_usual.then(|| {
+        format!(
+            "Rank {} usually comes last: in {} of {} calls, {} after the first in the median.",
+            most.rank,
+            most.was_last,
+            most.calls,
+            time(most.median_ns)
+        )
+    })
+}
+
+/// `rank 3`, `ranks 0 and 1`, `ranks 0 to 5, 7 and 9`.
+pub fn named(ranks: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(rank) => *last = rank,
+            _ => runs.push((rank, rank)),
+        }
+    }
+    let many = runs.len().saturating_sub(TOLD_MAX);
+    let mut parts: Vec<String> = runs
+        .iter()
+        .take(TOLD_MAX)
+        .flat_map(|&(first, last)| match last - first {
+            0 => vec![first.to_string()],
+            1 => vec![first.to_string(), last.to_string()],
+            _ => vec![format!("{first} to {last}")],
+        })
+        .collect();
+    if many > 0 {
+        parts.push("more".to_owned());
+    }
+    let plural = if ranks.len() == 1 { "rank" } else { "ranks" };
+    match parts.split_last() {
+        None => "no rank".to_owned(),
+        Some((last, [])) => format!("{plural} {last}"),
+        Some((last, before)) => format!("{plural} {} and {last}", before.join(", ")),
+    }
+}
+
+fn capital(text: &str) -> String {
+    let mut characters = text.chars();
+    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
+}
+
+/// Time as people read it.
+fn time(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.1} s", ns as f64 / 1e9),
+    }
+}

@@ -1,0 +1,249 @@
+use weftlink_bootstrap::BlameKind;
+
+use super::sentences::named;
+use super::*;
+use crate::recorder::WaitRecord;
+
+fn call(number: u32, what: &str, state: CallState, start_ns: u64) -> CallRecord {
+    CallRecord {
+        number,
+        what: what.to_owned(),
+        signature: 1 + what.bytes().map(u32::from).sum::<u32>(),
+        collective: what.split(' ').next().unwrap().to_owned(),
+        count: 8,
+        data_type: Some("f32".to_owned()),
+        reduction: None,
+        plan: "ring".to_owned(),
+        bytes: 32,
+        state,
+        start_ns,
+        end_ns: (state != CallState::Running).then_some(start_ns + 500),
+        waited_ns: 0,
+    }
+}
+
+/// A rank that has done so many calls, the last of them at a second for each.
+fn rank(rank: u32, size: u32, done: u32) -> Record {
+    let calls = (1..=done).map(|number| {
+        call(number, "all-reduce of 8 f32", CallState::Done, u64::from(number) * 1_000_000_000)
+    });
+    Record {
+        version: 1,
+        job: "abc".to_owned(),
+        rank,
+        size,
+        host: "here".to_owned(),
+        pid: 100 + rank,
+        process_start: 0,
+        pid_namespace: 0,
+        state: RankState::Running,
+        error: None,
+        blamed: Vec::new(),
+        aborted_by: None,
+        settings: Vec::new(),
+        realtime_offset_ns: 0,
+        taken_ns: Some(100_000_000_000),
+        waiting: None,
+        calls: calls.collect(),
+        process: None,
+    }
+}
+
+/// The same in one more call, waiting for a rank.
+fn in_call(mut record: Record, what: &str, awaits: Option<u32>) -> Record {
+    let number = record.last_number().unwrap_or(0) + 1;
+    record.calls.push(call(number, what, CallState::Running, 90_000_000_000));
+    record.waiting = awaits.map(|rank| WaitRecord {
+        call: number,
+        what: "to make the call".to_owned(),
+        rank: Some(rank),
+        lane: Some(0),
+        step: Some(2),
+        since_ns: 88_000_000_000,
+    });
+    record
+}
+
+fn said(records: &[Record]) -> Vec<String> {
+    let mut why = explain(records);
+    assert_eq!(why.jobs.len(), 1);
+    why.jobs.remove(0).sentences
+}
+
+const CALL: &str = "all-reduce of 8 f32";
+
+#[test]
+fn a_rank_that_called_nothing_is_named() {
+    let records =
+        [in_call(rank(0, 3, 2), CALL, Some(2)), in_call(rank(1, 3, 2), CALL, Some(2)), rank(2, 3, 2)];
+    assert_eq!(
+        said(&records),
+        [
+            "Rank 2 fell behind first: its last call is #2, all-reduce of 8 f32, and has called nothing for 98.0 s, \
+             while ranks 0 and 1 are in #3, all-reduce of 8 f32.",
+            "Ranks 0 and 1 wait for rank 2 to make the call in #3, all-reduce of 8 f32, for 12.0 s.",
+        ]
+    );
+}
+
+#[test]
+fn calls_that_differ_are_shown_from_all_sides() {
+    let others = [0, 1, 2].map(|one| in_call(rank(one, 4, 40), CALL, Some(3)));
+    let odd = in_call(rank(3, 4, 40), "broadcast of 8 bytes", Some(0));
+    let records: Vec<Record> = others.into_iter().chain([odd]).collect();
+    let said = said(&records);
+    assert_eq!(
+        said[0],
+        "Call #41 differs: rank 3 is in broadcast of 8 bytes, while ranks 0 to 2 are in all-reduce of 8 f32."
+    );
+    assert_eq!(said.last().unwrap(), "Ranks 0 > 3 wait for each other in a circle.");
+}
+
+#[test]
+fn a_chain_of_waits_is_followed_to_its_end() {
+    let mut last = rank(3, 4, 1);
+    last.process = Some(Process::Gone);
+    let records = [
+        in_call(rank(0, 4, 1), CALL, Some(1)),
+        in_call(rank(1, 4, 1), CALL, Some(2)),
+        in_call(rank(2, 4, 1), CALL, Some(3)),
+        last,
+    ];
+    let said = said(&records);
+    assert_eq!(
+        said[0],
+        "Rank 3 (here, pid 103) is gone without a word, after call #1, all-reduce of 8 f32: it was killed or crashed."
+    );
+    assert_eq!(said.last().unwrap(), "In the end everybody waits for rank 3.");
+}
+
+#[test]
+fn who_waits_for_nobody_in_particular_is_told_too() {
+    let records = [0, 1].map(|one| {
+        let mut record = in_call(rank(one, 2, 2), CALL, Some(0));
+        let waiting = record.waiting.as_mut().unwrap();
+        (waiting.what, waiting.rank) = ("others to allocate memory".to_owned(), None);
+        record
+    });
+    assert_eq!(
+        said(&records),
+        ["Ranks 0 and 1 wait for others to allocate memory in #3, all-reduce of 8 f32, for 12.0 s."]
+    );
+}
+
+#[test]
+fn who_has_not_looked_is_not_said_to_wait() {
+    // Rank 1 was stopped in a call that rank 0 has done.
+    let mut stopped = in_call(rank(1, 2, 1), CALL, Some(0));
+    stopped.process = Some(Process::Stopped);
+    let mut ahead = in_call(rank(0, 2, 2), CALL, Some(1));
+    ahead.process = Some(Process::Runs);
+    assert_eq!(
+        said(&[ahead, stopped]),
+        [
+            "Rank 1 (here, pid 101) is stopped, by a signal or a debugger.",
+            "Rank 1 fell behind first: it is still in #2, all-reduce of 8 f32, while rank 0 is in #3, all-reduce of 8 f32.",
+            "Rank 0 waits for rank 1 to make the call in #3, all-reduce of 8 f32, for 12.0 s.",
+        ]
+    );
+}
+
+#[test]
+fn ranks_at_work_are_not_said_to_be_stuck() {
+    let at_work = |mut record: Record| {
+        record.process = Some(Process::Runs);
+        record.taken_ns = Some(88_000_001_000);
+        record
+    };
+    let records = [in_call(rank(0, 2, 2), CALL, Some(1)), rank(1, 2, 2)].map(at_work);
+    assert_eq!(said(&records), ["Nothing is wrong: all 2 ranks are at work, around call #3."]);
+}
+
+#[test]
+fn errors_are_told_and_those_that_follow_from_them_are_not() {
+    let failed = |number: u32, error: &str, aborted_by: Option<u32>| {
+        let mut record = in_call(rank(number, 3, 1), CALL, None);
+        record.aborted_by = aborted_by;
+        record.state = RankState::Failed;
+        record.error = Some(error.to_owned());
+        record
+    };
+    let records = [
+        failed(0, "call #2: rank 0 waited 1.0 s for rank 2 (pid 7) to make the call (lane 0, step 0)", None),
+        failed(1, "call #2: rank 0 gave up (a deadline passed), so rank 1 does", Some(0)),
+    ];
+    assert_eq!(
+        said(&records),
+        [
+            "Rank 0 failed: call #2: rank 0 waited 1.0 s for rank 2 (pid 7) to make the call (lane 0, step 0).",
+            "Rank 1 gave up because of that.",
+            "There is no record of rank 2: it ended, ran elsewhere or never started.",
+        ]
+    );
+}
+
+#[test]
+fn a_rank_that_nobody_blames_was_ended_by_its_launcher() {
+    let gone = |number: u32| Record { process: Some(Process::Gone), ..rank(number, 3, 1) };
+    let mut failed = in_call(rank(0, 3, 1), CALL, None);
+    (failed.state, failed.error) = (RankState::Failed, Some("an error that names no rank".to_owned()));
+    failed.blamed = vec![Blame::new(0, BlameKind::Failed), Blame::new(2, BlameKind::Died)];
+    let said = said(&[failed, gone(1), gone(2)]);
+    assert!(said[0].starts_with("Rank 1 (here, pid 101) is gone, after call #1, "), "{said:?}");
+    assert!(said[0].ends_with("most likely its launcher ended it, since others failed for another rank."));
+    assert!(
+        said[1].starts_with("Rank 2 (here, pid 102) is gone without a word, after call #1, "),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn jobs_are_told_apart() {
+    let mut other = rank(0, 1, 3);
+    other.job = "fine".to_owned();
+    let why = explain(&[other, in_call(rank(0, 2, 3), CALL, Some(1)), rank(1, 2, 3)]);
+    let found: Vec<_> = why.jobs.iter().map(|job| (job.job.as_str(), job.is_wrong)).collect();
+    assert_eq!(found, [("abc", true), ("fine", false)]);
+    assert_eq!(why.jobs[1].sentences, ["Nothing is wrong: all 1 ranks have come to call #3."]);
+    assert!(explain(&[]).jobs.is_empty());
+}
+
+#[test]
+fn who_usually_comes_last_is_told() {
+    let mut slow = rank(1, 2, 9);
+    slow.calls.iter_mut().for_each(|call| call.start_ns += 5_000_000);
+    let why = explain(&[rank(0, 2, 9), slow]);
+    let job = &why.jobs[0];
+    assert!(!job.is_wrong);
+    assert_eq!(
+        job.sentences[1],
+        "Rank 1 usually comes last: in 9 of 9 calls, 5.0 ms after the first in the median."
+    );
+    let late = Lateness { rank: 1, median_ns: 5_000_000, most_ns: 5_000_000, was_last: 9, calls: 9 };
+    assert_eq!(job.late[0], late);
+}
+
+#[test]
+fn numbers_that_wrap_are_still_in_order() {
+    let numbered = |mut record: Record| {
+        record.calls.iter_mut().for_each(|call| call.number = call.number.wrapping_add(u32::MAX - 2));
+        record
+    };
+    let records = [numbered(rank(0, 2, 5)), numbered(rank(1, 2, 3))];
+    let said = said(&records);
+    assert!(said[0].starts_with("Rank 1 fell behind first: its last call is #0,"), "{said:?}");
+}
+
+#[test]
+fn ranks_are_named_shortly() {
+    for (ranks, name) in [
+        (&[3][..], "rank 3"),
+        (&[0, 1], "ranks 0 and 1"),
+        (&[0, 1, 2, 3, 5, 9, 10], "ranks 0 to 3, 5, 9 and 10"),
+        (&[], "no rank"),
+    ] {
+        assert_eq!(named(ranks), name);
+    }
+    let odd: Vec<u32> = (0..100).map(|rank| 2 * rank).collect();
+    assert_eq!(named(&odd), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and more");
+}

@@ -1,0 +1,510 @@
+//! The one place where a rank waits, and the bounds of every wait: a deadline and an abort.
+//!
+//! A wait has three phases. It *spins*, looking again and again: no clock, nothing shared but what it looks at, and no system
+//! call but that it makes way now and then; when the peer is at work this is all there is. Then it *yields* its core between
+//! looks. Then it *sleeps* on the futex in the low half of the line's flag, in slices that grow from 50 us to 1 ms. From the
+//! second phase on every round reads the abort word and the clock, and the deadline counts from the end of the spinning.
+//!
+//! A wait for sockets alone is short of patience: each of its looks is a system call, what it waits for has a network to
+//! cross, and the kernel ends its sleep as soon as something comes. One that may also be ended by a line, which no socket tells
+//! of, looks as long as others do, and then again after every slice.
+//!
+//! Shared lines:
+//! - `abort`: word 0 is 0, or an [`AbortCode`]. Whoever comes first sets it, by compare and exchange; it never changes
+//!   again, so all ranks report the same culprit. It is stored with release and loaded with acquire (`Edge::Abort`):
+//!   what the aborting rank wrote before is there to be read. A fence follows the store: a rank returns from a failed call only
+//!   after it, so a peer that read the caller's memory and then finds the word clear has read what the call was given.
+//! - `sleepers`: word 0 is how many ranks are inside a futex, or about to be. Whoever publishes looks at it, and makes
+//!   the system call that wakes only when it is not 0. It is read a lot and written only around sleep, so the line sits
+//!   in every cache.
+//!
+//! **A wake can be lost, and that is meant.** The publisher stores its flag and then loads `sleepers`; the sleeper adds
+//! to `sleepers` and then the kernel compares the flag. To exclude that each misses the other, both would need a full
+//! fence between the two; on the publisher's side that is some 20 ns in every message, to speed up waits that have already
+//! taken a thousand times as long. Instead a sleep has an end: a lost wake costs one slice, 1 ms at most. An abort does
+//! not even try to wake: sleepers see it when their slice is over.
+//!
+//! A rank that is killed in its sleep stays counted. From then on wakes cost a system call each, and nothing else
+//! changes; memory that a dead rank had mapped is abandoned soon after anyway.
+//!
+//! Nothing is consumed by a wait that stops, so after [`Stop::Deadline`] the same wait may be started again: a warning
+//! on the way to an error is two waits.
+//!
+//! Deliberately absent: who died and when (whoever learns it calls [`Waiter::abort`]), and what is waited for.
+
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use crate::line::{Line, Poll};
+use crate::poll_hook;
+use crate::sync::{self, Edge, Ordering};
+
+/// How many looks follow each other without a pause. A pause takes about as long as a line's way from core to core on current
+/// x86, which is what most waits are about.
+const EAGER: u32 = 32;
+/// After so many looks, some 40 us, it is made way for who may be waiting for this core: that may be the very rank that is
+/// waited for, until the system moves one of the two to another core.
+const MAKE_WAY: u32 = 512;
+const SLICE_MIN: Duration = Duration::from_micros(50);
+const SLICE_MAX: Duration = Duration::from_millis(1);
+/// Looks and yields at most where each look asks the kernel: about as long as it takes to be woken.
+const SOCKET_LOOKS: u32 = 200;
+const SOCKET_YIELDS: u32 = 10;
+/// For so long a wait that nobody ends early looks again after the shortest slice.
+const BRISK: Duration = Duration::from_millis(20);
+
+/// How a rank waits, and the lines it shares with the ranks it waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiter<'a> {
+    abort: &'a Line,
+    sleepers: &'a Line,
+    patience: Patience,
+}
+
+/// On what a wait sleeps, once it does.
+#[derive(Clone, Copy, Debug)]
+pub enum Rest<'a> {
+    /// The line whose change ends it.
+    Line(&'a Line),
+    /// Something that becomes readable when it may be over.
+    Socket(std::os::fd::BorrowedFd<'a>),
+    /// The same, but it may be over without that: a line that changes is not told there.
+    SocketOrLine(std::os::fd::BorrowedFd<'a>),
+    /// Nothing but time.
+    Time,
+}
+
+impl Rest<'_> {
+    /// Whether whatever is waited for ends the sleep.
+    fn wakes(self) -> bool {
+        matches!(self, Rest::Line(_) | Rest::Socket(_))
+    }
+}
+
+/// How long each phase of a wait is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Looks before the first yield, apart from the very first look.
+    pub spins: u32,
+    /// Yields before the first sleep.
+    pub yields: u32,
+    /// From the end of the spinning to [`Stop::Deadline`].
+    pub timeout: Duration,
+}
+
+/// Why a wait ended without what it waited for.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum Stop {
+    /// Some rank gave up. Leave the communicator; it cannot be used again.
+    #[error(
+        "rank {} aborted the communicator (reason {}); leave it and make a new one", .code.rank, .code.reason
+    )]
+    Aborted {
+        /// Who and why.
+        code: AbortCode,
+        /// How long it was waited, without the spinning.
+        waited: Duration,
+    },
+    /// It did not come in time. Wait again, or abort.
+    #[error("nothing came within {waited:?}; the peer is stopped, stuck or slow")]
+    Deadline {
+        /// How long it was waited, without the spinning.
+        waited: Duration,
+    },
+    /// The rank that should have come has left the communicator. It returned or failed on its own: look there.
+    #[error("rank {rank} has left the communicator")]
+    Left {
+        /// That rank.
+        rank: u32,
+    },
+    /// The kernel does not read the memory of a rank's process. It is gone, or it may not be read any more.
+    #[error("the memory of rank {rank} cannot be read (error {error})")]
+    Unreadable {
+        /// That rank.
+        rank: u32,
+        /// The number of the error, as the system numbers them.
+        error: i32,
+    },
+    /// The connection to a rank's host is of no more use.
+    #[error("the connection is broken")]
+    Broken,
+    /// The peer is in another call. The ranks disagree about the order or the arguments of their calls: fix the program.
+    #[error("the peer is in a call with the signature {found:#010x}, which is not this call's")]
+    Mismatch {
+        /// The peer's signature.
+        found: u32,
+    },
+}
+
+/// Who aborted, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbortCode {
+    /// The rank that set it.
+    pub rank: u32,
+    /// Its reason, as the layer above numbers them.
+    pub reason: NonZeroU32,
+}
+
+impl<'a> Waiter<'a> {
+    /// A waiter over the lines that all ranks of a communicator share.
+    pub fn new(abort: &'a Line, sleepers: &'a Line, patience: Patience) -> Waiter<'a> {
+        Waiter { abort, sleepers, patience }
+    }
+
+    /// The same, with another limit.
+    pub fn within(self, timeout: Duration) -> Waiter<'a> {
+        self.with(Patience {
+            timeout: if mutant!("timeout-of-a-call-ignored") { self.patience.timeout } else { timeout },
+            ..self.patience
+        })
+    }
+
+    /// The same, with more or less patience.
+    pub fn with(self, patience: Patience) -> Waiter<'a> {
+        Waiter { patience, ..self }
+    }
+
+    /// How it waits.
+    pub fn patience(&self) -> Patience {
+        self.patience
+    }
+
+    /// The same among others who sleep: those that a line of their own counts.
+    pub fn counted_by(self, sleepers: &'a Line) -> Waiter<'a> {
+        Waiter { sleepers, ..self }
+    }
+
+    /// Waits until `poll` is ready. `on` is the line whose change makes it so.
+    #[inline]
+    pub fn wait(&self, on: &Line, poll: impl FnMut() -> Poll) -> Result<(), Stop> {
+        self.wait_any(Some(on), poll)
+    }
+
+    /// Waits until `attempt`, which may try several things, says by [`Poll::Ready`] that it got on with one of them. It
+    /// sleeps on the line `on`, or without one by time only, so that a change elsewhere is noticed within a slice.
+    #[inline]
+    pub fn wait_any(&self, on: Option<&Line>, attempt: impl FnMut() -> Poll) -> Result<(), Stop> {
+        self.wait_doubting(on.map_or(Rest::Time, Rest::Line), attempt, |_| None)
+    }
+
+    /// Waits as [`Waiter::wait_any`] does, and once that takes long asks `doubt` now and then, telling it how long it has been
+    /// waited, for a reason why it will never come.
+    #[inline]
+    pub fn wait_doubting(
+        &self,
+        on: Rest<'_>,
+        mut attempt: impl FnMut() -> Poll,
+        mut doubt: impl FnMut(Duration) -> Option<Stop>,
+    ) -> Result<(), Stop> {
+        let Patience { spins, .. } = self.patience.on(on);
+        for looks in 0..=spins {
+            match attempt() {
+                Poll::Ready => return Ok(()),
+                Poll::Pending if looks < EAGER => {}
+                Poll::Pending if looks % MAKE_WAY == MAKE_WAY - 1 => sync::yield_now(),
+                Poll::Pending => sync::spin_loop(),
+                Poll::Mismatch { found } => return Err(Stop::Mismatch { found }),
+                Poll::Broken => return Err(Stop::Broken),
+            }
+        }
+        self.wait_on(on, &mut attempt, &mut doubt)
+    }
+
+    /// Wakes who sleeps on `line`, which has just changed. Nearly free when nobody sleeps.
+    #[inline]
+    pub fn wake(&self, line: &Line) {
+        if self.sleepers.flag().load(Ordering::Relaxed) != 0 {
+            wake_all(line);
+        }
+    }
+
+    /// Gives up, for all ranks, unless one already has. Returns the code that stands. What the caller writes afterwards is
+    /// ordered after the abort: whoever reads it, makes a fence and then looks finds the abort word set.
+    pub fn abort(&self, code: AbortCode) -> AbortCode {
+        let exchange =
+            self.abort.flag().compare_exchange(0, code.pack(), Edge::Abort.release(), Edge::Abort.acquire());
+        sync::before_writing();
+        match exchange {
+            Ok(_) => code,
+            Err(earlier) => {
+                AbortCode::unpack(earlier).filter(|_| !mutant!("abort-earlier-ignored")).unwrap_or(code)
+            }
+        }
+    }
+
+    /// Who gave up, if anybody has.
+    #[inline]
+    pub fn aborted(&self) -> Option<AbortCode> {
+        AbortCode::unpack(self.abort.flag().load(Edge::Abort.acquire()))
+    }
+
+    /// What follows the spinning: out of line, so that the fast path stays small, and one copy for all that is awaited.
+    #[cold]
+    #[inline(never)]
+    fn wait_on(
+        &self,
+        on: Rest<'_>,
+        attempt: &mut dyn FnMut() -> Poll,
+        doubt: &mut dyn FnMut(Duration) -> Option<Stop>,
+    ) -> Result<(), Stop> {
+        let began = Instant::now();
+        let yields_max = self.patience.on(on).yields;
+        let mut yields = 0;
+        let mut slice = SLICE_MIN;
+        loop {
+            // Read before the attempt: if the line changes in between, the futex does not go to sleep.
+            let seen = if let Rest::Line(line) = on { line.flag().load(Ordering::Relaxed) as u32 } else { 0 };
+            match attempt() {
+                Poll::Ready => return Ok(()),
+                Poll::Pending => {}
+                Poll::Mismatch { .. } if mutant!("mismatch-ignored-in-slow-wait") => {}
+                Poll::Mismatch { found } => return Err(Stop::Mismatch { found }),
+                Poll::Broken => return Err(Stop::Broken),
+            }
+            poll_hook::poll();
+            // What a rank published before it did something that raises doubts counts, so it is looked at once more.
+            let waited = began.elapsed();
+            let aborted = || {
+                self.aborted()
+                    .filter(|_| !mutant!("abort-not-seen"))
+                    .map(|code| Stop::Aborted { code, waited })
+            };
+            if let Some(stop) = doubt(waited).or_else(aborted) {
+                return if attempt() == Poll::Ready { Ok(()) } else { Err(stop) };
+            }
+            let left = self.patience.timeout.saturating_sub(waited);
+            if left.is_zero() {
+                // A rank that was itself stopped for long finds that the time is up before it finds what has come since.
+                return if !mutant!("no-look-at-deadline") && attempt() == Poll::Ready {
+                    Ok(())
+                } else {
+                    Err(Stop::Deadline { waited })
+                };
+            }
+            if yields < yields_max {
+                yields += 1;
+                sync::yield_now();
+            } else {
+                self.sleep(on, seen, slice.min(left));
+                if on.wakes() || waited >= BRISK {
+                    slice = (2 * slice).min(SLICE_MAX);
+                }
+            }
+        }
+    }
+
+    fn sleep(&self, on: Rest<'_>, seen: u32, time: Duration) {
+        // Relaxed: a count that is seen late is a wake that is lost, which the slice bounds.
+        match on {
+            Rest::Time => sync::sleep(time),
+            Rest::Socket(socket) | Rest::SocketOrLine(socket) => sync::sleep_on(socket, time),
+            Rest::Line(line) => {
+                self.sleepers.flag().fetch_add(1, Ordering::Relaxed);
+                sync::sleep_while(line.flag(), seen, time);
+                self.sleepers.flag().fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Patience {
+    /// For ranks with a core each: spins for some hundreds of microseconds and then looks on for milliseconds before it sleeps.
+    /// With a fifth of the looks and a twentieth of the yields, 16 ranks on 16 cores sometimes went on for the whole of a
+    /// measurement with a hundred times their usual time, each asleep when the next needed it
+    /// (`bench/runs/2026-11-15-peers-early-sleep-16-core-vm`).
+    pub fn dedicated(timeout: Duration) -> Patience {
+        Patience { spins: 5000, yields: 2000, timeout }
+    }
+
+    /// For more ranks than cores: whoever waits makes way at once, because what it waits for may need its core.
+    pub fn crowded(timeout: Duration) -> Patience {
+        Patience { spins: 0, yields: 20, timeout }
+    }
+}
+
+impl Patience {
+    /// As long as it makes sense for what is waited on.
+    #[inline]
+    fn on(self, on: Rest<'_>) -> Patience {
+        let Patience { spins, yields, timeout } = self;
+        match on {
+            Rest::Socket(_) => {
+                Patience { spins: spins.min(SOCKET_LOOKS), yields: yields.min(SOCKET_YIELDS), timeout }
+            }
+            Rest::Line(_) | Rest::SocketOrLine(_) | Rest::Time => self,
+        }
+    }
+}
+
+impl AbortCode {
+    fn pack(self) -> u64 {
+        u64::from(if mutant!("abort-forgets-rank") { 0 } else { self.rank }) << 32
+            | u64::from(self.reason.get())
+    }
+
+    fn unpack(bits: u64) -> Option<AbortCode> {
+        NonZeroU32::new(bits as u32).map(|reason| AbortCode { rank: (bits >> 32) as u32, reason })
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn wake_all(line: &Line) {
+    sync::wake_all(line.flag());
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::counter::Counter;
+
+    const LONG: Duration = Duration::from_secs(100);
+
+    fn code(rank: u32, reason: u32) -> AbortCode {
+        AbortCode { rank, reason: NonZeroU32::new(reason).unwrap() }
+    }
+
+    fn aborted_by(waited: Result<(), Stop>) -> AbortCode {
+        match waited {
+            Err(Stop::Aborted { code, .. }) => code,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Phases from the most patient to the least: all of them must end alike.
+    fn patiences(timeout: Duration) -> [Patience; 3] {
+        [Patience::dedicated(timeout), Patience::crowded(timeout), Patience { spins: 0, yields: 0, timeout }]
+    }
+
+    #[test]
+    fn what_is_there_is_not_waited_for() {
+        let (abort, sleepers) = (Line::new(), Line::new());
+        let waiter =
+            Waiter::new(&abort, &sleepers, Patience { spins: 0, yields: 0, timeout: Duration::ZERO });
+        let mut looks = 0;
+        let ready = waiter.wait(&Line::new(), || {
+            looks += 1;
+            Poll::Ready
+        });
+        assert_eq!((ready, looks), (Ok(()), 1));
+        let mismatch = waiter.wait_any(None, || Poll::Mismatch { found: 7 });
+        assert_eq!(mismatch, Err(Stop::Mismatch { found: 7 }));
+    }
+
+    #[test]
+    fn deadlines_end_every_phase() {
+        let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
+        let timeout = Duration::from_millis(5);
+        for patience in patiences(timeout) {
+            let waiter = Waiter::new(&abort, &sleepers, patience);
+            for on in [Some(&line), None] {
+                match waiter.wait_any(on, || Poll::Pending) {
+                    Err(Stop::Deadline { waited }) => assert!(waited >= timeout),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert_eq!(sleepers.flag().load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_came_while_the_rank_was_stopped_counts() {
+        let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
+        let timeout = Duration::from_millis(5);
+        let waiter = Waiter::new(&abort, &sleepers, Patience { spins: 0, yields: 0, timeout });
+        let mut looks = 0;
+        let waited = waiter.wait(&line, || {
+            looks += 1;
+            // The second look is the first with a deadline.
+            match looks {
+                1 => Poll::Pending,
+                2 => {
+                    std::thread::sleep(2 * timeout);
+                    Poll::Pending
+                }
+                _ => Poll::Ready,
+            }
+        });
+        assert_eq!((waited, looks), (Ok(()), 3));
+    }
+
+    #[test]
+    fn a_mismatch_is_seen_in_every_phase() {
+        let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
+        for patience in patiences(LONG) {
+            let Patience { spins, yields, .. } = patience;
+            for looks in [0, spins, spins + 1, spins + yields, spins + yields + 3] {
+                let mut left = looks;
+                let waited = Waiter::new(&abort, &sleepers, patience).wait(&line, || {
+                    if left == 0 {
+                        return Poll::Mismatch { found: 3 };
+                    }
+                    left -= 1;
+                    Poll::Pending
+                });
+                assert_eq!(waited, Err(Stop::Mismatch { found: 3 }));
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_abort_stands() {
+        let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
+        let waiter = Waiter::new(&abort, &sleepers, Patience::crowded(LONG));
+        assert_eq!(waiter.aborted(), None);
+        assert_eq!(waiter.abort(code(0, 5)), code(0, 5));
+        assert_eq!(waiter.abort(code(2, 6)), code(0, 5));
+        assert_eq!(waiter.aborted(), Some(code(0, 5)));
+        assert_eq!(aborted_by(waiter.wait(&line, || Poll::Pending)), code(0, 5));
+        assert_eq!(waiter.wait(&line, || Poll::Ready), Ok(()), "what is there is there");
+    }
+
+    #[test]
+    fn an_abort_reaches_sleepers() {
+        let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
+        std::thread::scope(|scope| {
+            for patience in patiences(LONG) {
+                let waiter = Waiter::new(&abort, &sleepers, patience);
+                let line = &line;
+                scope.spawn(move || {
+                    assert_eq!(aborted_by(waiter.wait(line, || Poll::Pending)), code(1, 9));
+                });
+            }
+            while sleepers.flag().load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            Waiter::new(&abort, &sleepers, Patience::crowded(LONG)).abort(code(1, 9));
+        });
+    }
+
+    #[test]
+    fn sleepers_wake_when_the_line_changes() {
+        let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
+        let waiter = Waiter::new(&abort, &sleepers, Patience { spins: 0, yields: 0, timeout: LONG });
+        let counter = Counter::new(&line);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| assert_eq!(waiter.wait(&line, || counter.poll(1, 1, 1)), Ok(())));
+            }
+            while sleepers.flag().load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            waiter.wake(counter.publish(1, 1));
+        });
+        assert_eq!(sleepers.flag().load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn messages_say_who_and_what_next() {
+        let aborted = Stop::Aborted { code: code(2, 4), waited: Duration::ZERO };
+        assert_eq!(
+            aborted.to_string(),
+            "rank 2 aborted the communicator (reason 4); leave it and make a new one"
+        );
+        let mismatch = Stop::Mismatch { found: 0xab };
+        assert!(mismatch.to_string().contains("0x000000ab"));
+    }
+}

@@ -18,6 +18,13 @@ pub(crate) fn ended_by(
     rank: u32,
     call: u32,
 ) -> Error {
+    let (by, what) = purpose(waiter, departures, rank);
+    Error::Cancelled { call, rank, by, what }
+}
+
+/// The rank that has ended the communicator on purpose, and what it did.
+#[cold]
+pub(crate) fn purpose(waiter: &Waiter<'static>, departures: &[Counter<'static>], rank: u32) -> (u32, String) {
     let (reason, by) = match waiter.aborted() {
         Some(code) => (Reason::name(code.reason), code.rank),
         None => ("nobody has ended it", rank),
@@ -26,7 +33,7 @@ pub(crate) fn ended_by(
     let what = departure.map(|departure| told(departure.announcement())).unwrap_or_default();
     // Where the note does not get to, the reason does.
     let what = if what.is_empty() { format!("gave up ({reason})") } else { what };
-    Error::Cancelled { call, rank, by, what }
+    (by, what)
 }
 
 /// As much of a text as a note holds, in whole characters.

@@ -288,23 +288,8 @@ impl Crier {
             self.asked.set(None);
             self.warned.set((number, waited));
             let roots = self.chain.roots(asked);
-            let (whom, seconds) = (self.whom(waiting.rank(), &roots), waited.as_secs_f64());
+            let (whom, seconds) = (whom(&self.names, waiting.rank(), &roots), waited.as_secs_f64());
             tracing::warn!(target: "weft::fault", rank = self.rank as usize, "call #{number} has waited {seconds:.1} s for {whom}");
-        }
-    }
-
-    /// Whom a call waits for, that waits for a rank itself and for these in the end.
-    pub(crate) fn whom(&self, direct: Option<u32>, roots: &[u32]) -> String {
-        let name = |rank: &u32| self.names.get(*rank as usize).map_or("an unknown rank", String::as_str);
-        match (direct, roots) {
-            (Some(direct), _) if mutant!("blame-stops-at-the-next") => name(&direct).to_owned(),
-            (None, []) => "other ranks".to_owned(),
-            (Some(direct), roots) if roots.is_empty() || roots.contains(&direct) => name(&direct).to_owned(),
-            (direct, roots) => {
-                let names = roots.iter().map(name).collect::<Vec<_>>().join(" and ");
-                let between = direct.map_or(String::new(), |rank| format!(", for whom rank {rank} waits"));
-                format!("{names}{between}")
-            }
         }
     }
 
@@ -314,6 +299,21 @@ impl Crier {
             self.chain.note(None);
         }
         self.asked.set(None);
+    }
+}
+
+/// Names the ranks that a call waits for in the end, and the rank between if it waits for that one itself.
+pub(crate) fn whom(names: &[String], direct: Option<u32>, roots: &[u32]) -> String {
+    let name = |rank: &u32| names.get(*rank as usize).map_or("an unknown rank", String::as_str);
+    match (direct, roots) {
+        (Some(direct), _) if mutant!("blame-stops-at-the-next") => name(&direct).to_owned(),
+        (None, []) => "other ranks".to_owned(),
+        (Some(direct), roots) if roots.is_empty() || roots.contains(&direct) => name(&direct).to_owned(),
+        (direct, roots) => {
+            let names = roots.iter().map(name).collect::<Vec<_>>().join(" and ");
+            let between = direct.map_or(String::new(), |rank| format!(", for whom rank {rank} waits"));
+            format!("{names}{between}")
+        }
     }
 }
 

@@ -3,11 +3,13 @@
 // Hands the caller's buffers to the engine, which takes addresses.
 #![allow(unsafe_code)]
 
+mod abort;
 mod check;
 mod collectives;
 mod cores;
 mod counts;
 mod current;
+mod diagnose;
 mod ended;
 mod fail;
 mod group;
@@ -36,7 +38,7 @@ use weftlink_recorder::header::{BARRIER, Header, What, kind};
 use weftlink_recorder::recorder::{Counters, FlightRecorder};
 use weftlink_recorder::waiting::Waiting;
 use weftlink_shm::memory::SharedMemory;
-use weftlink_shm::wait::{AbortCode, Stop, Waiter};
+use weftlink_shm::wait::{Stop, Waiter};
 
 use check::{Caller, Fitted, arithmetic, fit};
 use current::Current;
@@ -53,7 +55,7 @@ use crate::compile::{Lengths, Unfit};
 use crate::data::Elements;
 use crate::engine::{Engine, Ports, Silent, Stopped, Tracer};
 use crate::error::Error;
-use crate::failure::{Unfinished, code_of, reached, take_back, windows_of};
+use crate::failure::{Unfinished, code_of, reached, windows_of};
 use crate::known::Known;
 use crate::operation::{Arithmetic, Detail, Operation};
 use crate::shared::{Call, Shared, numbered};
@@ -515,15 +517,11 @@ impl Communicator {
                 format!("the plan {name:?} moves blocks through ranks that do not know their lengths")
             }
         };
-        let reason = Reason::Unfit.code();
-        self.shared.waiter.abort(AbortCode { rank, reason });
+        let (mine, _) = self.set_abort_word(Reason::Unfit);
         let error = Error::Unfit { call: self.calls, rank, what };
-        let failure = Failure::from(&error);
         // Peers have heard of the call, and their plan may fit.
         let reached = self.reached_by_any();
-        self.bootstrap.give_up(&failure, rank, reason.get());
-        take_back(&self.shared, &self.windows, reached, (self.rank, self.identity), &failure);
-        self.note_failure(failure);
+        self.abort(&error, mine, reached);
         error
     }
 
@@ -618,22 +616,6 @@ impl Communicator {
         };
         let (mine, theirs) = (described(purpose), described(&other.purpose));
         Error::Mismatch { call, rank: self.rank as u32, mine, other: other.rank as u32, theirs }
-    }
-
-    /// Notes why this communicator is of no use any more, and where what led to it can be read.
-    #[cold]
-    fn note_failure(&mut self, mut failure: Failure) {
-        let blamed = failure.blamed.into_iter();
-        failure.blamed = blamed.map(|blame| self.bootstrap.identified(blame)).collect();
-        let why = &failure.why;
-        match self.shared.recorder.fail(&failure) {
-            Some(record) => {
-                let (record, folder) = (record.display(), record.parent().unwrap_or(&record).display());
-                tracing::warn!(target: "weft::fault", rank = self.rank, "{why}; recorded in {record}; `weft why {folder}` tells more");
-            }
-            None => tracing::info!(target: "weft::fault", rank = self.rank, "{why}"),
-        }
-        self.failed = Some(failure);
     }
 }
 

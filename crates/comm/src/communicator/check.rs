@@ -2,13 +2,16 @@
 //! refused here has not been announced, so the communicator stays as it was.
 
 use weftlink_kernels::Kernels;
-use weftlink_plan::{Aliasing, Collective, Reduction};
+use weftlink_plan::{Aliasing, Collective, Order, Reduction};
 use weftlink_recorder::header::Location;
 
-use super::Request;
+use super::current::Current;
+use super::{Communicator, Request};
 use crate::buffers::{Buffers, ORDINARY};
+use crate::choose;
 use crate::compile::{Lengths, Shape};
 use crate::data::Elements;
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::operation::{Arithmetic, Detail, Operation};
 
@@ -37,6 +40,76 @@ pub(super) struct Caller {
     pub(super) rank: u32,
     pub(super) size: u32,
     pub(super) identity: u64,
+}
+
+impl Communicator {
+    /// Checks a call and finds out what it comes to, unless it is the same as the call before. Returns how it combines elements.
+    #[inline]
+    pub(super) fn check<'a>(&mut self, request: &Request<'a>) -> Result<Arithmetic<'a>, Error> {
+        match self.current.again(request) {
+            Some(arithmetic) => Ok(arithmetic),
+            None => self.check_anew(request),
+        }
+    }
+
+    /// Finds out all about a call that is not the same as before.
+    #[inline(never)]
+    fn check_anew<'a>(&mut self, request: &Request<'a>) -> Result<Arithmetic<'a>, Error> {
+        let (fitted, arithmetic, plan) = self.check_own(request)?;
+        let header = self.header(request, &fitted);
+        let engines = match plan {
+            Some(index) => (index, index),
+            None => self.engines_for(request, &fitted, &header)?,
+        };
+        let finishing = self.finishing(request, fitted.elements.data_type);
+        let Buffers { input_length, output_length, elements, .. } = request.buffers;
+        let bytes = input_length.max(output_length) as u64 * elements.bytes as u64;
+        self.shared.recorder.describe(self.calls.wrapping_add(1), &header, bytes, Some(engines));
+        self.current = Current::new(request, fitted, &arithmetic, header, engines, finishing);
+        self.current.compare_with(&self.known);
+        if tracing::enabled!(target: "weft::call", tracing::Level::TRACE) {
+            self.trace_current();
+        }
+        Ok(arithmetic)
+    }
+
+    /// Checks what concerns this rank alone: its buffers, the operation, and the plan that it names.
+    pub(super) fn check_own<'a>(
+        &self,
+        request: &Request<'a>,
+    ) -> Result<(Fitted, Arithmetic<'a>, Option<usize>), Error> {
+        let fitted = fit(request, self.caller())?;
+        let arithmetic = arithmetic(request.operation.as_ref(), fitted.elements, &self.shared.kernels)?;
+        if request.collective.reduces() != request.operation.is_some() {
+            return Err(operation_misuse(request));
+        }
+        let plan = request.plan.map(|plan| self.index(plan)).transpose()?;
+        if let Some(index) = plan {
+            check_plan(&self.engines[index], request, self.readable, self.order(request))?;
+        }
+        Ok((fitted, arithmetic, plan))
+    }
+
+    /// Tells of the call that is about to be made. While calls are told none is taken for the same again, so that none is
+    /// passed over.
+    #[cold]
+    fn trace_current(&mut self) {
+        self.current.forget();
+        let Current { header, engines, .. } = &self.current;
+        let name = |index: usize| &self.engines[index].plan.name;
+        let (number, ordinary, symmetric) = (self.calls.wrapping_add(1), name(engines.0), name(engines.1));
+        if engines.0 == engines.1 {
+            tracing::trace!(target: "weft::call", rank = self.rank, "#{number}: {header}, by {ordinary}");
+        } else {
+            tracing::trace!(target: "weft::call", rank = self.rank,
+                "#{number}: {header}, by {ordinary}, or {symmetric} if all is symmetric"
+            );
+        }
+    }
+
+    pub(super) fn caller(&self) -> Caller {
+        Caller { rank: self.rank as u32, size: self.size as u32, identity: self.identity }
+    }
 }
 
 /// Lays a request's buffers out as the blocks of its collective.
@@ -222,6 +295,47 @@ pub(super) fn arithmetic<'a>(
             operation.reduction, elements.bytes
         )),
     }
+}
+
+/// Whether a plan of the caller's choice can be run on its buffers.
+#[inline]
+fn check_plan(engine: &Engine, request: &Request<'_>, readable: bool, order: Order) -> Result<(), Error> {
+    let buffers = &request.buffers;
+    let reachable =
+        buffers.is_symmetric() || !engine.reaches_users() || readable && !engine.writes_to_peers();
+    let claimed = engine.claims(buffers.aliasing) || request.collective.root().is_some();
+    let right = engine.plan.collective == *request.collective;
+    let even = request.counts.is_none() || engine.plan.uneven;
+    let ordered = engine.plan.order() >= order;
+    if claimed && reachable && right && even && ordered {
+        return Ok(());
+    }
+    let (name, collective) = (&engine.plan.name, &engine.plan.collective);
+    Err(Error::Misuse(if !right {
+        format!("the plan {name:?} computes {collective}, not {}", request.collective)
+    } else if !reachable {
+        format!("the plan {name:?} reaches into peers' buffers: pass windows (symmetric memory)")
+    } else if !even {
+        format!("the plan {name:?} is not proved for blocks of different lengths")
+    } else if !ordered {
+        let why = if order == Order::Ranks { "the operation does not commute" } else { DETERMINISTIC };
+        format!("the plan {name:?} {}, and {why}", choose::out_of_order(order))
+    } else {
+        format!("the plan {name:?} is not proved for buffers that are passed {}", buffers.aliasing)
+    }))
+}
+
+/// Why a plan is refused whose results are right, and what to do.
+const DETERMINISTIC: &str = "this communicator is deterministic: its bits would be others than those of other plans; \
+                             let it choose, or name a plan that combines all ranks in one step";
+
+#[cold]
+fn operation_misuse(request: &Request<'_>) -> Error {
+    let collective = request.collective;
+    Error::Misuse(match request.operation {
+        Some(_) => format!("a {collective} combines nothing, so it takes no operation"),
+        None => format!("a {collective} needs an operation"),
+    })
 }
 
 #[cold]

@@ -22,7 +22,7 @@ use weftlink_recorder::header::kind;
 use weftlink_recorder::header::{COUNTS, GROUP};
 use weftlink_shm::wait::AbortCode;
 
-use super::check::{Fitted, fit};
+use super::check::Fitted;
 use super::{Communicator, Request};
 use crate::compile::Lengths;
 use crate::data::Elements;
@@ -46,7 +46,8 @@ impl Communicator {
     /// Compares the lengths of a call's blocks with those of the other ranks, and gives the longest block of any rank.
     #[cold]
     pub(super) fn compare_counts(&mut self, request: &Request<'_>) -> Result<usize, Error> {
-        let fitted = fit(request, self.caller())?;
+        // What is wrong with this rank's call alone is found before anything is sent.
+        let (fitted, ..) = self.check_own(request)?;
         let Some(lengths) = &fitted.shape.uneven else { return Ok(fitted.shape.count) };
         let longest = match request.collective {
             Collective::AllGather | Collective::ReduceScatter => Ok(Ok(fitted.shape.count)),

@@ -10,11 +10,13 @@ use weftlink_recorder::header::Header;
 use weftlink_shm::line::PAYLOAD_WORDS;
 
 use super::Request;
+use super::announce::Announced;
 use super::check::Fitted;
 use crate::buffers::{Buffers, ORDINARY};
 use crate::compile::Shape;
 use crate::known::Known;
 use crate::operation::{Arithmetic, Detail, Operation};
+use crate::shared::Call;
 
 /// What a call is and what it comes to.
 pub(super) struct Current {
@@ -152,6 +154,20 @@ impl Current {
             header,
             engines,
         }
+    }
+
+    /// The call as the engine takes it.
+    #[inline]
+    pub(super) fn call<'a>(
+        &'a self,
+        collective: &'a Collective,
+        announced: Announced,
+        arithmetic: &'a Arithmetic<'a>,
+    ) -> Call<'a> {
+        let Announced { number, signature } = announced;
+        let Self { header, hash, fitted, .. } = self;
+        let (input, output) = (fitted.input, fitted.output);
+        Call { header, signature, hash: *hash, number, collective, arithmetic, input, output }
     }
 
     /// Finds out whether the call has been made before, and with it its signature.

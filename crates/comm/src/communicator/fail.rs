@@ -10,8 +10,8 @@ use weftlink_shm::counter::Counter;
 use weftlink_shm::line::Poll;
 use weftlink_shm::wait::{AbortCode, Stop};
 
-use super::Communicator;
 use super::diagnose::{Difference, Evidence, broken, diagnose, only_ended, own_reason};
+use super::{Communicator, Request};
 use crate::engine::Stopped;
 use crate::error::Error;
 use crate::note::purpose;
@@ -39,6 +39,18 @@ impl Communicator {
         let error = diagnose(&evidence);
         self.abort(&error, first, reached);
         error
+    }
+
+    /// Ends the call that was announced last.
+    #[cold]
+    pub(super) fn fail_current(
+        &mut self,
+        request: &Request<'_>,
+        stopped: &Stopped,
+        reached: Reached,
+    ) -> Error {
+        let header = self.current.header;
+        self.fail(&Call::without_buffers(&header, self.calls, request.collective), stopped, reached)
     }
 
     /// Why this rank aborts, if it is the first to do so.

@@ -1,93 +1,62 @@
-//! From a call to the engine that runs it: which plan, and everything it needs the first time: memory, connections, a name in
-//! the record. All ranks load the same plans in the same order.
+//! Loading a plan: what its engine needs the first time, which is memory, connections and a name in the record. All ranks load the
+//! same plans in the same order.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use weftlink_bootstrap::{Failure, Reason, list};
-use weftlink_plan::{Collective, Order, Verified};
-use weftlink_recorder::header::{Header, kind};
+use weftlink_plan::{Algorithm, Collective, Verified};
+use weftlink_recorder::header::{Header, What};
 
-use super::check::Fitted;
-use super::{Communicator, Options, Request};
-use crate::choose::{self, Choice, Key, Memory, Told};
+use super::{Communicator, Options, PlanId};
+use crate::choose::{self, Choice, Key, Told};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::failure::code_of_preparing;
 use crate::layout::Layout;
-use crate::operation::Operation;
 use crate::shared::Call;
 
 /// From how many ranks on one proves for all. Proofs take milliseconds for fewer, as telling does.
 const RANKS_TOLD_MIN: usize = 16;
 
 impl Communicator {
-    /// The engine for a call in ordinary memory and the one for a call in symmetric memory, which may be the same.
-    #[inline]
-    pub(super) fn choose(
-        &mut self,
-        request: &Request<'_>,
-        fitted: &Fitted,
-        header: &Header,
-    ) -> Result<(usize, usize), Error> {
-        // Of blocks of different lengths no rank knows the longest before the call.
-        let bytes = match fitted.shape.uneven {
-            // Not even no element fits into a message that is shorter than one.
-            None => fitted.shape.count.max(1) * fitted.shape.element_bytes,
-            Some(_) => usize::MAX,
-        };
-        if self.spans_hosts {
-            // Memory of ranks elsewhere is out of reach, whichever kind it is.
-            let choice = choose::across(kind(request.collective), bytes);
-            let engine = self.engine_for(request, fitted, header, (Memory::Ordinary, choice))?;
-            return Ok((engine, engine));
+    /// Loads a verified plan. All ranks load the same plans in the same order; loading allocates shared memory, and a plan
+    /// that is there already is not loaded again.
+    pub fn load(&mut self, plan: impl Into<Arc<Verified>>) -> Result<PlanId, Error> {
+        let plan = plan.into();
+        self.usable()?;
+        if plan.ranks as usize != self.size {
+            let (name, ranks, size) = (&plan.name, plan.ranks, self.size);
+            let what = format!("the plan {name:?} is for {ranks} ranks, but this communicator has {size}");
+            return Err(Error::Misuse(what));
         }
-        let ordinary = if self.readable { Memory::Readable } else { Memory::Ordinary };
-        let [private, symmetric] = [ordinary, Memory::Symmetric].map(|memory| {
-            let choice = self.table.choice(kind(request.collective), memory, bytes);
-            (memory, choice)
-        });
-        let first = self.engine_for(request, fitted, header, private)?;
-        let same = private.1 == symmetric.1;
-        let second = if same { first } else { self.engine_for(request, fitted, header, symmetric)? };
-        Ok((first, second))
+        if !plan.groups.is_empty() {
+            let name = &plan.name;
+            return Err(Error::Misuse(format!(
+                "the plan {name:?} needs a switch that computes, and ranks on CPUs have none; \
+                 `Plan::without_switches` does the same without"
+            )));
+        }
+        if !choose::carries(&plan, &self.hosts) {
+            let name = &plan.name;
+            return Err(Error::Misuse(format!(
+                "the plan {name:?} does more between hosts than send and receive; ring, tree and hierarchical plans do not"
+            )));
+        }
+        let header = Header::allocating(What::Load, plan.hash(), 0, (None, 1));
+        let index = self.load_under(header, plan)?;
+        Ok(PlanId { index, owner: self.identity })
     }
 
-    #[inline]
-    fn engine_for(
-        &mut self,
-        request: &Request<'_>,
-        fitted: &Fitted,
-        header: &Header,
-        (memory, choice): (Memory, Choice),
-    ) -> Result<usize, Error> {
-        let uneven = fitted.shape.uneven.is_some();
-        let order = self.order(request);
-        // Only a root has two buffers, and the others do not know how it passes them.
-        let aliasing = request.collective.root().is_none().then_some(request.buffers.aliasing);
-        let is_it = |key: &Key| {
-            (key.memory, key.choice, key.aliasing) == (memory, choice, aliasing)
-                && (key.uneven, key.order) == (uneven, order)
-                && key.collective == *request.collective
-        };
-        if let Some((_, engine)) = self.chosen.iter().find(|(key, _)| is_it(key)) {
-            return Ok(*engine);
-        }
-        let collective = request.collective.clone();
-        self.load_for(Key { collective, memory, aliasing, uneven, order, choice }, header)
-    }
-
-    /// The order in which a call's plan must combine ranks.
-    #[inline]
-    pub(super) fn order(&self, request: &Request<'_>) -> Order {
-        let data_type = request.buffers.elements.data_type;
-        let of = |operation: Operation<'_>| operation.reduction.order(data_type, self.options.deterministic);
-        request.operation.map_or(Order::Any, of)
+    /// The plan of a built-in algorithm for a collective of this number of ranks, loaded when it is first needed.
+    pub fn built_in(&mut self, algorithm: Algorithm, collective: &Collective) -> Result<PlanId, Error> {
+        let choice = Choice { algorithm, packets: false };
+        self.load(choose::proved(choice, collective, &self.hosts)?)
     }
 
     /// Loads what a call needs, under the call's own header, so that ranks that make another one see it.
     #[cold]
-    fn load_for(&mut self, key: Key, header: &Header) -> Result<usize, Error> {
+    pub(super) fn load_for(&mut self, key: Key, header: &Header) -> Result<usize, Error> {
         let plan = self.plan_for(&key, header)?;
         let (call, memory, name) = (&key.collective, key.memory.name(), &plan.name);
         tracing::info!(target: "weft::plan", rank = self.rank, "{call} in {memory} memory takes {name} (the table says {})", key.choice);

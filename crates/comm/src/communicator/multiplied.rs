@@ -9,6 +9,7 @@
 use weftlink_plan::Aliasing;
 use weftlink_recorder::header::Location;
 
+use super::check::fit;
 use super::{Communicator, Request};
 use crate::engine::Tracer;
 use crate::error::Error;
@@ -36,7 +37,7 @@ impl Communicator {
             return misuse(format!("there is no {reduction} of {}", data_type.name()));
         };
         // What is wrong with the call is found before anything is changed.
-        super::fit(&request, self.caller())?;
+        fit(&request, self.caller())?;
         let gets = request.collective.gets(self.rank as u32, self.size as u32) > 0;
         let in_place = request.buffers.aliasing == Aliasing::InPlace && gets;
         let mut multiplied = std::mem::take(&mut self.multiplied);

@@ -1,9 +1,11 @@
-use weftlink_plan::{Aliasing, Plan, Reduction, verify};
-use weftlink_recorder::header::Location;
+use weftlink_plan::{Algorithm, Aliasing, Plan, Reduction, verify};
+use weftlink_recorder::header::{Header, Location, What};
 
 use std::time::Duration;
 
 use super::*;
+use crate::data::Elements;
+use crate::engine::Tracer;
 
 /// What each of two ranks gave, or `None` if it panicked. Waits that end by themselves are not what is tested.
 fn on_two<T: Send>(work: impl Fn(&mut Communicator) -> T + Sync) -> [Option<T>; 2] {

@@ -1,0 +1,59 @@
+//! The path of a request, from the caller's buffers to the result. [`Communicator::perform`] is all of it; each stage is a file:
+//!
+//! | stage | file | what it does |
+//! |---|---|---|
+//! | check | `check.rs` | refuses a call that cannot be made, lays out its buffers, finds its engines; nothing has been announced |
+//! | announce | `announce.rs` | numbers the call and publishes its header |
+//! | choose | `choose.rs` | meets the other ranks where the plan depends on their buffers, compiles the program |
+//! | run | `run.rs` | hands the buffers to the engine |
+//! | finish | `finish.rs` | records the call, and remembers it for the next one |
+//! | fail | `fail.rs`, `diagnose.rs`, `abort.rs` | collects evidence, decides what happened, aborts for all ranks |
+//!
+//! A call that is the same as the one before it (`current.rs`) passes through check and choose in a few comparisons.
+
+use weftlink_plan::{Collective, Reduction};
+use weftlink_recorder::header::BARRIER;
+
+use super::{Communicator, Request};
+use crate::engine::{Silent, Tracer};
+use crate::error::Error;
+use crate::operation::{Detail, Operation};
+
+impl Communicator {
+    /// Makes a call.
+    #[inline]
+    pub(super) fn perform(&mut self, request: Request<'_>, tracer: &mut impl Tracer) -> Result<(), Error> {
+        self.usable()?;
+        if let Some(Operation { detail: Detail::Factor { .. }, .. }) = request.operation {
+            return self.perform_multiplied(request, tracer);
+        }
+        if self.spans_hosts && *request.collective == Collective::Barrier {
+            return self.barrier_across(request.tag);
+        }
+        let longest = match request.counts {
+            Some(_) => Some(self.compare_counts(&request)?),
+            None => None,
+        };
+        let arithmetic = self.check(&request)?;
+        let announced = self.announce(&request)?;
+        let chosen = self.choose(&request, announced, &arithmetic, longest)?;
+        match self.run_engine(&request, announced, &arithmetic, chosen, tracer) {
+            Ok(()) => {
+                self.finish(chosen);
+                Ok(())
+            }
+            Err(stopped) => {
+                let reached = self.reached_by(chosen.engine);
+                Err(self.fail_current(&request, &stopped, reached))
+            }
+        }
+    }
+
+    /// A barrier of ranks on several hosts, which see no counters of each other: an all-reduce is over when all ranks have entered it.
+    #[cold]
+    fn barrier_across(&mut self, tag: u32) -> Result<(), Error> {
+        let mut nothing = [0_u8];
+        let call = Request::new(&Collective::AllReduce, &mut nothing[..]).with(Reduction::Maximum);
+        self.perform(Request { tag: BARRIER | tag, ..call }, &mut Silent)
+    }
+}

@@ -18,6 +18,7 @@ use weftlink_plan::plan::{Input, Output, Protocol, Wait};
 use weftlink_plan::{Algorithm, Aliasing, Collective, Layout, Order, Plan, Proof, Verified, verify};
 
 use crate::Error;
+use crate::transport::{Capabilities, Transport, to_buffers_in};
 
 /// An algorithm, as it is told in tables: `ring`, or `linear:ll` for messages whose payload rides with its flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -166,11 +167,8 @@ pub(crate) fn plan_told(told: Told, key: &Key, hosts: &[u32]) -> Result<Arc<Veri
 
 /// The plan, if it is right for a call.
 fn fits(key: &Key, plan: Arc<Verified>, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
-    let reachable = match key.memory {
-        Memory::Ordinary => !plan.needs_windows(),
-        Memory::Readable => !plan.writes_to_peers(),
-        Memory::Symmetric => true,
-    };
+    let needed = needs_of_buffers(plan.needs_windows(), plan.writes_to_peers());
+    let reachable = to_buffers_in(key.memory).cover(needed);
     let misuse = |what: &str| Err(Error::Misuse(format!("the plan {:?} {what}", plan.name)));
     let mut wanted =
         Aliasing::BOTH.into_iter().filter(|way| key.aliasing.is_none_or(|wanted| wanted == *way));
@@ -191,31 +189,55 @@ fn fits(key: &Key, plan: Arc<Verified>, hosts: &[u32]) -> Result<Arc<Verified>, 
     }
 }
 
-/// Whether ranks of different hosts only send each other messages, which is all that can be done between them.
+/// Whether the transports between ranks can do all that a plan does between them.
 pub(crate) fn carries(plan: &Verified, hosts: &[u32]) -> bool {
-    let Some(first) = hosts.first() else { return true };
-    if hosts.iter().all(|host| host == first) {
+    let between =
+        |one: u32, other: u32| Transport::between(hosts[one as usize], hosts[other as usize]).capabilities();
+    // Looking at every step of many ranks takes a while.
+    let is_one_host = hosts.iter().all(|host| *host == hosts[0]);
+    if is_one_host && plan.groups.is_empty() && (hosts.is_empty() || between(0, 0).cover(ALL_BUT_SWITCH)) {
         return true;
     }
     (0_u32..).zip(&plan.programs).all(|(rank, program)| {
-        let is_here = |other: u32| hosts[other as usize] == hosts[rank as usize];
+        let can = |other: u32, needed: Capabilities| between(rank, other).cover(needed);
         let steps = program.lanes.iter().flat_map(|lane| lane.walk());
         steps.filter_map(|visit| visit.step.at(&visit.iterations)).all(|step| {
             let waits = step.waits.iter().all(|wait| match *wait {
-                Wait::Entered { rank } | Wait::Reached { rank, .. } => is_here(rank),
+                // A rank enters, and counts, in memory that others poll.
+                Wait::Entered { rank } | Wait::Reached { rank, .. } => can(rank, PUT),
             });
-            let reads = step.inputs.iter().all(|input| match input {
-                Input::Peer(remote) => is_here(remote.rank),
-                Input::Local(_) | Input::Received { .. } | Input::Switch(_) => true,
+            let inputs = step.inputs.iter().all(|input| match *input {
+                Input::Peer(remote) => can(remote.rank, GET),
+                Input::Received { from } => can(from, FIFO),
+                Input::Local(_) => true,
+                Input::Switch(_) => can(rank, SWITCH),
             });
-            let writes = step.outputs.iter().all(|output| match output {
-                Output::Peer(remote) => is_here(remote.rank),
-                Output::Local(_) | Output::Sent { .. } | Output::Multicast(_) => true,
+            let outputs = step.outputs.iter().all(|output| match *output {
+                Output::Peer(remote) => can(remote.rank, PUT),
+                Output::Sent { to } => can(to, FIFO),
+                Output::Local(_) => true,
+                Output::Multicast(_) => can(rank, SWITCH),
             });
-            waits && reads && writes
+            waits && inputs && outputs
         })
     })
 }
+
+/// Whether a plan needs a switch that computes, and no transport of a host has one.
+pub(crate) fn needs_switches(plan: &Verified) -> bool {
+    !plan.groups.is_empty() && !Transport::between(0, 0).capabilities().cover(SWITCH)
+}
+
+/// What a plan does with the buffers of peers: reaches into them, writes to them.
+pub(crate) fn needs_of_buffers(reaches: bool, writes: bool) -> Capabilities {
+    Capabilities { get: reaches, put: writes, ..Capabilities::NONE }
+}
+
+const FIFO: Capabilities = Capabilities { fifo: true, ..Capabilities::NONE };
+const PUT: Capabilities = Capabilities { put: true, ..Capabilities::NONE };
+const GET: Capabilities = Capabilities { get: true, ..Capabilities::NONE };
+const ALL_BUT_SWITCH: Capabilities = Capabilities { fifo: true, put: true, get: true, ..Capabilities::NONE };
+const SWITCH: Capabilities = Capabilities { multicast: true, switch_reduce: true, ..Capabilities::NONE };
 
 /// What is tried first for ranks of several hosts, for a block of so many bytes.
 pub(crate) fn across(collective: u8, bytes: usize) -> Choice {

@@ -10,7 +10,8 @@ use weftlink_plan::domain::chunks::Origin;
 use weftlink_plan::plan::{Buffer, Input, Lane, Op, Output, Place, Remote, Step, Wait};
 use weftlink_plan::{Aliasing, Collective, Cut, Verified};
 
-use crate::layout::{FifoPlace, Layout};
+use crate::layout::Layout;
+use crate::transport::{End, Way};
 pub(crate) use packets::{Operand, PacketStep};
 
 /// [`Communicator::load`](crate::Communicator::load) has refused it.
@@ -129,27 +130,23 @@ pub(crate) struct Instruction {
     /// Where the kernel puts the result, users' buffers first. If there are packets, it goes to memory of the rank's own too,
     /// from where they are filled.
     pub(crate) targets: Box<[Target]>,
-    /// Ends whose message is in its slot when the step is done.
-    pub(crate) slots: Box<[u32]>,
-    /// Ends that send the result as a packet.
-    pub(crate) packets: Box<[u32]>,
-    /// Ends whose message has been read when the step is done.
-    pub(crate) releases: Box<[u32]>,
+    /// Ports that send a message when the step is done, those that are carried last.
+    pub(crate) sends: Box<[u32]>,
+    /// Ports whose message has been read when the step is done, those that are carried last.
+    pub(crate) receives: Box<[u32]>,
+    /// Ports that send the result as a packet.
+    pub(crate) packets_out: Box<[u32]>,
+    /// Ports whose packet has been read when the step is done.
+    pub(crate) packets_in: Box<[u32]>,
     /// Own counters.
     pub(crate) signals: Box<[u32]>,
-    /// Ends of FIFOs that leave the host: those whose message is in its place when the step is done, and those whose message
-    /// has been read.
-    pub(crate) wires_out: Box<[u32]>,
-    pub(crate) wires_in: Box<[u32]>,
+    /// Whether some of its messages are carried by their transport: sent from where they lie, received where they are wanted.
+    pub(crate) is_carried: bool,
+    /// Whether some of those are sent.
+    pub(crate) sends_carried: bool,
 }
 
 impl Instruction {
-    /// Whether it receives from other hosts or sends there.
-    #[inline]
-    pub(crate) fn is_on_wires(&self) -> bool {
-        !self.wires_out.is_empty() || !self.wires_in.is_empty()
-    }
-
     /// How many of its targets are in users' buffers.
     fn user_targets(&self) -> usize {
         self.targets.iter().filter(|target| target.is_user()).count()
@@ -160,38 +157,51 @@ impl Instruction {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Need {
     /// A rank has announced the call.
-    Entered { rank: u32 },
+    Entered {
+        rank: u32,
+    },
     /// A rank has signalled a counter so often in this tile.
-    Reached { rank: u32, counter: u32, count: u32, per_tile: u32 },
-    /// The n-th of the rank's receiving ends has a message.
-    Message { end: u32 },
-    /// The n-th of the rank's sending ends has a free slot.
-    Credit { end: u32 },
-    /// A message has come from another host to the n-th of the ends there.
-    Arrival { end: u32 },
-    /// The n-th of the ends that send to other hosts has room.
-    Room { end: u32 },
+    Reached {
+        rank: u32,
+        counter: u32,
+        count: u32,
+        per_tile: u32,
+    },
+    /// The n-th of the rank's receiving ports has a message.
+    Message {
+        port: u32,
+    },
+    /// The n-th of the rank's sending ports takes a message.
+    Credit {
+        port: u32,
+    },
+    /// The same of ports of packets.
+    Packet {
+        port: u32,
+    },
+    PacketCredit {
+        port: u32,
+    },
 }
 
 /// Where an input is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
     Memory(Address),
-    /// The n-th of the rank's receiving ends, with payload in bulk memory or in the flags' lines.
-    Slot(u32),
+    /// The message at the n-th of the rank's receiving ports.
+    Message(u32),
+    /// The packet at the n-th of those of packets.
     Packet(u32),
-    /// The n-th of the ends that receive from other hosts.
-    Wire(u32),
 }
 
 /// Where an output goes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Target {
     Memory(Address),
-    /// The slot of the n-th of the rank's sending ends.
-    Slot(u32),
-    /// The place of the n-th of the ends that send to other hosts.
-    Wire(u32),
+    /// The place of the n-th of the rank's sending ports.
+    Place(u32),
+    /// The same of a port that also sends a message from where it lies, so that its place is needed only if it lies nowhere else.
+    Carried(u32),
 }
 
 impl Target {
@@ -220,16 +230,6 @@ pub(crate) fn base_of(rank: u32, buffer: Buffer) -> u32 {
         }
 }
 
-/// How messages go through a FIFO.
-enum Way {
-    /// With its flags.
-    Packet,
-    /// Through memory beside them.
-    Slot,
-    /// To another host.
-    Wire,
-}
-
 /// What compiling needs to know beside the shape.
 pub(crate) struct Compiler<'a> {
     pub(crate) plan: &'a Verified,
@@ -241,9 +241,8 @@ pub(crate) struct Compiler<'a> {
     pub(crate) origins: &'a [Vec<Option<Origin>>],
     /// Whether ranks write into each other's scratch, and most likely what they have just read there.
     pub(crate) returns: bool,
-    pub(crate) fifos: &'a [FifoPlace],
-    /// The number of this rank's end of each FIFO, where it has one.
-    pub(crate) ends: &'a [u32],
+    /// This rank's end of each FIFO, where it has one.
+    pub(crate) ends: &'a [Option<End>],
 }
 
 /// A call that this plan cannot carry.
@@ -331,14 +330,12 @@ impl Compiler<'_> {
                 Input::Peer(Remote { rank, buffer, chunk }) => Source::Memory(address(rank, buffer, chunk)?),
                 Input::Switch(_) => unreachable!("{NO_SWITCH}"),
                 Input::Received { from } => match self.end((from, self.rank, channel)) {
-                    (end, Way::Packet) => Source::Packet(end),
-                    (end, Way::Slot) => Source::Slot(end),
-                    (end, Way::Wire) => Source::Wire(end),
+                    End { number, way: Way::Packet } => Source::Packet(number),
+                    End { number, way: Way::Mapped | Way::Carried } => Source::Message(number),
                 },
             })
         };
-        let (mut targets, mut slots, mut packets, mut wires_out) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut targets, mut sends, mut packets_out) = (Vec::new(), Vec::new(), Vec::new());
         for output in &step.outputs {
             match *output {
                 Output::Local(Place { buffer, chunk }) => {
@@ -348,25 +345,35 @@ impl Compiler<'_> {
                     targets.push(Target::Memory(address(rank, buffer, chunk)?));
                 }
                 Output::Multicast(_) => unreachable!("{NO_SWITCH}"),
-                Output::Sent { to } => match self.end((self.rank, to, channel)) {
-                    (end, Way::Packet) => packets.push(end),
-                    (end, Way::Slot) => {
-                        targets.push(Target::Slot(end));
-                        slots.push(end);
+                Output::Sent { to } => {
+                    let End { number, way } = self.end((self.rank, to, channel));
+                    match way {
+                        Way::Packet => packets_out.push(number),
+                        Way::Mapped => targets.push(Target::Place(number)),
+                        Way::Carried => targets.push(Target::Carried(number)),
                     }
-                    (end, Way::Wire) => {
-                        targets.push(Target::Wire(end));
-                        wires_out.push(end);
+                    if way != Way::Packet {
+                        sends.push((way == Way::Carried, number));
                     }
-                },
+                }
             }
         }
         let sources = step.inputs.iter().map(source).collect::<Result<Box<[_]>, Unfit>>()?;
-        let message = |source: &Source| match *source {
-            Source::Memory(_) | Source::Wire(_) => None,
-            Source::Slot(end) | Source::Packet(end) => Some(end),
+        // Whoever waits in memory is served before transports take their time.
+        let received = |input: &Input<u32>| match *input {
+            Input::Received { from } => match self.end((from, self.rank, channel)) {
+                End { way: Way::Packet, .. } => None,
+                End { number, way } => Some((way == Way::Carried, number)),
+            },
+            _ => None,
         };
-        let from_wire = |source: &Source| if let Source::Wire(end) = *source { Some(end) } else { None };
+        let mut receives: Vec<_> = step.inputs.iter().filter_map(received).collect();
+        receives.sort_by_key(|(is_carried, _)| *is_carried);
+        sends.sort_by_key(|(is_carried, _)| *is_carried);
+        let sends_carried = sends.iter().any(|(is_carried, _)| *is_carried);
+        let is_carried = sends_carried || receives.iter().any(|(is_carried, _)| *is_carried);
+        let packet = |source: &Source| if let Source::Packet(port) = *source { Some(port) } else { None };
+        let packets_in: Box<[u32]> = sources.iter().filter_map(packet).collect();
         let is_peers = |address: &Address| address.base / 3 != self.rank;
         let own_scratch = base_of(self.rank, Buffer::Scratch);
         // Of its own scratch a rank has the lines, but for those that peers have changed or looked at since.
@@ -379,28 +386,26 @@ impl Compiler<'_> {
             streamed: 0,
             from_peers: sources.iter().any(|source| match source {
                 Source::Memory(address) => is_from_peers(address),
-                Source::Slot(_) | Source::Packet(_) => true,
-                // The kernel has just written it from this core.
-                Source::Wire(_) => false,
+                Source::Packet(_) => true,
+                // What was carried was written from this core just now.
+                Source::Message(port) => receives.contains(&(false, *port)),
             }),
             to_peers: targets.iter().any(|target| match target {
                 Target::Memory(address) => is_read_by_peers(address),
-                Target::Slot(_) => true,
-                Target::Wire(_) => false,
+                Target::Place(_) => true,
+                Target::Carried(_) => false,
             }),
             returned: self.returns
                 && (sources.iter().any(|source| matches!(source, Source::Memory(it) if is_scratch(it)))
                     || targets.iter().any(|target| matches!(target, Target::Memory(it) if is_scratch(it)))),
         };
-        let releases: Box<[u32]> = sources.iter().filter_map(message).collect();
-        let arrivals = releases.iter().map(|&end| Need::Message { end });
-        let credits = slots.iter().chain(&packets).map(|&end| Need::Credit { end });
-        let wires_in: Box<[u32]> = sources.iter().filter_map(from_wire).collect();
-        let from_wires = wires_in.iter().map(|&end| Need::Arrival { end });
-        let to_wires = wires_out.iter().map(|&end| Need::Room { end });
-        let needs =
-            step.waits.iter().map(wait).chain(arrivals).chain(from_wires).chain(credits).chain(to_wires);
-        let needs = needs.collect();
+        let ports = |ends: &[(bool, u32)]| ends.iter().map(|(_, port)| *port).collect::<Box<[u32]>>();
+        let (receives, sends) = (ports(&receives), ports(&sends));
+        let needs = step.waits.iter().map(wait);
+        let needs = needs.chain(packets_in.iter().map(|&port| Need::Packet { port }));
+        let needs = needs.chain(receives.iter().map(|&port| Need::Message { port }));
+        let needs = needs.chain(packets_out.iter().map(|&port| Need::PacketCredit { port }));
+        let needs = needs.chain(sends.iter().map(|&port| Need::Credit { port })).collect();
         targets.sort_by_key(|target| !target.is_user());
         Ok(Instruction {
             ordinal: ordinal as u32,
@@ -411,12 +416,13 @@ impl Compiler<'_> {
             needs,
             sources,
             targets: targets.into(),
-            slots: slots.into(),
-            packets: packets.into(),
-            releases,
+            sends,
+            receives,
+            packets_out: packets_out.into(),
+            packets_in,
             signals: step.signals.into(),
-            wires_out: wires_out.into(),
-            wires_in,
+            is_carried,
+            sends_carried,
         })
     }
 
@@ -465,15 +471,12 @@ impl Compiler<'_> {
         lengths.of(collective, ranks, self.rank, (rank, buffer, block)).ok_or(Unfit::Length)
     }
 
-    /// The number of this rank's end of a FIFO, and how messages go through it.
-    fn end(&self, key: (u32, u32, u32)) -> (u32, Way) {
-        match self.layout.fifos.get(&key) {
-            Some(&number) => {
-                let place = &self.fifos[number];
-                let here = if place.is_packet() { Way::Packet } else { Way::Slot };
-                (self.ends[number], if place.crosses { Way::Wire } else { here })
-            }
-            None => unreachable!("the layout holds every FIFO of the plan"),
+    /// This rank's end of a FIFO.
+    fn end(&self, key: (u32, u32, u32)) -> End {
+        let number = self.layout.fifos.get(&key);
+        match number.and_then(|&number| self.ends[number]) {
+            Some(end) => end,
+            None => unreachable!("the layout holds every FIFO of the plan, and its ends are open"),
         }
     }
 }

@@ -9,17 +9,8 @@ use std::collections::BTreeMap;
 use weftlink_plan::plan::{Input, Output, Protocol};
 use weftlink_plan::{Cut, Verified};
 
-use weftlink_shm::line::{Line, PAYLOAD_WORDS};
+use crate::transport::{FifoPlace, LINE, PACKET_BYTES, PACKET_LINES, Transport};
 
-/// Bytes of a line: cuts fall on its multiples, so that two ranks never write the same one.
-pub(crate) const LINE: usize = size_of::<Line>();
-
-/// Lines of a message whose payload rides with its flags.
-const PACKET_LINES: usize = 20;
-/// Words of such a message.
-pub(crate) const PACKET_WORDS: usize = PACKET_LINES * PAYLOAD_WORDS;
-/// Bytes of such a message.
-pub(crate) const PACKET_BYTES: usize = PACKET_WORDS * size_of::<u64>();
 const _: () =
     assert!(PACKET_BYTES == weftlink_plan::choose::measured::PACKET_BYTES, "choices are made by it");
 /// The most bytes of a message in memory of its own: large enough to run at full speed, small enough that what a FIFO holds
@@ -47,32 +38,6 @@ struct FifoKind {
     packets: bool,
 }
 
-/// One FIFO.
-#[derive(Debug, Clone)]
-pub(crate) struct FifoPlace {
-    pub(crate) source: u32,
-    pub(crate) target: u32,
-    pub(crate) depth: usize,
-    /// Whether its ends are on different hosts. Then it has no place in memory that ranks share.
-    pub(crate) crosses: bool,
-    /// In the memory of the plan that needed it first: the line with the credits, then the lines of the slots, then bulk
-    /// memory, if any.
-    pub(crate) released: usize,
-    pub(crate) slots: usize,
-    pub(crate) slot_lines: usize,
-    pub(crate) bulk: usize,
-    pub(crate) bulk_bytes: usize,
-    /// The most bytes of a message, if they are in bulk memory.
-    pub(crate) message_bytes_max: usize,
-}
-
-impl FifoPlace {
-    /// Whether payload rides with the flags.
-    pub(crate) fn is_packet(&self) -> bool {
-        !self.crosses && self.bulk_bytes == 0
-    }
-}
-
 /// The places of everything a plan needs, in bytes from the start of its memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
@@ -88,25 +53,6 @@ pub(crate) struct Layout {
     /// The most bytes a chunk may have; nothing if no message or scratch limits it.
     pub(crate) chunk_bytes_max: Option<usize>,
     pub(crate) bytes: usize,
-}
-
-impl FifoPlace {
-    /// One that has no place in this host's memory.
-    fn elsewhere(source: u32, target: u32, depth: usize, crosses: bool, message_bytes_max: usize) -> Self {
-        let (released, slots, slot_lines, bulk, bulk_bytes) = (0, 0, 0, 0, 0);
-        Self {
-            source,
-            target,
-            depth,
-            crosses,
-            released,
-            slots,
-            slot_lines,
-            bulk,
-            bulk_bytes,
-            message_bytes_max,
-        }
-    }
 }
 
 impl Layout {
@@ -133,10 +79,11 @@ impl Layout {
             *fifos.by_key.entry(key).or_insert_with(|| {
                 let (depth, packets) = (channel.depth as usize, kind.packets);
                 let [from, to] = [source, target].map(|rank| hosts[rank as usize]);
-                if from != to || from != here {
+                let transport = Transport::between(from, to);
+                if !transport.is_mapped() || from != here {
                     // One between two ranks elsewhere has a number here, so that numbers are the same everywhere.
                     let bytes = if packets { PACKET_BYTES } else { message_bytes };
-                    fifos.places.push(FifoPlace::elsewhere(source, target, depth, from != to, bytes));
+                    fifos.places.push(FifoPlace::elsewhere((source, target), transport, depth, bytes));
                     return fifos.places.len() - 1;
                 }
                 let slot_lines = if packets { PACKET_LINES } else { 1 };
@@ -151,7 +98,7 @@ impl Layout {
                     source,
                     target,
                     depth,
-                    crosses: false,
+                    transport,
                     released,
                     slots,
                     slot_lines,
@@ -288,7 +235,7 @@ mod tests {
             numbers.push(layout.fifos.clone());
             for place in fifos.places() {
                 let [from, to] = [place.source, place.target].map(|rank| hosts[rank as usize]);
-                assert_eq!(place.crosses, from != to);
+                assert_eq!(place.transport, Transport::between(from, to));
                 assert_eq!(place.bulk_bytes > 0, from == to && from == here);
             }
         }

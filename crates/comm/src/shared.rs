@@ -17,14 +17,13 @@ use weftlink_recorder::header::{Header, Key};
 use weftlink_recorder::recorder::Recorder;
 use weftlink_recorder::waiting::Waiting;
 use weftlink_shm::counter::Counter;
-use weftlink_shm::line::{Line, PAYLOAD_WORDS, Poll, distance};
-use weftlink_shm::memory::SharedMemory;
+use weftlink_shm::line::{PAYLOAD_WORDS, Poll, distance};
 use weftlink_shm::wait::{Rest, Stop, Waiter};
 
 use crate::known;
-use crate::layout::LINE;
 use crate::operation::Arithmetic;
-use crate::reach::Process;
+use crate::transport::Signature;
+use crate::transport::cma::Process;
 
 /// How many of its headers a rank keeps.
 pub(crate) const HEADERS: usize = 64;
@@ -109,10 +108,10 @@ impl<'a> Call<'a> {
         Self { header, signature, hash, number, collective, arithmetic: &Arithmetic::None, input, output }
     }
 
-    /// What tells its messages to other hosts from those of other calls, by kind and by number.
+    /// What tells its messages from those of other calls, by kind and by number.
     #[inline]
-    pub(crate) fn wide_signature(&self) -> u64 {
-        self.hash.wrapping_add(u64::from(self.number).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    pub(crate) fn signatures(&self) -> Signature {
+        Signature { short: self.signature, hash: self.hash, number: self.number }
     }
 }
 
@@ -367,12 +366,4 @@ impl<'a> Noted<'a> {
             self.shared.recorder.wait_ends(self.began_ns.get(), self.looks.get(), came);
         }
     }
-}
-
-/// Lines in mapped memory, for as long as the engine keeps it mapped.
-pub(crate) fn lines_at(memory: &SharedMemory, at: usize, count: usize) -> &'static [Line] {
-    assert!(at.is_multiple_of(LINE) && at + count * LINE <= memory.len(), "lines lie within the memory");
-    // SAFETY: the range is mapped and aligned, and all bit patterns are lines. The engine and the communicator drop what
-    // they make of these lines before the memory.
-    unsafe { std::slice::from_raw_parts(memory.as_ptr().add(at).cast::<Line>(), count) }
 }

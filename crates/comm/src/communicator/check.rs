@@ -8,12 +8,13 @@ use weftlink_recorder::header::Location;
 use super::current::Current;
 use super::{Communicator, Request};
 use crate::buffers::{Buffers, ORDINARY};
-use crate::choose;
+use crate::choose::{self, Memory};
 use crate::compile::{Lengths, Shape};
 use crate::data::Elements;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::operation::{Arithmetic, Detail, Operation};
+use crate::transport::to_buffers_in;
 
 /// A call as the engine needs it.
 pub(super) struct Fitted {
@@ -301,8 +302,13 @@ pub(super) fn arithmetic<'a>(
 #[inline]
 fn check_plan(engine: &Engine, request: &Request<'_>, readable: bool, order: Order) -> Result<(), Error> {
     let buffers = &request.buffers;
-    let reachable =
-        buffers.is_symmetric() || !engine.reaches_users() || readable && !engine.writes_to_peers();
+    let memory = match (buffers.is_symmetric(), readable) {
+        (true, _) => Memory::Symmetric,
+        (false, true) => Memory::Readable,
+        (false, false) => Memory::Ordinary,
+    };
+    let needed = choose::needs_of_buffers(engine.reaches_users(), engine.writes_to_peers());
+    let reachable = to_buffers_in(memory).cover(needed);
     let claimed = engine.claims(buffers.aliasing) || request.collective.root().is_some();
     let right = engine.plan.collective == *request.collective;
     let even = request.counts.is_none() || engine.plan.uneven;

@@ -14,7 +14,7 @@ use weftlink_shm::wait::{AbortCode, Stop};
 
 use crate::error::Error;
 use crate::shared::whom;
-use crate::wire::Fault;
+use crate::transport::Fault;
 
 /// What a rank knows about a call that stopped.
 #[derive(Clone, Debug)]

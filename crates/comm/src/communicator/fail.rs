@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::note::purpose;
 use crate::shared::{Call, HEADERS};
 use crate::symmetric::Reached;
-use crate::wire::Fault;
+use crate::transport::Fault;
 
 /// How many calls ranks on different hosts show each other when they differ.
 const COMPARED_MAX: u32 = HEADERS as u32 / 2;
@@ -128,7 +128,7 @@ impl Communicator {
 
     /// What is wrong with connections, by rank.
     fn faults(&self) -> Vec<(u32, Fault)> {
-        let of = |rank| Some((rank, self.ports.fault(rank)?.clone()));
+        let of = |rank| Some((rank, self.ports.fault(rank)?));
         (0..self.size as u32).filter_map(of).collect()
     }
 

@@ -30,7 +30,7 @@ impl Communicator {
             let what = format!("the plan {name:?} is for {ranks} ranks, but this communicator has {size}");
             return Err(Error::Misuse(what));
         }
-        if !plan.groups.is_empty() {
+        if choose::needs_switches(&plan) {
             let name = &plan.name;
             return Err(Error::Misuse(format!(
                 "the plan {name:?} needs a switch that computes, and ranks on CPUs have none; \
@@ -116,9 +116,8 @@ impl Communicator {
         let rank = self.rank as u32;
         let connected = self.bootstrap.connect(&peers, streams, deadline);
         let taken = connected.map_err(Error::from).and_then(|connections| {
-            let Some(courier) = self.ports.courier() else { unreachable!("ranks are on several hosts") };
             peers.iter().zip(connections).try_for_each(|(&peer, connections)| {
-                let connected = courier.connect(peer, connections, encrypt);
+                let connected = self.ports.transports().connect(peer, connections, encrypt);
                 let refused = |error: std::io::Error| Error::System {
                     rank,
                     what: "watch a connection",

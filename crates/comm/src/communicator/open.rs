@@ -26,9 +26,9 @@ use crate::engine::Stopped;
 use crate::error::Error;
 use crate::failure::take_back;
 use crate::foreign;
-use crate::layout::LINE;
-use crate::shared::{Call, Noted, lines_at};
+use crate::shared::{Call, Noted};
 use crate::symmetric::Using;
+use crate::transport::{LINE, lines_at};
 use crate::window::Window;
 
 /// How many signals each rank can send to each other.

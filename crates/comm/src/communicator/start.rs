@@ -22,11 +22,10 @@ use crate::choose::Table;
 use crate::engine::Ports;
 use crate::error::Error;
 use crate::known::Known;
-use crate::layout::LINE;
 use crate::note::note;
-use crate::reach::{self, Process};
-use crate::shared::{Crier, HEADERS, Shared, lines_at};
-use crate::wire::Courier;
+use crate::shared::{Crier, HEADERS, Shared};
+use crate::transport::cma::{self, Process};
+use crate::transport::{LINE, Transports, lines_at};
 
 /// Stall warnings come no sooner and no closer together than this, whatever the options say.
 const WARN_AFTER_MIN: Duration = Duration::from_millis(10);
@@ -109,8 +108,8 @@ pub fn on_threads<T: Send>(
     .collect()
 }
 
-fn courier(rank: usize, size: usize) -> Result<Courier, Error> {
-    Courier::new(size).map_err(|error| Error::System {
+fn transports(rank: usize, hosts: &[u32]) -> Result<Transports, Error> {
+    Transports::new(hosts).map_err(|error| Error::System {
         rank: rank as u32,
         what: "watch connections",
         error: error.to_string(),
@@ -221,7 +220,7 @@ struct Parts {
     table: Table,
     readable: bool,
     own_cores: usize,
-    courier: Option<Box<Courier>>,
+    transports: Transports,
     hosts: Vec<u32>,
     spans_hosts: bool,
 }
@@ -247,13 +246,13 @@ impl Parts {
         let table = Table::agreed(bootstrap, options.deadline)?;
         let own_cores = cores::own(bootstrap, &here, options.deadline)?;
         let processes = match !spans_hosts && bootstrap.knows_pids() {
-            true => reach::probe(bootstrap, options.single_copy, options.deadline)?,
+            true => cma::probe(bootstrap, options.single_copy, options.deadline)?,
             false => None,
         };
         let readable = processes.is_some();
         let named = || bootstrap.pids().iter().map(|pid| Process::named(*pid)).collect();
         let processes = processes.unwrap_or_else(named);
-        let courier = if spans_hosts { Some(Box::new(courier(rank, size)?)) } else { None };
+        let transports = transports(rank, &hosts)?;
         // Last, when nothing can fail any more: a launcher is told of failures before this as of a rank that has not started.
         let who = Who { rank, size, job: bootstrap.id() & JOB_BITS };
         let recorder = Recorder::new(who, options.record, patience.yields, &Places::of_environment(rank));
@@ -275,14 +274,14 @@ impl Parts {
             shared.crier.tell = Some(Box::new(move |number| call(number).into_iter().for_each(&tell)));
         }
         tell(bootstrap, spin, readable, &table);
-        Ok(Parts { control, shared, table, readable, own_cores, courier, hosts, spans_hosts })
+        Ok(Parts { control, shared, table, readable, own_cores, transports, hosts, spans_hosts })
     }
 }
 
 impl Communicator {
     fn of(parts: Parts, bootstrap: Bootstrap, options: Options) -> Communicator {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let Parts { control, shared, table, readable, own_cores, courier, hosts, spans_hosts } = parts;
+        let Parts { control, shared, table, readable, own_cores, transports, hosts, spans_hosts } = parts;
         // From here on the memory it writes to lives as long as the bootstrap.
         bootstrap.set_alarm(alarm(&shared, &bootstrap));
         Communicator {
@@ -294,7 +293,7 @@ impl Communicator {
             calls: 0,
             failed: None,
             engines: Vec::new(),
-            ports: Ports::new(courier),
+            ports: Ports::new(transports),
             hosts,
             spans_hosts,
             table,

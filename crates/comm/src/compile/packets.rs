@@ -20,7 +20,7 @@ pub(crate) enum Operand {
     /// In the buffer that the caller passed, so many bytes from its start.
     Input(usize),
     Output(usize),
-    /// In the message that has arrived at an end.
+    /// In the packet that has arrived at a port.
     Packet(u32),
 }
 
@@ -34,9 +34,9 @@ impl PacketStep {
     }
 
     fn of(instruction: &Instruction, rank: u32) -> Option<Self> {
-        let Instruction { op, bytes, needs, slots, signals, .. } = instruction;
-        let is_simple = |need: &Need| matches!(need, Need::Message { .. } | Need::Credit { .. });
-        let can = *op != Op::Sync && *bytes > 0 && slots.is_empty() && signals.is_empty();
+        let Instruction { op, bytes, needs, signals, .. } = instruction;
+        let is_simple = |need: &Need| matches!(need, Need::Packet { .. } | Need::PacketCredit { .. });
+        let can = *op != Op::Sync && *bytes > 0 && signals.is_empty();
         let own = |address: &Address| match address.base {
             base if base == base_of(rank, Buffer::Input) => Some(Operand::Input(address.offset)),
             base if base == base_of(rank, Buffer::Output) => Some(Operand::Output(address.offset)),
@@ -44,12 +44,12 @@ impl PacketStep {
         };
         let source = |source: &Source| match source {
             Source::Memory(address) => own(address),
-            Source::Packet(end) => Some(Operand::Packet(*end)),
-            Source::Slot(_) | Source::Wire(_) => None,
+            Source::Packet(port) => Some(Operand::Packet(*port)),
+            Source::Message(_) => None,
         };
         let target = |target: &Target| match target {
             Target::Memory(address) => own(address),
-            Target::Slot(_) | Target::Wire(_) => None,
+            Target::Place(_) | Target::Carried(_) => None,
         };
         if !can || !needs.iter().all(is_simple) {
             return None;

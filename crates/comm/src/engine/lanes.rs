@@ -11,7 +11,7 @@ use super::state::State;
 use super::{Run, Stopped, Tracer};
 use crate::compile::{Instruction, Need, words_of};
 use crate::shared::Noted;
-use crate::wire::Courier;
+use crate::transport::Transports;
 
 /// Where a lane is.
 #[derive(Clone, Copy, Default)]
@@ -79,16 +79,16 @@ impl State {
         loop {
             let mut running = false;
             let mut failed = None;
-            let rest = ports.courier.as_ref().map(|courier| courier.watched());
-            let rest = rest.as_ref().map_or(Rest::Time, |watched| Rest::SocketOrLine(watched.as_fd()));
+            let watched = ports.transports.watched();
+            let rest = watched.as_ref().map_or(Rest::Time, |watched| Rest::SocketOrLine(watched.as_fd()));
             let noted = Noted::new(run.shared, run.call.number, None, Waiting::Anything);
             let waited = run.shared.waiter.wait_doubting(
                 rest,
                 || {
                     let mut progress = Poll::Pending;
-                    if let Some(courier) = &mut ports.courier {
-                        courier.progress(None);
-                        if courier.fault(None).is_some() && !mutant!("lanes-ignore-faults") {
+                    if ports.transports.need_progress() {
+                        ports.transports.progress(None);
+                        if ports.transports.is_broken(None) && !mutant!("lanes-ignore-faults") {
                             return Poll::Broken;
                         }
                     }
@@ -156,8 +156,7 @@ impl State {
 
     /// A lane that waits for a rank to which a connection has ended, and what for.
     fn misses_one(&self, run: &Run<'_>, ports: &mut Ports) -> Option<(Option<(u32, u32)>, Waiting)> {
-        if mutant!("lanes-miss-nobody") || !ports.courier.as_ref().is_some_and(|courier| courier.has_faults())
-        {
+        if mutant!("lanes-miss-nobody") || !ports.transports.have_faults() {
             return None;
         }
         for lane in 0..self.lanes.len() {
@@ -168,7 +167,8 @@ impl State {
             let Some(instruction) = run.program.tile(tile).lanes[lane].get(next) else { continue };
             for need in &instruction.needs {
                 let waiting = self.awaited(run, ports, need).1;
-                let is_gone = elsewhere(&waiting, run).is_some_and(|rank| ports.fault(rank).is_some());
+                let is_gone =
+                    elsewhere(&waiting, run).is_some_and(|rank| ports.transports.is_broken(Some(rank)));
                 if is_gone && self.poll_need(run, ports, tile, instruction.bytes, need) == Poll::Pending {
                     return Some((Some((lane as u32, instruction.ordinal)), waiting));
                 }
@@ -237,8 +237,8 @@ impl State {
     ) -> Result<(), Box<Stopped>> {
         let (line, waiting) = self.awaited(run, ports, need);
         self.expect(run, ports, tile, instruction, need);
-        let watched = ports.courier.as_ref().filter(|courier| line.is_none() || !courier.is_idle());
-        let watched = watched.map(|courier| courier.watched());
+        let is_watched = line.is_none() || !ports.transports.are_idle();
+        let watched = if is_watched { ports.transports.watched() } else { None };
         let rest = match (&watched, line) {
             (Some(watched), None) => Rest::Socket(watched.as_fd()),
             (Some(watched), Some(_)) => Rest::SocketOrLine(watched.as_fd()),
@@ -247,15 +247,13 @@ impl State {
         };
         let poll = || {
             let poll = self.poll_need(run, ports, tile, instruction.bytes, need);
-            match (&mut ports.courier, poll) {
-                (Some(courier), Poll::Pending) => {
-                    courier.progress(elsewhere(&waiting, run));
-                    let broken = courier.fault(elsewhere(&waiting, run)).is_some();
-                    let poll = self.poll_need(run, ports, tile, instruction.bytes, need);
-                    if broken && poll == Poll::Pending { Poll::Broken } else { poll }
-                }
-                (_, poll) => poll,
+            if poll != Poll::Pending || !ports.transports.need_progress() {
+                return poll;
             }
+            ports.transports.progress(elsewhere(&waiting, run));
+            let broken = ports.transports.is_broken(elsewhere(&waiting, run));
+            let poll = self.poll_need(run, ports, tile, instruction.bytes, need);
+            if broken && poll == Poll::Pending { Poll::Broken } else { poll }
         };
         let step = Some((0, instruction.ordinal));
         let noted = Noted::new(run.shared, run.call.number, step, waiting);
@@ -264,9 +262,7 @@ impl State {
             run.shared.doubt(run.call, waited)
         });
         noted.over(waited.is_ok());
-        if let Some(courier) = &mut ports.courier {
-            courier.wait_is_over(waited.is_ok());
-        }
+        ports.transports.wait_is_over(waited.is_ok());
         waited.map_err(|stop| Box::new(Stopped { stop, step, waiting }))
     }
 
@@ -298,33 +294,14 @@ impl State {
                 let counter = self.counter(rank, counter);
                 counter.poll(at(tile).wrapping_add(count), signature, at(run.program.tiles))
             }
-            Need::Message { end } => {
-                let receiver = &mut ports.receivers[end as usize];
-                if receiver.is_packet() {
-                    receiver.fifo.take_packet(signature, &mut receiver.packet[..words_of(bytes)])
-                } else {
-                    receiver.fifo.poll(signature)
-                }
-            }
-            Need::Credit { end } => {
-                let has_credit = ports.senders[end as usize].fifo.has_credit();
-                if has_credit { Poll::Ready } else { Poll::Pending }
-            }
-            Need::Arrival { end } => match ports.courier.as_ref().and_then(|courier| courier.message(end)) {
-                None => Poll::Pending,
-                Some((found, _, length)) => {
-                    let is_it = found == run.call.wide_signature() && length == bytes;
-                    if is_it { Poll::Ready } else { Poll::Mismatch { found: found as u32 } }
-                }
-            },
-            Need::Room { end } => {
-                let has_room = ports.courier.as_ref().is_some_and(|courier| courier.has_room(end));
-                if has_room { Poll::Ready } else { Poll::Pending }
-            }
+            Need::Message { port } => ports.receivers[port as usize].poll(run.call.signatures(), bytes),
+            Need::Credit { port } => ports.senders[port as usize].poll(),
+            Need::Packet { port } => ports.packet_receivers[port as usize].poll(signature, words_of(bytes)),
+            Need::PacketCredit { port } => ports.packet_senders[port as usize].poll(),
         }
     }
 
-    /// The line to watch for a need, if it is one of this host's, and its name.
+    /// The line to watch for a need, if there is one, and its name.
     #[inline]
     fn awaited(&self, run: &Run<'_>, ports: &Ports, need: &Need) -> (Option<&'static Line>, Waiting) {
         match *need {
@@ -335,49 +312,47 @@ impl State {
             Need::Reached { rank, counter, .. } => {
                 (Some(self.counter(rank, counter).line()), Waiting::Reached { rank, counter })
             }
-            Need::Message { end } => {
-                let receiver = &ports.receivers[end as usize];
-                (Some(receiver.fifo.arrival_line()), Waiting::Message { from: receiver.from })
+            Need::Message { port } => {
+                let receiver = &ports.receivers[port as usize];
+                (receiver.line(), Waiting::Message { from: receiver.from() })
             }
-            Need::Credit { end } => {
-                let sender = &ports.senders[end as usize];
-                (Some(sender.fifo.credit_line()), Waiting::Slot { to: sender.to })
+            Need::Credit { port } => {
+                let sender = &ports.senders[port as usize];
+                (sender.line(), Waiting::Slot { to: sender.to() })
             }
-            Need::Arrival { end } => {
-                let from = ports.courier.as_ref().map_or(0, |courier| courier.source(end));
-                (None, Waiting::Message { from })
+            Need::Packet { port } => {
+                let receiver = &ports.packet_receivers[port as usize];
+                (Some(receiver.line()), Waiting::Message { from: receiver.from })
             }
-            Need::Room { end } => {
-                let to = ports.courier.as_ref().map_or(0, |courier| courier.target(end));
-                (None, Waiting::Slot { to })
+            Need::PacketCredit { port } => {
+                let sender = &ports.packet_senders[port as usize];
+                (Some(sender.line()), Waiting::Slot { to: sender.to })
             }
         }
     }
 }
 
-/// Waits until everything that goes to other hosts is on its way: nobody carries it when the call is over.
+/// Waits until everything that transports carry is on its way: nobody carries it when the call is over.
 #[inline]
 fn see_off(run: &Run<'_>, ports: &mut Ports) -> Result<(), Box<Stopped>> {
-    match &mut ports.courier {
-        Some(courier) if !courier.is_idle() => see_off_by(run, courier),
-        _ => Ok(()),
-    }
+    if ports.transports.are_idle() { Ok(()) } else { drain(run, &mut ports.transports) }
 }
 
 #[cold]
-fn see_off_by(run: &Run<'_>, courier: &mut Courier) -> Result<(), Box<Stopped>> {
-    let waiting = Waiting::Sent { to: courier.awaited().unwrap_or(run.rank) };
-    let watched = courier.watched();
+fn drain(run: &Run<'_>, transports: &mut Transports) -> Result<(), Box<Stopped>> {
+    let waiting = Waiting::Sent { to: transports.awaited().unwrap_or(run.rank) };
+    let watched = transports.watched();
+    let rest = watched.as_ref().map_or(Rest::Time, |watched| Rest::Socket(watched.as_fd()));
     let poll = || {
-        courier.progress(None);
-        match (courier.is_idle(), courier.fault(None)) {
+        transports.progress(None);
+        match (transports.are_idle(), transports.is_broken(None)) {
             (true, _) => Poll::Ready,
-            (false, Some(_)) => Poll::Broken,
-            (false, None) => Poll::Pending,
+            (false, true) => Poll::Broken,
+            (false, false) => Poll::Pending,
         }
     };
     let noted = Noted::new(run.shared, run.call.number, None, waiting);
-    let waited = run.shared.waiter.wait_doubting(Rest::Socket(watched.as_fd()), poll, |waited| {
+    let waited = run.shared.waiter.wait_doubting(rest, poll, |waited| {
         noted.again(waited);
         run.shared.doubt(run.call, waited)
     });

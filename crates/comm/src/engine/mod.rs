@@ -124,9 +124,9 @@ impl Engine {
             return Ok(found);
         }
         let Self { plan, layout, per_tile, origins, .. } = &*self;
-        let (fifos, ends) = (ports.fifos.places(), &ports.ends);
+        let ends = &ports.ends;
         let (rank, returns) = (self.state.rank, plan.writes_to_scratch());
-        let compiler = Compiler { plan, layout, rank, per_tile, origins, returns, fifos, ends };
+        let compiler = Compiler { plan, layout, rank, per_tile, origins, returns, ends };
         let program = compiler.compile(shape.clone())?;
         if self.programs.len() == PROGRAMS_MAX {
             self.programs.remove(0);

@@ -26,26 +26,25 @@ impl State {
         for step in steps {
             let instruction = &step.instruction;
             tracer.waiting(0);
-            for &end in &instruction.packets {
-                if !ports.senders[end as usize].fifo.has_credit() {
-                    self.wait_for(run, ports, 0, instruction, &Need::Credit { end })?;
+            for &port in &instruction.packets_out {
+                if ports.packet_senders[port as usize].poll() != Poll::Ready {
+                    self.wait_for(run, ports, 0, instruction, &Need::PacketCredit { port })?;
                 }
             }
-            for &end in &instruction.releases {
-                let receiver = &mut ports.receivers[end as usize];
-                if receiver.fifo.take_packet(signature, &mut receiver.packet[..step.words]) != Poll::Ready {
-                    self.wait_for(run, ports, 0, instruction, &Need::Message { end })?;
+            for &port in &instruction.packets_in {
+                if ports.packet_receivers[port as usize].poll(signature, step.words) != Poll::Ready {
+                    self.wait_for(run, ports, 0, instruction, &Need::Packet { port })?;
                 }
             }
             tracer.step(0, 0, instruction.ordinal);
             // SAFETY: as in `move_elements`: the same step with the same operands.
             unsafe { self.move_packets(run, ports, step) };
-            for &end in &instruction.packets {
+            for &port in &instruction.packets_out {
                 let words = &ports.packet[..step.words];
-                waiter.wake(ports.senders[end as usize].fifo.publish_packet(signature, words));
+                waiter.wake(ports.packet_senders[port as usize].publish(signature, words));
             }
-            for &end in &instruction.releases {
-                waiter.wake(ports.receivers[end as usize].fifo.release());
+            for &port in &instruction.packets_in {
+                waiter.wake(ports.packet_receivers[port as usize].release());
             }
             tracer.done(0, instruction.bytes);
         }
@@ -58,15 +57,15 @@ impl State {
     /// Everything it needs is there.
     #[inline(always)]
     unsafe fn move_packets(&self, run: &Run<'_>, ports: &mut Ports, step: &PacketStep) {
-        let Instruction { bytes, elements, packets, .. } = &step.instruction;
-        let Ports { sources, targets, receivers, packet, .. } = ports;
+        let Instruction { bytes, elements, packets_out, .. } = &step.instruction;
+        let Ports { sources, targets, packet_receivers, packet, .. } = ports;
         let from = |source: &Operand| match *source {
             Operand::Input(offset) => run.call.input.wrapping_add(offset),
             Operand::Output(offset) => run.call.output.cast_const().wrapping_add(offset),
-            Operand::Packet(end) => receivers[end as usize].packet.as_ptr().cast(),
+            Operand::Packet(port) => packet_receivers[port as usize].place(),
         };
         let to = |target: &Operand| from(target).cast_mut();
-        let sent = (!packets.is_empty()).then(|| packet.as_mut_ptr().cast::<u8>());
+        let sent = (!packets_out.is_empty()).then(|| packet.as_mut_ptr().cast::<u8>());
         // SAFETY: The caller's promise; as in `move_elements`.
         unsafe {
             if let [source] = &*step.sources {

@@ -11,7 +11,8 @@ use weftlink_shm::memory::SharedMemory;
 use super::lanes::Cursor;
 use crate::compile::base_of;
 use crate::layout::Layout;
-use crate::shared::{Call, lines_at};
+use crate::shared::Call;
+use crate::transport::lines_at;
 
 /// What changes while a program runs.
 pub(super) struct State {

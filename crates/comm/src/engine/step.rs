@@ -14,7 +14,7 @@ use super::Run;
 use super::ports::Ports;
 use super::state::{Base, State};
 use crate::compile::{Address, Instruction, Need, Source, Target, base_of, words_of};
-use crate::reach;
+use crate::transport::Message;
 
 /// Pieces in which peers' memory is read and combined: they stay in a core's own cache.
 const PIECE_BYTES: usize = 64 << 10;
@@ -36,22 +36,17 @@ impl State {
         let (waiter, signature) = (&run.shared.waiter, run.call.signature);
         // Blocks of different lengths take whole slots.
         let taken = if run.program.shape.uneven.is_some() { usize::MAX } else { instruction.bytes };
-        for &end in &instruction.packets {
+        for &port in &instruction.packets_out {
             let words = &ports.packet[..words_of(instruction.bytes)];
-            waiter.wake(ports.senders[end as usize].fifo.publish_packet(signature, words));
-        }
-        for &end in &instruction.slots {
-            waiter.wake(ports.senders[end as usize].publish(signature, taken));
+            waiter.wake(ports.packet_senders[port as usize].publish(signature, words));
         }
         // Before anybody hears that the step is done, and may change what it is about.
-        if let Some(courier) = &mut ports.courier {
-            let wide = run.call.wide_signature();
-            for &end in &instruction.wires_out {
-                match sent_from {
-                    // SAFETY: an operand of the step, which holds all its bytes.
-                    Some(place) => unsafe { courier.put_from(end, wide, place, instruction.bytes) },
-                    None => courier.put(end, wide, instruction.bytes),
-                }
+        for &port in &instruction.sends {
+            let (signature, bytes) = (run.call.signatures(), instruction.bytes);
+            let message = Message { signature, bytes, taken, from: sent_from };
+            // SAFETY: what is sent from elsewhere is an operand of the step, which holds all its bytes.
+            if let Some(line) = unsafe { ports.senders[port as usize].publish(message) } {
+                waiter.wake(line);
             }
         }
         for &signal in &instruction.signals {
@@ -60,17 +55,22 @@ impl State {
             let value = *value;
             waiter.wake(self.counter(self.rank, signal).publish(value, signature));
         }
-        for &end in instruction.releases.iter().filter(|_| !mutant!("release-not-published")) {
-            waiter.wake(ports.receivers[end as usize].release(taken));
+        let is_kept = mutant!("release-not-published");
+        for &port in instruction.packets_in.iter().filter(|_| !is_kept) {
+            waiter.wake(ports.packet_receivers[port as usize].release());
         }
-        if let (Some(courier), true) = (&mut ports.courier, instruction.is_on_wires()) {
-            instruction.wires_in.iter().for_each(|&end| courier.release(end));
-            courier.flush();
+        for &port in instruction.receives.iter().filter(|_| !is_kept) {
+            if let Some(line) = ports.receivers[port as usize].release(taken) {
+                waiter.wake(line);
+            }
+        }
+        if instruction.is_carried {
+            ports.transports.flush();
         }
         Ok(())
     }
 
-    /// Moves a step's elements. Where from they are to be sent to other hosts, unless they are put where those messages lie.
+    /// Moves a step's elements. Where from carried messages are to be sent, unless they are in their ports' places.
     #[inline]
     fn move_elements(
         &mut self,
@@ -81,7 +81,7 @@ impl State {
     ) -> Result<Option<*const u8>, Stop> {
         let mut foreign = false;
         let mut sources = 0;
-        let goes_out = !instruction.wires_out.is_empty();
+        let goes_out = instruction.sends_carried;
         for source in &instruction.sources {
             let address = match *source {
                 Source::Memory(address) => match self.resolve(run, address, start)? {
@@ -91,31 +91,23 @@ impl State {
                         std::ptr::null_mut()
                     }
                 },
-                Source::Slot(end) => ports.receivers[end as usize].place(),
-                Source::Packet(end) => ports.receivers[end as usize].packet.as_mut_ptr().cast(),
-                Source::Wire(end) => {
-                    let message = ports.courier.as_ref().and_then(|courier| courier.message(end));
-                    message.map_or(std::ptr::null_mut(), |(_, place, _)| place.cast_mut())
-                }
+                Source::Message(port) => ports.receivers[port as usize].place(),
+                Source::Packet(port) => ports.packet_receivers[port as usize].place().cast_mut(),
             };
             ports.sources[sources] = address.cast_const();
             sources += 1;
         }
-        let sends_source =
-            instruction.is_on_wires() && instruction.op == Op::Copy && sources == 1 && !foreign;
+        let sends_source = instruction.is_carried && instruction.op == Op::Copy && sources == 1 && !foreign;
         let mut sent_from = sends_source.then(|| ports.sources[0]);
         let mut targets = 0;
         for target in &instruction.targets {
             let address = match *target {
-                Target::Wire(_) if sent_from.is_some() => continue,
+                Target::Carried(_) if sent_from.is_some() => continue,
                 Target::Memory(address) => match self.resolve(run, address, start)? {
                     Base::Mapped(address) => address,
                     _ => unreachable!("a plan that writes to peers runs in windows only"),
                 },
-                Target::Slot(end) => ports.senders[end as usize].place(),
-                Target::Wire(end) => {
-                    ports.courier.as_mut().map_or(std::ptr::null_mut(), |courier| courier.room(end))
-                }
+                Target::Place(port) | Target::Carried(port) => ports.senders[port as usize].place(),
             };
             // What is stored past the caches would have to be fetched again.
             let is_kept = instruction.access.streamed == 0 && matches!(target, Target::Memory(_));
@@ -127,7 +119,7 @@ impl State {
             ports.targets[targets] = address;
             targets += 1;
         }
-        if !instruction.packets.is_empty() {
+        if !instruction.packets_out.is_empty() {
             ports.targets[targets] = ports.packet.as_mut_ptr().cast();
             targets += 1;
         }
@@ -149,7 +141,7 @@ impl State {
         Ok(sent_from)
     }
 
-    /// Has a message come from another host straight to where the step would copy it, which is all the step does with it.
+    /// Has a carried message come straight to where the step would copy it, which is all the step does with it.
     /// Everything that the step waits for before it is there.
     pub(super) fn expect(
         &mut self,
@@ -159,7 +151,8 @@ impl State {
         instruction: &Instruction,
         need: &Need,
     ) {
-        let (Op::Copy, Need::Arrival { end }, bytes @ 1..) = (instruction.op, *need, instruction.bytes)
+        let (true, Op::Copy, Need::Message { port }, bytes @ 1..) =
+            (instruction.is_carried, instruction.op, *need, instruction.bytes)
         else {
             return;
         };
@@ -168,10 +161,10 @@ impl State {
             return;
         };
         let place = self.resolve(run, *address, run.program.start(tile));
-        if let (Ok(Base::Mapped(place)), Some(courier)) = (place, &mut ports.courier) {
+        if let Ok(Base::Mapped(place)) = place {
             // SAFETY: the step would write it next, so nobody else does, and it has as many bytes. If the step is never taken, it
             // is forgotten.
-            unsafe { courier.expect(end, run.call.wide_signature(), bytes, place) };
+            unsafe { ports.receivers[port as usize].expect(run.call.signatures(), bytes, place) };
         }
     }
 
@@ -196,11 +189,11 @@ impl State {
                 Ok(Base::Foreign(at)) => Some((address.base / 3, at)),
                 _ => None,
             },
-            Source::Slot(_) | Source::Packet(_) | Source::Wire(_) => None,
+            Source::Message(_) | Source::Packet(_) => None,
         };
         let read = |(rank, at): (u32, u64), target: *mut u8, bytes: usize| {
             // SAFETY: the target is this rank's, with room for as many bytes, and nobody else touches it.
-            let read = unsafe { reach::read(&run.shared.processes[rank as usize], at, target, bytes) };
+            let read = unsafe { run.shared.processes[rank as usize].get(at, target, bytes) };
             // A peer that gave up may have freed its buffer: that explains the error as well.
             run.still_lent().and(read.map_err(|error| Stop::Unreadable { rank, error }))
         };

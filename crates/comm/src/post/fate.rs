@@ -12,7 +12,7 @@ use weftlink_shm::wait::{AbortCode, Waiter};
 use super::asked::{Asked, Way, elements};
 use crate::error::Error;
 use crate::note::ended_by;
-use crate::wire::Fault;
+use crate::transport::Fault;
 
 /// What a post knows of its communicator. The lines are in memory that the post keeps mapped.
 pub(super) struct Fate {

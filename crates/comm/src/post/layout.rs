@@ -7,7 +7,7 @@
 //!
 //! Neighbouring lines are fetched in pairs, so what different ranks write is kept two lines apart.
 
-use crate::layout::LINE;
+use crate::transport::LINE;
 
 /// What a post's memory may take on a host. From 419 ranks of one on it is 192 bytes for each pair.
 const BUDGET_BYTES: usize = 32 << 20;

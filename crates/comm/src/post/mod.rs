@@ -68,7 +68,7 @@ use state::State;
 use wire::Wires;
 
 use crate::error::Error;
-use crate::reach::Process;
+use crate::transport::cma::Process;
 
 /// One rank's mailbox. Made by [`Communicator::post`](crate::Communicator::post); clones are the same one.
 ///

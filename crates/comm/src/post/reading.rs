@@ -14,7 +14,7 @@ use weftlink_shm::sync;
 use super::asked::Asked;
 use super::frame::Verdict;
 use super::state::State;
-use crate::reach::{self, Process};
+use crate::transport::cma::Process;
 
 /// After so much it is looked whether there is still a reason to go on.
 const PIECE_BYTES: usize = 4 << 20;
@@ -70,7 +70,7 @@ impl Reading {
             for at in range.clone().step_by(PIECE_BYTES).take_while(|_| goes_on()) {
                 let piece = PIECE_BYTES.min(range.end - at);
                 // SAFETY: the target is the receive's alone, and the piece lies within.
-                unsafe { reach::read(process, source + at as u64, (target + at) as *mut u8, piece) }?;
+                unsafe { process.get(source + at as u64, (target + at) as *mut u8, piece) }?;
             }
             Ok(())
         };

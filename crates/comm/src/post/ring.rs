@@ -17,7 +17,7 @@ use weftlink_shm::wait::Waiter;
 
 use super::frame::{Frame, INLINE_BYTES};
 use super::layout::Layout;
-use crate::shared::lines_at;
+use crate::transport::lines_at;
 
 /// What every flag of a post's rings says beside its number.
 const SIGNATURE: u32 = 0x706f_7374;

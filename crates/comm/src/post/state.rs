@@ -28,7 +28,7 @@ use super::outbox::{Answer, Outbox, Stream};
 use super::reading::{Readers, Reading};
 use super::wire::Wires;
 use crate::error::Error;
-use crate::reach::Process;
+use crate::transport::cma::Process;
 
 /// The most sends and receives of a rank that may be under way.
 pub const MESSAGES_MAX: usize = 1 << 14;

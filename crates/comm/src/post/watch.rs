@@ -11,7 +11,7 @@ use super::link::Link;
 use super::state::{Incoming, Message, State};
 use super::wire::Wire;
 use crate::error::Error;
-use crate::wire::Fault;
+use crate::transport::Fault;
 
 impl State {
     /// Ends what has no hope. To be called now and then by whoever waits.

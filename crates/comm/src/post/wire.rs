@@ -1,6 +1,6 @@
-//! Frames to and from ranks on other hosts: FIFOs of a [courier](Courier) of the post's own.
+//! Frames to and from ranks on other hosts: FIFOs of a [TCP transport](TcpTransport) of the post's own.
 
-// Copies between the caller's memory and messages of the courier.
+// Copies between the caller's memory and messages of the transport.
 #![allow(unsafe_code)]
 
 use std::cell::{RefCell, RefMut};
@@ -13,7 +13,8 @@ use weftlink_bootstrap::Connection;
 use weftlink_shm::line::PAYLOAD_WORDS;
 
 use super::frame::Frame;
-use crate::wire::{Courier, Fault};
+use crate::transport::Fault;
+use crate::transport::tcp::TcpTransport;
 
 /// What frames take before their payload.
 const HEADER_BYTES: usize = PAYLOAD_WORDS * size_of::<u64>();
@@ -27,7 +28,7 @@ const BUDGET_BYTES: usize = 32 << 20;
 pub(super) const PARTING_LIMIT: Duration = Duration::from_secs(2);
 
 /// The connections of a post, to all ranks on other hosts. All who refer to them are in the post's state, under its lock.
-pub(super) struct Wires(RefCell<Courier>);
+pub(super) struct Wires(RefCell<TcpTransport>);
 
 /// This rank's end of the way to one of them.
 pub(super) struct Wire {
@@ -46,18 +47,18 @@ impl Wires {
         connections: Vec<(u32, Vec<Connection>)>,
         sealed: bool,
     ) -> std::io::Result<(Rc<Wires>, Vec<Wire>)> {
-        let mut courier = Courier::new(size)?;
+        let mut tcp = TcpTransport::new(size)?;
         let payload_bytes = BUDGET_BYTES / (2 * DEPTH * connections.len().max(1));
         let payload_bytes = payload_bytes.clamp(PAYLOAD_BYTES_MIN, PAYLOAD_BYTES_MAX);
         let mut ends = Vec::new();
         for (other, connections) in connections {
-            courier.connect(other, connections, sealed)?;
+            tcp.connect(other, connections, sealed)?;
             let (message, fifo) = (HEADER_BYTES + payload_bytes, |from, to| from * size + to);
-            let outward = courier.open_outgoing(fifo(rank, other as usize), other, DEPTH, message);
-            let inward = courier.open_incoming(fifo(other as usize, rank), other, DEPTH, message);
+            let outward = tcp.open_outgoing(fifo(rank, other as usize), other, DEPTH, message);
+            let inward = tcp.open_incoming(fifo(other as usize, rank), other, DEPTH, message);
             ends.push((other, outward, inward));
         }
-        let wires = Rc::new(Wires(RefCell::new(courier)));
+        let wires = Rc::new(Wires(RefCell::new(tcp)));
         let wire =
             |(rank, outward, inward)| Wire { wires: Rc::clone(&wires), rank, outward, inward, payload_bytes };
         let all = ends.into_iter().map(wire).collect();
@@ -66,25 +67,25 @@ impl Wires {
 
     /// Takes in what has come and sends what can be sent.
     pub(super) fn progress(&self) {
-        self.courier().progress(None);
+        self.tcp().progress(None);
     }
 
     /// Sends what can be sent, and tells others what was read.
     pub(super) fn flush(&self) {
-        self.courier().flush();
+        self.tcp().flush();
     }
 
     /// Whether not all that was put out is in the kernel's hands.
     pub(super) fn is_carrying(&self) -> bool {
-        !self.courier().is_idle()
+        !self.tcp().is_idle()
     }
 
     /// What becomes readable when something comes.
     pub(super) fn watched(&self) -> Arc<OwnedFd> {
-        self.courier().watched()
+        self.tcp().watched()
     }
 
-    fn courier(&self) -> RefMut<'_, Courier> {
+    fn tcp(&self) -> RefMut<'_, TcpTransport> {
         self.0.borrow_mut()
     }
 }
@@ -93,9 +94,9 @@ impl Drop for Wires {
     /// What was sent, as its callers believe, is handed to the kernel first.
     fn drop(&mut self) {
         let began = Instant::now();
-        let courier = self.0.get_mut();
-        while !courier.is_idle() && !courier.has_faults() && began.elapsed() < PARTING_LIMIT {
-            if !courier.progress(None) {
+        let tcp = self.0.get_mut();
+        while !tcp.is_idle() && !tcp.has_faults() && began.elapsed() < PARTING_LIMIT {
+            if !tcp.progress(None) {
                 std::thread::sleep(Duration::from_micros(100));
             }
         }
@@ -108,12 +109,12 @@ impl Wire {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.wires.courier().has_room(self.outward)
+        self.wires.tcp().has_room(self.outward)
     }
 
     /// What is wrong with the connection, if anything is.
     pub(super) fn fault(&self) -> Option<Fault> {
-        self.wires.courier().fault(Some(self.rank)).map(|(_, fault)| fault.clone())
+        self.wires.tcp().fault(Some(self.rank)).map(|(_, fault)| fault.clone())
     }
 
     /// Sends a frame with its payload, for which there must be room.
@@ -122,8 +123,8 @@ impl Wire {
     /// So many bytes can be read at the payload, and they are no more than a frame brings.
     pub(super) unsafe fn send(&mut self, frame: &Frame, payload: *const u8, bytes: usize) {
         debug_assert!(bytes <= self.payload_bytes, "{bytes} bytes in a frame");
-        let mut courier = self.wires.courier();
-        let target = courier.room(self.outward);
+        let mut tcp = self.wires.tcp();
+        let target = tcp.room(self.outward);
         let words = frame.pack().map(u64::to_le);
         // SAFETY: the message has room for a frame and its payload, which the caller has promised to be there.
         unsafe {
@@ -132,12 +133,12 @@ impl Wire {
                 std::ptr::copy_nonoverlapping(payload, target.add(HEADER_BYTES), bytes);
             }
         }
-        courier.put(self.outward, 0, HEADER_BYTES + bytes);
+        tcp.put(self.outward, 0, HEADER_BYTES + bytes);
     }
 
     /// The next frame, if it has come, as it was packed.
     pub(super) fn arrived(&self) -> Option<[u64; PAYLOAD_WORDS]> {
-        let (_, place, bytes) = self.wires.courier().message(self.inward)?;
+        let (_, place, bytes) = self.wires.tcp().message(self.inward)?;
         let mut words = [0_u64; PAYLOAD_WORDS];
         if bytes >= HEADER_BYTES {
             // SAFETY: the message has so many bytes, and stays until it is released.
@@ -151,7 +152,7 @@ impl Wire {
     /// # Safety
     /// So many bytes can be written at the target, and nobody else uses them.
     pub(super) unsafe fn payload(&self, frame: &Frame, target: *mut u8, room: usize) {
-        let Some((_, place, bytes)) = self.wires.courier().message(self.inward) else { return };
+        let Some((_, place, bytes)) = self.wires.tcp().message(self.inward) else { return };
         let bytes = (frame.bytes as usize).min(room).min(bytes.saturating_sub(HEADER_BYTES));
         // SAFETY: the message has so many bytes behind its frame, and stays until it is released; the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(place.wrapping_add(HEADER_BYTES), target, bytes) };
@@ -159,6 +160,6 @@ impl Wire {
 
     /// The frame that has come is done with.
     pub(super) fn next(&mut self) {
-        self.wires.courier().release(self.inward);
+        self.wires.tcp().release(self.inward);
     }
 }

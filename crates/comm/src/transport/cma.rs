@@ -1,4 +1,5 @@
-//! Reading the memory of another process through the kernel: one copy instead of two, where that is allowed.
+//! Cross-memory attach (`process_vm_readv`): reading the memory of another process through the kernel, one copy instead of two, where
+//! that is allowed.
 //!
 //! What is read may be changing or gone; then the bytes are old, new or missing (an error), and nothing else happens. So a
 //! peer that fails and frees its buffer in the middle of a call does no harm here. Threads of this process are read in the
@@ -30,6 +31,11 @@ use weftlink_shm::memory::SharedMemory;
 
 use weftlink_bootstrap::{Bootstrap, BootstrapError};
 
+use super::Capabilities;
+
+/// Reading any memory of a peer.
+pub(super) const CAPABILITIES: Capabilities = Capabilities { get: true, ..Capabilities::NONE };
+
 /// A process whose memory can be read.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
@@ -60,6 +66,34 @@ impl Process {
         }
     }
 
+    /// Reads bytes at an address of the process. They are the process's if it has not ended afterwards.
+    ///
+    /// # Safety
+    /// `target` has room for `bytes`, and nobody else touches them.
+    pub(crate) unsafe fn get(&self, address: u64, target: *mut u8, bytes: usize) -> Result<(), i32> {
+        let pid = self.pid;
+        let mut done = 0;
+        while done < bytes {
+            let local = libc::iovec { iov_base: target.wrapping_add(done).cast(), iov_len: bytes - done };
+            let remote = libc::iovec { iov_base: (address as usize + done) as *mut _, iov_len: bytes - done };
+            // SAFETY: the local range is the caller's to write; the kernel checks the remote one.
+            let read = unsafe {
+                libc::process_vm_readv(pid as libc::pid_t, &raw const local, 1, &raw const remote, 1, 0)
+            };
+            match read {
+                0 => return Err(libc::EFAULT),
+                read if read > 0 => done += read as usize,
+                _ => {
+                    let error = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EFAULT);
+                    if error != libc::EINTR {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether it has ended, so that its number may be another's.
     pub(crate) fn has_ended(&self) -> bool {
         let Some(descriptor) = &self.pinned else { return false };
@@ -67,34 +101,6 @@ impl Process {
         let polled = poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         !matches!(polled, Ok(0) | Err(Errno::INTR))
     }
-}
-
-/// Reads bytes at an address of a process. They are the process's if it has not ended afterwards.
-///
-/// # Safety
-/// `target` has room for `bytes`, and nobody else touches them.
-pub(crate) unsafe fn read(process: &Process, address: u64, target: *mut u8, bytes: usize) -> Result<(), i32> {
-    let pid = process.pid;
-    let mut done = 0;
-    while done < bytes {
-        let local = libc::iovec { iov_base: target.wrapping_add(done).cast(), iov_len: bytes - done };
-        let remote = libc::iovec { iov_base: (address as usize + done) as *mut _, iov_len: bytes - done };
-        // SAFETY: the local range is the caller's to write; the kernel checks the remote one.
-        let read = unsafe {
-            libc::process_vm_readv(pid as libc::pid_t, &raw const local, 1, &raw const remote, 1, 0)
-        };
-        match read {
-            0 => return Err(libc::EFAULT),
-            read if read > 0 => done += read as usize,
-            _ => {
-                let error = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EFAULT);
-                if error != libc::EINTR {
-                    return Err(error);
-                }
-            }
-        }
-    }
-    Ok(())
 }
 
 /// What is read to see how fast it is: much less than caches hold, much more than a system call takes.
@@ -118,7 +124,7 @@ pub(crate) fn probe(
         let Some(Placed { secret_at, secret, .. }) = placed[peer] else { return false };
         let mut found = 0_u64;
         // SAFETY: the target is a number of ours.
-        let read = unsafe { read(process, secret_at, (&raw mut found).cast(), size_of::<u64>()) };
+        let read = unsafe { process.get(secret_at, (&raw mut found).cast(), size_of::<u64>()) };
         read.is_ok() && found == secret && !process.has_ended()
     };
     let pinned = || bootstrap.pids().iter().map(|pid| Process::pinned(*pid)).collect::<Option<Vec<_>>>();
@@ -175,7 +181,7 @@ fn is_faster(process: &Process, sample_at: u64) -> bool {
     let mut failed = false;
     let by_kernel = least(&mut || {
         // SAFETY: the target has room for a sample.
-        failed |= unsafe { read(process, sample_at, target.as_mut_ptr(), SAMPLE_BYTES) }.is_err();
+        failed |= unsafe { process.get(sample_at, target.as_mut_ptr(), SAMPLE_BYTES) }.is_err();
     });
     let by_staging = least(&mut || {
         // SAFETY: both are a sample long, and nobody else knows of this memory.
@@ -216,7 +222,7 @@ mod tests {
         let (number, mut found) = (4711_u64, 0_u64);
         // SAFETY: the target is a number of ours.
         let read =
-            unsafe { read(&reused, (&raw const number) as u64, (&raw mut found).cast(), size_of::<u64>()) };
+            unsafe { reused.get((&raw const number) as u64, (&raw mut found).cast(), size_of::<u64>()) };
         assert_eq!((read, found, reused.has_ended()), (Ok(()), 4711, true));
     }
 }

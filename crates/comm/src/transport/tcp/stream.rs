@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 use weftlink_bootstrap::{Kept, Seal, TAG_BYTES};
 
+use super::Fault;
 use super::ends::{Incoming, Outgoing, Turn};
 use super::frame::{HEADER_BYTES, Header, Kind};
 
@@ -26,15 +27,6 @@ const FIRST_SEAL: u64 = 1 << 32;
 /// How long what one connection carried may come later than the end of another between the same ranks: something that
 /// forwards them need not keep them in step.
 const LAST_WORDS_LIMIT: Duration = Duration::from_millis(200);
-
-/// Why a connection is of no more use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// The other side is gone.
-    Ended,
-    /// What came is not what was sent.
-    Corrupt(String),
-}
 
 /// A connection.
 pub(super) struct Stream {

@@ -1,7 +1,7 @@
 //! Messages between ranks on different hosts: plans' FIFOs over TCP.
 //!
-//! A rank's *courier* has its ends of all FIFOs that leave the host (`ends.rs`) and several connections to each rank at their
-//! other ends (`stream.rs`). The rank's own thread does the carrying: it writes when a step has put something out, and reads
+//! A rank's [`TcpTransport`] has its ends of all FIFOs that leave the host (`ends.rs`) and several connections to each rank at their
+//! other ends (`stream.rs`); `port.rs` has the ports that the engine sees. The rank's own thread does the carrying: it writes when a step has put something out, and reads
 //! while it waits. So there is no thread to wake, no lock, and where a step only copies, a message goes from the sender's
 //! buffer to the receiver's with the two copies that sockets cost. Messages of a FIFO take turns on the connections; each is
 //! complete before its successor is looked at.
@@ -11,12 +11,14 @@
 //! of, or as soon as the rank waits and nothing comes. So whoever waits for room has it in the end, and a message and its
 //! answer are one system call each.
 //!
-//! Deliberately absent: reading or writing peers' memory, and counters. Plans that need those between hosts are not chosen.
+//! Deliberately absent: reading or writing peers' memory, and counters. [`CAPABILITIES`] says so, and plans that need those between hosts
+//! are not chosen.
 
 #![allow(unsafe_code)] // One ioctl that takes the address of its answer; messages at addresses of the caller's.
 
 mod ends;
 mod frame;
+mod port;
 mod stream;
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -27,15 +29,20 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use ends::{Expected, Incoming, Outgoing};
 use frame::{Header, Kind};
-pub(crate) use stream::Fault;
+pub(crate) use port::{ReceivePort, SendPort};
 use stream::Stream;
 use weftlink_bootstrap::Connection;
+
+use super::{Capabilities, Fault};
+
+/// Messages, and nothing else.
+pub(super) const CAPABILITIES: Capabilities = Capabilities { fifo: true, ..Capabilities::NONE };
 
 /// How long one that leaves waits until what it sent has arrived.
 const PARTING_LIMIT: Duration = Duration::from_secs(2);
 
 /// One rank's ends of FIFOs that leave its host, and the connections.
-pub(crate) struct Courier {
+pub(crate) struct TcpTransport {
     /// By rank.
     peers: Vec<Vec<Stream>>,
     outgoing: Vec<Outgoing>,
@@ -48,12 +55,12 @@ pub(crate) struct Courier {
     ready: Arc<OwnedFd>,
 }
 
-impl Courier {
+impl TcpTransport {
     /// For a group of so many ranks.
-    pub(crate) fn new(size: usize) -> std::io::Result<Courier> {
+    pub(crate) fn new(size: usize) -> std::io::Result<TcpTransport> {
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let peers = (0..size).map(|_| Vec::new()).collect();
-        Ok(Courier {
+        Ok(TcpTransport {
             peers,
             outgoing: Vec::new(),
             incoming: Vec::new(),
@@ -144,7 +151,7 @@ impl Courier {
         if is_first {
             self.tell(Some(self.outgoing[number].to));
         }
-        let Courier { peers, outgoing, .. } = self;
+        let TcpTransport { peers, outgoing, .. } = self;
         let end = &mut outgoing[number];
         let sequence = end.last();
         let streams = &mut peers[end.to as usize];
@@ -189,16 +196,6 @@ impl Courier {
         self.incoming[end as usize].release();
     }
 
-    /// To whom an end sends.
-    pub(crate) fn target(&self, end: u32) -> u32 {
-        self.outgoing[end as usize].to
-    }
-
-    /// From whom an end receives.
-    pub(crate) fn source(&self, end: u32) -> u32 {
-        self.incoming[end as usize].from
-    }
-
     /// Whether everything that was put out is in the kernel's hands, and all that others may soon wait for.
     pub(crate) fn is_idle(&self) -> bool {
         self.outgoing.iter().all(Outgoing::is_empty)
@@ -240,7 +237,7 @@ impl Courier {
     pub(crate) fn flush(&mut self) -> bool {
         self.tell(None);
         let mut progress = false;
-        let Courier { peers, outgoing, .. } = self;
+        let TcpTransport { peers, outgoing, .. } = self;
         for number in 0..outgoing.len() {
             while let Some((sequence, signature, payload)) = outgoing[number].next() {
                 let end = &outgoing[number];
@@ -262,7 +259,7 @@ impl Courier {
     /// Starts to tell ranks what was read here: one of which is known that a message follows, and those who may soon wait for
     /// it or to whom a message waits to be sent.
     fn tell(&mut self, to: Option<u32>) {
-        let Courier { peers, outgoing, incoming, .. } = self;
+        let TcpTransport { peers, outgoing, incoming, .. } = self;
         for end in incoming {
             let Some(sequence) = end.untold() else { continue };
             let message = outgoing.iter().find(|out| out.to == end.from && !out.is_empty());
@@ -278,7 +275,7 @@ impl Courier {
 
     /// Tells all ranks all that was read here: nothing comes, so somebody may be waiting for it. Whether there was anything.
     fn tell_all(&mut self) -> bool {
-        let Courier { peers, outgoing, incoming, .. } = self;
+        let TcpTransport { peers, outgoing, incoming, .. } = self;
         let mut progress = false;
         for end in incoming {
             let Some(sequence) = end.untold() else { continue };
@@ -299,7 +296,7 @@ impl Courier {
         let expected = self.expected;
         let is_enough =
             |incoming: &[Incoming]| expected.is_some_and(|end| incoming[end as usize].message().is_some());
-        let Courier { peers, outgoing, incoming, ends, .. } = self;
+        let TcpTransport { peers, outgoing, incoming, ends, .. } = self;
         let find = |kind: Kind, fifo: u32| match ends.get(fifo as usize).copied().flatten() {
             Some((expected, end)) if expected == kind => Some(end as usize),
             _ => None,
@@ -344,7 +341,7 @@ fn say(end: &mut Incoming, streams: &mut [Stream], first: usize, sequence: u32) 
     end.is_told(sequence);
 }
 
-impl Drop for Courier {
+impl Drop for TcpTransport {
     /// A connection that is closed before everything has been read here is reset, and what it still carries is lost. So
     /// everything must have arrived first.
     fn drop(&mut self) {

@@ -9,6 +9,7 @@
 mod bench;
 mod knobs;
 mod limits;
+mod names;
 mod plan;
 mod plot;
 mod progress;

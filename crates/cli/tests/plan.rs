@@ -252,7 +252,7 @@ fn misuse_is_told_from_bad_input() {
         ("all-reduce \"2x hgx-h100\"", 1, "add NICs to the spec, as in `2x hgx-h100 + 8x ndr`"),
         ("all-reduce \"2x hgx-h100\" --sizes 8..1G", 1, "add NICs to the spec"),
         ("all-reduce \"2x hgx-h100\" --show 0", 1, "add NICs to the spec"),
-        ("barrier hgx-h100 --without one-shot,dissemination", 1, "name fewer algorithms after --without"),
+        ("barrier hgx-h100 --without one-shot,dissemination", 1, "name fewer after --without"),
         ("all-reduce hgx-h100 --sizes 8", 2, "write two sizes with two dots between"),
         ("all-reduce hgx-h100 --root 1", 2, "--root means nothing to all-reduce"),
         ("broadcast hgx-h100 --root 8", 2, "has no such root"),

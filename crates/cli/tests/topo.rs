@@ -105,7 +105,7 @@ fn misuse_is_told_from_bad_input() {
         (".", 1, "cannot read"),
         ("hgx-h10", 2, "Did you mean `hgx-h100`"),
         ("\"2x hgx-h100 + 8x ndx\"", 2, "no network is called `ndx`"),
-        ("hgx-h100 --gpu h100", 2, "--gpu is for the text of `nvidia-smi topo -m`"),
+        ("hgx-h100 --gpu h100", 2, "--gpu applies to the text of `nvidia-smi topo -m`"),
         ("hgx-h100 --path gpu0 gpu9", 2, "no device `gpu9`"),
         ("hgx-h100 --bytes 1GB", 2, "--path"),
         ("hgx-h100 --svg /nowhere/a.svg", 1, "cannot write /nowhere/a.svg"),

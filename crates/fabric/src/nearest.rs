@@ -30,6 +30,12 @@ pub fn did_you_mean<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> St
     }
 }
 
+/// A name without case and separators, so that `all_reduce`, `AllReduce` and `all-reduce` are the same.
+pub fn fold(name: &str) -> String {
+    let is_separator = |c: &char| matches!(c, '-' | '_' | ' ' | '.');
+    name.trim().chars().filter(|c| !is_separator(c)).map(|c| c.to_ascii_lowercase()).collect()
+}
+
 /// Insertions, deletions and replacements that turn one word into the other, whatever their case.
 fn edits(typed: &[char], name: &str) -> usize {
     let mut row: Vec<usize> = (0..=typed.len()).collect();

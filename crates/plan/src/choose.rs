@@ -9,7 +9,9 @@
 //! Deliberately absent: counts. Ranks do not know each other's when blocks differ, so a v-collective is chosen by the
 //! bytes of all blocks together, among plans that are right for any lengths.
 
+mod json;
 pub mod measured;
+mod question;
 mod reason;
 
 use std::hash::{Hash, Hasher};
@@ -21,6 +23,10 @@ use crate::cost::{Entrant, Ground, Picoseconds, Prediction, entrants, over, pred
 use crate::plan::{Protocol, Switch};
 use crate::wiring::Bound;
 use crate::{Collective, Recipe};
+
+pub use question::{
+    BYTES_DEFAULT, Built, ChooseError, Chosen, ChosenSizes, Options, Subject, build, choose, choose_sizes,
+};
 
 /// What is known before sizes are: who may stand, and the bound.
 pub struct Chooser<'g, 'f> {
@@ -93,16 +99,6 @@ pub struct Range {
     pub algorithm: Algorithm,
     /// Its protocol, if it passes messages.
     pub protocol: Option<Protocol>,
-}
-
-/// All candidates for a collective of so many bytes. Ask a [`Chooser`] if there are more sizes than one.
-pub fn choose(collective: &Collective, ground: &Ground<'_>, bytes: u64) -> Choice {
-    Chooser::new(collective, false, ground).choose(bytes)
-}
-
-/// What is chosen for all sizes of a range, both ends included.
-pub fn breakpoints(collective: &Collective, ground: &Ground<'_>, sizes: (u64, u64)) -> Breakpoints {
-    Chooser::new(collective, false, ground).breakpoints(sizes)
 }
 
 impl<'g, 'f> Chooser<'g, 'f> {

@@ -1,9 +1,7 @@
 //! What is chosen on which fabric, against what is known of these machines, and what must hold of every choice.
 
 use weftlink_fabric::{Fabric, resolve};
-use weftlink_plan::choose::{
-    Breakpoints, Candidate, Choice, Chooser, Verdict, breakpoints, bus_factor, choose,
-};
+use weftlink_plan::choose::{Breakpoints, Candidate, Choice, Chooser, Verdict, bus_factor};
 use weftlink_plan::cost::{Ground, Picoseconds};
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Algorithm, Collective};
@@ -23,6 +21,14 @@ const SHARP: [Algorithm; 2] = [Algorithm::CollnetDirect, Algorithm::CollnetChain
 
 fn fabric(spec: &str) -> Fabric {
     resolve(spec).unwrap_or_else(|error| panic!("{spec}: {error}"))
+}
+
+fn choose(collective: &Collective, ground: &Ground<'_>, bytes: u64) -> Choice {
+    Chooser::new(collective, false, ground).choose(bytes)
+}
+
+fn breakpoints(collective: &Collective, ground: &Ground<'_>, sizes: (u64, u64)) -> Breakpoints {
+    Chooser::new(collective, false, ground).breakpoints(sizes)
 }
 
 fn chosen(spec: &str, collective: &Collective, bytes: u64) -> Candidate {

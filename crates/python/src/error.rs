@@ -82,7 +82,14 @@ pub(crate) fn raised(py: Python<'_>, error: &Error, operation: Option<&str>) -> 
     exception(py, error, operation).map_or_else(|failed| failed, PyErr::from_value)
 }
 
-/// The same, as an object.
+/// The exception for what is no call's error: the base class.
+pub(crate) fn failed(py: Python<'_>, why: &str) -> PyErr {
+    let module = ERRORS.get_or_try_init(py, || py.import("weftlink.errors").map(Bound::unbind));
+    let made = module.and_then(|module| module.bind(py).getattr("Error")?.call1((why,)));
+    made.map_or_else(|failed| failed, PyErr::from_value)
+}
+
+/// The same as [`raised`], as an object.
 pub(crate) fn exception<'py>(
     py: Python<'py>,
     error: &Error,

@@ -8,12 +8,33 @@ use weftlink::fabric::rate::Rate;
 use weftlink::fabric::summary::Summary;
 use weftlink::fabric::{DeviceId, Paths};
 
-use crate::error::raised;
+use crate::error::{failed, raised};
 
 /// A machine or cluster: hosts, devices, and the links between them. Made by ``weftlink.fabric.parse``, ``read`` and ``here``.
 #[pyclass(frozen, module = "weftlink._native")]
 pub(crate) struct Fabric {
     fabric: weftlink::fabric::Fabric,
+}
+
+/// A fabric as Python passes it: an object, or the name of one.
+#[derive(FromPyObject)]
+pub(crate) enum Target<'py> {
+    Fabric(PyRef<'py, Fabric>),
+    /// A system, a cluster or a file, as for the command.
+    Name(String),
+}
+
+impl Target<'_> {
+    /// The fabric.
+    pub(crate) fn fabric(self, py: Python<'_>) -> PyResult<weftlink::fabric::Fabric> {
+        match self {
+            Self::Fabric(fabric) => Ok(fabric.fabric.clone()),
+            Self::Name(name) => {
+                let opened = py.detach(|| weftlink_probe::open(Some(&name), None));
+                opened.map_err(|error| told(py, error.is_misuse(), &error))
+            }
+        }
+    }
 }
 
 /// A way between two devices: its type, hops, links, GB/s each way (nominal and effective, None if not known), and the devices it
@@ -117,6 +138,11 @@ impl Fabric {
     }
 }
 
-fn misuse(py: Python<'_>, what: String) -> PyErr {
+pub(crate) fn misuse(py: Python<'_>, what: String) -> PyErr {
     raised(py, &Error::Misuse(what), None)
+}
+
+/// The exception for a question: `UsageError` if it has to be asked differently, else `Error`.
+pub(crate) fn told(py: Python<'_>, is_misuse: bool, why: &dyn std::fmt::Display) -> PyErr {
+    if is_misuse { misuse(py, why.to_string()) } else { failed(py, &why.to_string()) }
 }

@@ -12,6 +12,7 @@ mod error;
 mod fabric;
 mod plan;
 mod request;
+mod sim;
 mod start;
 mod tell;
 mod torch;
@@ -31,7 +32,9 @@ mod _native {
     #[pymodule_export]
     use crate::fabric::Fabric;
     #[pymodule_export]
-    use crate::plan::Plan;
+    use crate::plan::{Plan, build, choose};
+    #[pymodule_export]
+    use crate::sim::predict;
     #[pymodule_export]
     use crate::start::{init, launched, meet, threads};
     #[pymodule_export]

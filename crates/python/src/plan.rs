@@ -2,10 +2,13 @@
 
 use pyo3::prelude::*;
 use weftlink::Error;
+use weftlink::fabric::bytes::Bytes;
+use weftlink::plan::choose::Options;
 use weftlink::plan::draw;
-use weftlink::plan::{Algorithm, Verified, verify};
+use weftlink::plan::{Algorithm, Kind, UnknownKind, Verified, verify};
 
 use crate::error::raised;
+use crate::fabric::{Target, misuse, told};
 use crate::request::Asked;
 
 /// What moves when, for one collective on so many ranks. Made by ``weftlink.plan.build`` and ``read``.
@@ -19,7 +22,7 @@ impl Plan {
     /// A built-in algorithm for ranks that reach each other alike.
     #[staticmethod]
     fn flat(py: Python<'_>, algorithm: &str, collective: &str, ranks: u32, root: usize) -> PyResult<Self> {
-        let algorithm: Algorithm = algorithm.parse().map_err(|why: String| misuse(py, why))?;
+        let algorithm = self::algorithm(py, algorithm)?;
         let collective = Asked::collective_of(collective, root).map_err(|error| raised(py, &error, None))?;
         if let Some(why) = collective.misfit(ranks) {
             return Err(misuse(py, why));
@@ -108,6 +111,73 @@ impl Plan {
     }
 }
 
-fn misuse(py: Python<'_>, what: String) -> PyErr {
-    raised(py, &Error::Misuse(what), None)
+/// What `weft plan COLLECTIVE FABRIC --json` prints.
+#[pyfunction]
+#[pyo3(signature = (collective, fabric, bytes=None, root=None, without=Vec::new()))]
+pub(crate) fn choose(
+    py: Python<'_>,
+    collective: &str,
+    fabric: Target<'_>,
+    bytes: Option<Size>,
+    root: Option<u32>,
+    without: Vec<String>,
+) -> PyResult<String> {
+    let kind = kind(py, collective)?;
+    let bytes = bytes.map(|size| size.bytes(py)).transpose()?;
+    let without = without.iter().map(|name| algorithm(py, name)).collect::<PyResult<_>>()?;
+    let fabric = fabric.fabric(py)?;
+    let options = Options { root, without, ..Options::default() };
+    let chosen = py.detach(|| weftlink::plan::choose(kind, &fabric, bytes, &options));
+    chosen.map(|chosen| chosen.to_json().to_string()).map_err(|error| told(py, error.is_misuse(), &error))
+}
+
+/// The proved plan of an algorithm on a fabric, or of the fastest one.
+#[pyfunction]
+#[pyo3(signature = (collective, fabric, bytes=None, algorithm=None, root=None))]
+pub(crate) fn build(
+    py: Python<'_>,
+    collective: &str,
+    fabric: Target<'_>,
+    bytes: Option<Size>,
+    algorithm: Option<&str>,
+    root: Option<u32>,
+) -> PyResult<Plan> {
+    let kind = kind(py, collective)?;
+    let bytes = bytes.map(|size| size.bytes(py)).transpose()?;
+    let algorithm = algorithm.map(|name| self::algorithm(py, name)).transpose()?;
+    let fabric = fabric.fabric(py)?;
+    let options = Options { root, ..Options::default() };
+    let built = py.detach(|| weftlink::plan::choose::build(kind, &fabric, bytes, algorithm, &options));
+    let built = built.map_err(|error| told(py, error.is_misuse(), &error))?;
+    let plan = py.detach(|| built.plan()).map_err(|why| misuse(py, why.to_string()))?;
+    let plan = Plan { plan };
+    plan.proved(py)?;
+    Ok(plan)
+}
+
+/// Bytes as Python passes them: a number, or a text such as `64MiB`.
+#[derive(FromPyObject)]
+pub(crate) enum Size {
+    Number(i128),
+    Text(String),
+}
+
+impl Size {
+    /// How many.
+    pub(crate) fn bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        let text = match self {
+            Self::Number(number) => number.to_string(),
+            Self::Text(text) => text.clone(),
+        };
+        text.parse::<Bytes>().map(|bytes| bytes.0).map_err(|error| misuse(py, error.to_string()))
+    }
+}
+
+/// A collective by its name.
+pub(crate) fn kind(py: Python<'_>, name: &str) -> PyResult<Kind> {
+    name.parse().map_err(|error: UnknownKind| misuse(py, error.to_string()))
+}
+
+fn algorithm(py: Python<'_>, name: &str) -> PyResult<Algorithm> {
+    name.parse().map_err(|why: String| misuse(py, why))
 }

@@ -1,20 +1,15 @@
-"""The command `weft` that is installed with the package, for answers that it puts together from many parts."""
+"""The command `weft` that is installed with the package: `weftlink.bench` has it start and measure ranks."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
-from collections.abc import Iterator
 from typing import Any
 
-from weftlink._native import Fabric
 from weftlink.errors import Error, UsageError
 
 # What the command ends with when it was asked something that makes no sense.
@@ -30,30 +25,13 @@ def path() -> str:
     raise Error("the command weft is not there: pip puts it into the same environment as this package")
 
 
-def ask(*words: object) -> str:
-    """What the command prints."""
-    done = subprocess.run([path(), *map(str, words)], capture_output=True, text=True, check=False)
+def ask_json(*words: object) -> dict[str, Any]:
+    """What the command prints with --json."""
+    done = subprocess.run([path(), *map(str, words), "--json"], capture_output=True, text=True, check=False)
     if done.returncode:
         kind = UsageError if done.returncode == MISUSE else Error
         raise kind(done.stderr.strip().removeprefix("weft: "))
-    return done.stdout
-
-
-def ask_json(*words: object) -> dict[str, Any]:
-    """The same, as what its JSON says."""
-    return json.loads(ask(*words, "--json"))
-
-
-@contextlib.contextmanager
-def target(fabric: Fabric | str) -> Iterator[str]:
-    """A fabric as the command takes it: by its name, or in a file."""
-    if isinstance(fabric, str):
-        yield fabric
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        file = pathlib.Path(folder, "fabric.json")
-        file.write_text(fabric.json())
-        yield str(file)
+    return json.loads(done.stdout)
 
 
 def name_of(collective: str) -> str:

@@ -187,3 +187,25 @@ def launched() -> dict[str, str]: ...
 def stop_telling() -> None: ...
 def flight_record() -> dict[str, Any]: ...
 def forget_flight_record() -> None: ...
+def choose(
+    collective: str,
+    fabric: Fabric | str,
+    bytes: int | str | None = None,
+    root: int | None = None,
+    without: Sequence[str] = (),
+) -> str: ...
+def build(
+    collective: str,
+    fabric: Fabric | str,
+    bytes: int | str | None = None,
+    algorithm: str | None = None,
+    root: int | None = None,
+) -> Plan: ...
+def predict(
+    collective: str,
+    fabric: Fabric | str,
+    sizes: Sequence[int | str],
+    library: str | None = None,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+) -> str: ...

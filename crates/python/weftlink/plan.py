@@ -13,11 +13,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 from typing import Any
 
-from weftlink import _command
+from weftlink import _native
 from weftlink._native import Fabric, Plan
 from weftlink.errors import UsageError
 
@@ -27,17 +28,15 @@ __all__ = ["Plan", "build", "choose", "import_msccl", "read"]
 def choose(
     collective: str,
     fabric: Fabric | str,
-    size: int | str = "64MiB",
+    size: int | str | None = None,
     *,
     root: int | None = None,
     without: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Which algorithm is predicted to be fastest for calls of so many bytes, and why the others are not, as
-    ``weft plan COLLECTIVE FABRIC --json`` tells. Algorithms in ``without`` are left out.
+    """The algorithm that is predicted to be fastest for calls of this size (64 MiB if none is given), and why the others are not: what
+    ``weft plan COLLECTIVE FABRIC --json`` prints. Algorithms in ``without`` are left out.
     """
-    words = _command.options(size=size, root=root, without=without)
-    with _command.target(fabric) as target:
-        return _command.ask_json("plan", _command.name_of(collective), target, *words)
+    return json.loads(_native.choose(collective, fabric, size, root, without or []))
 
 
 def build(
@@ -58,9 +57,7 @@ def build(
         return Plan.flat(algorithm, collective, ranks, root)
     if ranks is not None:
         raise UsageError("the ranks are the fabric's GPUs: leave ranks out")
-    words = _command.options(algorithm=algorithm, size=size, root=root or None)
-    with _command.target(fabric) as target:
-        return Plan.from_json(_command.ask("plan", _command.name_of(collective), target, "--emit", "json", *words))
+    return _native.build(collective, fabric, size, algorithm, root or None)
 
 
 def import_msccl(text: str) -> Plan:

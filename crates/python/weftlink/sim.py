@@ -10,11 +10,12 @@ True
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from weftlink import _command
+from weftlink import _native
 from weftlink._native import Fabric
 
 __all__ = ["Prediction", "predict"]
@@ -61,12 +62,9 @@ def predict(
     """How long a call of each size takes as a library would make it: ``"nccl:2.18"``, ``"rccl"``, ``"weft"``; the newest known NCCL or RCCL
     if none is named. ``algorithm`` and ``protocol``: what the library is told to take, as by ``NCCL_ALGO`` and ``NCCL_PROTO``.
     """
-    words = _command.options(library=library, algorithm=algorithm, protocol=protocol)
-    sizes = [sizes] if isinstance(sizes, (int, str)) else sizes
-    with _command.target(fabric) as target:
-        asked = ["sim", _command.name_of(collective), target, *words]
-        told = [_command.ask_json(*asked, "--size", size) for size in sizes]
-    return [_prediction(one["evidence"], row) for one in told for row in one["rows"]]
+    sizes = [sizes] if isinstance(sizes, (int, str)) else list(sizes)
+    told = json.loads(_native.predict(collective, fabric, sizes, library, algorithm, protocol))
+    return [_prediction(told["evidence"], row) for row in told["rows"]]
 
 
 def _prediction(evidence: str, row: dict[str, Any]) -> Prediction:

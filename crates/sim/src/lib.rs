@@ -16,6 +16,7 @@ pub mod execute;
 pub mod gpu;
 pub mod host;
 pub mod library;
+pub mod predict;
 pub mod published;
 mod quantile;
 pub mod setup;
@@ -25,5 +26,6 @@ mod wiring;
 
 pub use constants::Constants;
 pub use estimate::Estimate;
+pub use predict::predict;
 pub use setup::Setup;
 pub use survey::SurveyError;

@@ -5,9 +5,8 @@ use std::io::{self, Write};
 use anyhow::anyhow;
 use clap::ValueEnum;
 use weftlink_plan::draw::dot;
-use weftlink_plan::{Algorithm, Collective, Layout, Plan, Recipe, verify};
+use weftlink_plan::{Algorithm, Collective, Kind, Layout, Plan, Recipe, verify};
 
-use super::ask::Kind;
 use super::{Build, text};
 use crate::Failure;
 
@@ -25,7 +24,7 @@ const PROVED_TO_SHOW_MAX: u32 = 1024;
 /// Prints a plan that was asked for without a fabric.
 pub(super) fn without_fabric(kind: Kind, build: &Build, as_json: bool) -> Result<(), Failure> {
     let ranks = build.ranks.unwrap_or(2);
-    let collective = kind.collective(ranks, build)?;
+    let collective = kind.collective(ranks, &build.options())?;
     let Some(algorithm) = build.algorithm else {
         let names: Vec<_> = Algorithm::doing(&collective).map(Algorithm::name).collect();
         let names = names.join(", ");

@@ -4,7 +4,6 @@ mod ask;
 mod choice;
 mod emit;
 mod file;
-mod json;
 mod list;
 mod tables;
 mod text;
@@ -12,13 +11,14 @@ mod text;
 use anyhow::anyhow;
 use clap::Subcommand;
 use weftlink_fabric::bytes::Bytes;
-use weftlink_plan::{Algorithm, Collective, Plan};
+use weftlink_plan::choose::Options;
+use weftlink_plan::{Algorithm, Collective, Kind, Plan};
 
 pub(crate) use ask::Sizes;
 pub(crate) use file::read;
 
 use crate::Failure;
-use ask::{Kind, Messages, Torus};
+use ask::{Messages, Torus};
 use emit::Emit;
 
 /// Choose an algorithm for a fabric and say why; print plans, and prove them
@@ -44,6 +44,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
     /// What all ranks do together
+    #[arg(value_parser = crate::names::collective())]
     collective: Option<Kind>,
     /// Where: a system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`) or a file, as for `weft topo`
     fabric: Option<String>,
@@ -106,6 +107,17 @@ struct Build {
     /// Print what this rank does, and leave the others out
     #[arg(long, value_name = "RANK")]
     show: Option<u32>,
+}
+
+impl Build {
+    fn options(&self) -> Options {
+        Options {
+            root: self.root,
+            torus: self.torus.map(|torus| torus.0),
+            messages: self.messages.as_ref().map(|messages| messages.0.clone()),
+            without: self.without.clone(),
+        }
+    }
 }
 
 /// Plans in which everyone meets everyone grow with the square of the ranks.

@@ -1,206 +1,182 @@
-//! What was chosen, in tables and sentences. [`json`] has all of it too.
+//! What was chosen, in tables and sentences. The answers' own JSON has all of it too.
 
 use std::io::{self, Write};
 
 use weftlink_fabric::bytes::Bytes;
-use weftlink_plan::choose::{Candidate, Choice, Range, Verdict};
+use weftlink_plan::choose::{Built, Candidate, Chosen, ChosenSizes, Subject, Verdict};
 use weftlink_plan::cost::{Picoseconds, Prediction};
 use weftlink_plan::plan::{Protocol, Switch};
 use weftlink_plan::{Algorithm, Collective, Recipe};
 
 use super::ask::Sizes;
-use super::choice::Asked;
-use super::json;
-use crate::counted;
 use crate::table::Table;
+use crate::{Failure, counted};
 
-impl Asked<'_> {
-    /// Every candidate, and why it lost.
-    pub(super) fn print_choice(&self, choice: &Choice, as_json: bool) -> io::Result<()> {
-        if as_json {
-            return self.print_json(json::choice(choice, self.chooser));
-        }
-        let mut out = io::stdout().lock();
-        writeln!(out, "{}\n", self.subject(choice.bytes))?;
-        let mut table = Table::new([
-            "algorithm",
-            "protocol",
-            "blocks",
-            "time",
-            "algbw GB/s",
-            "busbw GB/s",
-            "of bound",
-            "why not",
+/// Every candidate, and why it lost.
+pub(super) fn print_choice(chosen: &Chosen, as_json: bool) -> io::Result<()> {
+    if as_json {
+        return crate::print_json(&chosen.to_json());
+    }
+    let Chosen { subject: about, choice } = chosen;
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}\n", subject(about, choice.bytes))?;
+    let mut table = Table::new([
+        "algorithm",
+        "protocol",
+        "blocks",
+        "time",
+        "algbw GB/s",
+        "busbw GB/s",
+        "of bound",
+        "why not",
+    ]);
+    let does = |candidate: &&Candidate| candidate.algorithm.does(&about.collective);
+    for candidate in choice.candidates.iter().filter(does) {
+        let shown = |text: String| if candidate.cost.is_some() { text } else { "-".to_owned() };
+        let why = match &candidate.verdict {
+            Verdict::Chosen => "chosen",
+            Verdict::Lost(why) | Verdict::RuledOut(why) => why,
+        };
+        table.row([
+            candidate.algorithm.name().to_owned(),
+            shown(protocol(candidate.protocol)),
+            shown(candidate.thread_blocks.to_string()),
+            time(candidate.time()),
+            rate(candidate.algbw),
+            rate(candidate.busbw),
+            candidate.bound_thousandths.map_or("-".to_owned(), percent),
+            why.to_owned(),
         ]);
-        let does = |candidate: &&Candidate| candidate.algorithm.does(self.chooser.collective());
-        for candidate in choice.candidates.iter().filter(does) {
-            let shown = |text: String| if candidate.cost.is_some() { text } else { "-".to_owned() };
-            let why = match &candidate.verdict {
-                Verdict::Chosen => "chosen",
-                Verdict::Lost(why) | Verdict::RuledOut(why) => why,
-            };
-            table.row([
-                candidate.algorithm.name().to_owned(),
-                shown(protocol(candidate.protocol)),
-                shown(candidate.thread_blocks.to_string()),
-                time(candidate.time()),
-                rate(candidate.algbw),
-                rate(candidate.busbw),
-                candidate.bound_thousandths.map_or("-".to_owned(), percent),
-                why.to_owned(),
-            ]);
-        }
-        writeln!(out, "{table}")?;
-        let others: Vec<&str> = Algorithm::ALL
-            .into_iter()
-            .filter(|algorithm| !algorithm.does(self.chooser.collective()))
-            .map(Algorithm::name)
-            .collect();
-        if !others.is_empty() {
-            writeln!(out, "No {}: {}.", self.chooser.collective().name(), others.join(", "))?;
-        }
-        self.print_switches(&mut out, &choice.candidates)?;
-        self.print_basis(&mut out)
     }
-
-    /// Which algorithm for which size.
-    pub(super) fn print_sizes(&self, sizes: Sizes, as_json: bool) -> io::Result<()> {
-        let found = self.chooser.breakpoints((sizes.0, sizes.1));
-        let chosen = |bytes: u64| self.chooser.choose(bytes).chosen().cloned();
-        let ends = |range: &Range| Some([chosen(range.from)?, chosen(range.to)?]);
-        let ranges: Vec<(&Range, [Candidate; 2])> =
-            found.ranges.iter().filter_map(|range| Some((range, ends(range)?))).collect();
-        if as_json {
-            return self.print_json(json::breakpoints(&ranges, found.digest(), self.chooser));
-        }
-        let mut out = io::stdout().lock();
-        writeln!(out, "{}; {} to {}\n", self.ranks(), size(sizes.0), size(sizes.1))?;
-        let mut table = Table::new(["algorithm", "protocol", "from", "to", "time", "busbw GB/s at the end"]);
-        for (range, ends) in &ranges {
-            table.row([
-                range.algorithm.name().to_owned(),
-                protocol(range.protocol),
-                size(range.from),
-                size(range.to),
-                ends.each_ref().map(|end| time(end.time())).join(" to "),
-                rate(ends[1].busbw),
-            ]);
-        }
-        writeln!(out, "{table}")?;
-        writeln!(out, "Ranks compare {:016x} to know that they choose alike.", found.digest())?;
-        let chosen: Vec<Candidate> = ranges.into_iter().flat_map(|(_, ends)| ends).collect();
-        self.print_switches(&mut out, &chosen)?;
-        self.print_basis(&mut out)
+    writeln!(out, "{table}")?;
+    let others: Vec<&str> = Algorithm::ALL
+        .into_iter()
+        .filter(|algorithm| !algorithm.does(&about.collective))
+        .map(Algorithm::name)
+        .collect();
+    if !others.is_empty() {
+        writeln!(out, "No {}: {}.", about.collective.name(), others.join(", "))?;
     }
+    print_switches(&mut out, &choice.candidates)?;
+    print_basis(&mut out, about)
+}
 
-    /// One candidate, and of what its time is made.
-    pub(super) fn print_summary(
-        &self,
-        candidate: &Candidate,
-        recipe: &Recipe<'_>,
-        bytes: u64,
-        as_json: bool,
-    ) -> io::Result<()> {
-        if as_json {
-            return self.print_json(json::summary(candidate, recipe, self.chooser, bytes));
-        }
-        let mut out = io::stdout().lock();
-        let outline = recipe.outline();
-        let with = candidate.protocol.map_or(String::new(), |protocol| format!(" with {protocol}"));
-        writeln!(out, "{}{with}: {}", candidate.algorithm, candidate.algorithm.about())?;
-        writeln!(out, "{}", self.subject(bytes))?;
-        let lanes = recipe.program(0).lanes.len() as u64;
-        let chunks = outline.chunks;
-        let scratch =
-            if chunks.scratch > 0 { format!(", scratch {}", chunks.scratch) } else { String::new() };
-        writeln!(
-            out,
-            "  plan: {}, {} of each rank; chunks: input {}, output {}{scratch}",
-            super::text::ways(outline),
-            counted(lanes, "lane"),
-            chunks.input,
-            chunks.output
-        )?;
-        if let Some(cost) = &candidate.cost {
-            print_cost(&mut out, cost)?;
-        }
-        if candidate.algbw > 0 {
-            let (algbw, busbw) = (rate(candidate.algbw), rate(candidate.busbw));
-            writeln!(out, "  predicted: algbw {algbw} GB/s, busbw {busbw} GB/s")?;
-        }
-        match &candidate.verdict {
-            Verdict::Chosen => writeln!(out, "  chosen")?,
-            Verdict::Lost(why) | Verdict::RuledOut(why) => writeln!(out, "  not chosen: {why}")?,
-        }
-        self.print_switches(&mut out, std::slice::from_ref(candidate))?;
-        self.print_basis(&mut out)
+/// Which algorithm for which size.
+pub(super) fn print_sizes(found: &ChosenSizes, sizes: Sizes, as_json: bool) -> io::Result<()> {
+    if as_json {
+        return crate::print_json(&found.to_json());
     }
-
-    fn print_json(&self, table: serde_json::Value) -> io::Result<()> {
-        crate::print_json(&json::headed(self.chooser, self.ground, self.uneven, table))
+    let about = &found.subject;
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}; {} to {}\n", ranks(about), size(sizes.0), size(sizes.1))?;
+    let mut table = Table::new(["algorithm", "protocol", "from", "to", "time", "busbw GB/s at the end"]);
+    for (range, ends) in found.breakpoints.ranges.iter().zip(&found.ends) {
+        table.row([
+            range.algorithm.name().to_owned(),
+            protocol(range.protocol),
+            size(range.from),
+            size(range.to),
+            ends.each_ref().map(|end| time(end.time())).join(" to "),
+            rate(ends[1].busbw),
+        ]);
     }
+    writeln!(out, "{table}")?;
+    writeln!(out, "Ranks compare {:016x} to know that they choose alike.", found.breakpoints.digest())?;
+    let chosen = found.ends.concat();
+    print_switches(&mut out, &chosen)?;
+    print_basis(&mut out, about)
+}
 
-    /// `all-reduce on 16 ranks of x, in 2 islands of 8; 64 MiB`
-    fn subject(&self, bytes: u64) -> String {
-        match self.chooser.collective() {
-            Collective::Barrier => self.ranks(),
-            _ => format!("{}; {}", self.ranks(), size(bytes)),
-        }
+/// One candidate, and of what its time is made.
+pub(super) fn print_summary(built: &Built, recipe: &Recipe<'_>, as_json: bool) -> Result<(), Failure> {
+    if as_json {
+        return Ok(crate::print_json(&built.to_json().map_err(Failure::misuse)?)?);
     }
+    let Built { subject: about, candidate, bytes, .. } = built;
+    let mut out = io::stdout().lock();
+    let outline = recipe.outline();
+    let with = candidate.protocol.map_or(String::new(), |protocol| format!(" with {protocol}"));
+    writeln!(out, "{}{with}: {}", candidate.algorithm, candidate.algorithm.about())?;
+    writeln!(out, "{}", subject(about, *bytes))?;
+    let lanes = recipe.program(0).lanes.len() as u64;
+    let chunks = outline.chunks;
+    let scratch = if chunks.scratch > 0 { format!(", scratch {}", chunks.scratch) } else { String::new() };
+    writeln!(
+        out,
+        "  plan: {}, {} of each rank; chunks: input {}, output {}{scratch}",
+        super::text::ways(outline),
+        counted(lanes, "lane"),
+        chunks.input,
+        chunks.output
+    )?;
+    if let Some(cost) = &candidate.cost {
+        print_cost(&mut out, cost)?;
+    }
+    if candidate.algbw > 0 {
+        let (algbw, busbw) = (rate(candidate.algbw), rate(candidate.busbw));
+        writeln!(out, "  predicted: algbw {algbw} GB/s, busbw {busbw} GB/s")?;
+    }
+    match &candidate.verdict {
+        Verdict::Chosen => writeln!(out, "  chosen")?,
+        Verdict::Lost(why) | Verdict::RuledOut(why) => writeln!(out, "  not chosen: {why}")?,
+    }
+    print_switches(&mut out, std::slice::from_ref(candidate))?;
+    Ok(print_basis(&mut out, about)?)
+}
 
-    /// `all-reduce on 16 ranks of x, in 2 islands of 8`
-    fn ranks(&self) -> String {
-        let (islands, per_island) = self.ground.grid();
-        let uneven = if self.uneven { " with blocks of any lengths" } else { "" };
-        let in_islands = match (islands, self.ground.layout().per_island()) {
-            (1, _) => "in one island".to_owned(),
-            (islands, Some(each)) => format!("in {islands} islands of {each}"),
-            (islands, None) => format!("in {islands} islands of up to {per_island}"),
+/// `all-reduce on 16 ranks of x, in 2 islands of 8; 64 MiB`
+fn subject(about: &Subject, bytes: u64) -> String {
+    match about.collective {
+        Collective::Barrier => ranks(about),
+        _ => format!("{}; {}", ranks(about), size(bytes)),
+    }
+}
+
+/// `all-reduce on 16 ranks of x, in 2 islands of 8`
+fn ranks(about: &Subject) -> String {
+    let uneven = if about.uneven { " with blocks of any lengths" } else { "" };
+    let in_islands = match (about.islands, about.per_island) {
+        (1, _) => "in one island".to_owned(),
+        (islands, Some(each)) => format!("in {islands} islands of {each}"),
+        (islands, None) => format!("in {islands} islands of up to {}", about.largest_island),
+    };
+    let ranks = counted(about.ranks, "rank");
+    format!("{}{uneven} on {ranks} of {}, {in_islands}", about.collective, about.fabric)
+}
+
+/// Who counts on switches that compute, since they may be there and not set up.
+fn print_switches(out: &mut impl Write, candidates: &[Candidate]) -> io::Result<()> {
+    for (switch, what) in [
+        (Switch::Nvswitch, "NVSwitches add and copy (NVLink SHARP)"),
+        (Switch::Network, "the network's switches add and copy (SHARP)"),
+    ] {
+        let uses = |algorithm: &Algorithm| {
+            let found = candidates.iter().find(|candidate| candidate.algorithm == *algorithm);
+            found.is_some_and(|candidate| candidate.switch == Some(switch))
         };
-        let ranks = counted(self.ground.layout().ranks(), "rank");
-        let fabric = self.ground.fabric().name();
-        format!("{}{uneven} on {ranks} of {fabric}, {in_islands}", self.chooser.collective())
-    }
-
-    /// Who counts on switches that compute, since they may be there and not set up.
-    fn print_switches(&self, out: &mut impl Write, candidates: &[Candidate]) -> io::Result<()> {
-        for (switch, what) in [
-            (Switch::Nvswitch, "NVSwitches add and copy (NVLink SHARP)"),
-            (Switch::Network, "the network's switches add and copy (SHARP)"),
-        ] {
-            let uses = |algorithm: &Algorithm| {
-                let found = candidates.iter().find(|candidate| candidate.algorithm == *algorithm);
-                found.is_some_and(|candidate| candidate.switch == Some(switch))
-            };
-            let names: Vec<&str> = Algorithm::ALL.into_iter().filter(uses).map(Algorithm::name).collect();
-            if !names.is_empty() {
-                writeln!(
-                    out,
-                    "{}: {what}; if they do not: --without {}.",
-                    names.join(", "),
-                    names.join(",")
-                )?;
-            }
+        let names: Vec<&str> = Algorithm::ALL.into_iter().filter(uses).map(Algorithm::name).collect();
+        if !names.is_empty() {
+            writeln!(out, "{}: {what}; if they do not: --without {}.", names.join(", "), names.join(","))?;
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    fn print_basis(&self, out: &mut impl Write) -> io::Result<()> {
-        let Some(bound) = self.chooser.bound() else {
-            return writeln!(out, "All of it is predicted; there is no bound to compare with.");
-        };
-        // Only of an all-reduce does the bound depend on who adds.
-        let who = match (self.chooser.collective(), self.chooser.switches_add_in_bound()) {
-            (Collective::AllReduce, true) => " if switches add",
-            (Collective::AllReduce, false) => " if GPUs add",
-            _ => "",
-        };
-        writeln!(out, "Bound: algbw {} GB/s{who}, {}.", rate(bound.bytes_per_second), bound.cut)?;
-        writeln!(
-            out,
-            "Times, algbw and busbw are predicted from rates that links get; the bound is of the same rates."
-        )
-    }
+fn print_basis(out: &mut impl Write, about: &Subject) -> io::Result<()> {
+    let Some(bound) = &about.bound else {
+        return writeln!(out, "All of it is predicted; there is no bound to compare with.");
+    };
+    // Only of an all-reduce does the bound depend on who adds.
+    let who = match (&about.collective, about.switches_add) {
+        (Collective::AllReduce, true) => " if switches add",
+        (Collective::AllReduce, false) => " if GPUs add",
+        _ => "",
+    };
+    writeln!(out, "Bound: algbw {} GB/s{who}, {}.", rate(bound.bytes_per_second), bound.cut)?;
+    writeln!(
+        out,
+        "Times, algbw and busbw are predicted from rates that links get; the bound is of the same rates."
+    )
 }
 
 fn print_cost(out: &mut impl Write, cost: &Prediction) -> io::Result<()> {

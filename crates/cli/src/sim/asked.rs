@@ -1,58 +1,15 @@
-//! What was typed, as what it means: an operation, a setup with what is told to the library, and sizes.
+//! What was typed, as what it means: the library, its settings, and changes to the machine.
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use clap::ValueEnum;
-use weftlink_fabric::Fabric;
-use weftlink_fabric::bytes::Bytes;
-use weftlink_fabric::catalog::gpus::Vendor;
+use weftlink_plan::Kind;
 use weftlink_plan::plan::Protocol;
-use weftlink_sim::execute::Site;
 use weftlink_sim::library;
-use weftlink_sim::setup::{
-    Launch, Library, LibraryAlgorithm, Operation, algorithm_from_name, protocol_from_name,
-};
+use weftlink_sim::predict::{self, Case, Options, PredictError};
+use weftlink_sim::setup::{Launch, LibraryAlgorithm, algorithm_from_name, protocol_from_name};
 use weftlink_sim::what_if::{CpuVendor, WhatIf};
-use weftlink_sim::{Constants, Setup};
 
 use crate::Failure;
-
-/// What libraries do that is predicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum What {
-    #[value(alias = "allreduce", alias = "all_reduce")]
-    AllReduce,
-    Reduce,
-    #[value(alias = "bcast")]
-    Broadcast,
-    #[value(alias = "allgather", alias = "all_gather")]
-    AllGather,
-    #[value(alias = "reducescatter", alias = "reduce_scatter")]
-    ReduceScatter,
-    #[value(alias = "alltoall", alias = "all_to_all")]
-    AllToAll,
-    /// Each GPU sends to the next
-    #[value(alias = "sendrecv")]
-    SendReceive,
-}
-
-impl What {
-    pub(super) fn operation(self) -> Operation {
-        match self {
-            What::AllReduce => Operation::AllReduce,
-            What::Reduce => Operation::Reduce,
-            What::Broadcast => Operation::Broadcast,
-            What::AllGather => Operation::AllGather,
-            What::ReduceScatter => Operation::ReduceScatter,
-            What::AllToAll => Operation::AllToAll,
-            What::SendReceive => Operation::SendReceive,
-        }
-    }
-
-    /// As it is typed.
-    pub(super) fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-    }
-}
 
 /// What the library is, and is told.
 #[derive(clap::Args, Clone)]
@@ -87,7 +44,7 @@ impl Told {
 }
 
 /// What if it were otherwise.
-#[derive(clap::Args, Clone)]
+#[derive(clap::Args, Clone, Copy)]
 #[command(next_help_heading = "What if")]
 struct Otherwise {
     /// NICs do not reach GPUs: what crosses the network is copied to host memory first
@@ -116,30 +73,45 @@ struct Otherwise {
     max_ctas: Option<u32>,
 }
 
-impl Otherwise {
-    /// Whether the machine itself is another one, so that the fabric that was named is not it.
-    fn changes_wiring(&self) -> bool {
-        self.sockets || self.no_peer_access || self.nics_per_gpu.is_some()
-    }
-
-    fn apply(&self, mut setup: Setup) -> Setup {
-        if self.sockets {
-            setup = setup.over_sockets();
-        }
-        if self.no_peer_access {
-            setup = setup.without_peer_access();
-        }
-        if let Some(nics) = self.nics_per_gpu {
-            setup = setup.with_nics_per_gpu(nics);
-        }
-        setup.what_if = WhatIf {
-            no_gpudirect: self.no_gpudirect,
-            storage_gbytes_per_second: self.storage.unwrap_or(0.0),
-            cpu: self.cpu,
-            symmetric: self.symmetric,
-            channels_max: self.max_ctas,
+impl Told {
+    /// What predictions are made with.
+    fn options(&self) -> Result<Options, Failure> {
+        let library = self.library.as_deref().map(library::asked).transpose().map_err(Failure::misuse)?;
+        let file = library.as_ref().and_then(|library| library.program.as_ref());
+        let read = |file: &String| {
+            let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"));
+            text.map_err(Failure::Misuse)
         };
-        setup
+        let Otherwise {
+            no_gpudirect,
+            sockets,
+            no_peer_access,
+            nics_per_gpu,
+            storage,
+            cpu,
+            symmetric,
+            max_ctas,
+        } = self.what_if;
+        Ok(Options {
+            program: file.map(read).transpose()?,
+            library,
+            algorithm: self.algorithm,
+            protocol: self.protocol,
+            launch: self.launch.map(|launcher| match launcher {
+                Launcher::Process => Launch::ProcessPerGpu,
+                Launcher::Thread => Launch::OneThread,
+            }),
+            sockets,
+            no_peer_access,
+            nics_per_gpu,
+            what_if: WhatIf {
+                no_gpudirect,
+                storage_gbytes_per_second: storage.unwrap_or(0.0),
+                cpu,
+                symmetric,
+                channels_max: max_ctas,
+            },
+        })
     }
 }
 
@@ -166,89 +138,20 @@ fn protocol(name: &str) -> Result<Protocol, String> {
     protocol_from_name(name).map_err(str::to_owned)?.ok_or_else(|| "it is empty".to_owned())
 }
 
-/// Where a call is made, and by what.
-pub(super) struct Asked {
-    /// What the fabric is called that was asked for.
-    pub(super) name: String,
-    /// That fabric, or one that is better ground for the call.
-    pub(super) fabric: Fabric,
-    /// What a library sees of it.
-    pub(super) setup: Setup,
-    /// The text of MSCCL's program, with the name of its file.
-    program: Option<(String, String)>,
-}
-
-impl Asked {
-    /// Ready to execute calls.
-    pub(super) fn site<'s>(&'s self, constants: &'s Constants) -> Result<Site<'s>, Failure> {
-        let site = Site::on(constants, &self.setup, self.fabric.clone());
-        match &self.program {
-            None => Ok(site),
-            Some((file, text)) => {
-                site.with_program(text).with_context(|| file.clone()).map_err(Failure::Finding)
-            }
-        }
-    }
-}
-
-/// The fabric of a target, with what a library would see of it.
-pub(super) fn asked(target: Option<&str>, operation: Operation, told: &Told) -> Result<Asked, Failure> {
+/// A collective on a target's fabric, as a library would do it.
+pub(super) fn case(kind: Kind, target: Option<&str>, told: &Told) -> Result<Case, Failure> {
+    let options = told.options()?;
+    // A collective that is not predicted needs no look at the fabric.
+    predict::operation(kind)?;
     let fabric = crate::topo::resolve(target, told.gpu.as_deref())?;
-    let mut setup = Setup::of(&fabric).with_context(|| fabric.name().to_owned()).map_err(Failure::Finding)?;
-    if setup.ranks() < 2 {
-        return Err(Failure::misuse(anyhow!(
-            "{} has one GPU, which has nobody to talk to; name a fabric with more (`weft topo --list`)",
-            fabric.name()
-        )));
-    }
-    let name = fabric.name().to_owned();
-    let mut program = None;
-    if let Some(library) = &told.library {
-        let asked = library::asked(library).map_err(Failure::misuse)?;
-        (setup.library, setup.version) = (asked.library, asked.version);
-        if let Some(file) = asked.program {
-            let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {file}"));
-            program = Some((file, text.map_err(Failure::Misuse)?));
-        }
-    }
-    let vendor = setup.gpu.model().vendor;
-    let is_for = match setup.library {
-        Library::Nccl | Library::Msccl => vendor == Vendor::Nvidia,
-        Library::Rccl => vendor == Vendor::Amd,
-        Library::OneCcl => vendor == Vendor::Intel,
-        Library::Gloo | Library::OpenMpi | Library::Weft => true,
-    };
-    if !is_for {
-        return Err(Failure::misuse(anyhow!(
-            "{} does not run on {}; --library says which does",
-            setup.library.name(),
-            setup.gpu.model().name
-        )));
-    }
-    setup.algorithm = told.algorithm;
-    setup.protocol = told.protocol;
-    setup.launch = told.launch.map(|launcher| match launcher {
-        Launcher::Process => Launch::ProcessPerGpu,
-        Launcher::Thread => Launch::OneThread,
-    });
-    let setup = told.what_if.apply(setup);
-    setup.check().map_err(|wrong| Failure::misuse(anyhow!("{}: {wrong}", fabric.name())))?;
-    if told.what_if.changes_wiring() || setup.crosses_rails(operation) {
-        let fabric = setup.fabric().with_context(|| setup.name()).map_err(Failure::Finding)?;
-        return Ok(Asked { name, fabric, setup, program });
-    }
-    Ok(Asked { name, fabric, setup, program })
+    Ok(Case::new(kind, &fabric, &options)?)
 }
 
-/// That GPUs hold so many bytes.
-pub(super) fn check_memory(setup: &Setup, bytes: u64) -> Result<(), Failure> {
-    let memory = setup.gpu.model().memory;
-    if bytes > memory.0 {
-        return Err(Failure::misuse(anyhow!(
-            "{} do not fit: the memory of {} is {memory}",
-            Bytes(bytes),
-            setup.gpu.model().name
-        )));
+impl From<PredictError> for Failure {
+    fn from(error: PredictError) -> Self {
+        match error.is_misuse() {
+            true => Failure::misuse(error),
+            false => Failure::finding(error),
+        }
     }
-    Ok(())
 }

@@ -6,15 +6,16 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use weftlink_fabric::bytes::Bytes;
-use weftlink_sim::accuracy::{Class, band, expected};
+use weftlink_plan::Kind;
+use weftlink_sim::Constants;
 use weftlink_sim::engine::{Conditions, Spans};
-use weftlink_sim::execute::{Execution, Site};
-use weftlink_sim::setup::{Library, Operation};
-use weftlink_sim::{Constants, Setup};
+use weftlink_sim::execute::Site;
+use weftlink_sim::predict::{Case, PredictError, Row};
+use weftlink_sim::setup::Library;
 
-use super::asked::{self, Told, What};
-use super::disturbed::{Disturbed, Neighbour};
-use super::{cores, json, text, trace};
+use super::asked::{self, Told};
+use super::disturbed::Disturbed;
+use super::{cores, text, trace};
 use crate::Failure;
 use crate::plan::Sizes;
 use crate::plot::{self, Line};
@@ -29,7 +30,8 @@ const FACTOR_ASKED: u64 = 2;
 #[derive(clap::Args)]
 pub(super) struct Calls {
     /// What all GPUs do together
-    pub(super) collective: Option<What>,
+    #[arg(value_parser = crate::names::collective())]
+    pub(super) collective: Option<Kind>,
     /// Where: a system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`) or a file, as for `weft topo` [default: this machine]
     pub(super) fabric: Option<String>,
     /// The bytes of a call
@@ -59,48 +61,13 @@ pub(super) struct Calls {
     told: Told,
 }
 
-/// A call, predicted.
-pub(super) struct Row {
-    pub(super) bytes: u64,
-    pub(super) execution: Execution,
-    pub(super) algbw_gb_per_s: f64,
-    pub(super) busbw_gb_per_s: f64,
-    /// What predictions of its kind are off by: the median, and what nine in ten stay below.
-    pub(super) expected_error: Option<(f64, f64)>,
-    /// What the same call takes where nothing disturbs it, and what went on beside it; nothing if it was not disturbed.
-    pub(super) undisturbed: Option<(f64, Vec<Neighbour>)>,
-}
-
-impl Row {
-    pub(super) fn new(
-        setup: &Setup,
-        ranks: u32,
-        operation: Operation,
-        bytes: u64,
-        execution: Execution,
-    ) -> Self {
-        let algbw_gb_per_s = bytes as f64 / (execution.time.0 as f64 / 1e12) / 1e9;
-        let busbw_gb_per_s = algbw_gb_per_s * operation.bus_factor(ranks);
-        let measured = matches!(setup.library, Library::Nccl | Library::Rccl);
-        let expected_error = measured.then(|| {
-            let found = expected(Some(Class::of(setup)), band(bytes));
-            (found.median, found.ninetieth)
-        });
-        Self { bytes, execution, algbw_gb_per_s, busbw_gb_per_s, expected_error, undisturbed: None }
-    }
-
-    pub(super) fn time_us(&self) -> f64 {
-        self.execution.time.0 as f64 / 1e6
-    }
-}
-
 pub(super) fn run(args: &Calls) -> Result<(), Failure> {
-    let what = args.collective.ok_or_else(|| {
+    let kind = args.collective.ok_or_else(|| {
         Failure::misuse(anyhow!("say what to predict, and where: `weft sim all-reduce hgx-h100`"))
     })?;
     if let Some(ranks) = args.ranks {
         return cores::run(
-            what,
+            kind,
             ranks,
             args.told.is_symmetric(),
             &sizes(args, u64::MAX)?,
@@ -108,8 +75,8 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
             args.json,
         );
     }
-    let asked = asked::asked(args.fabric.as_deref(), what.operation(), &args.told)?;
-    let setup = &asked.setup;
+    let case = asked::case(kind, args.fabric.as_deref(), &args.told)?;
+    let setup = &case.setup;
     let is_watched = args.trace.is_some() || !args.disturbed.is_none();
     if is_watched && !chooses_by_costs(setup.library) {
         return Err(Failure::misuse(anyhow!(
@@ -119,7 +86,7 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
     }
     let sizes = sizes(args, setup.gpu.model().memory.0)?;
     for bytes in &sizes {
-        asked::check_memory(setup, *bytes)?;
+        case.check(*bytes)?;
     }
     let plot = match &args.plot {
         Some(path) => Some((create(path)?, path)),
@@ -130,10 +97,10 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
         None => None,
     };
     let constants = Constants::shipped();
-    let site = asked.site(&constants)?;
+    let site = case.site(&constants)?;
     let mut out = io::stdout().lock();
     if !args.json {
-        text::head(&mut out, &what.name(), &asked.name, setup)?;
+        text::head(&mut out, &case)?;
         text::columns(&mut out)?;
         out.flush()?;
     }
@@ -143,7 +110,7 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
     for (at, bytes) in sizes.iter().enumerate() {
         progress.show(&format!("predicting {} ({} of {})", text::size(*bytes), at + 1, sizes.len()));
         let is_traced = trace.is_some() && at + 1 == sizes.len();
-        let row = call(&site, setup, what.operation(), *bytes, args, is_traced.then_some(&mut spans))?;
+        let row = call(&site, &case, *bytes, args, is_traced.then_some(&mut spans))?;
         progress.clear();
         if !args.json {
             text::row(&mut out, site.fabric(), &row)?;
@@ -153,21 +120,21 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
     }
     if args.json {
         drop(out);
-        crate::print_json(&json::collective(&what.name(), &asked.name, site.fabric(), setup, &rows))?;
+        crate::print_json(&case.rows_to_json(&rows))?;
     } else {
         text::foot(&mut out, setup, &rows)?;
     }
     if let Some((mut file, path)) = plot {
         let points = rows.iter().map(|row| (row.bytes as f64, row.time_us(), row.busbw_gb_per_s)).collect();
         let line = Line { name: text::library(setup), points };
-        let title = format!("{}, {}, predicted", what.name(), asked.name);
+        let title = format!("{}, {}, predicted", case.collective(), case.name);
         file.write_all(plot::svg(&title, &[line]).as_bytes())
             .with_context(|| format!("cannot write {}", path.display()))
             .map_err(Failure::Finding)?;
     }
     if let Some((file, path)) = trace {
         let last = sizes.last().copied().unwrap_or(0);
-        let first = format!("{} of {} on {}", what.name(), text::size(last), asked.name);
+        let first = format!("{} of {} on {}", case.collective(), text::size(last), case.name);
         let beside =
             rows.last().and_then(|row| row.undisturbed.as_ref()).map(|(_, beside)| beside.as_slice());
         let others = beside.unwrap_or_default().iter();
@@ -184,9 +151,7 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
 /// Which calls are asked for; of the usual ones those that fit.
 fn sizes(args: &Calls, most: u64) -> Result<Vec<u64>, Failure> {
     match (args.size, args.sizes) {
-        (Some(Bytes(0)), _) | (None, Some(Sizes(0, _))) => {
-            Err(Failure::misuse(anyhow!("a call of 0 bytes has no bandwidth; start at 1 or more")))
-        }
+        (Some(Bytes(0)), _) | (None, Some(Sizes(0, _))) => Err(PredictError::NoBytes.into()),
         (Some(size), _) => Ok(vec![size.0]),
         (None, Some(sizes)) => Ok(each_of(sizes, args.stepfactor)),
         (None, None) => Ok(each_of(SIZES, FACTOR).into_iter().filter(|size| *size <= most).collect()),
@@ -208,23 +173,20 @@ fn chooses_by_costs(library: Library) -> bool {
 /// One call, disturbed or not.
 fn call(
     site: &Site<'_>,
-    setup: &Setup,
-    operation: Operation,
+    case: &Case,
     bytes: u64,
     args: &Calls,
     spans: Option<&mut Spans>,
 ) -> Result<Row, Failure> {
     if !args.disturbed.is_none() {
-        let suffered = args.disturbed.run(site, operation, bytes, spans)?;
-        let ranks = args.disturbed.ranks().unwrap_or(setup.ranks());
-        let row = Row::new(setup, ranks, operation, bytes, suffered.execution);
+        let suffered = args.disturbed.run(site, case.operation, bytes, spans)?;
+        let ranks = args.disturbed.ranks().unwrap_or(case.setup.ranks());
+        let row = case.row_of(ranks, bytes, suffered.execution);
         return Ok(Row { undisturbed: Some((suffered.alone_us, suffered.beside)), ..row });
     }
-    let execution = match spans {
-        None => site.execute(&[(operation, bytes)]).map(|mut done| done.remove(0)),
-        Some(spans) => site.execute_under(operation, bytes, &Conditions::default(), Some(spans)),
-    };
-    Ok(Row::new(setup, setup.ranks(), operation, bytes, execution.map_err(Failure::finding)?))
+    let Some(spans) = spans else { return Ok(case.row(site, bytes)?) };
+    let execution = site.execute_under(case.operation, bytes, &Conditions::default(), Some(spans));
+    Ok(case.row_of(case.setup.ranks(), bytes, execution.map_err(Failure::finding)?))
 }
 
 /// A file to write into, before anything takes long.

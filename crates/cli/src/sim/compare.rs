@@ -1,13 +1,12 @@
 //! `weft sim compare FABRIC FABRIC ...`: one call on each of them.
 
-use anyhow::anyhow;
 use serde_json::json;
 use weftlink_fabric::bytes::Bytes;
+use weftlink_plan::Kind;
 use weftlink_sim::Constants;
 
-use super::asked::{self, Told, What};
-use super::collective::Row;
-use super::{json as as_json, text};
+use super::asked::{self, Told};
+use super::text;
 use crate::Failure;
 use crate::progress::Progress;
 use crate::table::Table;
@@ -23,8 +22,8 @@ pub(super) struct Args {
     #[arg(required = true, num_args = 1..=64)]
     fabric: Vec<String>,
     /// What all GPUs do together
-    #[arg(long, value_name = "WHAT", default_value = "all-reduce")]
-    collective: What,
+    #[arg(long, value_name = "WHAT", default_value = "all-reduce", value_parser = crate::names::collective())]
+    collective: Kind,
     /// The bytes of a call
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
     size: Bytes,
@@ -37,26 +36,17 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let constants = Constants::shipped();
-    if args.size.0 == 0 {
-        return Err(Failure::misuse(anyhow!("a call of 0 bytes has no bandwidth; give --size 1 or more")));
-    }
     let mut progress = Progress::new();
     let (mut values, mut rows) = (Vec::new(), Vec::new());
     for target in &args.fabric {
         progress.show(&format!("predicting {target}"));
-        let asked = asked::asked(Some(target), args.collective.operation(), &args.told)?;
-        let setup = &asked.setup;
-        asked::check_memory(setup, args.size.0)?;
-        let site = asked.site(&constants)?;
-        let operation = args.collective.operation();
-        let done = site.execute(&[(operation, args.size.0)]).map_err(Failure::finding)?;
-        for execution in done {
-            let row = Row::new(setup, setup.ranks(), operation, args.size.0, execution);
-            let mut value = as_json::head(&asked.name, setup);
-            value["prediction"] = as_json::row(site.fabric(), &row);
-            values.push(value);
-            rows.push((target, setup.clone(), text::limit(site.fabric(), &row), row));
-        }
+        let case = asked::case(args.collective, Some(target), &args.told)?;
+        case.check(args.size.0)?;
+        let row = case.row(&case.site(&constants)?, args.size.0)?;
+        let mut value = case.to_json();
+        value["prediction"] = row.to_json(&case.fabric);
+        values.push(value);
+        rows.push((target, case.setup.clone(), row.limited_by(&case.fabric), row));
     }
     progress.clear();
     if args.json {

@@ -4,24 +4,26 @@ use std::io::{self, Write};
 
 use anyhow::anyhow;
 use serde_json::json;
+use weftlink_plan::Kind;
 use weftlink_plan::choose::measured::Memory;
 use weftlink_sim::Constants;
 use weftlink_sim::host::{self, Hosts};
 use weftlink_sim::library;
+use weftlink_sim::predict::operation;
 use weftlink_sim::setup::Library;
 
-use super::asked::What;
 use super::text;
 use crate::Failure;
 
 pub(super) fn run(
-    what: What,
+    kind: Kind,
     ranks: u32,
     is_symmetric: bool,
     sizes: &[u64],
     library: Option<&str>,
     as_json: bool,
 ) -> Result<(), Failure> {
+    let operation = operation(kind)?;
     let library = match library {
         Some(text) => library::asked(text).map_err(Failure::misuse)?.library,
         None => Library::Weft,
@@ -35,7 +37,7 @@ pub(super) fn run(
     let mut out = io::stdout().lock();
     let mut rows = Vec::new();
     if !as_json {
-        writeln!(out, "{} on {ranks} cores of one host, a rank each, {} memory", what.name(), memory.name())?;
+        writeln!(out, "{} on {ranks} cores of one host, a rank each, {} memory", kind.name(), memory.name())?;
         writeln!(out, "library {}: {}\n", library.name(), library.evidence())?;
         writeln!(
             out,
@@ -44,10 +46,10 @@ pub(super) fn run(
         )?;
     }
     for bytes in sizes {
-        let call = host::execute(&constants, &hosts, what.operation(), *bytes).map_err(Failure::misuse)?;
+        let call = host::execute(&constants, &hosts, operation, *bytes).map_err(Failure::misuse)?;
         let time_us = call.time.0 as f64 / 1e6;
         let algbw = *bytes as f64 / time_us / 1e3;
-        let busbw = algbw * what.operation().bus_factor(ranks);
+        let busbw = algbw * operation.bus_factor(ranks);
         if as_json {
             rows.push(json!({
                 "bytes": bytes,
@@ -71,7 +73,7 @@ pub(super) fn run(
     if as_json {
         drop(out);
         crate::print_json(&json!({
-            "collective": what.name(),
+            "collective": kind.name(),
             "ranks": ranks,
             "memory": memory.name(),
             "library": library.name(),

@@ -1,15 +1,15 @@
 //! What is not as it should be, or goes on beside: as it is typed, and as the engine takes it.
 
 use anyhow::anyhow;
-use clap::ValueEnum;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_fabric::{DeviceId, Fabric};
 use weftlink_plan::cost::Picoseconds;
+use weftlink_plan::{Kind, UnknownKind};
 use weftlink_sim::engine::{Conditions, Disturbance, Spans};
 use weftlink_sim::execute::{Execution, Site, Tenant};
+use weftlink_sim::predict::{Neighbour, operation};
 use weftlink_sim::setup::Operation;
 
-use super::asked::What;
 use crate::Failure;
 
 /// Disturbances, as they are typed.
@@ -46,18 +46,10 @@ struct Numbers(Vec<u32>);
 /// Another job.
 #[derive(Clone, Debug)]
 struct Beside {
-    what: What,
+    kind: Kind,
+    operation: Operation,
     bytes: u64,
     gpus: Option<Numbers>,
-}
-
-/// A job that ran beside another.
-pub(super) struct Neighbour {
-    pub(super) what: String,
-    pub(super) bytes: u64,
-    pub(super) gpus: usize,
-    pub(super) time_us: f64,
-    pub(super) alone_us: f64,
 }
 
 /// A call that was disturbed.
@@ -100,7 +92,7 @@ impl Disturbed {
             gpus: gpus.clone().unwrap_or_else(all).0,
             start: Picoseconds(0),
         };
-        let beside = self.beside.iter().map(|job| tenant(job.what.operation(), job.bytes, &job.gpus));
+        let beside = self.beside.iter().map(|job| tenant(job.operation, job.bytes, &job.gpus));
         let tenants: Vec<Tenant> =
             std::iter::once(tenant(operation, bytes, &self.gpus)).chain(beside).collect();
         let none = Conditions::default();
@@ -115,7 +107,7 @@ impl Disturbed {
         let execution = done.next().ok_or_else(|| Failure::finding(anyhow!("nothing was run")))?;
         let beside = self.beside.iter().zip(done).zip(tenants.iter().zip(&alone).skip(1));
         let beside = beside.map(|((job, execution), (tenant, alone_us))| Neighbour {
-            what: job.what.name(),
+            what: job.kind.name().to_owned(),
             bytes: job.bytes,
             gpus: tenant.gpus.len(),
             time_us: execution.time.0 as f64 / 1e6,
@@ -213,12 +205,13 @@ fn beside(text: &str) -> Result<Beside, String> {
         None => (text, None),
     };
     let (what, size) = job.split_once(':').ok_or("write what and how much: all-to-all:64MiB")?;
-    let what = What::from_str(what, true)?;
+    let kind: Kind = what.parse().map_err(|error: UnknownKind| error.to_string())?;
+    let operation = operation(kind).map_err(|error| error.to_string())?;
     let bytes = size.parse::<Bytes>().map_err(|error| error.to_string())?.0;
     if bytes == 0 {
         Err("a call of 0 bytes moves nothing".to_owned())
     } else {
-        Ok(Beside { what, bytes, gpus })
+        Ok(Beside { kind, operation, bytes, gpus })
     }
 }
 

@@ -7,7 +7,6 @@ mod compare;
 mod copy;
 mod cores;
 mod disturbed;
-mod json;
 mod text;
 mod trace;
 

@@ -5,15 +5,9 @@ use std::io::{self, Write};
 use weftlink_fabric::Fabric;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_sim::Setup;
-use weftlink_sim::setup::Launch;
+use weftlink_sim::predict::{Case, Row};
 
-use super::collective::Row;
 use crate::counted;
-
-/// A link that is used so much of the time is what limits a call; below that, latency does.
-const LIMITS: f64 = 0.5;
-/// The same where most of the time goes into moving data, while pipelines fill and run empty.
-const LIMITS_MOVING: f64 = 0.35;
 
 /// Library and version.
 pub(super) fn library(setup: &Setup) -> String {
@@ -23,21 +17,12 @@ pub(super) fn library(setup: &Setup) -> String {
     }
 }
 
-/// What is assumed where nobody said otherwise.
-pub(super) fn assumed(setup: &Setup) -> Vec<&'static str> {
-    let launch = match (setup.launch, setup.launch()) {
-        (Some(_), _) => None,
-        (None, Launch::ProcessPerGpu) => Some("a process for each GPU"),
-        (None, Launch::OneThread) => Some("one thread starts the kernels of all GPUs (--launch process)"),
-    };
-    launch.into_iter().collect()
-}
-
-pub(super) fn head(out: &mut impl Write, what: &str, name: &str, setup: &Setup) -> io::Result<()> {
-    writeln!(out, "{what} on {name}: {}", counted(setup.ranks(), "GPU"))?;
+pub(super) fn head(out: &mut impl Write, case: &Case) -> io::Result<()> {
+    let setup = &case.setup;
+    writeln!(out, "{} on {}: {}", case.collective(), case.name, counted(setup.ranks(), "GPU"))?;
     writeln!(out, "seen as {}", setup.name())?;
     writeln!(out, "library {}: {}", library(setup), setup.library.evidence())?;
-    for text in assumed(setup) {
+    for text in case.assumed() {
         writeln!(out, "assumed {text}")?;
     }
     writeln!(out)
@@ -63,7 +48,7 @@ pub(super) fn row(out: &mut impl Write, fabric: &Fabric, row: &Row) -> io::Resul
         row.execution.algorithm,
         chosen.protocol.to_string(),
         error(row),
-        limit(fabric, row)
+        row.limited_by(fabric)
     )?;
     let Some((alone_us, beside)) = &row.undisturbed else { return Ok(()) };
     let slower =
@@ -81,42 +66,6 @@ pub(super) fn row(out: &mut impl Write, fabric: &Fabric, row: &Row) -> io::Resul
         )?;
     }
     Ok(())
-}
-
-/// What a call spends most of its time on.
-pub(super) fn limit(fabric: &Fabric, row: &Row) -> String {
-    let estimate = &row.execution.chosen.estimate;
-    let busiest = row.execution.outcome.as_ref().and_then(|outcome| outcome.busiest());
-    let latency = [
-        (estimate.launch_us, "starting the kernels"),
-        (estimate.hops_us, "latency of its steps"),
-        (estimate.host_us, "the host that starts the kernels"),
-    ];
-    let waits_us: f64 = latency.iter().map(|(us, _)| us).sum();
-    let is_moving = estimate.wire_us > waits_us;
-    let limits = if is_moving { LIMITS_MOVING } else { LIMITS };
-    match busiest {
-        Some((resource, part)) if part >= limits => {
-            let (from, to) = resource.link;
-            format!(
-                "{} {} to {}, {:.0}% busy",
-                resource.kind,
-                fabric.device_name(from),
-                fabric.device_name(to),
-                part * 1e2
-            )
-        }
-        busiest => {
-            let most = match is_moving {
-                true => "what its lanes carry",
-                false => latency.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).map_or("", |(_, what)| what),
-            };
-            let used = busiest.map_or_else(String::new, |(resource, part)| {
-                format!("; {} {:.0}% busy", resource.kind, part * 1e2)
-            });
-            format!("{most}{used}")
-        }
-    }
 }
 
 pub(super) fn foot(out: &mut impl Write, setup: &Setup, rows: &[Row]) -> io::Result<()> {

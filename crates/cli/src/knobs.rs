@@ -17,7 +17,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let knobs = Knobs::from_environment().map_err(Failure::finding)?;
+    let knobs = Knobs::from_environment().map_err(Failure::misuse)?;
     let strangers = unknown(std::env::vars_os().map(|(name, _)| name));
     let settings = || KNOBS.iter().zip(knobs.settings());
     if args.json {

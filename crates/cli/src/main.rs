@@ -15,6 +15,7 @@ mod plot;
 mod progress;
 mod run;
 mod sim;
+mod spellings;
 mod table;
 mod topo;
 mod why;
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Multi-GPU communication, planned from the wiring.
 #[derive(Parser)]
@@ -94,8 +95,10 @@ fn main() -> ExitCode {
         eprintln!("weft: {shortage}");
         return ExitCode::FAILURE;
     }
-    let words = run::spelled(std::env::args_os().collect(), &Cli::command());
-    let outcome = match Cli::try_parse_from(words).map(|cli| cli.command) {
+    let command = spellings::with_aliases(Cli::command());
+    let words = run::spelled(std::env::args_os().collect(), &command);
+    let parsed = command.try_get_matches_from(&words).and_then(|found| Cli::from_arg_matches(&found));
+    let outcome = match parsed.map(|cli| cli.command) {
         Ok(Command::Topo(args)) => topo::run(&args),
         Ok(Command::Plan(args)) => plan::run(&args),
         Ok(Command::Bench(args)) => bench::run(&args),
@@ -107,6 +110,10 @@ fn main() -> ExitCode {
         Ok(Command::Run(args)) => run::run(&args),
         Ok(Command::RunRank(args)) => return run::rank_main(&args),
         Err(misuse) if misuse.use_stderr() => {
+            if let Some(what) = spellings::negative(&misuse, &words) {
+                eprintln!("weft: {what}");
+                return ExitCode::from(2);
+            }
             // Where standard error is gone there is nobody left to tell.
             let _ = without_hidden(without_tip_to_escape(misuse)).print();
             return ExitCode::from(2);

@@ -22,7 +22,7 @@ a name that is nearly right is pointed out. An empty variable is one that is not
 ```console
 $ WEFT_STREAMS=17 weft knobs
 weft: WEFT_STREAMS=17: 17 is more than 16; it takes a number from 1 to 16
-[exit code 1]
+[exit code 2]
 ```
 
 What a program passes as `Options` counts; `Options::from_environment()` takes them from here. `WEFT_TUNING`, `WEFT_DEBUG`,

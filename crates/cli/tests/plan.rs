@@ -262,7 +262,11 @@ fn misuse_is_told_from_bad_input() {
         ("all-reduce hgx-h100 --show 8", 2, "the ranks are 0 to 7"),
         ("all-reduce hgx-h99", 2, "hgx-h"),
         ("--size 8", 2, "required"),
-        ("all-reduce --algorithm bruk", 2, "there is no algorithm called \"bruk\"; there are exchange-ll"),
+        (
+            "all-reduce --algorithm bruk",
+            2,
+            "unknown algorithm `bruk`. Did you mean `bruck`? Known algorithms: exchange-ll",
+        ),
         ("all-reduce -n 0 --algorithm ring", 2, "0 is not in 1..=1024"),
         ("all-reduce -n 4 --algorithm ring --show 4", 2, "the ranks are 0 to 3"),
         ("all-reduce -n 4 --algorithm ring --show 0 --emit json", 2, "a file holds all ranks"),

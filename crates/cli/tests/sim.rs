@@ -154,7 +154,7 @@ fn traces_hold_every_step() {
 fn nonsense_is_refused_with_what_to_do() {
     let folder = scratch("sim-refused");
     for (question, message) in [
-        ("all-reduce hgx-h100 --library ncll", "no library \"ncll\" is known; known are nccl"),
+        ("all-reduce hgx-h100 --library ncll", "unknown library `ncll`. Did you mean `nccl`"),
         ("all-reduce hgx-h100 --library nccl:9.9", "no version \"9.9\" of nccl is known"),
         ("all-reduce '0x hgx-h100'", "systems may be 1 to 100000"),
         ("all-reduce '2x hgx-h100'", "no network between them"),
@@ -162,7 +162,7 @@ fn nonsense_is_refused_with_what_to_do() {
         ("all-reduce hgx-h100 --size 100GB", "do not fit: the memory of NVIDIA H100 SXM5 80GB is 80 GB"),
         ("all-reduce hgx-h100 --size 0", "0 bytes"),
         ("all-reduce hgx-h100 --sizes 1GiB..8", "is more than"),
-        ("all-reduce hgx-h100 --algorithm rings", "known are Ring"),
+        ("all-reduce hgx-h100 --algorithm rings", "Did you mean `Ring`"),
         ("all-reduce hgx-h100 --plot /nonexistent/a.svg", "cannot write /nonexistent/a.svg"),
         ("all-reduce hgx-h100 --slow gpu0,gpu1=0.5", "no link joins gpu0 to gpu1"),
         ("all-reduce hgx-h100 --slow gpu0,gpu77=0.5", "no device `gpu77`"),

@@ -153,6 +153,16 @@ impl Fabric {
     }
 }
 
+impl Fabric {
+    /// ` Did you mean gpu0?` for a device that [`find`](Self::find) does not know, or nothing where no name is near.
+    pub fn near_device(&self, name: &str) -> String {
+        /// Names past this are not compared: a typo is as near to the first hosts' devices.
+        const NAMES_MAX: usize = 4096;
+        let names: Vec<String> = self.device_ids().take(NAMES_MAX).map(|id| self.device_name(id)).collect();
+        crate::nearest::did_you_mean(name, names.iter().map(String::as_str))
+    }
+}
+
 /// A fabric could not be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

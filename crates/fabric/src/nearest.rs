@@ -36,19 +36,25 @@ pub fn fold(name: &str) -> String {
     name.trim().chars().filter(|c| !is_separator(c)).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// Insertions, deletions and replacements that turn one word into the other, whatever their case.
+/// Insertions, deletions, replacements and swaps of neighbours that turn one word into the other, whatever their case.
 fn edits(typed: &[char], name: &str) -> usize {
-    let mut row: Vec<usize> = (0..=typed.len()).collect();
-    for (above, wanted) in name.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = above + 1;
-        for (column, letter) in typed.iter().enumerate() {
-            let replaced = diagonal + usize::from(!letter.eq_ignore_ascii_case(&wanted));
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(row[column] + 1).min(diagonal + 1);
+    let name: Vec<char> = name.chars().collect();
+    let same = |column: usize, row: usize| typed[column].eq_ignore_ascii_case(&name[row]);
+    let mut before: Vec<usize> = Vec::new();
+    let mut above: Vec<usize> = (0..=typed.len()).collect();
+    for row in 0..name.len() {
+        let mut current = vec![row + 1];
+        for column in 0..typed.len() {
+            let replaced = above[column] + usize::from(!same(column, row));
+            let mut least = replaced.min(above[column + 1] + 1).min(current[column] + 1);
+            if column > 0 && row > 0 && same(column, row - 1) && same(column - 1, row) {
+                least = least.min(before[column - 1] + 1);
+            }
+            current.push(least);
         }
+        before = std::mem::replace(&mut above, current);
     }
-    row[typed.len()]
+    above[typed.len()]
 }
 
 #[cfg(test)]
@@ -64,6 +70,7 @@ mod tests {
         assert_eq!(edits("sitting", "kitten"), 3);
         assert_eq!(edits("", "abc"), 3);
         assert_eq!(edits("HGX", "hgx"), 0);
+        assert_eq!((edits("rign", "ring"), edits("smu", "sum"), edits("ab", "ba")), (1, 1, 1));
     }
 
     #[test]

@@ -30,6 +30,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use weftlink_fabric::nearest::{did_you_mean, fold};
+
 use crate::Verified;
 pub use crate::element::{DataType, Element};
 use crate::plan::{Buffer, Input, Step};
@@ -192,10 +194,22 @@ impl FromStr for Reduction {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let found = Self::NAMED.into_iter().find(|reduction| reduction.name() == name);
-        found.ok_or_else(|| {
+        let typed = fold(name);
+        let prefixes = ["nccl", "mpi", "reduceop"];
+        let bare = prefixes.iter().find_map(|prefix| typed.strip_prefix(prefix)).unwrap_or(&typed);
+        // PyTorch's and MPI's names that are not ours.
+        let bare = match bare {
+            "product" => "prod",
+            "minimum" => "min",
+            "maximum" => "max",
+            "average" | "mean" => "avg",
+            bare => bare,
+        };
+        let is_named = |reduction: &Reduction| fold(reduction.name()) == bare;
+        Self::NAMED.into_iter().find(is_named).ok_or_else(|| {
             let names: Vec<_> = Self::NAMED.iter().map(|reduction| reduction.name()).collect();
-            format!("there is no reduction called {name:?}; there are {}", names.join(", "))
+            let hint = did_you_mean(name, names.iter().copied());
+            format!("unknown operation `{name}`.{hint} Known operations: {}.", names.join(", "))
         })
     }
 }

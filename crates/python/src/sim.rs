@@ -22,7 +22,7 @@ pub(crate) fn predict(
 ) -> PyResult<String> {
     let kind = kind(py, collective)?;
     let sizes = sizes.iter().map(|size| size.bytes(py)).collect::<PyResult<Vec<u64>>>()?;
-    let wrong = |why: &str| misuse(py, why.to_owned());
+    let wrong = |why: String| misuse(py, why);
     let library = library.map(library::asked).transpose().map_err(|error| misuse(py, error.to_string()))?;
     let program = library.as_ref().and_then(|library| library.program.clone());
     let read = |file: String| {

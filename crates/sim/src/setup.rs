@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use weftlink_fabric::nearest::{did_you_mean, fold};
 use weftlink_plan::plan::Protocol;
 
 use crate::gpu::{Generation, Gpu};
@@ -172,24 +173,27 @@ named! {
 }
 
 /// An algorithm that a row names; nothing where the library chose.
-pub fn algorithm_from_name(name: &str) -> Result<Option<LibraryAlgorithm>, &'static str> {
+pub fn algorithm_from_name(name: &str) -> Result<Option<LibraryAlgorithm>, String> {
     if name.is_empty() {
         return Ok(None);
     }
-    let found = LibraryAlgorithm::ALL.iter().copied().find(|known| known.name().eq_ignore_ascii_case(name));
-    found.map(Some).ok_or(
-        "known are Ring, Tree, NVLS, NVLSTree, CollnetDirect, CollnetChain, PAT, Symmetric, or nothing",
-    )
+    let typed = fold(name);
+    let found = LibraryAlgorithm::ALL.iter().copied().find(|known| fold(known.name()) == typed);
+    found.map(Some).ok_or_else(|| {
+        let names = ["Ring", "Tree", "NVLS", "NVLSTree", "CollnetDirect", "CollnetChain", "PAT", "Symmetric"];
+        let hint = did_you_mean(name, names.into_iter());
+        format!("unknown algorithm `{name}`.{hint} Known algorithms: {}.", names.join(", "))
+    })
 }
 
 /// A protocol that a row names; nothing where the library chose.
-pub fn protocol_from_name(name: &str) -> Result<Option<Protocol>, &'static str> {
+pub fn protocol_from_name(name: &str) -> Result<Option<Protocol>, String> {
     match name.to_ascii_lowercase().as_str() {
         "" => Ok(None),
         "ll" => Ok(Some(Protocol::Ll)),
         "ll128" => Ok(Some(Protocol::Ll128)),
         "simple" => Ok(Some(Protocol::Simple)),
-        _ => Err("known are LL, LL128, Simple, or nothing"),
+        _ => Err(format!("unknown protocol `{name}`. Known protocols: LL, LL128, Simple.")),
     }
 }
 

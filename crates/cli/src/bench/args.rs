@@ -42,7 +42,7 @@ algbw x 2(ranks - 1) / ranks for an all-reduce, as nccl-tests has it for the oth
 Exit code 1 if any element was wrong, a rank failed or the average is below --min-bandwidth.")]
 pub(crate) struct Args {
     /// What to measure; left out, an all-reduce in every kind of memory, or what the plan is for
-    #[arg(conflicts_with = "tune")]
+    #[arg(conflicts_with = "tune", value_parser = crate::names::named::<What>(What::names()))]
     collective: Option<What>,
     /// Ranks, each a process [default: as many as a launcher started, as many as the plan has, or 2]
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
@@ -105,7 +105,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) tune: bool,
     /// With --tune: only these [default: all]
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = crate::names::named::<What>(What::names()))]
     collectives: Vec<What>,
     /// With --tune: where the table goes [default: standard output]
     #[arg(long, value_name = "FILE")]

@@ -1,42 +1,84 @@
 //! What collectives, types and operations are called on the command line: as nccl-tests calls them, or as Weft does.
 
-use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use weftlink_comm::{DataType, Operation, Reduction};
+use weftlink_fabric::nearest::{did_you_mean, fold};
 use weftlink_kernels::Kernels;
-use weftlink_plan::Collective;
 use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
+use weftlink_plan::{Collective, Kind};
 
 /// What can be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    #[value(alias = "allreduce", alias = "all_reduce")]
     AllReduce,
     Reduce,
-    #[value(alias = "bcast")]
     Broadcast,
-    #[value(alias = "allgather", alias = "all_gather")]
     AllGather,
-    #[value(alias = "reducescatter", alias = "reduce_scatter")]
     ReduceScatter,
-    #[value(alias = "alltoall", alias = "all_to_all")]
     AllToAll,
     Gather,
     Scatter,
     Scan,
-    #[value(alias = "exscan")]
     ExclusiveScan,
-    /// Each rank sends to the next
-    #[value(alias = "sendrecv")]
+    /// Each rank sends to the next.
     SendReceive,
-    /// Each rank and those beside it on a ring
+    /// Each rank and those beside it on a ring.
     Neighbours,
     Barrier,
-    /// Every two ranks by themselves: latency and bandwidth
+    /// Every two ranks by themselves: latency and bandwidth.
     P2p,
 }
 
+/// Collectives that are measured, by the name that people type.
+const MEASURED: [(Kind, What); 13] = [
+    (Kind::AllReduce, What::AllReduce),
+    (Kind::Reduce, What::Reduce),
+    (Kind::Broadcast, What::Broadcast),
+    (Kind::AllGather, What::AllGather),
+    (Kind::ReduceScatter, What::ReduceScatter),
+    (Kind::AllToAll, What::AllToAll),
+    (Kind::Gather, What::Gather),
+    (Kind::Scatter, What::Scatter),
+    (Kind::Scan, What::Scan),
+    (Kind::ExclusiveScan, What::ExclusiveScan),
+    (Kind::SendReceive, What::SendReceive),
+    (Kind::Neighbours, What::Neighbours),
+    (Kind::Barrier, What::Barrier),
+];
+const P2P: &str = "p2p";
+
+impl std::str::FromStr for What {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        if fold(name) == P2P {
+            return Ok(What::P2p);
+        }
+        let kind = Kind::from_name(name);
+        let found = MEASURED.into_iter().find(|(known, _)| Some(*known) == kind);
+        found.map(|(_, what)| what).ok_or_else(|| {
+            let names = What::names();
+            let hint = did_you_mean(name, names.iter().copied());
+            let known = names.join(", ");
+            match kind {
+                Some(kind) => format!("weft bench does not measure {kind}. It measures {known}."),
+                None => format!("unknown collective `{name}`.{hint} Known collectives: {known}."),
+            }
+        })
+    }
+}
+
 impl What {
+    /// Its name.
+    pub(super) fn name(self) -> &'static str {
+        MEASURED.iter().find(|(_, what)| *what == self).map_or(P2P, |(kind, _)| kind.name())
+    }
+
+    /// All names.
+    pub(super) fn names() -> Vec<&'static str> {
+        MEASURED.iter().map(|(kind, _)| kind.name()).chain([P2P]).collect()
+    }
+
     /// The collective of so many ranks; nothing for pairs.
     pub(super) fn collective(self, ranks: u32, root: u32) -> Option<Collective> {
         Some(match self {
@@ -113,11 +155,11 @@ impl std::str::FromStr for Type {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let by_nccl = NCCL_TYPES.iter().find(|(known, _)| *known == name).map(|(_, data_type)| *data_type);
-        let by_weft = DataType::ALL.into_iter().find(|data_type| data_type.name() == name);
-        by_nccl.or(by_weft).map(Type).ok_or_else(|| {
+        let known = NCCL_TYPES.iter().find(|(known, _)| *known == name).map(|(_, data_type)| *data_type);
+        known.or_else(|| DataType::from_name(name)).map(Type).ok_or_else(|| {
             let names: Vec<_> = DataType::ALL.into_iter().map(|known| Type(known).name()).collect();
-            format!("there are {}, and all", names.join(", "))
+            let hint = did_you_mean(name, names.iter().copied());
+            format!("unknown type `{name}`.{hint} Known types: {}, all.", names.join(", "))
         })
     }
 }
@@ -191,12 +233,13 @@ impl std::str::FromStr for Op {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        if name == MULSUM {
+        if [MULSUM, "premulsum"].contains(&fold(name).as_str()) {
             return Ok(Op(Reduction::PremultipliedSum));
         }
         name.parse().map(Op).map_err(|_| {
             let names: Vec<_> = Reduction::NAMED.into_iter().map(|known| Op(known).name()).collect();
-            format!("there are {}, and all", names.join(", "))
+            let hint = did_you_mean(name, names.iter().copied());
+            format!("unknown operation `{name}`.{hint} Known operations: {}, all.", names.join(", "))
         })
     }
 }

@@ -56,8 +56,7 @@ pub(super) fn rows(
         return misuse("--tune needs two ranks at least: one has nothing to choose".to_owned());
     }
     if let Some(what) = asked.iter().find(|what| !COLLECTIVES.contains(what)) {
-        let name =
-            clap::ValueEnum::to_possible_value(what).map_or(String::new(), |name| name.get_name().to_owned());
+        let name = what.name();
         return misuse(format!("{name} is done in one way only, so there is nothing to tune"));
     }
     job.check = false;

@@ -131,11 +131,11 @@ pub(super) enum Launcher {
 }
 
 fn algorithm(name: &str) -> Result<LibraryAlgorithm, String> {
-    algorithm_from_name(name).map_err(str::to_owned)?.ok_or_else(|| "it is empty".to_owned())
+    algorithm_from_name(name)?.ok_or_else(|| "it is empty".to_owned())
 }
 
 fn protocol(name: &str) -> Result<Protocol, String> {
-    protocol_from_name(name).map_err(str::to_owned)?.ok_or_else(|| "it is empty".to_owned())
+    protocol_from_name(name)?.ok_or_else(|| "it is empty".to_owned())
 }
 
 /// A collective on a target's fabric, as a library would do it.

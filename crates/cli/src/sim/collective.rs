@@ -99,11 +99,6 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
     let constants = Constants::shipped();
     let site = case.site(&constants)?;
     let mut out = io::stdout().lock();
-    if !args.json {
-        text::head(&mut out, &case)?;
-        text::columns(&mut out)?;
-        out.flush()?;
-    }
     let mut progress = Progress::new();
     let mut rows = Vec::new();
     let mut spans = Spans::with_room_for(trace::STEPS_MAX);
@@ -112,6 +107,11 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
         let is_traced = trace.is_some() && at + 1 == sizes.len();
         let row = call(&site, &case, *bytes, args, is_traced.then_some(&mut spans))?;
         progress.clear();
+        // Nothing is printed before the first call is predicted: until then it may turn out to be impossible.
+        if !args.json && at == 0 {
+            text::head(&mut out, &case)?;
+            text::columns(&mut out)?;
+        }
         if !args.json {
             text::row(&mut out, site.fabric(), &row)?;
             out.flush()?;

@@ -52,8 +52,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let find = |name: &String| {
         fabric.find(name).ok_or_else(|| {
             Failure::misuse(anyhow!(
-                "no device `{name}` on {}; `weft topo FABRIC --tree` prints their names, and --fabric says which fabric is meant",
-                fabric.name()
+                "no device `{name}` on {}.{} `weft topo FABRIC --tree` prints the names; --fabric chooses the fabric.",
+                fabric.name(),
+                fabric.near_device(name)
             ))
         })
     };

@@ -36,17 +36,23 @@ pub(super) fn run(
     let constants = Constants::shipped();
     let mut out = io::stdout().lock();
     let mut rows = Vec::new();
-    if !as_json {
-        writeln!(out, "{} on {ranks} cores of one host, a rank each, {} memory", kind.name(), memory.name())?;
-        writeln!(out, "library {}: {}\n", library.name(), library.evidence())?;
-        writeln!(
-            out,
-            "{:>10} {:>12} {:>9} {:>9}  {:<18} protocol",
-            "size", "time us", "algbw", "busbw", "algorithm"
-        )?;
-    }
-    for bytes in sizes {
+    for (at, bytes) in sizes.iter().enumerate() {
         let call = host::execute(&constants, &hosts, operation, *bytes).map_err(Failure::misuse)?;
+        // Nothing is printed before the first call is known to be possible.
+        if !as_json && at == 0 {
+            writeln!(
+                out,
+                "{} on {ranks} cores of one host, a rank each, {} memory",
+                kind.name(),
+                memory.name()
+            )?;
+            writeln!(out, "library {}: {}\n", library.name(), library.evidence())?;
+            writeln!(
+                out,
+                "{:>10} {:>12} {:>9} {:>9}  {:<18} protocol",
+                "size", "time us", "algbw", "busbw", "algorithm"
+            )?;
+        }
         let time_us = call.time.0 as f64 / 1e6;
         let algbw = *bytes as f64 / time_us / 1e3;
         let busbw = algbw * operation.bus_factor(ranks);

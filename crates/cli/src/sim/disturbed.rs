@@ -120,8 +120,10 @@ impl Disturbed {
     fn conditions(&self, fabric: &Fabric) -> Result<Conditions, Failure> {
         let find = |name: &str| {
             fabric.find(name).ok_or_else(|| {
-                let text = "`weft topo FABRIC --tree` prints their names";
-                Failure::misuse(anyhow!("no device `{name}` on {}; {text}", fabric.name()))
+                let (on, near) = (fabric.name(), fabric.near_device(name));
+                Failure::misuse(anyhow!(
+                    "no device `{name}` on {on}.{near} `weft topo FABRIC --tree` prints the names."
+                ))
             })
         };
         let link =

@@ -98,12 +98,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let fabric = target::resolve(args.target.as_deref(), args.gpu.as_deref())?;
     check_standard_output(args)?;
-    let wrote_files = write_files(args, &fabric)?;
     let paths = Paths::of(&fabric);
+    let route = args.path.as_ref().map(|ends| path::find(&paths, &ends[0], &ends[1])).transpose()?;
+    let wrote_files = write_files(args, &fabric)?;
     let mut out = io::stdout().lock();
     let asked = args.matrix || args.tree || args.cliff || args.path.is_some();
-    if let Some(ends) = &args.path {
-        let route = path::find(&paths, &ends[0], &ends[1])?;
+    if let Some(route) = route {
         match args.json {
             true => crate::print_json(&path::json(&paths, &route, args.bytes))?,
             false => path::print(&mut out, &paths, &route, args.bytes)?,

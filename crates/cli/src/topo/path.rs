@@ -19,8 +19,9 @@ pub(super) fn find(paths: &Paths<'_>, from: &str, to: &str) -> Result<Route, Fai
             let some: Vec<String> = fabric.gpus().iter().take(2).map(|id| fabric.device_name(*id)).collect();
             let like = if some.is_empty() { "numa0".to_owned() } else { some.join(", ") };
             Failure::misuse(anyhow!(
-                "no device `{name}` on {}; names are like {like}, or PCI addresses (see --tree)",
-                fabric.name()
+                "no device `{name}` on {}.{} Names are like {like}, or PCI addresses; --tree prints them.",
+                fabric.name(),
+                fabric.near_device(name)
             ))
         })
     };

@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
                 ),
             );
         }
-        match id.parse() {
+        match id.to_ascii_lowercase().parse() {
             Ok(LinkKind::Network { network, gbit }) => {
                 if slot_for(gbit).is_none() {
                     return self.error(place, format!("no PCIe slot feeds a port of {gbit} Gb/s"));
@@ -216,7 +216,7 @@ impl<'a> Reader<'a> {
             let name = self.word();
             let start = name.start;
             let keyword = &self.text[name.clone()];
-            match keyword {
+            match keyword.to_ascii_lowercase().as_str() {
                 "rail-optimised" | "rail-optimized" => spec.layout = Layout::RailOptimised,
                 "leaf-spine" => spec.layout = Layout::LeafSpine,
                 "oversubscribed" => spec.oversubscription = self.oversubscription()?,
@@ -225,8 +225,8 @@ impl<'a> Reader<'a> {
                     spec.leaf_ports =
                         Some(self.number(ports, 2, LEAF_PORTS_MAX, "ports of a leaf switch")?);
                 }
-                other => {
-                    let hint = did_you_mean(other, OPTIONS.into_iter());
+                _ => {
+                    let hint = did_you_mean(keyword, OPTIONS.into_iter());
                     let all = OPTIONS.map(|option| format!("`{option}`")).join(", ");
                     return self.error(name, format!("not an option.{hint} The options are {all}"));
                 }

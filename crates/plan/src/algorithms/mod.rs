@@ -30,6 +30,8 @@ pub mod two_shot;
 use std::fmt;
 use std::str::FromStr;
 
+use weftlink_fabric::nearest::{did_you_mean, fold};
+
 use crate::collective::Collective;
 use crate::layout::Layout;
 use crate::plan::{Plan, Protocol};
@@ -323,10 +325,11 @@ impl FromStr for Algorithm {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|algorithm| algorithm.name() == name);
-        found.ok_or_else(|| {
-            let names: Vec<_> = Self::ALL.iter().map(|algorithm| algorithm.name()).collect();
-            format!("there is no algorithm called {name:?}; there are {}", names.join(", "))
+        let typed = fold(name);
+        Self::ALL.into_iter().find(|algorithm| fold(algorithm.name()) == typed).ok_or_else(|| {
+            let names = Self::ALL.map(Algorithm::name);
+            let hint = did_you_mean(name, names.into_iter());
+            format!("unknown algorithm `{name}`.{hint} Known algorithms: {}.", names.join(", "))
         })
     }
 }

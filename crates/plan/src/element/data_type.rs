@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use weftlink_fabric::nearest::{did_you_mean, fold};
+
 use crate::reduction::Kind;
 
 /// A type of element.
@@ -34,7 +36,7 @@ pub enum DataType {
 }
 
 /// What others call them: nccl-tests, PyTorch, NumPy, C++.
-const OTHER_NAMES: [(&str, DataType); 22] = [
+const OTHER_NAMES: [(&str, DataType); 33] = [
     ("int8", DataType::I8),
     ("uint8", DataType::U8),
     ("int16", DataType::I16),
@@ -57,6 +59,17 @@ const OTHER_NAMES: [(&str, DataType); 22] = [
     ("bool_", DataType::Bool),
     ("cfloat", DataType::Complex64),
     ("cdouble", DataType::Complex128),
+    ("fp16", DataType::F16),
+    ("bfloat", DataType::Bf16),
+    ("fp32", DataType::F32),
+    ("single", DataType::F32),
+    ("fp64", DataType::F64),
+    ("char", DataType::I8),
+    ("byte", DataType::U8),
+    ("short", DataType::I16),
+    ("long", DataType::I64),
+    ("fp8_e4m3", DataType::F8E4m3),
+    ("fp8_e5m2", DataType::F8E5m2),
 ];
 
 impl DataType {
@@ -149,15 +162,29 @@ impl fmt::Display for DataType {
     }
 }
 
+impl DataType {
+    /// The type that a name means, in the spelling of Weft, nccl-tests, NCCL (`ncclFloat32`), PyTorch (`torch.float32`), NumPy,
+    /// MPI or C++, in any case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let typed = fold(name);
+        let prefixes = ["nccl", "torch", "np", "numpy", "mpi"];
+        let bare = prefixes.iter().find_map(|prefix| typed.strip_prefix(prefix)).unwrap_or(&typed);
+        let own = Self::ALL.into_iter().find(|data_type| fold(data_type.name()) == bare);
+        own.or_else(|| {
+            OTHER_NAMES.iter().find(|(other, _)| fold(other) == bare).map(|&(_, data_type)| data_type)
+        })
+    }
+}
+
 impl FromStr for DataType {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let own = Self::ALL.into_iter().find(|data_type| data_type.name() == name);
-        let other = OTHER_NAMES.iter().find(|(other, _)| *other == name).map(|&(_, data_type)| data_type);
-        own.or(other).ok_or_else(|| {
+        Self::from_name(name).ok_or_else(|| {
+            let own = Self::ALL.into_iter().map(DataType::name);
+            let hint = did_you_mean(name, own.chain(OTHER_NAMES.iter().map(|(other, _)| *other)));
             let names = Self::ALL.map(DataType::name).join(", ");
-            format!("there is no type of element called {name:?}; there are {names}")
+            format!("unknown type `{name}`.{hint} Known types: {names}.")
         })
     }
 }
@@ -176,6 +203,6 @@ mod tests {
             assert!(DataType::ALL.iter().all(|data_type| data_type.name() != name), "{name} is ours");
         }
         let message = "quad".parse::<DataType>().unwrap_err();
-        assert!(message.contains("\"quad\"") && message.contains("f8e4m3, f8e5m2, bool"), "{message}");
+        assert!(message.contains("unknown type `quad`") && message.contains("bf16"), "{message}");
     }
 }

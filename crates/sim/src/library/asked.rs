@@ -1,6 +1,7 @@
 //! A library as it is asked for: `nccl:2.28`, `gloo`, `msccl:ring.xml`.
 
 use thiserror::Error;
+use weftlink_fabric::nearest::did_you_mean;
 
 use crate::setup::{Library, Version};
 
@@ -20,7 +21,7 @@ pub struct Asked {
 #[non_exhaustive]
 pub enum AskedError {
     /// No such library.
-    #[error("no library {name:?} is known; known are {}", known())]
+    #[error("unknown library `{name}`.{} Known libraries: {}.", near(name), known())]
     Name {
         /// What was asked for.
         name: String,
@@ -61,6 +62,10 @@ pub fn asked(text: &str) -> Result<Asked, AskedError> {
         return Err(unknown());
     }
     Ok(Asked { library, version: Some(version), program: None })
+}
+
+fn near(name: &str) -> String {
+    did_you_mean(name, Library::ALL.iter().map(|library| library.name()))
 }
 
 /// Names and what may follow them, for messages.
@@ -128,8 +133,8 @@ mod tests {
         let message = |text| asked(text).unwrap_err().to_string();
         assert_eq!(
             message("ncll:2.28"),
-            "no library \"ncll\" is known; known are nccl[:2.4 to 2.32], rccl[:2.7 to 2.30], \
-             oneccl[:2021.1 to 2021.17, 2022.0 to 2022.2], msccl:FILE, gloo, openmpi[:4.1, 5.0], weft"
+            "unknown library `ncll`. Did you mean `nccl`? Known libraries: nccl[:2.4 to 2.32], rccl[:2.7 to 2.30], \
+             oneccl[:2021.1 to 2021.17, 2022.0 to 2022.2], msccl:FILE, gloo, openmpi[:4.1, 5.0], weft."
         );
         assert_eq!(message("nccl:3.0"), "no version \"3.0\" of nccl is known; known are 2.4 to 2.32");
         assert_eq!(message("nccl:"), "no version \"\" of nccl is known; known are 2.4 to 2.32");
@@ -138,6 +143,6 @@ mod tests {
             "no version \"1.0\" of gloo is known; known are none: it is gloo alone"
         );
         assert!(message("msccl").contains("msccl:ring.xml"));
-        assert!(message("").starts_with("no library \"\" is known"));
+        assert!(message("").starts_with("unknown library ``."));
     }
 }

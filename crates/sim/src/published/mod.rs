@@ -242,9 +242,9 @@ impl Record<'_> {
             version: Version::parse(self.text("library_version"))
                 .map_err(|wanted| self.wrong("library_version", wanted))?,
             algorithm: crate::setup::algorithm_from_name(self.text("algo"))
-                .map_err(|wanted| self.wrong("algo", wanted))?,
+                .map_err(|wanted| self.wrong("algo", &wanted))?,
             protocol: crate::setup::protocol_from_name(self.text("proto"))
-                .map_err(|wanted| self.wrong("proto", wanted))?,
+                .map_err(|wanted| self.wrong("proto", &wanted))?,
             launch: None,
             what_if: WhatIf::default(),
         };

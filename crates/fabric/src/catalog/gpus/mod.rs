@@ -9,7 +9,7 @@ pub use crate::gpu_model::{GpuLinks, GpuModel, Price, Vendor};
 
 /// The model with an id.
 pub fn by_id(id: &str) -> Option<&'static GpuModel> {
-    GPUS.iter().find(|model| model.id == id)
+    GPUS.iter().find(|model| model.id.eq_ignore_ascii_case(id))
 }
 
 /// The model behind a PCI device id. No two vendors of the catalog share one.

@@ -1,6 +1,6 @@
 //! HGX baseboards: eight GPUs, all joined by NVSwitches.
 //!
-//! A baseboard comes in many hosts; the host here is NVIDIA's own DGX with the same board. Where GPU and NIC stand below
+//! A baseboard comes in many hosts, and without NICs; `dgx-a100` and `dgx-h100` have those of the DGX. The host here is NVIDIA's own DGX with the same board. Where GPU and NIC stand below
 //! several switches in a row, as in DGX A100, they stand below one here: NCCL flattens them too.
 
 use super::System;
@@ -23,6 +23,18 @@ pub(super) static SYSTEMS: &[System] = &[
         build: |system| HGX_H100.build(system),
     },
     System {
+        name: "dgx-a100",
+        summary: "hgx-a100 with 8x 200G HDR ConnectX-6",
+        source: "NVIDIA DGX A100 user guide; NVIDIA DGX SuperPOD with DGX A100 reference architecture",
+        build: |system| Server { nics: infiniband(2, 200, (4, 16)), ..HGX_A100 }.build(system),
+    },
+    System {
+        name: "dgx-h100",
+        summary: "hgx-h100 with 8x 400G NDR ConnectX-7",
+        source: "NVIDIA DGX H100 user guide; NVIDIA DGX SuperPOD with DGX H100 reference architecture",
+        build: |system| Server { nics: infiniband(1, 400, (5, 16)), ..HGX_H100 }.build(system),
+    },
+    System {
         name: "hgx-h200",
         summary: "8x H200 SXM, 4 NVSwitches",
         source: "NVIDIA DGX H200 user guide",
@@ -43,6 +55,11 @@ pub(super) static SYSTEMS: &[System] = &[
         build: |system| HGX_B300.build(system),
     },
 ];
+
+/// NICs that a DGX brings, below the switches of its GPUs.
+const fn infiniband(per_switch: usize, gbit: u32, pcie: (u8, u8)) -> Option<Nics> {
+    Some(Nics { per_switch, network: LinkKind::Network { network: Network::InfiniBand, gbit }, pcie })
+}
 
 /// Links of each GPU to each NVSwitch.
 pub(super) const AMPERE_BOARD: Wiring = Wiring::NvSwitches(&[2; 6]);

@@ -2,7 +2,7 @@
 //!
 //! What a preset holds is what comes with it. A bare board or rack (`hgx-h100`, `gb200-nvl72`) has no NICs: a cluster spec such
 //! as `2x hgx-h100 + 8x ndr` names them. Cloud shapes have the NICs that the provider fitted for GPU traffic, and
-//! `hgx-b300` those that NVIDIA solders on. Management networks are left out everywhere.
+//! `hgx-b300` those that NVIDIA solders on; `dgx-a100` and `dgx-h100` are the HGX boards with the NICs of the DGX around them. Management networks are left out everywhere.
 
 mod amd;
 pub(crate) mod chassis;
@@ -37,9 +37,10 @@ impl System {
     }
 }
 
-/// The system with a name.
+/// The system with a name, in any case; `_` is as good as `-`.
 pub fn by_name(name: &str) -> Option<&'static System> {
-    all().find(|system| system.name == name)
+    let name = name.replace('_', "-");
+    all().find(|system| system.name.eq_ignore_ascii_case(&name))
 }
 
 /// Every system, grouped by family.

@@ -1,0 +1,92 @@
+//! Other spellings of options, the same in every command: those of NCCL, nccl-tests, mpirun and PyTorch, and those that another
+//! command of `weft` has for the same thing.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Command};
+
+/// Options by name, each with other names.
+const SPELLINGS: &[(&str, &[&str])] = &[
+    ("algorithm", &["algo"]),
+    ("protocol", &["proto"]),
+    ("ranks", &["np", "nranks"]),
+    ("datatype", &["dtype"]),
+    ("op", &["operation", "reduction"]),
+    ("bytes", &["size"]),
+    ("out", &["output"]),
+    ("minbytes", &["min-bytes"]),
+    ("maxbytes", &["max-bytes"]),
+    ("stepfactor", &["step-factor"]),
+    ("stepbytes", &["step-bytes"]),
+    ("iters", &["iterations"]),
+    ("warmup-iters", &["warmup"]),
+    ("hosts", &["host"]),
+    ("workdir", &["wdir", "chdir"]),
+];
+
+/// Adds the other spellings to a command and its subcommands, and underscores wherever there are dashes.
+pub(crate) fn with_aliases(command: Command) -> Command {
+    let taken: Vec<String> = command
+        .get_arguments()
+        .flat_map(|arg| [arg.get_long().map(str::to_owned)])
+        .flatten()
+        .chain(
+            command
+                .get_arguments()
+                .flat_map(|arg| arg.get_all_aliases().unwrap_or_default())
+                .map(str::to_owned),
+        )
+        .collect();
+    let command = command.mut_args(|arg| aliased(arg, &taken));
+    command.mut_subcommands(with_aliases)
+}
+
+fn aliased(arg: Arg, taken: &[String]) -> Arg {
+    let Some(long) = arg.get_long().map(str::to_owned) else { return arg };
+    let others = SPELLINGS.iter().find(|(name, _)| *name == long).map_or(&[][..], |(_, others)| others);
+    let dashed = others.iter().map(|other| (*other).to_owned()).chain([long.clone()]);
+    let mut names: Vec<String> = dashed.flat_map(|name| [name.replace('-', "_"), name]).collect();
+    names.retain(|name| *name != long && !taken.contains(name));
+    names.sort();
+    names.dedup();
+    arg.aliases(names)
+}
+
+/// A negative number where there is none to be had, which clap takes for an unknown option.
+pub(crate) fn negative(error: &clap::Error, words: &[std::ffi::OsString]) -> Option<String> {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
+    let is_negative = |word: &str| {
+        word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+    };
+    if error.kind() != ErrorKind::UnknownArgument || !is_negative(unknown) {
+        return None;
+    }
+    let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let at = words.iter().position(|word| word.starts_with(unknown))?;
+    let option = at.checked_sub(1).map(|before| words[before].as_str()).filter(|word| word.starts_with('-'));
+    let whose = option.map_or_else(String::new, |option| format!(" for {option}"));
+    Some(format!("`{}`{whose} is negative; give 0 or more", words[at]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cli;
+    use clap::CommandFactory;
+
+    /// clap's own check: no name twice, no conflict with what is not there.
+    #[test]
+    fn names_are_unique() {
+        with_aliases(Cli::command()).debug_assert();
+    }
+
+    #[test]
+    fn every_dash_may_be_an_underscore() {
+        let command = with_aliases(Cli::command());
+        let run = command.find_subcommand("run").unwrap();
+        let has = |name: &str| {
+            let all = run.get_arguments().filter_map(|arg| arg.get_all_aliases());
+            all.flatten().any(|alias| alias == name)
+        };
+        assert!(has("max_restarts") && has("np") && has("keep_going"));
+    }
+}

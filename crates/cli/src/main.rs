@@ -9,6 +9,7 @@
 mod bench;
 mod knobs;
 mod limits;
+mod manual;
 mod names;
 mod plan;
 mod plot;
@@ -28,9 +29,23 @@ use anyhow::anyhow;
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+/// What is built, and from which commit.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("WEFT_BUILT_COMMIT"), ")");
+/// The same, with what else tells builds apart. NVIDIA's driver is looked for at run time, so it is part of every build.
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (",
+    env!("WEFT_BUILT_COMMIT"),
+    ")\ntarget: ",
+    env!("WEFT_BUILT_TARGET"),
+    "\nprofile: ",
+    env!("WEFT_BUILT_PROFILE"),
+    "\nfeatures: shared memory, TCP, NVML (loaded at run time)"
+);
+
 /// Multi-GPU communication, planned from the wiring.
 #[derive(Parser)]
-#[command(name = "weft", version, disable_help_subcommand = true, arg_required_else_help = true)]
+#[command(name = "weft", version = VERSION, long_version = LONG_VERSION, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -52,6 +67,8 @@ enum Command {
         _rank: u32,
     },
     Run(Box<run::Args>),
+    Completions(manual::CompletionsArgs),
+    Man(manual::ManArgs),
     /// What `weft run` starts for each rank, which becomes the program
     #[command(name = run::RANK_COMMAND, hide = true)]
     RunRank(run::RankArgs),
@@ -105,6 +122,8 @@ fn main() -> ExitCode {
         Ok(Command::Sim(args)) => sim::run(&args),
         Ok(Command::Knobs(args)) => knobs::run(&args),
         Ok(Command::Why(args)) => why::run(&args),
+        Ok(Command::Completions(args)) => manual::completions(&args, spellings::with_aliases(Cli::command())),
+        Ok(Command::Man(args)) => manual::man(&args, Cli::command()),
         Ok(Command::BenchRank { .. }) => return bench::rank_main(),
         Ok(Command::Run(args)) if args.is_for_a_host() => return run::host_main(),
         Ok(Command::Run(args)) => run::run(&args),

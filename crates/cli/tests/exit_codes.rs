@@ -51,6 +51,7 @@ const MISUSE: &[(&str, &str)] = &[
     ("weft run -n 0 -- true", "0"),
     ("weft why --jsn", "--json"),
     ("WEFT_STREAMS=many weft knobs", "WEFT_STREAMS"),
+    ("weft completions tcsh", "bash"),
 ];
 
 /// Sound questions whose answer is no.

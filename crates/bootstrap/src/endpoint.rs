@@ -20,6 +20,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
+use weftlink_membership::Input;
+use weftlink_membership::durations::{
+    ACCEPT_POLL as TICK, HELLO as HELLO_LIMIT, HELLO_WITHOUT_THREAD as NO_THREAD_LIMIT,
+};
 use weftlink_shm::limits::{self, STACK_BYTES};
 use weftlink_shm::poll_hook;
 
@@ -33,14 +37,10 @@ use super::group::{Group, Link};
 use super::host::Host;
 use super::lobby::{Guest, Lobby, Room};
 use super::message::{Contact, Introduction, Message};
-use super::orphans::{Departed, Fate};
 use super::peer::Peer;
+use super::reparent::Fate;
 use super::secret::{Token, random_number};
 
-/// How long one that came may take to say who it is.
-pub(super) const HELLO_LIMIT: Duration = Duration::from_secs(5);
-/// The same where there is no thread that could wait for it.
-const NO_THREAD_LIMIT: Duration = Duration::from_millis(500);
 /// How long nobody is let in after there was no descriptor for one, and for how long at most if there still is none.
 const REST_MIN: Duration = Duration::from_millis(20);
 const REST_MAX: Duration = Duration::from_secs(1);
@@ -50,9 +50,6 @@ const ACCEPTED_MAX: usize = 64;
 const ARRIVALS_MAX: usize = 8192;
 /// A retrying stranger must not fill the memory.
 const NOTES_MAX: usize = 8;
-/// How often those who wait for somebody to come look at what else may have happened.
-const TICK: Duration = Duration::from_millis(20);
-
 /// Where one rank is found.
 #[derive(Debug)]
 pub(super) struct Endpoint {
@@ -83,8 +80,6 @@ pub(super) struct State {
     pub(super) links: Vec<(Arc<Link>, Weak<Group>)>,
     /// Groups that are watched, for those who come because somebody has left.
     groups: Vec<Weak<Group>>,
-    /// When to see to a group that somebody has left, and who it was.
-    pub(super) departures: Vec<(Instant, Weak<Group>, Departed)>,
     arrivals: VecDeque<(Introduction, Channel)>,
     helpers: usize,
     notes: Vec<String>,
@@ -219,7 +214,7 @@ impl Endpoint {
 
     /// What became of a rank whose connection has ended: its process has, too, or the two cannot reach each other any more.
     pub(super) fn inquire(&self, contact: &Contact) -> Fate {
-        self.inner.inquire(contact, None)
+        self.inner.inquire(contact)
     }
 }
 
@@ -348,6 +343,14 @@ impl Inner {
             let mut watched = vec![PollFd::new(&*self.wake, PollFlags::IN)];
             watched.extend(listeners.iter().map(|listener| PollFd::new(&**listener, door)));
             for (link, _) in &links {
+                // One whose connection has ended is there for its process alone.
+                if let Some(process) =
+                    link.process.as_ref().filter(|_| link.has_ended.load(Ordering::Relaxed))
+                {
+                    watched
+                        .extend([PollFd::new(process, PollFlags::IN), PollFd::new(process, PollFlags::IN)]);
+                    continue;
+                }
                 let room = if link.channel.wants_to_write() { PollFlags::OUT } else { PollFlags::empty() };
                 watched.push(PollFd::new(&link.channel, PollFlags::IN | room));
                 // Every link has two places; one whose process cannot be watched has its connection twice.
@@ -357,7 +360,8 @@ impl Inner {
             // A helper that is done wakes us; until then nobody else can be heard.
             let silent = lobby.silent().filter(|_| has_helpers);
             watched.extend(silent.map(|guest| PollFd::from_borrowed_fd(guest, PollFlags::IN)));
-            let time = self.state().departures.iter().map(|(when, ..)| *when).min();
+            let groups: Vec<Arc<Group>> = self.state().groups.iter().filter_map(Weak::upgrade).collect();
+            let time = groups.iter().filter_map(|group| group.state().core.next_timeout()).min();
             let time = time.map(|when| when.saturating_duration_since(Instant::now()));
             let tick = if has_helpers { lobby.tick(HELLO_LIMIT) } else { None };
             let time = time.into_iter().chain(tick).chain(rest.left()).min();
@@ -387,8 +391,26 @@ impl Inner {
                     self.attend(link, group, process_ended);
                 }
             }
-            self.see_to_departures();
+            self.see_to_groups();
         }
+    }
+
+    /// Tells groups what time it is, does what they want done, and forgets processes that need not be watched any more.
+    fn see_to_groups(self: &Arc<Self>) {
+        let groups: Vec<Arc<Group>> = self.state().groups.iter().filter_map(Weak::upgrade).collect();
+        for group in groups {
+            let timeout = group.state().core.next_timeout();
+            if timeout.is_some_and(|when| when <= Instant::now()) {
+                group.drive(Input::Timeout);
+            }
+            self.do_chores(&group);
+        }
+        let is_needed = |link: &Link, group: &Weak<Group>| {
+            let group = group.upgrade();
+            group.is_some_and(|group| group.state().core.is_watching(link.rank))
+        };
+        let ended = |link: &Link| link.has_ended.load(Ordering::Relaxed);
+        self.state().links.retain(|(link, group)| !ended(link) || is_needed(link, group));
     }
 
     /// Lets those in who have come to a listener.
@@ -423,42 +445,44 @@ impl Inner {
         link.channel.set_wake(&self.wake);
         // What came with the last message that was read before is here already, and no poll would tell.
         self.attend(link, &Arc::downgrade(group), false);
-        if !link.has_ended.load(Ordering::Relaxed) {
+        let is_watching = || group.state().core.is_watching(link.rank);
+        if !link.has_ended.load(Ordering::Relaxed) || is_watching() {
             self.state().links.push((Arc::clone(link), Arc::downgrade(group)));
         }
     }
 
     /// Takes in what a neighbour said, and that it is gone.
     fn attend(self: &Arc<Self>, link: &Arc<Link>, group: &Weak<Group>, process_ended: bool) {
-        // One that cannot be written to any more has ended, which is what reading finds.
-        let _ = link.channel.flush();
-        let (heard, broken) = match link.channel.receive_ready() {
-            Ok(heard) => (heard, None),
-            Err((heard, broken)) => (heard, Some(broken)),
-        };
-        let mut has_ended = process_ended || broken.is_some();
-        match group.upgrade() {
-            Some(group) => {
-                heard.into_iter().for_each(|message| group.hear(link, message));
-                let departed = group.newly_departed();
-                let schedule = |departed: Departed| {
-                    (Instant::now() + departed.pause(), Arc::downgrade(&group), departed)
-                };
-                self.state().departures.extend(departed.into_iter().map(schedule));
-                match broken {
-                    _ if process_ended => group.lose(link, None),
-                    Some(Broken::Forged(what)) => group.lose(link, Some(does_not_check(&what))),
-                    // Whether it is dead takes a moment to find out, and others may have something to say meanwhile.
-                    Some(_) => self.find_out(link, &group),
-                    None => {}
-                }
-            }
-            None => has_ended = true,
-        }
-        if has_ended {
+        let Some(group) = group.upgrade() else {
             link.has_ended.store(true, Ordering::Relaxed);
-            self.state().links.retain(|(other, _)| !Arc::ptr_eq(link, other));
+            return;
+        };
+        if !link.has_ended.load(Ordering::Relaxed) {
+            // One that cannot be written to any more has ended, which is what reading finds.
+            let _ = link.channel.flush();
+            let (heard, broken) = match link.channel.receive_ready() {
+                Ok(heard) => (heard, None),
+                Err((heard, broken)) => (heard, Some(broken)),
+            };
+            heard.into_iter().for_each(|message| group.hear(link, message));
+            let rank = link.rank;
+            if broken.is_some() || process_ended {
+                link.has_ended.store(true, Ordering::Relaxed);
+            }
+            match broken {
+                _ if process_ended => {}
+                Some(Broken::Forged(what)) => {
+                    group.drive(Input::Corrupt { rank, what: does_not_check(&what) })
+                }
+                // Whether it is dead takes a moment to find out, and others may have something to say meanwhile.
+                Some(_) => group.drive(Input::Disconnected { rank, is_watched: link.process.is_some() }),
+                None => {}
+            }
         }
+        if process_ended {
+            group.drive(Input::Exited(link.rank));
+        }
+        self.do_chores(&group);
     }
 
     /// Has a helper hear somebody who has come.
@@ -494,9 +518,7 @@ impl Inner {
             Ok((Message::Introduction(Introduction::Orphan { group, from }), channel)) => {
                 let group = state.groups.iter().filter_map(Weak::upgrade).find(|one| one.id == group);
                 drop(state);
-                if let Some(group) = group {
-                    self.take_in(&group, from, channel);
-                }
+                self.take_in(group.as_ref(), from, channel);
                 // Others may have waited for this helper.
                 self.changed.notify_all();
                 self.wake();

@@ -7,37 +7,31 @@
 //!
 //! A rank that does not come in time is out, even if it lives: it finds nobody who still talks to it, and nothing of the old
 //! group, no memory and no connection, is used by the new one. Whether the others may go on without it is put to a vote
-//! (`quorum.rs`), unless it is proved dead.
+//! (`weftlink_membership::quorum`), unless it is proved dead.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use weftlink_membership::durations::{
+    HELLO as STEP_LIMIT, MINORITY as MINORITY_LIMIT, PROBE as PROBE_PAUSE, REGROUP_RETRY_MAX as PAUSE_MAX,
+    RETRY_MIN as PAUSE_MIN,
+};
+use weftlink_membership::quorum::may_continue;
+use weftlink_membership::tree;
 use weftlink_shm::poll_hook;
 
 use super::broken::Broken;
 use super::channel::Channel;
 use super::deadline::Deadline;
-use super::endpoint::{Endpoint, HELLO_LIMIT};
+use super::endpoint::Endpoint;
 use super::error::{Ask, BootstrapError};
 use super::group::Group;
 use super::meeting::await_children;
 use super::message::{Contact, Introduction, Member, Message, News};
-use super::orphans::Fate;
-use super::quorum::may_go_on;
+use super::reparent::Fate;
 use super::secret::random_number;
-use super::tree;
 use super::waits::Watch;
-
-/// How often the rank that gathers the others looks whether those who have not come are still there.
-const PROBE_PAUSE: Duration = Duration::from_millis(250);
-/// How long ranks that try again wait before they do.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// How long anything may take that needs no other rank to call something.
-const STEP_LIMIT: Duration = HELLO_LIMIT;
-/// How long a side that is too small to go on looks for the others again.
-const MINORITY_LIMIT: Duration = HELLO_LIMIT;
 
 /// Takes this rank's place in a group of ranks that all know who is in it. `elder` is the group that they are in, and what they
 /// are called there; `over` tells why it will not come about.
@@ -97,7 +91,7 @@ pub(super) fn found(
     let group = Group::new(id, rank, parent, children);
     group.set_elder(Some((Arc::downgrade(elder.0), elder.1.to_vec())));
     let members = contacts.into_iter().zip(hosts).map(|(contact, host)| Member { contact, host }).collect();
-    let _ = group.members.set(members);
+    group.set_members(members);
     endpoint.watch(&group);
     match group.sweep(0, &ask, Vec::new(), deadline, None) {
         Ok(_) => {
@@ -285,7 +279,8 @@ impl Shrinking<'_> {
         watch.over();
         come.sort_unstable_by_key(|(rank, _)| *rank);
         let ranks: Vec<u32> = std::iter::once(old.rank).chain(come.iter().map(|(rank, _)| *rank)).collect();
-        if !may_go_on(members.len(), &ranks, &out.dead) {
+        let all: Vec<u32> = (0..members.len() as u32).collect();
+        if !may_continue(&all, &ranks.iter().copied().collect(), &out.dead) {
             let error = self.minority(&ranks, out);
             let since = *out.minority.get_or_insert_with(Instant::now);
             if deadline.left().is_none() || since.elapsed() >= MINORITY_LIMIT {
@@ -355,7 +350,7 @@ impl Shrinking<'_> {
         let survivor = Introduction::Survivor {
             group: lineage.id,
             from: number(old.rank),
-            dead: old.state().dead.iter().map(|&rank| number(rank)).collect(),
+            dead: old.state().core.dead().iter().map(|&rank| number(rank)).collect(),
         };
         let contact = &members[leader as usize].contact;
         // It answers when it has heard from all, or when the deadline it has is over.

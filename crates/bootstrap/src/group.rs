@@ -1,8 +1,8 @@
 //! One rank's place in a group of processes: its neighbours in a tree, what they said, and what everybody knows.
 //!
 //! Two threads meet here. The rank's own asks and waits ([`Group::sweep`]). The steward's (`endpoint.rs`) brings in what
-//! neighbours say and notices when they are gone. *News* goes to all: whoever hears it for the first time tells its other
-//! neighbours. A rank that dies cuts the tree, but each part that is left has a neighbour of it, so all hear.
+//! neighbours say and notices when they are gone. What that means is decided by a state machine, [`weftlink_membership::Group`]:
+//! this is its driver. Probes and connections that the machine asks for take time, so they are left to the steward.
 //!
 //! A *sweep* goes up the tree with what each rank wants and says, and down with what all said. So it is a barrier, and
 //! whoever wants something else than its children is found out on the way.
@@ -11,8 +11,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use weftlink_membership::durations::{
+    DRAIN as DRAIN_LIMIT, INQUIRY_RESULT as FINDING_LIMIT, POLL as TICK, VERDICT as VERDICT_LIMIT, WARN_AFTER,
+};
+use weftlink_membership::{Action, Input, tree};
 use weftlink_shm::poll_hook;
 
 use super::broken::Broken;
@@ -20,21 +24,8 @@ use super::channel::{Channel, Received};
 use super::deadline::Deadline;
 use super::error::{Ask, BootstrapError};
 use super::message::{Member, Message, News};
-use super::tree;
-use super::waits::{WARN_AFTER, Waits, Watch};
+use super::waits::Watch;
 use crate::reason::Reason;
-
-/// How long a rank that leaves waits for its last news to be written: to a neighbour that does not read, it is not.
-const DRAIN_LIMIT: Duration = Duration::from_secs(1);
-/// How long it takes at most to find out what became of a rank whose connection has ended.
-const FINDING_LIMIT: Duration = Duration::from_secs(2);
-/// How often a rank that waits looks whether it has something to say about that, and after how long first.
-const TICK: Duration = Duration::from_millis(100);
-/// What ranks further from the root wait longer for its verdict, per generation: it knows better who is missing.
-const VERDICT_LIMIT: Duration = Duration::from_millis(500);
-
-/// How many calls of a rank are remembered as told: more than are told at once.
-const CALLS_MAX: usize = 128;
 
 /// A connection to a neighbour.
 #[derive(Debug)]
@@ -60,7 +51,7 @@ pub(super) struct Group {
     pub(super) members: OnceLock<Vec<Member>>,
     pub(super) parent: Option<Arc<Link>>,
     pub(super) children: Vec<Arc<Link>>,
-    /// Links that have come instead of those to ranks that left (`orphans.rs`). They carry news only.
+    /// Links that have come instead of those to ranks that left (`reparent.rs`). They carry news only.
     pub(super) later: Mutex<Vec<Arc<Link>>>,
     state: Mutex<State>,
     changed: Condvar,
@@ -69,36 +60,29 @@ pub(super) struct Group {
     pub(super) telling: Mutex<()>,
 }
 
-#[derive(Default)]
 pub(super) struct State {
+    /// Decides what everything means.
+    pub(super) core: weftlink_membership::Group<BootstrapError>,
+    /// What it wants done that takes time.
+    chores: Vec<Action<BootstrapError>>,
     inbox: BTreeMap<u32, VecDeque<Received>>,
     /// Whom a child waits for, and in which sweep.
     waiting: BTreeMap<u32, (u32, Vec<u32>)>,
-    /// What has been told on, by kind, the rank it is about and the rank that says so.
-    told: BTreeSet<(u8, u32, u32)>,
-    pub(super) left: BTreeSet<u32>,
-    pub(super) dead: BTreeSet<u32>,
-    /// Ranks to whom somebody has lost the connection, and who.
-    lost: BTreeSet<(u32, u32)>,
-    /// Who has left since the steward last asked.
-    pub(super) departed: Vec<u32>,
-    /// Whom this rank's news goes up to.
-    pub(super) up: Option<u32>,
-    /// Calls of each rank that have been told on, the last ones.
-    calls: BTreeMap<u32, VecDeque<u32>>,
-    pub(super) waits: Waits,
     warn_after: Option<Duration>,
     pub(super) elder: Option<(Weak<Group>, Vec<u32>)>,
-    /// What an alarm should know that is set later, and whoever is linked later.
-    pub(super) grave: Vec<News>,
-    verdict: Option<BootstrapError>,
-    /// Whether that is that somebody waited for too long, and who it was.
-    late: Option<u32>,
 }
 
 impl Group {
     pub(super) fn new(id: u64, rank: u32, parent: Option<Arc<Link>>, children: Vec<Arc<Link>>) -> Arc<Group> {
-        let state = State { up: parent.as_ref().map(|link| link.rank), ..State::default() };
+        let above = parent.as_ref().map(|link| link.rank);
+        let state = State {
+            core: weftlink_membership::Group::new(rank, above, children.iter().map(|link| link.rank)),
+            chores: Vec::new(),
+            inbox: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            warn_after: None,
+            elder: None,
+        };
         Arc::new(Group {
             id,
             rank,
@@ -117,8 +101,15 @@ impl Group {
     pub(super) fn alone(id: u64, contacts: Vec<super::message::Contact>) -> Arc<Group> {
         let group = Group::new(id, 0, None, Vec::new());
         let members = contacts.into_iter().map(|contact| Member { contact, host: 0 });
-        let _ = group.members.set(members.collect());
+        group.set_members(members.collect());
         group
+    }
+
+    /// Sets who is who, once.
+    pub(super) fn set_members(&self, members: Vec<Member>) {
+        let hosts: Vec<u32> = members.iter().map(|member| member.host).collect();
+        self.state().core.set_hosts(&hosts);
+        let _ = self.members.set(members);
     }
 
     pub(super) fn links(&self) -> Vec<Arc<Link>> {
@@ -132,15 +123,15 @@ impl Group {
         if let Some(alarm) = &alarm
             && !mutant!("deaths-before-the-alarm-forgotten")
         {
-            let grave = self.state().grave.clone();
-            grave.iter().for_each(|news| drop(alarm(news)));
+            let lasting = self.state().core.lasting().to_vec();
+            lasting.iter().for_each(|news| drop(alarm(news)));
         }
         *place = alarm;
     }
 
     /// Who is known to be dead.
     pub(super) fn dead(&self) -> BTreeSet<u32> {
-        self.state().dead.iter().copied().filter(|rank| *rank != self.rank).collect()
+        self.state().core.dead().iter().copied().filter(|rank| *rank != self.rank).collect()
     }
 
     /// Whose connection has ended though it may live: this rank's own, and those of other hosts to ranks of this one.
@@ -150,7 +141,7 @@ impl Group {
             let here = host(self.rank);
             rank != self.rank && (by == self.rank || host(by) == here && host(rank) != here)
         };
-        self.state().lost.iter().filter(is_cut_off).map(|(rank, _)| *rank).collect()
+        self.state().core.lost().iter().filter(is_cut_off).map(|(rank, _)| *rank).collect()
     }
 
     /// After how long people are told of a wait.
@@ -164,18 +155,30 @@ impl Group {
 
     /// Who waited for too long, if that is what went wrong first.
     pub(super) fn failed_late(&self) -> Option<u32> {
-        self.state().late
+        match self.state().core.cause() {
+            Some(News::Failed { rank, reason, .. }) if *reason == Reason::Deadline as u32 => Some(*rank),
+            _ => None,
+        }
     }
 
     /// What went wrong first, if anything has.
     pub(super) fn verdict(&self) -> Option<BootstrapError> {
-        self.state().verdict.clone()
+        self.verdict_of(&self.state())
+    }
+
+    fn verdict_of(&self, state: &State) -> Option<BootstrapError> {
+        match state.core.cause()? {
+            News::Died { rank } => Some(self.died(*rank)),
+            News::Lost { rank, by, what } => Some(self.lost(*rank, *by, what.clone())),
+            News::Failed { error, .. } => Some(error.clone()),
+            News::Left { .. } | News::Calls { .. } | News::Waits { .. } => None,
+        }
     }
 
     /// A message from a neighbour. Called by the steward.
     pub(super) fn hear(&self, from: &Link, (message, descriptor): Received) {
         match message {
-            Message::News(news) => return self.learn(news, Some(from.rank)),
+            Message::News(event) => return self.drive(Input::Heard { from: from.rank, event }),
             Message::Waiting { number, ranks } => {
                 self.state().waiting.insert(from.rank, (number, ranks));
             }
@@ -184,82 +187,68 @@ impl Group {
         self.changed.notify_all();
     }
 
-    /// A neighbour's process has ended, or its connection is of no more use, and why. Called by the steward.
-    pub(super) fn lose(&self, link: &Link, lost: Option<String>) {
-        link.has_ended.store(true, Ordering::Relaxed);
-        if !self.state().left.contains(&link.rank) {
-            let (rank, by) = (link.rank, self.rank);
-            let news = lost
-                .filter(|_| !mutant!("lost-counts-as-dead"))
-                .map_or(News::Died { rank }, |what| News::Lost { rank, by, what });
-            self.learn(news, Some(link.rank));
-        }
+    /// Makes something known to all.
+    pub(super) fn learn(&self, news: News) {
+        self.drive(Input::Raise(news));
     }
 
-    /// Takes in what everybody should know and tells it on, unless that has been done.
-    pub(super) fn learn(&self, news: News, from: Option<u32>) {
-        let telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
-        {
+    /// Gives the state machine what happened, and does what it says.
+    pub(super) fn drive(&self, input: Input<BootstrapError>) {
+        let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        self.drive_told(input);
+    }
+
+    fn drive_told(&self, input: Input<BootstrapError>) {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            let links = self.links();
+            let mut delivered = Vec::new();
             let mut state = self.state();
-            // The end of a rank that has already left is no failure.
-            let has_left =
-                matches!(&news, News::Died { rank } | News::Lost { rank, .. } if state.left.contains(rank));
-            if has_left || !state.is_new(&news) {
-                return;
-            }
-        }
-        // Neighbours are told first. Once the state below says that the group has failed, this process may exit at any time.
-        if !mutant!("news-not-passed-on") {
-            self.tell(&news, from);
-        }
-        let mut state = self.state();
-        if !matches!(news, News::Calls { .. } | News::Waits { .. }) {
-            state.grave.push(news.clone());
-        }
-        match &news {
-            News::Died { rank } => {
-                state.dead.insert(*rank);
-                let died = self.died(*rank);
-                state.verdict.get_or_insert(died);
-            }
-            News::Lost { rank, by, what } => {
-                state.lost.insert((*rank, *by));
-                let lost = self.lost(*rank, *by, what.clone());
-                state.verdict.get_or_insert(lost);
-            }
-            News::Left { rank, .. } => {
-                state.left.insert(*rank);
-                state.departed.push(*rank);
-            }
-            News::Failed { rank, reason, error, .. } => {
-                if state.verdict.is_none() && *reason == Reason::Deadline as u32 {
-                    state.late = Some(*rank);
+            for action in state.core.handle(input, Instant::now()) {
+                match action {
+                    // Neighbours are told while the state is locked: once it can be seen that the group has failed, this process
+                    // may exit at any time.
+                    Action::Send { to, event } => {
+                        let is_it =
+                            |link: &&Arc<Link>| link.rank == to && !link.has_ended.load(Ordering::Relaxed);
+                        if let Some(link) = links.iter().rev().find(is_it) {
+                            let _ = link.channel.post(&Message::News(event));
+                        }
+                    }
+                    Action::Deliver(event) => delivered.push(event),
+                    chore => state.chores.push(chore),
                 }
-                state.verdict.get_or_insert(error.clone());
             }
-            News::Calls { .. } | News::Waits { .. } => {}
-        }
-        drop(state);
-        self.changed.notify_all();
-        let alarm = self.alarm.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = alarm.as_ref().and_then(|alarm| alarm(&news));
-        drop(alarm);
-        drop(telling);
-        let also = match news {
-            News::Waits { rank, .. } if rank != self.rank => self.answer_waits(),
-            _ => None,
-        };
-        for answer in answer.into_iter().chain(also) {
-            self.learn(answer, None);
+            drop(state);
+            self.changed.notify_all();
+            let alarm = self.alarm.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(alarm) = &*alarm {
+                inputs.extend(delivered.iter().filter_map(alarm).map(Input::Raise));
+            }
         }
     }
 
-    fn tell(&self, news: &News, except: Option<u32>) {
-        let message = Message::News(news.clone());
-        let wants = |link: &&Arc<Link>| Some(link.rank) != except && !link.has_ended.load(Ordering::Relaxed);
-        for link in self.links().iter().filter(wants) {
-            let _ = link.channel.post(&message);
+    /// Takes up a link to a rank, unless this one has left. Either way the other hears all that matters.
+    pub(super) fn adopt(&self, link: &Arc<Link>, greeting: Option<&Message>) -> bool {
+        // Whatever is told from now on goes over the link, and whatever was told before is told again.
+        let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        if greeting.is_some_and(|greeting| link.channel.post(greeting).is_err()) {
+            return false;
         }
+        let later = || self.later.lock().unwrap_or_else(PoisonError::into_inner);
+        later().retain(|other| other.rank != link.rank);
+        later().push(Arc::clone(link));
+        self.drive_told(Input::Connected(link.rank));
+        let is_in = self.state().core.neighbours().contains(&link.rank);
+        if !is_in {
+            later().retain(|other| !Arc::ptr_eq(other, link));
+        }
+        is_in
+    }
+
+    /// What the state machine wants done that takes time.
+    pub(super) fn take_chores(&self) -> Vec<Action<BootstrapError>> {
+        std::mem::take(&mut self.state().chores)
     }
 
     /// Waits a moment until neighbours have been told everything.
@@ -273,24 +262,24 @@ impl Group {
     /// Gives the group up, for everybody, unless somebody has.
     pub(super) fn fail(&self, reason: u32, culprit: u32, error: &BootstrapError) {
         if self.verdict().is_none() {
-            self.learn(News::Failed { rank: self.rank, reason, culprit, error: error.clone() }, None);
+            self.learn(News::Failed { rank: self.rank, reason, culprit, error: error.clone() });
         }
     }
 
     /// The same for an error outside of calls.
     pub(super) fn fail_for(&self, error: &BootstrapError) {
         if self.verdict().is_none() {
-            self.learn(super::gives_up(self.rank, error), None);
+            self.learn(super::gives_up(self.rank, error));
         }
     }
 
     /// What went wrong first, as soon as that is heard.
     pub(super) fn await_failure(&self, patience: Deadline) -> Option<BootstrapError> {
         let mut state = self.state();
-        while state.verdict.is_none() && patience.left().is_some() {
+        while state.core.cause().is_none() && patience.left().is_some() {
             state = self.wait(state, patience);
         }
-        state.verdict.clone()
+        self.verdict_of(&state)
     }
 
     /// All ranks say something and hear what all said, by rank. With `hand_out`, all ranks of a host get the descriptor that
@@ -579,36 +568,6 @@ pub(super) struct HandOut<'a> {
 }
 
 impl State {
-    fn is_new(&mut self, news: &News) -> bool {
-        self.told.insert(match news {
-            News::Died { rank } => (0, *rank, 0),
-            News::Left { rank, .. } => (1, *rank, 0),
-            News::Failed { rank, .. } => (2, *rank, 0),
-            News::Lost { rank, by, .. } => (3, *rank, *by),
-            News::Calls { rank, number, .. } => return self.is_new_call(*rank, *number),
-            News::Waits { rank, turn, whom, neighbours } => {
-                return self.waits.hear(*rank, *turn, whom, neighbours);
-            }
-        })
-    }
-
-    /// Whether nothing is expected of a rank any more.
-    pub(super) fn is_gone(&self, rank: u32) -> bool {
-        self.left.contains(&rank) || self.dead.contains(&rank)
-    }
-
-    fn is_new_call(&mut self, rank: u32, number: u32) -> bool {
-        let told = self.calls.entry(rank).or_default();
-        let is_new = !told.contains(&number);
-        if is_new {
-            told.push_back(number);
-        }
-        if told.len() > CALLS_MAX {
-            told.pop_front();
-        }
-        is_new
-    }
-
     fn has(&self, rank: u32) -> bool {
         self.inbox.get(&rank).is_some_and(|inbox| !inbox.is_empty())
     }
@@ -631,10 +590,10 @@ impl State {
 
     /// Whether there is any point in waiting for these.
     fn check(&self, group: &Group, awaited: &[u32], ask: &Ask) -> Result<(), BootstrapError> {
-        if let Some(verdict) = &self.verdict {
-            return Err(verdict.clone());
+        if let Some(verdict) = group.verdict_of(self) {
+            return Err(verdict);
         }
-        match awaited.iter().find(|rank| self.left.contains(rank)) {
+        match awaited.iter().find(|rank| self.core.left().contains(rank)) {
             Some(&rank) => {
                 let (pid, purpose) = (group.pid(rank), ask.purpose.clone());
                 Err(BootstrapError::Left { rank: rank as usize, pid, purpose })

@@ -26,6 +26,7 @@ mod blame;
 mod broken;
 mod channel;
 mod deadline;
+mod descriptors;
 mod endpoint;
 mod environment;
 mod error;
@@ -37,26 +38,26 @@ pub mod launcher;
 mod lobby;
 mod meeting;
 mod message;
-mod orphans;
 mod outgoing;
 mod peer;
-mod quorum;
 mod reason;
+mod reparent;
 mod room;
 mod roster;
 mod secret;
 mod stall;
 mod terms;
-mod tree;
 mod waits;
 mod wires;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use weftlink_knobs::{Knobs, log};
+use weftlink_membership::durations::THREAD_CAUSE;
 use weftlink_shm::memory::SharedMemory;
 use weftlink_shm::wait::Waiter;
 
@@ -75,7 +76,8 @@ pub use meeting::{Meeting, Network, Place};
 pub use message::News;
 pub use reason::{Reason, is_on_purpose};
 pub use secret::{SEALED_BYTES_MAX, Seal, TAG_BYTES, Token, random_number};
-pub use waits::{Chain, NOTE_AFTER};
+pub use waits::Chain;
+pub use weftlink_membership::durations::{NOTE_AFTER, ROOTS as ROOTS_LIMIT};
 
 use endpoint::Endpoint;
 use found::Lineage;
@@ -83,12 +85,6 @@ use group::{Group, HandOut};
 use launcher::report_start;
 use room::Room;
 use waits::Kind;
-
-/// How long a thread that gave up may take to say why: it does so right after it set the abort word.
-const ROOM_LIMIT: Duration = Duration::from_millis(300);
-
-/// How long others may take to say for whom they wait.
-pub const ROOTS_LIMIT: Duration = Duration::from_secs(2);
 
 /// One rank's end of a group of ranks. Dropping it leaves the group.
 #[derive(Debug)]
@@ -315,6 +311,38 @@ impl Bootstrap {
         heard.map_err(|error| self.fall(error, &ask, deadline))
     }
 
+    /// All ranks give a descriptor to every rank of their host. Returns them by rank: nothing for ranks of other hosts, a
+    /// duplicate for this one. All ranks call this together, and it is a barrier.
+    pub fn pass_descriptors(
+        &mut self,
+        purpose: &str,
+        own: BorrowedFd<'_>,
+        deadline: Duration,
+    ) -> Result<Vec<Option<OwnedFd>>, BootstrapError> {
+        let turn = self.sweeps.wrapping_add(1);
+        let until = Deadline::new(deadline);
+        if let Link::Room(room) = &self.link {
+            room.put_descriptor(self.rank, descriptors::duplicate(own, self.rank)?);
+        }
+        // Nobody has a descriptor of this turn before, and all have theirs after the second exchange.
+        self.exchange(purpose, Vec::new(), deadline)?;
+        let passed = match &self.link {
+            Link::Room(room) => room.descriptors(self.rank),
+            Link::Tree { endpoint: None, .. } => {
+                descriptors::duplicate(own, self.rank).map(|own| vec![Some(own)])
+            }
+            Link::Tree { group, endpoint: Some(endpoint) } => {
+                descriptors::pass(group, endpoint, turn, own, purpose, until)
+            }
+        };
+        let passed = passed.map_err(|error| {
+            let ask = Ask { rank: self.rank, purpose: purpose.to_owned(), bytes: 0 };
+            self.fall(error, &ask, until)
+        })?;
+        self.exchange(purpose, Vec::new(), deadline)?;
+        Ok(passed)
+    }
+
     /// What each rank was in the group that this one was split or shrunk from; its own number if there was none.
     pub fn origins(&self) -> &[usize] {
         &self.origins
@@ -463,7 +491,7 @@ impl Bootstrap {
     pub fn teller(&self) -> impl Fn(News) + Send + 'static {
         let (group, room) = self.weak_link();
         move |news| match (group.upgrade(), room.upgrade(), news) {
-            (Some(group), _, news) => group.learn(news, None),
+            (Some(group), _, news) => group.learn(news),
             (None, Some(room), News::Failed { error, .. }) => room.fail(&error),
             _ => {}
         }
@@ -533,7 +561,7 @@ impl Bootstrap {
     /// What the rank said that gave the group up, and whom it blames, if that is heard in time.
     pub fn cause(&self, patience: Duration) -> Option<(String, Vec<Blame>)> {
         let error = match &self.link {
-            Link::Room(room) => room.await_failure(Deadline::new(patience.min(ROOM_LIMIT))),
+            Link::Room(room) => room.await_failure(Deadline::new(patience.min(THREAD_CAUSE))),
             Link::Tree { group, .. } => group.await_failure(Deadline::new(patience)),
         };
         error.map(said)
@@ -625,7 +653,7 @@ impl Drop for Bootstrap {
             Link::Tree { group, endpoint } => {
                 group.set_alarm(None);
                 if let Some(endpoint) = endpoint {
-                    group.learn(News::Left { rank: self.rank as u32, calls: self.calls }, None);
+                    group.learn(News::Left { rank: self.rank as u32, calls: self.calls });
                     group.drain();
                     endpoint.unwatch(group);
                 }

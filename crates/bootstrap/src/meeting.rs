@@ -20,6 +20,10 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use weftlink_knobs::{Interfaces, Knobs};
+use weftlink_membership::durations::{
+    HELLO as ANSWER_LIMIT, HELLO as HELLO_LIMIT, JOIN_RETRY_MAX as PAUSE_MAX, OTHER_USER as OTHER_USER_LIMIT,
+    RETRY_MIN as PAUSE_MIN, VERDICT as VERDICT_LIMIT, WARN_AFTER,
+};
 use weftlink_shm::poll_hook;
 
 use super::address::{
@@ -28,7 +32,7 @@ use super::address::{
 use super::broken::{ANOTHER, Broken};
 use super::channel::Channel;
 use super::deadline::Deadline;
-use super::endpoint::{Endpoint, HELLO_LIMIT};
+use super::endpoint::Endpoint;
 use super::error::{Ask, BootstrapError, Refusal};
 use super::group::{Group, Link};
 use super::host::Host;
@@ -37,7 +41,6 @@ use super::roster::Roster;
 use super::secret::{Token, random_number};
 use super::stall::Stall;
 use super::terms;
-use super::waits::WARN_AFTER;
 
 /// What the ranks of a job agree on before they meet.
 #[derive(Debug, Clone)]
@@ -197,16 +200,6 @@ impl fmt::Display for Ports<'_> {
 }
 
 const RANKS_MAX: usize = 4096;
-
-/// The pause between two tries to find the listener: short at first, since ranks are mostly started together.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(50);
-/// How long a rank tries again where a process of another user listens.
-const OTHER_USER_LIMIT: Duration = Duration::from_secs(5);
-/// How long rank 0 may take to say why a rank found somebody gone.
-const VERDICT_LIMIT: Duration = Duration::from_millis(500);
-/// How long a place may take to say that it is the right one.
-const ANSWER_LIMIT: Duration = HELLO_LIMIT;
 
 /// A rank that has met the others.
 pub(super) type Met = (Option<Endpoint>, Arc<Group>);
@@ -418,7 +411,7 @@ pub(super) fn in_place(
             None => group.await_members(ask, deadline)?,
         };
         group.tell_members(&members, ask, deadline)?;
-        let _ = group.members.set(members);
+        group.set_members(members);
         group.sweep(0, ask, Vec::new(), deadline, None).map(|_| ())
     };
     settle().inspect_err(|error| group.fail_for(error))

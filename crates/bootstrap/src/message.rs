@@ -19,6 +19,8 @@ pub(super) enum Message {
     Accepted { pid: u32 },
     /// You are not.
     Refused(Refusal),
+    /// To a rank that came because its parent left: this one is not in that group any more.
+    NotInGroup,
     /// These have not come yet.
     Waiting { number: u32, ranks: Vec<u32> },
     /// From rank 0, when all have come: where your place is.
@@ -31,6 +33,8 @@ pub(super) enum Message {
     Down { number: u32, said: Vec<(u32, Vec<u8>)> },
     /// To those who are left of a group: a new one, your rank there, and the old ranks of all.
     Together { group: u64, rank: u32, ranks: Vec<u32> },
+    /// Comes with a descriptor for the other end.
+    Descriptor { turn: u32 },
     /// What everybody should know. Told on to everybody who did not know it.
     News(News),
 }
@@ -46,6 +50,8 @@ pub(super) enum Introduction {
     Orphan { group: u64, from: u32 },
     /// To carry messages of a group's plans.
     Wire { group: u64, from: u32, stream: u32 },
+    /// To give this rank a descriptor, and take one.
+    Descriptor { group: u64, from: u32, turn: u32 },
     /// To go on with what is left of a group; who is known to be dead.
     Survivor { group: u64, from: u32, dead: Vec<u32> },
     /// To see whether anybody is there.
@@ -91,24 +97,8 @@ pub(super) struct Member {
     pub(super) host: u32,
 }
 
-/// What everybody should know.
-#[expect(missing_docs, reason = "the variants say what their fields are")]
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum News {
-    /// A rank's process is gone.
-    Died { rank: u32 },
-    /// The connection of a rank to another is of no more use, though the other may live; and what is known of it.
-    Lost { rank: u32, by: u32, what: String },
-    /// A rank left in good order, after so many calls.
-    Left { rank: u32, calls: u32 },
-    /// A rank gave up, and with it the group.
-    Failed { rank: u32, reason: u32, culprit: u32, error: BootstrapError },
-    /// What a rank calls, from one that has waited for long: a header as it lies in memory.
-    Calls { rank: u32, number: u32, signature: u32, words: [u64; 7] },
-    /// Whom a rank waits for just now, or did when it failed; nobody if it does something else. The ranks that would tell it
-    /// more. Whoever hears it says the same of itself, so it is a question too.
-    Waits { rank: u32, turn: u32, whom: Vec<u32>, neighbours: Vec<u32> },
-}
+/// What a rank makes known to all.
+pub type News = weftlink_membership::Event<BootstrapError>;
 
 impl Message {
     pub(super) fn unexpected(&self, rank: usize) -> BootstrapError {

@@ -10,12 +10,13 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use weftlink_membership::durations::WARN_AFTER;
 use weftlink_shm::memory::SharedMemory;
 use weftlink_shm::poll_hook;
 
 use super::deadline::Deadline;
+use super::descriptors::duplicate;
 use super::error::{Ask, BootstrapError, list};
-use super::waits::WARN_AFTER;
 
 #[derive(Debug)]
 pub(super) struct Room {
@@ -34,6 +35,8 @@ struct State {
     mismatch: Option<Ask>,
     created: Option<Arc<OwnedFd>>,
     said: Vec<Vec<u8>>,
+    /// Descriptors that ranks give each other, by rank.
+    descriptors: Vec<Option<Arc<OwnedFd>>>,
     /// Rooms for parts of the ranks, by the turn in which they were wanted and what they were wanted for, until all have theirs.
     rooms: BTreeMap<(u64, u64), (Arc<Room>, usize)>,
     /// Who wants to go on with what is left.
@@ -57,6 +60,7 @@ impl Room {
             mismatch: None,
             created: None,
             said: vec![Vec::new(); size],
+            descriptors: vec![None; size],
             rooms: BTreeMap::new(),
             survives: vec![false; size],
             shrunk: None,
@@ -97,6 +101,16 @@ impl Room {
         // Nobody says the next thing before all have heard this.
         drop(self.step(self.enter(), ask, deadline, State::forget)?);
         Ok(said)
+    }
+
+    pub(super) fn put_descriptor(&self, rank: usize, descriptor: OwnedFd) {
+        self.enter().descriptors[rank] = Some(Arc::new(descriptor));
+    }
+
+    /// Duplicates of all descriptors, by rank.
+    pub(super) fn descriptors(&self, rank: usize) -> Result<Vec<Option<OwnedFd>>, BootstrapError> {
+        let descriptors = self.enter().descriptors.clone();
+        descriptors.into_iter().map(|one| one.map(|one| duplicate(&*one, rank)).transpose()).collect()
     }
 
     /// A room for so many of the ranks, which all ask for the same one in the same turn.

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use weftlink_membership::durations::{HELLO as HELLO_LIMIT, SEND as TELL_LIMIT};
+use weftlink_membership::{WAS_LOST, tree};
+
 use super::channel::Channel;
 use super::deadline::Deadline;
-use super::endpoint::{Endpoint, HELLO_LIMIT};
+use super::endpoint::Endpoint;
 use super::error::{Ask, BootstrapError, Refusal};
 use super::group::Group;
 use super::meeting::{Meeting, PURPOSE, Place, await_children, in_place};
 use super::message::{Contact, Hello, Member, Message, Seat};
-use super::orphans::{Fate, WAS_LOST};
+use super::reparent::Fate;
 use super::stall::Stall;
 use super::terms;
-use super::tree;
 
-/// How long one that is told something may take to hear it.
-const TELL_LIMIT: Duration = Duration::from_secs(1);
 /// A retrying stranger must not fill the memory.
 const NOTES_MAX: usize = 8;
 
@@ -192,7 +192,7 @@ impl Seated<'_> {
         let group = Group::new(self.group, 0, None, links);
         group.set_warn_after(warn_after);
         // Before anybody can die: who that is can be told then.
-        let _ = group.members.set(self.members.clone());
+        group.set_members(self.members.clone());
         endpoint.watch(&group);
         in_place(&group, Some(self.members), &ask, deadline)
             .inspect_err(|error| tell_all(&self.channels, error))?;

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use weftlink_membership::WAS_LOST;
+
 use super::broken::Broken;
 use super::channel::{Channel, Connection};
 use super::deadline::Deadline;
@@ -11,7 +13,7 @@ use super::error::BootstrapError;
 use super::found;
 use super::group::Group;
 use super::message::Introduction;
-use super::orphans::{Fate, WAS_LOST};
+use super::reparent::Fate;
 use super::waits::Watch;
 
 /// Opens `streams` connections to each of the peers and puts them into `connections`, a list for each peer. After an error the lists hold
@@ -28,9 +30,18 @@ pub(super) fn connect(
     for phase in [true, false] {
         for (place, &peer) in peers.iter().enumerate().filter(|(_, peer)| (**peer > group.rank) == phase) {
             for stream in 0..streams {
+                let peer = Peer { group, endpoint, rank: peer, purpose: PURPOSE };
                 let channel = match phase {
-                    true => go(group, endpoint, peer, stream, deadline)?,
-                    false => wait(group, endpoint, peer, stream, deadline)?,
+                    true => dial(
+                        &peer,
+                        &Introduction::Wire { group: group.id, from: group.rank, stream },
+                        deadline,
+                    )?,
+                    false => accept(
+                        &peer,
+                        &Introduction::Wire { group: group.id, from: peer.rank, stream },
+                        deadline,
+                    )?,
                 };
                 connections[place].push(channel.into_connection());
             }
@@ -39,23 +50,34 @@ pub(super) fn connect(
     Ok(())
 }
 
-fn go(
-    group: &Group,
-    endpoint: &Endpoint,
-    peer: u32,
-    stream: u32,
+/// A rank to connect with.
+pub(super) struct Peer<'a> {
+    pub(super) group: &'a Group,
+    pub(super) endpoint: &'a Endpoint,
+    pub(super) rank: u32,
+    /// What for, in errors.
+    pub(super) purpose: &'a str,
+}
+
+/// Connects to a peer and says what for.
+pub(super) fn dial(
+    peer: &Peer<'_>,
+    introduction: &Introduction,
     deadline: Deadline,
 ) -> Result<Channel, BootstrapError> {
+    let Peer { group, endpoint, rank: peer, purpose } = *peer;
     let members = group.members.get().map_or(&[][..], Vec::as_slice);
     let contact = &members[peer as usize].contact;
-    let wire = Introduction::Wire { group: group.id, from: group.rank, stream };
     let mut tries = 0;
-    let mut watch = Watch::new(group, PURPOSE);
+    let mut watch = Watch::new(group, purpose);
     watch.note(&[peer]);
     loop {
         // One that is stopped is where it was, and says nothing: it is called again and again, and people are told of it.
-        match endpoint.dial(contact, &wire, deadline.or_within(group.warn_after().clamp(CALL_MIN, CALL_MAX)))
-        {
+        match endpoint.dial(
+            contact,
+            introduction,
+            deadline.or_within(group.warn_after().clamp(CALL_MIN, CALL_MAX)),
+        ) {
             Ok(channel) => {
                 watch.over();
                 return Ok(channel);
@@ -74,11 +96,11 @@ fn go(
             Err(Broken::Ended | Broken::Refused) => {
                 let fate = endpoint.inquire(contact);
                 if fate == Fate::Dead || group.verdict().is_some() {
-                    let gone = || match group.state().left.contains(&peer) {
+                    let gone = || match group.state().core.left().contains(&peer) {
                         true => BootstrapError::Left {
                             rank: peer as usize,
                             pid: contact.pid,
-                            purpose: PURPOSE.to_owned(),
+                            purpose: purpose.to_owned(),
                         },
                         false => found::died(peer, contact),
                     };
@@ -95,23 +117,22 @@ fn go(
             }
             Err(broken) => {
                 let (to, by) = ((peer as usize, contact.pid), group.rank as usize);
-                let of = || broken.of(to, by, PURPOSE, deadline);
+                let of = || broken.of(to, by, purpose, deadline);
                 return Err(group.verdict().unwrap_or_else(of));
             }
         }
     }
 }
 
-fn wait(
-    group: &Group,
-    endpoint: &Endpoint,
-    peer: u32,
-    stream: u32,
+/// Waits for a peer that connects for something.
+pub(super) fn accept(
+    peer: &Peer<'_>,
+    introduction: &Introduction,
     deadline: Deadline,
 ) -> Result<Channel, BootstrapError> {
-    let wire = Introduction::Wire { group: group.id, from: peer, stream };
-    let wanted = |introduction: &Introduction| (*introduction == wire).then_some(());
-    let mut watch = Watch::new(group, PURPOSE);
+    let Peer { group, endpoint, rank: peer, purpose } = *peer;
+    let wanted = |arrived: &Introduction| (arrived == introduction).then_some(());
+    let mut watch = Watch::new(group, purpose);
     watch.note(&[peer]);
     let over = || {
         watch.look(&[peer]);
@@ -124,7 +145,7 @@ fn wait(
         }
         None => Err(BootstrapError::Missing {
             ranks: vec![peer as usize],
-            purpose: PURPOSE.to_owned(),
+            purpose: purpose.to_owned(),
             limit: deadline.limit(),
         }),
     }

@@ -5,7 +5,7 @@
 //! memory can be handed from parent to child inside a host, and each host is reached by one connection.
 
 /// The parent of every rank, given every rank's host; rank 0 has none.
-pub(super) fn parents(hosts: &[u32]) -> Vec<Option<u32>> {
+pub fn parents(hosts: &[u32]) -> Vec<Option<u32>> {
     let mut by_host: Vec<Vec<u32>> = Vec::new();
     for (rank, &host) in (0..).zip(hosts) {
         let host = host as usize;
@@ -26,12 +26,12 @@ pub(super) fn parents(hosts: &[u32]) -> Vec<Option<u32>> {
 }
 
 /// The parent of all others is rank 0.
-pub(super) fn star(size: usize) -> Vec<Option<u32>> {
+pub fn star(size: usize) -> Vec<Option<u32>> {
     (0..size).map(|rank| (rank > 0).then_some(0)).collect()
 }
 
 /// The ranks whose parent this is.
-pub(super) fn children(parents: &[Option<u32>], rank: u32) -> Vec<u32> {
+pub fn children(parents: &[Option<u32>], rank: u32) -> Vec<u32> {
     (0..).zip(parents).filter(|&(_, parent)| *parent == Some(rank)).map(|(child, _)| child).collect()
 }
 
@@ -41,7 +41,7 @@ fn before(position: usize) -> usize {
 }
 
 /// Numbers hosts in the order of their first ranks, by whether two ranks are on the same.
-pub(super) fn number_hosts<T>(ranks: &[T], is_same: impl Fn(&T, &T) -> bool) -> Vec<u32> {
+pub fn number_hosts<T>(ranks: &[T], is_same: impl Fn(&T, &T) -> bool) -> Vec<u32> {
     let mut firsts: Vec<&T> = Vec::new();
     let number = |rank| {
         let found = firsts.iter().position(|first| is_same(first, rank));

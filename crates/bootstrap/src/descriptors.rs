@@ -1,0 +1,68 @@
+//! Descriptors that ranks of one host give each other: memory of a device, an event, a file. Each pair of ranks connects, and
+//! each end sends its descriptor to the other.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::channel::Channel;
+use super::deadline::Deadline;
+use super::endpoint::Endpoint;
+use super::error::BootstrapError;
+use super::group::Group;
+use super::message::{Introduction, Message};
+use super::wires::{Peer, accept, dial};
+
+/// Gives this rank's descriptor to every rank of its host, and takes theirs, by rank; nothing of ranks on other hosts. `turn` is
+/// the same on all ranks and never comes again.
+pub(super) fn pass(
+    group: &Group,
+    endpoint: &Endpoint,
+    turn: u32,
+    own: BorrowedFd<'_>,
+    purpose: &str,
+    deadline: Deadline,
+) -> Result<Vec<Option<OwnedFd>>, BootstrapError> {
+    let members = group.members.get().map_or(&[][..], Vec::as_slice);
+    let host = members.get(group.rank as usize).map(|member| member.host);
+    let is_near = |rank: &u32| Some(members[*rank as usize].host) == host && *rank != group.rank;
+    let peers: Vec<u32> = (0..members.len() as u32).filter(is_near).collect();
+    let failed = |rank: u32, broken: super::broken::Broken| {
+        let (peer, by) = ((rank as usize, group.pid(rank)), group.rank as usize);
+        group.verdict().unwrap_or_else(|| broken.of(peer, by, purpose, deadline))
+    };
+    let message = Message::Descriptor { turn };
+    // First to those that need not do anything for it: a rank that connects is accepted by the monitor thread of the other.
+    let mut channels: Vec<(u32, Channel)> = Vec::new();
+    for &rank in peers.iter().filter(|rank| **rank > group.rank) {
+        let peer = Peer { group, endpoint, rank, purpose };
+        let channel =
+            dial(&peer, &Introduction::Descriptor { group: group.id, from: group.rank, turn }, deadline)?;
+        channel.send(&message, Some(own), deadline).map_err(|broken| failed(rank, broken))?;
+        channels.push((rank, channel));
+    }
+    for &rank in peers.iter().filter(|rank| **rank < group.rank) {
+        let peer = Peer { group, endpoint, rank, purpose };
+        let channel =
+            accept(&peer, &Introduction::Descriptor { group: group.id, from: rank, turn }, deadline)?;
+        channel.send(&message, Some(own), deadline).map_err(|broken| failed(rank, broken))?;
+        channels.push((rank, channel));
+    }
+    let mut descriptors: Vec<Option<OwnedFd>> = members.iter().map(|_| None).collect();
+    for (rank, channel) in channels {
+        match channel.receive(deadline).map_err(|broken| failed(rank, broken))? {
+            (Message::Descriptor { turn: theirs }, Some(descriptor)) if theirs == turn => {
+                descriptors[rank as usize] = Some(descriptor);
+            }
+            (other, _) => return Err(other.unexpected(rank as usize)),
+        }
+    }
+    descriptors[group.rank as usize] = Some(duplicate(own, group.rank as usize)?);
+    Ok(descriptors)
+}
+
+/// A descriptor of the same.
+pub(super) fn duplicate(own: impl AsFd, rank: usize) -> Result<OwnedFd, BootstrapError> {
+    let duplicated = own.as_fd().try_clone_to_owned();
+    duplicated.map_err(|error| BootstrapError::System {
+        what: format!("rank {rank} cannot duplicate a descriptor: {error}"),
+    })
+}

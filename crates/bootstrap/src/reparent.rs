@@ -1,0 +1,129 @@
+//! What a steward does when the tree of a group comes apart: finds out what became of a neighbour whose connection has ended,
+//! and links ranks again that were linked through one that has left. `weftlink_membership` decides when; here are the
+//! connections that it takes, each on a thread of its own.
+
+use std::sync::Arc;
+
+use weftlink_membership::durations::{INQUIRY, INQUIRY_RETRY, REPARENT};
+use weftlink_membership::{Action, Input, Probe};
+use weftlink_shm::limits::STACK_BYTES;
+
+use super::broken::Broken;
+use super::channel::Channel;
+use super::deadline::Deadline;
+use super::endpoint::{Inner, link};
+use super::error::BootstrapError;
+use super::group::Group;
+use super::message::{Contact, Introduction, Message};
+
+/// What became of a rank whose connection has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Its process has ended.
+    Dead,
+    /// It lives, or cannot be reached.
+    Lost,
+}
+
+impl Group {
+    fn contact(&self, rank: u32) -> Option<&Contact> {
+        Some(&self.members.get()?.get(rank as usize)?.contact)
+    }
+}
+
+impl Inner {
+    /// Does what a group's state machine wants done.
+    pub(super) fn do_chores(self: &Arc<Self>, group: &Arc<Group>) {
+        for chore in group.take_chores() {
+            let unstarted = match &chore {
+                Action::Probe(rank) => Input::Probed(*rank, Probe::Silent),
+                Action::Reparent(rank) => Input::NotReparented { rank: *rank, why: Probe::Silent },
+                Action::Send { .. } | Action::Deliver(_) | Action::Close(_) => continue,
+            };
+            let (inner, its_group) = (Arc::clone(self), Arc::downgrade(group));
+            let helper = std::thread::Builder::new().name("weft-helper".to_owned()).stack_size(STACK_BYTES);
+            let started = helper.spawn(move || {
+                if let Some(group) = its_group.upgrade() {
+                    let result = match chore {
+                        Action::Probe(rank) => Some(Input::Probed(rank, inner.probe(&group, rank))),
+                        Action::Reparent(rank) => inner.reparent(&group, rank),
+                        _ => None,
+                    };
+                    result.into_iter().for_each(|result| group.drive(result));
+                    inner.wake();
+                }
+            });
+            if started.is_err() {
+                group.drive(unstarted);
+            }
+        }
+    }
+
+    /// What answers where a rank is found.
+    fn probe(&self, group: &Group, rank: u32) -> Probe {
+        // One that nobody knows how to find has not been heard of since it came.
+        let Some(contact) = group.contact(rank) else { return Probe::Refused };
+        let deadline = Deadline::new(INQUIRY);
+        match self.dial(contact, &Introduction::Probe, deadline) {
+            // Its host is there, and nobody has its place.
+            Err(Broken::Refused) => Probe::Refused,
+            Ok(_) => Probe::Answered,
+            Err(Broken::Late) => Probe::Silent,
+            Err(_) if deadline.left().is_none() => Probe::Silent,
+            // Another process at its place, or bytes that changed on their way, prove nothing.
+            Err(_) => Probe::Unclear,
+        }
+    }
+
+    /// What became of a rank whose connection has ended. A process that ends closes what it has one after the other, so it is
+    /// asked again for a while.
+    pub(super) fn inquire(&self, contact: &Contact) -> Fate {
+        let deadline = Deadline::new(INQUIRY);
+        while deadline.left().is_some() {
+            match self.dial(contact, &Introduction::Probe, deadline) {
+                Err(Broken::Refused) => return Fate::Dead,
+                Ok(_) | Err(Broken::Late) => return Fate::Lost,
+                Err(_) => std::thread::sleep(INQUIRY_RETRY),
+            }
+        }
+        Fate::Lost
+    }
+
+    /// Links this rank to another, since the one above it has left. Returns why not, if it is not.
+    fn reparent(self: &Arc<Self>, group: &Arc<Group>, rank: u32) -> Option<Input<BootstrapError>> {
+        let orphan = Introduction::Orphan { group: group.id, from: group.rank };
+        let failed = |why| Some(Input::NotReparented { rank, why });
+        let Some(contact) = group.contact(rank) else { return failed(Probe::Unclear) };
+        let deadline = Deadline::new(REPARENT);
+        let answer = self.dial(contact, &orphan, deadline).and_then(|channel| {
+            let (answer, _) = channel.receive(deadline)?;
+            Ok((channel, answer))
+        });
+        let channel = match answer {
+            Ok((channel, Message::Accepted { .. })) => channel,
+            Ok((_, Message::NotInGroup)) => return failed(Probe::Answered),
+            Err(Broken::Refused) => return failed(Probe::Refused),
+            Err(Broken::Late) => return failed(Probe::Silent),
+            Ok(_) | Err(_) => return failed(Probe::Unclear),
+        };
+        let link = link(rank, channel);
+        if group.adopt(&link, None) {
+            self.watch(&link, group);
+        }
+        None
+    }
+
+    /// Takes in a rank whose parent has left.
+    pub(super) fn take_in(self: &Arc<Self>, group: Option<&Arc<Group>>, from: u32, channel: Channel) {
+        let is_member =
+            |group: &&Arc<Group>| group.members.get().is_some_and(|members| (from as usize) < members.len());
+        let Some(group) = group.filter(is_member) else {
+            let _ = channel.send(&Message::NotInGroup, None, Deadline::new(REPARENT));
+            return;
+        };
+        let link = link(from, channel);
+        if group.adopt(&link, Some(&Message::Accepted { pid: std::process::id() })) {
+            self.watch(&link, group);
+        }
+    }
+}

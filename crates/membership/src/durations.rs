@@ -1,0 +1,85 @@
+//! Every duration of the protocol, in one table. Durations race each other, so the order that the protocol needs is asserted
+//! below; a change that breaks it does not compile.
+
+use std::time::Duration;
+
+const fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+/// How often a blocked caller polls what may have changed besides what it waits for.
+pub const POLL: Duration = ms(100);
+/// The same for a rank that waits for connections.
+pub const ACCEPT_POLL: Duration = ms(20);
+/// How long a peer may take to say who it is after it has connected, and any step that needs no call of another rank.
+pub const HELLO: Duration = ms(5000);
+/// The same where no thread can be started to wait for it.
+pub const HELLO_WITHOUT_THREAD: Duration = ms(500);
+/// How long a peer may take to accept one message.
+pub const SEND: Duration = ms(1000);
+/// How long a rank that leaves waits for its last events to be written.
+pub const DRAIN: Duration = ms(1000);
+/// How long it may take to find out whether the process behind a failed connection has ended.
+pub const INQUIRY: Duration = ms(500);
+/// The pause between two attempts to find that out.
+pub const INQUIRY_RETRY: Duration = ms(10);
+/// How long a caller that cannot write to a peer waits for the result of the inquiry.
+pub const INQUIRY_RESULT: Duration = ms(2000);
+/// How long after its parent left a rank connects to another one. Ranks mostly leave together.
+pub const REPARENT_AFTER: Duration = ms(100);
+/// How long one attempt to reparent may take.
+pub const REPARENT: Duration = ms(1000);
+/// How long after a rank left its children that have not reconnected are probed.
+pub const PROBE_CHILDREN_AFTER: Duration = ms(800);
+/// How much longer than its parent a rank waits for the result of an exchange, per level of the tree: the parent knows better
+/// who is missing.
+pub const VERDICT: Duration = ms(500);
+/// The pause between two probes of ranks that have not come to regroup, and the limit of one probe.
+pub const PROBE: Duration = ms(250);
+/// The pauses between attempts to regroup, or to find rank 0.
+pub const RETRY_MIN: Duration = ms(1);
+/// See [`RETRY_MIN`].
+pub const REGROUP_RETRY_MAX: Duration = ms(100);
+/// See [`RETRY_MIN`].
+pub const JOIN_RETRY_MAX: Duration = ms(50);
+/// How long a side that is too small to continue looks for the others again.
+pub const MINORITY: Duration = HELLO;
+/// How long a rank retries at an address where a process of another user listens.
+pub const OTHER_USER: Duration = ms(5000);
+/// A wait is recorded after this long.
+pub const NOTE_AFTER: Duration = ms(100);
+/// A rank that has just told whom it waits for does not repeat it for this long.
+pub const ANSWER_PAUSE: Duration = ms(200);
+/// How long before a stall warning the other ranks are asked whom they wait for. A rank that shares its core with others needs a
+/// while to answer.
+pub const ASK_AHEAD: Duration = ms(500);
+/// How long ranks may take to answer whom they wait for after a timeout.
+pub const ROOTS: Duration = ms(2000);
+/// A stall warning is logged after this long, unless the options of a communicator say otherwise.
+pub const WARN_AFTER: Duration = ms(10_000);
+/// How long a thread of the same process may take to say why it aborted: it does so right after it set the abort word.
+pub const THREAD_CAUSE: Duration = ms(300);
+
+/// Asserts that the first duration is shorter than the second.
+macro_rules! before {
+    ($($first:ident < $second:ident : $why:literal;)*) => {
+        $(const _: () = assert!($first.as_nanos() < $second.as_nanos(), $why);)*
+    };
+}
+
+before! {
+    INQUIRY_RETRY < INQUIRY: "an inquiry makes more than one attempt";
+    INQUIRY < INQUIRY_RESULT: "a caller waits until the inquiry has a result";
+    INQUIRY < REPARENT: "a parent that has died is found out before a rank gives it up as its new parent";
+    REPARENT_AFTER < PROBE_CHILDREN_AFTER: "children reconnect before they are missed";
+    PROBE < INQUIRY: "a probe fits into an inquiry";
+    PROBE < HELLO: "a rank that regroups is probed more than once before its step times out";
+    REGROUP_RETRY_MAX < PROBE: "a follower comes back before the leader probes it";
+    DRAIN < HELLO: "a rank that leaves does not hold up a handshake";
+    NOTE_AFTER < ASK_AHEAD: "a wait is recorded before anybody asks for it";
+    ANSWER_PAUSE < ASK_AHEAD: "an answer that was held back still arrives before the warning";
+    ASK_AHEAD < ROOTS: "an error waits at least as long for answers as a warning";
+    ASK_AHEAD < WARN_AFTER: "ranks are asked before the warning";
+    VERDICT < HELLO: "a missing rank is named before its peers give the step up";
+    HELLO_WITHOUT_THREAD < HELLO: "a monitor thread that reads by itself gives a peer less time";
+}

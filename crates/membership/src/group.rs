@@ -1,0 +1,506 @@
+//! One rank's view of its group: its neighbours in the tree, and what every rank must know.
+//!
+//! *Events* go to all ranks: a rank that hears one for the first time passes it on to its other neighbours. A death cuts the
+//! tree, but each part that is left has a neighbour of the dead rank, so all hear of it.
+//!
+//! *Inquiries.* A connection that fails proves nothing: the process behind it may have ended, or only the connection. The
+//! rank watches the process (`Exited`) or probes its address for [`INQUIRY`]; the outcome is `Died` or `Lost`.
+//!
+//! *Reparenting.* A rank that leaves in good order passes nothing on any more. Its children connect to the next rank above that
+//! is there, or else to the lowest rank that is; a rank that has no neighbour left and finds no lower rank tries the higher
+//! ones. A rank that answers that it is not in the group any more counts as having left. Both ends then send each other every
+//! lasting event, since one of them may have missed some. It happens a moment later, because ranks mostly leave
+//! together. A child that dies before it has reconnected has no neighbour that could notice; so the rank that it should have
+//! connected to probes it.
+//!
+//! Deliberately absent: sockets, threads and clocks. The driver feeds inputs and carries out the actions in order.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+use crate::durations::{INQUIRY, INQUIRY_RETRY, PROBE_CHILDREN_AFTER, REPARENT, REPARENT_AFTER};
+use crate::event::Event;
+use crate::tree;
+use crate::waits::{Roots, Waits};
+
+/// The last calls of a rank that are remembered as heard: more than a rank announces at once.
+const CALLS_MAX: usize = 128;
+/// The most ranks that a rank tries as its new parent.
+const REPARENT_TRIES_MAX: usize = 64;
+/// The most searches for a new parent that end without one; each follows after twice the time of the one before.
+const REPARENT_SEARCHES_MAX: u32 = 6;
+/// The fewest attempts to find out what became of a rank whose connection failed, however long they take: this rank may have been
+/// stopped meanwhile.
+const INQUIRY_ATTEMPTS_MIN: u32 = 3;
+/// What a lost connection is reported as when nothing more is known.
+pub const WAS_LOST: &str = "was lost";
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input<F> {
+    /// This rank makes something known.
+    Raise(Event<F>),
+    /// A neighbour passed an event on.
+    Heard {
+        /// The neighbour.
+        from: u32,
+        /// The event.
+        event: Event<F>,
+    },
+    /// A connection to a rank of the group is there that was not before: a [`Action::Reparent`] that succeeded, or a rank that
+    /// came because its parent left.
+    Connected(u32),
+    /// A connection to a neighbour failed.
+    Disconnected {
+        /// The neighbour.
+        rank: u32,
+        /// Whether the driver watches its process and will report [`Input::Exited`].
+        is_watched: bool,
+    },
+    /// Bytes from a neighbour were not what it sent.
+    Corrupt {
+        /// The neighbour.
+        rank: u32,
+        /// What was wrong.
+        what: String,
+    },
+    /// A process of the group has ended, which the kernel reported.
+    Exited(u32),
+    /// A [`Action::Probe`] has a result.
+    Probed(u32, Probe),
+    /// A [`Action::Reparent`] failed.
+    NotReparented {
+        /// The rank that was tried.
+        rank: u32,
+        /// [`Probe::Answered`] if that rank answered that it is not in the group any more. A process that has ended may have
+        /// died, so that nobody listens where it was proves nothing.
+        why: Probe,
+    },
+    /// The time that [`Group::next_timeout`] named has come.
+    Timeout,
+}
+
+/// What the address of a rank answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probe {
+    /// The host answers and nobody listens there: the process has ended.
+    Refused,
+    /// The rank is there.
+    Answered,
+    /// Nothing answered in time: the rank may be stopped, or cut off.
+    Silent,
+    /// Somebody else answered, or the connection ended early. Worth another try.
+    Unclear,
+}
+
+/// What the driver has to do, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action<F> {
+    /// Send an event to a neighbour.
+    Send {
+        /// The neighbour.
+        to: u32,
+        /// The event.
+        event: Event<F>,
+    },
+    /// Give an event to the application: it is new.
+    Deliver(Event<F>),
+    /// Find out whether anybody answers at a rank's address, and report [`Input::Probed`].
+    Probe(u32),
+    /// Connect to a rank as its child, and report [`Input::Connected`] or [`Input::NotReparented`].
+    Reparent(u32),
+    /// Close the connection to a rank, once what was sent is written.
+    Close(u32),
+}
+
+#[derive(Debug, Clone)]
+enum Timer {
+    /// Ends an inquiry, or tries again.
+    Inquiry(u32),
+    Reparent,
+    /// Children of a rank that left are missed.
+    Children(u32),
+}
+
+#[derive(Debug, Clone)]
+struct Inquiry {
+    until: Instant,
+    /// Attempts that gave no answer.
+    attempts: u32,
+    is_watched: bool,
+}
+
+/// The search for a new parent.
+#[derive(Debug, Clone)]
+struct Seeking {
+    /// The rank that is being tried.
+    candidate: u32,
+    /// Those that were tried, and the candidate.
+    tried: BTreeSet<u32>,
+    /// Whether one of them did not answer: it may be stopped.
+    is_worth_retrying: bool,
+}
+
+/// One rank's view of its group. `F` is the error of a rank that gave the group up.
+#[derive(Debug, Clone)]
+pub struct Group<F> {
+    rank: u32,
+    /// The parent of each rank; empty as long as the hosts of all are unknown.
+    parents: Vec<Option<u32>>,
+    neighbours: BTreeSet<u32>,
+    /// The rank that this rank's events go up to.
+    parent: Option<u32>,
+    /// Events that were heard, by kind, the rank they are about and the rank that noticed.
+    heard: BTreeSet<(u8, u32, u32)>,
+    calls: BTreeMap<u32, VecDeque<u32>>,
+    left: BTreeSet<u32>,
+    dead: BTreeSet<u32>,
+    lost: BTreeSet<(u32, u32)>,
+    lasting: Vec<Event<F>>,
+    cause: Option<Event<F>>,
+    waits: Waits,
+    inquiries: BTreeMap<u32, Inquiry>,
+    /// The search for a new parent, while it lasts.
+    seeking: Option<Seeking>,
+    /// Searches that ended without one.
+    searches: u32,
+    /// Ranks that are probed because they did not reconnect.
+    missed: BTreeSet<u32>,
+    timers: Vec<(Instant, Timer)>,
+}
+
+impl<F: Clone> Group<F> {
+    /// A rank with its parent and children in the tree.
+    pub fn new(rank: u32, parent: Option<u32>, children: impl IntoIterator<Item = u32>) -> Group<F> {
+        Group {
+            rank,
+            parents: Vec::new(),
+            neighbours: parent.into_iter().chain(children).collect(),
+            parent,
+            heard: BTreeSet::new(),
+            calls: BTreeMap::new(),
+            left: BTreeSet::new(),
+            dead: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            lasting: Vec::new(),
+            cause: None,
+            waits: Waits::default(),
+            inquiries: BTreeMap::new(),
+            seeking: None,
+            searches: 0,
+            missed: BTreeSet::new(),
+            timers: Vec::new(),
+        }
+    }
+
+    /// Sets the host of each rank, from which all ranks derive the tree.
+    pub fn set_hosts(&mut self, hosts: &[u32]) {
+        self.parents = tree::parents(hosts);
+    }
+
+    /// Takes in what happened. The actions are to be carried out in order.
+    pub fn handle(&mut self, input: Input<F>, now: Instant) -> Vec<Action<F>> {
+        let mut actions = Vec::new();
+        match input {
+            Input::Raise(event) => self.learn(event, None, now, &mut actions),
+            Input::Heard { from, event } => self.learn(event, Some(from), now, &mut actions),
+            Input::Connected(rank) => self.connect(rank, &mut actions),
+            Input::Disconnected { rank, is_watched } => {
+                self.disconnect(rank);
+                if !self.is_gone(rank) && !self.inquiries.contains_key(&rank) {
+                    self.inquiries.insert(rank, Inquiry { until: now + INQUIRY, attempts: 0, is_watched });
+                    match is_watched {
+                        true => self.timers.push((now + INQUIRY, Timer::Inquiry(rank))),
+                        false => actions.push(Action::Probe(rank)),
+                    }
+                }
+            }
+            Input::Corrupt { rank, what } => {
+                self.disconnect(rank);
+                self.lose(rank, what, now, &mut actions);
+            }
+            Input::Exited(rank) => {
+                self.disconnect(rank);
+                self.inquiries.remove(&rank);
+                match mutant!("dead-count-as-lost") {
+                    true => self.lose(rank, WAS_LOST.to_owned(), now, &mut actions),
+                    false => self.die(rank, now, &mut actions),
+                }
+            }
+            Input::Probed(rank, outcome) => self.probed(rank, outcome, now, &mut actions),
+            Input::NotReparented { rank, why } => {
+                if let Some(seeking) = self.seeking.as_mut().filter(|seeking| seeking.candidate == rank) {
+                    seeking.is_worth_retrying |= matches!(why, Probe::Silent | Probe::Unclear);
+                    // It left while nobody could tell this rank so. Waiting for it would take until a deadline.
+                    if why == Probe::Answered && !self.is_gone(rank) {
+                        self.learn(Event::Left { rank, calls: 0 }, None, now, &mut actions);
+                    }
+                    self.reparent(now, &mut actions);
+                }
+            }
+            Input::Timeout => self.time_out(now, &mut actions),
+        }
+        actions
+    }
+
+    /// When to call [`Group::handle`] with [`Input::Timeout`].
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.timers.iter().map(|(when, _)| *when).min()
+    }
+
+    /// The event that ended the group: the first failure that this rank heard of.
+    pub fn cause(&self) -> Option<&Event<F>> {
+        self.cause.as_ref()
+    }
+
+    /// Every event that a rank which connects later must hear, in order.
+    pub fn lasting(&self) -> &[Event<F>] {
+        &self.lasting
+    }
+
+    /// The ranks that left in good order.
+    pub fn left(&self) -> &BTreeSet<u32> {
+        &self.left
+    }
+
+    /// The ranks whose processes have ended.
+    pub fn dead(&self) -> &BTreeSet<u32> {
+        &self.dead
+    }
+
+    /// Connections that failed: to which rank, and which rank noticed.
+    pub fn lost(&self) -> &BTreeSet<(u32, u32)> {
+        &self.lost
+    }
+
+    /// Whether a rank has left or died, so that nothing is expected of it.
+    pub fn is_gone(&self, rank: u32) -> bool {
+        self.left.contains(&rank) || self.dead.contains(&rank)
+    }
+
+    /// The ranks that this rank is connected to.
+    pub fn neighbours(&self) -> &BTreeSet<u32> {
+        &self.neighbours
+    }
+
+    /// Whether the process of a rank decides an inquiry that is under way, so that it must still be watched.
+    pub fn is_watching(&self, rank: u32) -> bool {
+        self.inquiries.get(&rank).is_some_and(|inquiry| inquiry.is_watched)
+    }
+
+    /// Records whom this rank waits for; nobody if it no longer waits.
+    pub fn set_waits(&mut self, whom: &[u32]) {
+        self.waits.set_own(whom);
+    }
+
+    /// This rank's announcement of whom it waits for. Raising it asks every rank for its own.
+    pub fn announce_waits(&mut self, now: Instant) -> Event<F> {
+        let (turn, whom) = self.waits.announce(now);
+        let neighbours = self.neighbours.iter().copied().collect();
+        Event::Waits { rank: self.rank, turn, whom, neighbours }
+    }
+
+    /// The ranks that are waited for in the end, by what was announced since `asked`. Follows this rank's waits, or those of
+    /// `other` if it has none.
+    pub fn roots(&self, other: Option<u32>, asked: Instant) -> Roots {
+        let other: Vec<u32> = other.into_iter().collect();
+        let begin = if self.waits.own().is_empty() { &other[..] } else { self.waits.own() };
+        self.waits.roots(self.rank, begin, asked, |rank| self.is_gone(rank))
+    }
+
+    /// Takes in an event and passes it on, unless it was heard before.
+    fn learn(&mut self, event: Event<F>, from: Option<u32>, now: Instant, actions: &mut Vec<Action<F>>) {
+        // The end of a rank that has left is no failure.
+        let has_left =
+            matches!(&event, Event::Died { rank } | Event::Lost { rank, .. } if self.left.contains(rank));
+        if has_left || !self.is_new(&event, now) {
+            return;
+        }
+        if !mutant!("news-not-passed-on") {
+            let others = self.neighbours.iter().filter(|rank| Some(**rank) != from);
+            actions.extend(others.map(|&to| Action::Send { to, event: event.clone() }));
+        }
+        if event.is_lasting() {
+            self.lasting.push(event.clone());
+        }
+        if event.is_failure() {
+            self.cause.get_or_insert_with(|| event.clone());
+        }
+        match &event {
+            Event::Died { rank } => drop(self.dead.insert(*rank)),
+            Event::Lost { rank, by, .. } => drop(self.lost.insert((*rank, *by))),
+            Event::Left { rank, .. } => {
+                self.left.insert(*rank);
+                self.timers.push((now + PROBE_CHILDREN_AFTER, Timer::Children(*rank)));
+                if self.parent == Some(*rank) {
+                    self.parent = None;
+                    self.timers.push((now + REPARENT_AFTER, Timer::Reparent));
+                }
+            }
+            Event::Failed { .. } | Event::Calls { .. } | Event::Waits { .. } => {}
+        }
+        let answers = matches!(&event, Event::Waits { rank, .. } if *rank != self.rank);
+        actions.push(Action::Deliver(event));
+        if answers && !self.waits.is_announced(now) {
+            let own = self.announce_waits(now);
+            self.learn(own, None, now, actions);
+        }
+    }
+
+    fn is_new(&mut self, event: &Event<F>, now: Instant) -> bool {
+        self.heard.insert(match event {
+            Event::Died { rank } => (0, *rank, 0),
+            Event::Left { rank, .. } => (1, *rank, 0),
+            Event::Failed { rank, .. } => (2, *rank, 0),
+            Event::Lost { rank, by, .. } => (3, *rank, *by),
+            Event::Calls { rank, number, .. } => {
+                let heard = self.calls.entry(*rank).or_default();
+                let is_new = !heard.contains(number);
+                if is_new {
+                    heard.push_back(*number);
+                }
+                if heard.len() > CALLS_MAX {
+                    heard.pop_front();
+                }
+                return is_new;
+            }
+            Event::Waits { rank, turn, whom, neighbours } => {
+                return self.waits.hear(*rank, *turn, (whom, neighbours), now);
+            }
+        })
+    }
+
+    fn die(&mut self, rank: u32, now: Instant, actions: &mut Vec<Action<F>>) {
+        if !self.left.contains(&rank) {
+            self.learn(Event::Died { rank }, None, now, actions);
+        }
+    }
+
+    fn lose(&mut self, rank: u32, what: String, now: Instant, actions: &mut Vec<Action<F>>) {
+        if mutant!("lost-counts-as-dead") {
+            return self.die(rank, now, actions);
+        }
+        if !self.left.contains(&rank) {
+            self.learn(Event::Lost { rank, by: self.rank, what }, None, now, actions);
+        }
+    }
+
+    fn disconnect(&mut self, rank: u32) {
+        self.neighbours.remove(&rank);
+    }
+
+    /// A new connection: both ends send each other every lasting event.
+    fn connect(&mut self, rank: u32, actions: &mut Vec<Action<F>>) {
+        actions.extend(self.lasting.iter().map(|event| Action::Send { to: rank, event: event.clone() }));
+        // A rank that has left passes nothing on.
+        if self.left.contains(&self.rank) {
+            actions.push(Action::Close(rank));
+            return;
+        }
+        self.neighbours.insert(rank);
+        self.inquiries.remove(&rank);
+        if self.seeking.as_ref().is_some_and(|seeking| seeking.candidate == rank) {
+            self.seeking = None;
+            self.parent = Some(rank);
+            self.searches = 0;
+        }
+    }
+
+    fn probed(&mut self, rank: u32, outcome: Probe, now: Instant, actions: &mut Vec<Action<F>>) {
+        // A rank that did not reconnect and is there may still do so.
+        if self.missed.remove(&rank) && outcome == Probe::Refused && !self.neighbours.contains(&rank) {
+            self.inquiries.remove(&rank);
+            return self.die(rank, now, actions);
+        }
+        let Some(inquiry) = self.inquiries.get_mut(&rank).filter(|inquiry| !inquiry.is_watched) else {
+            return;
+        };
+        match outcome {
+            Probe::Refused => {
+                self.inquiries.remove(&rank);
+                self.die(rank, now, actions);
+            }
+            // A process that ends closes its sockets one after the other.
+            Probe::Unclear if now < inquiry.until || inquiry.attempts < INQUIRY_ATTEMPTS_MIN => {
+                inquiry.attempts += 1;
+                self.timers.push((now + INQUIRY_RETRY, Timer::Inquiry(rank)));
+            }
+            Probe::Answered | Probe::Silent | Probe::Unclear => {
+                self.inquiries.remove(&rank);
+                self.lose(rank, WAS_LOST.to_owned(), now, actions);
+            }
+        }
+    }
+
+    fn time_out(&mut self, now: Instant, actions: &mut Vec<Action<F>>) {
+        let (due, later) = std::mem::take(&mut self.timers).into_iter().partition(|(when, _)| *when <= now);
+        self.timers = later;
+        let due: Vec<(Instant, Timer)> = due;
+        for (_, timer) in due {
+            match timer {
+                Timer::Inquiry(rank) => match self.inquiries.get(&rank) {
+                    Some(inquiry) if inquiry.is_watched => {
+                        self.inquiries.remove(&rank);
+                        self.lose(rank, WAS_LOST.to_owned(), now, actions);
+                    }
+                    Some(_) => actions.push(Action::Probe(rank)),
+                    None => {}
+                },
+                Timer::Reparent => {
+                    if !self.left.contains(&self.rank) && !mutant!("orphans-stay") {
+                        self.seeking = None;
+                        self.reparent(now, actions);
+                    }
+                }
+                Timer::Children(left) => {
+                    for child in self.missed_children(left) {
+                        self.missed.insert(child);
+                        actions.push(Action::Probe(child));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tries the next rank as a new parent, if there is one.
+    fn reparent(&mut self, now: Instant, actions: &mut Vec<Action<F>>) {
+        let (mut tried, is_worth_retrying) = match self.seeking.take() {
+            Some(seeking) => (seeking.tried, seeking.is_worth_retrying),
+            None => (BTreeSet::new(), false),
+        };
+        // If no lower rank is left in the group, perhaps a higher one is.
+        let higher = (self.rank + 1..self.parents.len() as u32).filter(|rank| !self.is_gone(*rank));
+        let higher = higher.filter(|_| self.neighbours.is_empty());
+        let candidate = self.heirs(self.rank).chain(higher).find(|rank| !tried.contains(rank));
+        match candidate.filter(|_| tried.len() < REPARENT_TRIES_MAX) {
+            Some(candidate) => {
+                tried.insert(candidate);
+                self.seeking = Some(Seeking { candidate, tried, is_worth_retrying });
+                actions.push(Action::Reparent(candidate));
+            }
+            None if is_worth_retrying && self.searches < REPARENT_SEARCHES_MAX => {
+                self.searches += 1;
+                self.timers.push((now + REPARENT * (1 << self.searches), Timer::Reparent));
+            }
+            None => {}
+        }
+    }
+
+    /// The ranks that a rank whose parent left connects to, best first: those above it, then the lowest. None for the lowest.
+    fn heirs(&self, orphan: u32) -> impl Iterator<Item = u32> + '_ {
+        let parent = |rank: &u32| self.parents.get(*rank as usize).copied().flatten();
+        let above = std::iter::successors(Some(orphan), parent).skip(1);
+        above.chain(0..orphan).filter(|rank| !self.is_gone(*rank))
+    }
+
+    /// The children of a rank that left which should have connected to this rank and have not.
+    fn missed_children(&self, left: u32) -> Vec<u32> {
+        let is_missed = |child: &u32| {
+            !self.neighbours.contains(child)
+                && !self.inquiries.contains_key(child)
+                && !self.is_gone(*child)
+                && self.heirs(*child).next() == Some(self.rank)
+        };
+        tree::children(&self.parents, left).into_iter().filter(is_missed).collect()
+    }
+}

@@ -1,0 +1,79 @@
+//! Many ranks under many seeded schedules of delays and faults; see `world` for what is checked.
+//!
+//! `WEFT_SCHEDULES` sets how many schedules are run, `WEFT_SEED` runs one and prints what happened.
+
+mod world;
+
+use std::time::Duration;
+
+use world::{Fault, Outcome, Random, World};
+
+/// As many as `make test` has time for.
+const SCHEDULES: u64 = 100_000;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+fn schedule(seed: u64, is_shown: bool) -> Result<Outcome, String> {
+    let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) + 1);
+    let size = match random.below(16) {
+        0 => 2 + random.below(63),
+        1..=4 => 2 + random.below(15),
+        _ => 2 + random.below(6),
+    } as u32;
+    let hosts = 1 + random.below(u64::from(size).min(5)) as u32;
+    let patience = Duration::from_millis([500, 3_000, 12_000][random.below(3) as usize]);
+    let mut world = World::new(random.next(), size, hosts, patience);
+    if is_shown {
+        world.trace = Some(vec![format!("{size} ranks on {hosts} hosts, {patience:?} to regroup")]);
+    }
+    for _ in 0..=random.below(4) {
+        let rank = random.below(u64::from(size)) as u32;
+        let latest = [10_000, 1_000_000, 8_000_000][random.below(3) as usize];
+        let at = Duration::from_micros(random.below(latest));
+        let longest = [100, 2_000, 30_000][random.below(3) as usize];
+        let time = Duration::from_millis(1 + random.below(longest));
+        let host = 1 + random.below(u64::from(hosts).saturating_sub(1)) as u32;
+        let fault = match random.below(12) {
+            0..=3 => Fault::Kill(rank),
+            4 => Fault::Leave(rank),
+            5 => Fault::Abort(rank),
+            6 | 7 => Fault::Stop(rank, time),
+            8 | 9 if hosts > 1 => Fault::Cut(host, time),
+            10 if hosts > 1 => Fault::CutAtCommit(host, time),
+            11 => Fault::KillAtCommit,
+            _ => Fault::Kill(rank),
+        };
+        world.fault(at, fault);
+        if let Some(trace) = &mut world.trace {
+            trace.push(format!("planned: {fault:?} at {at:?}"));
+        }
+    }
+    world.run()
+}
+
+#[test]
+fn schedules_hold() {
+    if let Some(seed) = number("WEFT_SEED") {
+        println!("{:?}", schedule(seed, true).unwrap());
+        return;
+    }
+    let count = number("WEFT_SCHEDULES").unwrap_or(SCHEDULES);
+    let (mut steps, mut groups, mut deaths) = (0, 0, 0);
+    let mut failed = Vec::new();
+    for seed in 0..count {
+        match schedule(seed, false) {
+            Ok(outcome) => {
+                steps += outcome.steps;
+                groups += outcome.groups;
+                deaths += outcome.deaths_heard;
+            }
+            Err(error) => failed.push((seed, error)),
+        }
+    }
+    println!("{count} schedules: {steps} steps, {groups} groups formed, {deaths} deaths heard of");
+    let shown: Vec<String> =
+        failed.iter().take(10).map(|(seed, error)| format!("WEFT_SEED={seed}: {error}")).collect();
+    assert!(failed.is_empty(), "{} of {count} schedules fail:\n{}", failed.len(), shown.join("\n"));
+}

@@ -5,7 +5,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.cache/bin:$(HOME)/.cargo/bin:$(PATH)
 
 # Settings of Weft, and ranks that a launcher has given to this shell, are not for the tests. What chooses tests is.
-CHOICES := WEFT_SHARED WEFT_BLESS WEFT_DRAWS WEFT_DRAWS_AT_ONCE WEFT_DRAWS_SHOWN WEFT_SEED WEFT_MUTANT WEFT_MUTANTS
+CHOICES := WEFT_SCHEDULES WEFT_SHARED WEFT_BLESS WEFT_DRAWS WEFT_DRAWS_AT_ONCE WEFT_DRAWS_SHOWN WEFT_SEED WEFT_MUTANT WEFT_MUTANTS
 unexport $(filter-out $(CHOICES),$(filter WEFT_% OMPI_% PMIX_% PMI_% MPI_% SLURM_% TORCHELASTIC_% MASTER_% LOCAL_% \
 	RANK WORLD_SIZE GROUP_RANK ROLE_RANK,$(.VARIABLES)))
 
@@ -106,6 +106,10 @@ bench-torch: python ## measure beside Gloo in PyTorch: every collective, then tr
 faults: tools ## draw 1,000 faults of 19 kinds (docs/faults.md lists them) and print what came of them; DRAWS and SEED to choose others
 	WEFT_DRAWS=$${DRAWS:-1000} WEFT_SEED=$${SEED:-1} \
 		cargo test --release -p weftlink-comm --test draws --locked -- --exact draws --nocapture
+
+.PHONY: schedules
+schedules: tools ## a million schedules of delays, stops, deaths and partitions for the membership of up to 64 ranks; SCHEDULES for another number
+	WEFT_SCHEDULES=$${SCHEDULES:-1000000} cargo test --release -p weftlink-membership --test schedules --locked -- --nocapture
 
 .PHONY: mutants
 mutants: tools ## plant defects in the fault, bootstrap, wire and matching code, one at a time, and print which of them the tests catch; MUTANTS="NAME" or "--bless"

@@ -46,6 +46,15 @@ impl Broken {
     }
 }
 
+/// What became of a rank whose connection has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Its process has ended.
+    Dead,
+    /// It lives, or cannot be reached.
+    Lost,
+}
+
 /// What is said where another rank of this job was found than the one that was looked for.
 pub(super) const ANOTHER: &str = "another rank of this job answered";
 

@@ -28,7 +28,7 @@ use weftlink_shm::limits::{self, STACK_BYTES};
 use weftlink_shm::poll_hook;
 
 use super::address::{Listener, call_abstract, call_tcp, listen_abstract, own_addresses};
-use super::broken::{ANOTHER, Broken, does_not_check};
+use super::broken::{ANOTHER, Broken, Fate, does_not_check};
 use super::channel::{Channel, NAME_BYTES};
 use super::deadline::Deadline;
 use super::error::BootstrapError;
@@ -38,7 +38,6 @@ use super::host::Host;
 use super::lobby::{Guest, Lobby, Room};
 use super::message::{Contact, Introduction, Message};
 use super::peer::Peer;
-use super::reparent::Fate;
 use super::secret::{Token, random_number};
 
 /// How long nobody is let in after there was no descriptor for one, and for how long at most if there still is none.

@@ -21,7 +21,7 @@ use weftlink_membership::quorum::may_continue;
 use weftlink_membership::tree;
 use weftlink_shm::poll_hook;
 
-use super::broken::Broken;
+use super::broken::{Broken, Fate};
 use super::channel::Channel;
 use super::deadline::Deadline;
 use super::endpoint::Endpoint;
@@ -29,7 +29,6 @@ use super::error::{Ask, BootstrapError};
 use super::group::Group;
 use super::meeting::await_children;
 use super::message::{Contact, Introduction, Member, Message, News};
-use super::reparent::Fate;
 use super::secret::random_number;
 use super::waits::Watch;
 

@@ -8,22 +8,13 @@ use weftlink_membership::durations::{INQUIRY, INQUIRY_RETRY, REPARENT};
 use weftlink_membership::{Action, Input, Probe};
 use weftlink_shm::limits::STACK_BYTES;
 
-use super::broken::Broken;
+use super::broken::{Broken, Fate};
 use super::channel::Channel;
 use super::deadline::Deadline;
 use super::endpoint::{Inner, link};
 use super::error::BootstrapError;
 use super::group::Group;
 use super::message::{Contact, Introduction, Message};
-
-/// What became of a rank whose connection has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
-    /// Its process has ended.
-    Dead,
-    /// It lives, or cannot be reached.
-    Lost,
-}
 
 impl Group {
     fn contact(&self, rank: u32) -> Option<&Contact> {

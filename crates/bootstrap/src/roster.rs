@@ -6,6 +6,7 @@ use std::time::Duration;
 use weftlink_membership::durations::{HELLO as HELLO_LIMIT, SEND as TELL_LIMIT};
 use weftlink_membership::{WAS_LOST, tree};
 
+use super::broken::Fate;
 use super::channel::Channel;
 use super::deadline::Deadline;
 use super::endpoint::Endpoint;
@@ -13,7 +14,6 @@ use super::error::{Ask, BootstrapError, Refusal};
 use super::group::Group;
 use super::meeting::{Meeting, PURPOSE, Place, await_children, in_place};
 use super::message::{Contact, Hello, Member, Message, Seat};
-use super::reparent::Fate;
 use super::stall::Stall;
 use super::terms;
 

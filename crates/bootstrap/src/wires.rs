@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weftlink_membership::WAS_LOST;
 
-use super::broken::Broken;
+use super::broken::{Broken, Fate};
 use super::channel::{Channel, Connection};
 use super::deadline::Deadline;
 use super::endpoint::Endpoint;
@@ -13,7 +13,6 @@ use super::error::BootstrapError;
 use super::found;
 use super::group::Group;
 use super::message::Introduction;
-use super::reparent::Fate;
 use super::waits::Watch;
 
 /// Opens `streams` connections to each of the peers and puts them into `connections`, a list for each peer. After an error the lists hold

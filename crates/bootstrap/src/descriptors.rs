@@ -3,6 +3,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use weftlink_membership::durations::{INQUIRY_RESULT, POLL};
+use weftlink_shm::poll_hook;
+
+use super::broken::Broken;
 use super::channel::Channel;
 use super::deadline::Deadline;
 use super::endpoint::Endpoint;
@@ -25,9 +29,20 @@ pub(super) fn pass(
     let host = members.get(group.rank as usize).map(|member| member.host);
     let is_near = |rank: &u32| Some(members[*rank as usize].host) == host && *rank != group.rank;
     let peers: Vec<u32> = (0..members.len() as u32).filter(is_near).collect();
-    let failed = |rank: u32, broken: super::broken::Broken| {
+    let failed = |rank: u32, broken: Broken| {
+        // A process that ends closes its connections first; that it ended is heard a moment later.
+        let known = match broken {
+            Broken::Ended | Broken::Refused => group.await_failure(Deadline::new(INQUIRY_RESULT)),
+            _ => group.verdict(),
+        };
         let (peer, by) = ((rank as usize, group.pid(rank)), group.rank as usize);
-        group.verdict().unwrap_or_else(|| broken.of(peer, by, purpose, deadline))
+        known.unwrap_or_else(|| broken.of(peer, by, purpose, deadline))
+    };
+    let receive = |channel: &Channel| loop {
+        match channel.receive(deadline.or_within(POLL)) {
+            Err(Broken::Late) if deadline.left().is_some() && group.verdict().is_none() => poll_hook::poll(),
+            received => return received,
+        }
     };
     let message = Message::Descriptor { turn };
     // First to those that need not do anything for it: a rank that connects is accepted by the monitor thread of the other.
@@ -48,7 +63,7 @@ pub(super) fn pass(
     }
     let mut descriptors: Vec<Option<OwnedFd>> = members.iter().map(|_| None).collect();
     for (rank, channel) in channels {
-        match channel.receive(deadline).map_err(|broken| failed(rank, broken))? {
+        match receive(&channel).map_err(|broken| failed(rank, broken))? {
             (Message::Descriptor { turn: theirs }, Some(descriptor)) if theirs == turn => {
                 descriptors[rank as usize] = Some(descriptor);
             }

@@ -47,6 +47,8 @@ const REST_MAX: Duration = Duration::from_secs(1);
 const ACCEPTED_MAX: usize = 64;
 /// How many may wait to be asked for.
 const ARRIVALS_MAX: usize = 8192;
+/// Groups that are remembered after this rank has left them.
+const LEFT_MAX: usize = 256;
 /// A retrying stranger must not fill the memory.
 const NOTES_MAX: usize = 8;
 /// Where one rank is found.
@@ -80,6 +82,8 @@ pub(super) struct State {
     /// Groups that are watched, for those who come because somebody has left.
     groups: Vec<Weak<Group>>,
     arrivals: VecDeque<(Introduction, Channel)>,
+    /// Groups that this rank has left, the last ones, and after how many calls.
+    left: VecDeque<(u64, u32)>,
     helpers: usize,
     notes: Vec<String>,
 }
@@ -151,6 +155,17 @@ impl Endpoint {
         self.inner.state().groups.push(Arc::downgrade(group));
         group.links().iter().for_each(|link| self.inner.watch(link, group));
         self.inner.wake();
+    }
+
+    /// No longer, because this rank leaves the group after so many calls.
+    pub(super) fn leave(&self, group: &Arc<Group>, calls: u32) {
+        let mut state = self.inner.state();
+        state.left.push_back((group.id, calls));
+        if state.left.len() > LEFT_MAX {
+            state.left.pop_front();
+        }
+        drop(state);
+        self.unwatch(group);
     }
 
     /// No longer.
@@ -359,8 +374,11 @@ impl Inner {
             // A helper that is done wakes us; until then nobody else can be heard.
             let silent = lobby.silent().filter(|_| has_helpers);
             watched.extend(silent.map(|guest| PollFd::from_borrowed_fd(guest, PollFlags::IN)));
-            let groups: Vec<Arc<Group>> = self.state().groups.iter().filter_map(Weak::upgrade).collect();
-            let time = groups.iter().filter_map(|group| group.state().core.next_timeout()).min();
+            // No group is held while this thread sleeps: one that was dropped must be gone for others too.
+            let time = {
+                let groups: Vec<Arc<Group>> = self.state().groups.iter().filter_map(Weak::upgrade).collect();
+                groups.iter().filter_map(|group| group.state().core.next_timeout()).min()
+            };
             let time = time.map(|when| when.saturating_duration_since(Instant::now()));
             let tick = if has_helpers { lobby.tick(HELLO_LIMIT) } else { None };
             let time = time.into_iter().chain(tick).chain(rest.left()).min();
@@ -405,7 +423,7 @@ impl Inner {
             self.do_chores(&group);
         }
         let is_needed = |link: &Link, group: &Weak<Group>| {
-            let group = group.upgrade();
+            let group = group.upgrade().filter(|_| link.process.is_some());
             group.is_some_and(|group| group.state().core.is_watching(link.rank))
         };
         let ended = |link: &Link| link.has_ended.load(Ordering::Relaxed);
@@ -514,10 +532,16 @@ impl Inner {
         state.helpers -= 1;
         match heard {
             Ok((Message::Introduction(Introduction::Probe), _)) => {}
-            Ok((Message::Introduction(Introduction::Orphan { group, from }), channel)) => {
-                let group = state.groups.iter().filter_map(Weak::upgrade).find(|one| one.id == group);
+            Ok((Message::Introduction(Introduction::Orphan { group: id, from }), channel)) => {
+                let group = state.groups.iter().filter_map(Weak::upgrade).find(|one| one.id == id);
+                let left = state.left.iter().find(|(left, _)| *left == id).map(|(_, calls)| *calls);
                 drop(state);
-                self.take_in(group.as_ref(), from, channel);
+                match group {
+                    Some(group) => self.take_in(&group, from, channel),
+                    None => {
+                        let _ = channel.send(&Message::NotInGroup { calls: left }, None, deadline);
+                    }
+                }
                 // Others may have waited for this helper.
                 self.changed.notify_all();
                 self.wake();

@@ -319,13 +319,16 @@ impl Bootstrap {
         own: BorrowedFd<'_>,
         deadline: Duration,
     ) -> Result<Vec<Option<OwnedFd>>, BootstrapError> {
+        let ask = self.ask(purpose, 0)?;
         let turn = self.sweeps.wrapping_add(1);
-        let until = Deadline::new(deadline);
         if let Link::Room(room) = &self.link {
-            room.put_descriptor(self.rank, descriptors::duplicate(own, self.rank)?);
+            let put =
+                descriptors::duplicate(own, self.rank).map(|own| room.put_descriptor(self.rank, Some(own)));
+            put.map_err(|error| self.fall(error, &ask, Deadline::new(deadline)))?;
         }
         // Nobody has a descriptor of this turn before, and all have theirs after the second exchange.
         self.exchange(purpose, Vec::new(), deadline)?;
+        let until = Deadline::new(deadline);
         let passed = match &self.link {
             Link::Room(room) => room.descriptors(self.rank),
             Link::Tree { endpoint: None, .. } => {
@@ -335,11 +338,11 @@ impl Bootstrap {
                 descriptors::pass(group, endpoint, turn, own, purpose, until)
             }
         };
-        let passed = passed.map_err(|error| {
-            let ask = Ask { rank: self.rank, purpose: purpose.to_owned(), bytes: 0 };
-            self.fall(error, &ask, until)
-        })?;
+        let passed = passed.map_err(|error| self.fall(error, &ask, until))?;
         self.exchange(purpose, Vec::new(), deadline)?;
+        if let Link::Room(room) = &self.link {
+            room.put_descriptor(self.rank, None);
+        }
         Ok(passed)
     }
 
@@ -655,7 +658,7 @@ impl Drop for Bootstrap {
                 if let Some(endpoint) = endpoint {
                     group.learn(News::Left { rank: self.rank as u32, calls: self.calls });
                     group.drain();
-                    endpoint.unwatch(group);
+                    endpoint.leave(group, self.calls);
                 }
             }
         }

@@ -19,8 +19,8 @@ pub(super) enum Message {
     Accepted { pid: u32 },
     /// You are not.
     Refused(Refusal),
-    /// To a rank that came because its parent left: this one is not in that group any more.
-    NotInGroup,
+    /// To a rank that came because its parent left: this one is not in that group any more, and after how many calls it left.
+    NotInGroup { calls: Option<u32> },
     /// These have not come yet.
     Waiting { number: u32, ranks: Vec<u32> },
     /// From rank 0, when all have come: where your place is.

@@ -16,6 +16,9 @@ use super::error::BootstrapError;
 use super::group::Group;
 use super::message::{Contact, Introduction, Message};
 
+/// Probes and connections that are under way at once, for one group.
+const THREADS_MAX: usize = 16;
+
 impl Group {
     fn contact(&self, rank: u32) -> Option<&Contact> {
         Some(&self.members.get()?.get(rank as usize)?.contact)
@@ -23,29 +26,42 @@ impl Group {
 }
 
 impl Inner {
-    /// Does what a group's state machine wants done.
+    /// Does what a group's state machine wants done, on a few threads.
     pub(super) fn do_chores(self: &Arc<Self>, group: &Arc<Group>) {
-        for chore in group.take_chores() {
-            let unstarted = match &chore {
-                Action::Probe(rank) => Input::Probed(*rank, Probe::Silent),
-                Action::Reparent(rank) => Input::NotReparented { rank: *rank, why: Probe::Silent },
-                Action::Send { .. } | Action::Deliver(_) | Action::Close(_) => continue,
-            };
-            let (inner, its_group) = (Arc::clone(self), Arc::downgrade(group));
-            let helper = std::thread::Builder::new().name("weft-helper".to_owned()).stack_size(STACK_BYTES);
-            let started = helper.spawn(move || {
-                if let Some(group) = its_group.upgrade() {
-                    let result = match chore {
-                        Action::Probe(rank) => Some(Input::Probed(rank, inner.probe(&group, rank))),
-                        Action::Reparent(rank) => inner.reparent(&group, rank),
-                        _ => None,
-                    };
-                    result.into_iter().for_each(|result| group.drive(result));
-                    inner.wake();
+        // What cannot be done for want of a thread may lead to more; each rank is tried once.
+        loop {
+            let is_chore = |chore: &Action<_>| matches!(chore, Action::Probe(_) | Action::Reparent(_));
+            let chores: Vec<_> = group.take_chores().into_iter().filter(is_chore).collect();
+            if chores.is_empty() {
+                return;
+            }
+            for share in chores.chunks(chores.len().div_ceil(THREADS_MAX)) {
+                let (inner, its_group, its_share) = (Arc::clone(self), Arc::downgrade(group), share.to_vec());
+                let helper =
+                    std::thread::Builder::new().name("weft-helper".to_owned()).stack_size(STACK_BYTES);
+                let started = helper.spawn(move || {
+                    for chore in its_share {
+                        let Some(group) = its_group.upgrade() else { return };
+                        let result = match chore {
+                            Action::Probe(rank) => Some(Input::Probed(rank, inner.probe(&group, rank))),
+                            Action::Reparent(rank) => inner.reparent(&group, rank),
+                            _ => None,
+                        };
+                        result.into_iter().for_each(|result| group.drive(result));
+                        inner.wake();
+                    }
+                });
+                if started.is_err() {
+                    for chore in share {
+                        group.drive(match chore {
+                            Action::Reparent(rank) => {
+                                Input::NotReparented { rank: *rank, why: Probe::Silent, left_after: None }
+                            }
+                            Action::Probe(rank) => Input::Probed(*rank, Probe::Silent),
+                            _ => continue,
+                        });
+                    }
                 }
-            });
-            if started.is_err() {
-                group.drive(unstarted);
             }
         }
     }
@@ -83,7 +99,7 @@ impl Inner {
     /// Links this rank to another, since the one above it has left. Returns why not, if it is not.
     fn reparent(self: &Arc<Self>, group: &Arc<Group>, rank: u32) -> Option<Input<BootstrapError>> {
         let orphan = Introduction::Orphan { group: group.id, from: group.rank };
-        let failed = |why| Some(Input::NotReparented { rank, why });
+        let failed = |why| Some(Input::NotReparented { rank, why, left_after: None });
         let Some(contact) = group.contact(rank) else { return failed(Probe::Unclear) };
         let deadline = Deadline::new(REPARENT);
         let answer = self.dial(contact, &orphan, deadline).and_then(|channel| {
@@ -92,7 +108,9 @@ impl Inner {
         });
         let channel = match answer {
             Ok((channel, Message::Accepted { .. })) => channel,
-            Ok((_, Message::NotInGroup)) => return failed(Probe::Answered),
+            Ok((_, Message::NotInGroup { calls })) => {
+                return Some(Input::NotReparented { rank, why: Probe::Answered, left_after: calls });
+            }
             Err(Broken::Refused) => return failed(Probe::Refused),
             Err(Broken::Late) => return failed(Probe::Silent),
             Ok(_) | Err(_) => return failed(Probe::Unclear),
@@ -105,13 +123,10 @@ impl Inner {
     }
 
     /// Takes in a rank whose parent has left.
-    pub(super) fn take_in(self: &Arc<Self>, group: Option<&Arc<Group>>, from: u32, channel: Channel) {
-        let is_member =
-            |group: &&Arc<Group>| group.members.get().is_some_and(|members| (from as usize) < members.len());
-        let Some(group) = group.filter(is_member) else {
-            let _ = channel.send(&Message::NotInGroup, None, Deadline::new(REPARENT));
+    pub(super) fn take_in(self: &Arc<Self>, group: &Arc<Group>, from: u32, channel: Channel) {
+        if group.members.get().is_none_or(|members| from as usize >= members.len()) {
             return;
-        };
+        }
         let link = link(from, channel);
         if group.adopt(&link, Some(&Message::Accepted { pid: std::process::id() })) {
             self.watch(&link, group);

@@ -103,8 +103,9 @@ impl Room {
         Ok(said)
     }
 
-    pub(super) fn put_descriptor(&self, rank: usize, descriptor: OwnedFd) {
-        self.enter().descriptors[rank] = Some(Arc::new(descriptor));
+    /// Offers a descriptor to the others, or takes it back.
+    pub(super) fn put_descriptor(&self, rank: usize, descriptor: Option<OwnedFd>) {
+        self.enter().descriptors[rank] = descriptor.map(Arc::new);
     }
 
     /// Duplicates of all descriptors, by rank.

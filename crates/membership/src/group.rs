@@ -72,9 +72,11 @@ pub enum Input<F> {
     NotReparented {
         /// The rank that was tried.
         rank: u32,
-        /// [`Probe::Answered`] if that rank answered that it is not in the group any more. A process that has ended may have
-        /// died, so that nobody listens where it was proves nothing.
+        /// What its address answered.
         why: Probe,
+        /// After how many calls it left the group, if it answered that it has. A process that has ended may have died, so that
+        /// nobody listens where it was proves nothing.
+        left_after: Option<u32>,
     },
     /// The time that [`Group::next_timeout`] named has come.
     Timeout,
@@ -228,12 +230,12 @@ impl<F: Clone> Group<F> {
                 }
             }
             Input::Probed(rank, outcome) => self.probed(rank, outcome, now, &mut actions),
-            Input::NotReparented { rank, why } => {
+            Input::NotReparented { rank, why, left_after } => {
                 if let Some(seeking) = self.seeking.as_mut().filter(|seeking| seeking.candidate == rank) {
                     seeking.is_worth_retrying |= matches!(why, Probe::Silent | Probe::Unclear);
                     // It left while nobody could tell this rank so. Waiting for it would take until a deadline.
-                    if why == Probe::Answered && !self.is_gone(rank) {
-                        self.learn(Event::Left { rank, calls: 0 }, None, now, &mut actions);
+                    if let Some(calls) = left_after {
+                        self.learn(Event::Left { rank, calls }, None, now, &mut actions);
                     }
                     self.reparent(now, &mut actions);
                 }
@@ -439,6 +441,8 @@ impl<F: Clone> Group<F> {
         for (_, timer) in due {
             match timer {
                 Timer::Inquiry(rank) => match self.inquiries.get(&rank) {
+                    // One that began after another ended has more time.
+                    Some(inquiry) if inquiry.is_watched && now < inquiry.until => {}
                     Some(inquiry) if inquiry.is_watched => {
                         self.inquiries.remove(&rank);
                         self.lose(rank, WAS_LOST.to_owned(), now, actions);

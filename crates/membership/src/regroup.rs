@@ -260,6 +260,8 @@ pub struct Regroup {
     /// The host of each rank, by which the tree is drawn.
     hosts: Vec<u32>,
     deadline: Instant,
+    /// How long a leader waits for the others: the deadline, or a moment after an attempt that failed.
+    gather_until: Instant,
     out: Out,
     /// Ranks whose connections failed and that answer all the same.
     there: BTreeSet<u32>,
@@ -288,6 +290,7 @@ impl Regroup {
             views,
             hosts,
             deadline,
+            gather_until: deadline,
             out: Out::default(),
             there: BTreeSet::new(),
             checking: BTreeSet::new(),
@@ -316,7 +319,7 @@ impl Regroup {
         match &self.phase {
             Phase::Choosing | Phase::Dialing { .. } | Phase::Done => None,
             Phase::Pausing { until } => Some(*until),
-            Phase::Gathering { probe_at } => Some((*probe_at).min(self.deadline)),
+            Phase::Gathering { probe_at } => Some((*probe_at).min(self.gather_until)),
             Phase::Following { until, .. } => Some(*until),
             Phase::Forming(forming) => Some(forming.until),
         }
@@ -369,7 +372,7 @@ impl Regroup {
                     _ => {}
                 }
             }
-            Input::Arrived(connection, hello) => self.arrive(connection, hello, actions),
+            Input::Arrived(connection, hello) => self.arrive(connection, hello, now, actions),
             Input::Closed(connection) => self.closed(connection, now, actions),
             Input::Dialed(dialed) => self.dialed(dialed, now, actions),
             Input::Linked(group, linked) => self.linked(group, linked, now, actions),
@@ -385,7 +388,7 @@ impl Regroup {
         }
     }
 
-    fn arrive(&mut self, connection: Connection, hello: Hello, actions: &mut Vec<Action>) {
+    fn arrive(&mut self, connection: Connection, hello: Hello, now: Instant, actions: &mut Vec<Action>) {
         if !self.view().ranks.contains(&hello.from) {
             let why = Abort::Excluded;
             actions.push(Action::Send(connection, Message::Abort { group: None, why }));
@@ -396,8 +399,15 @@ impl Regroup {
         self.out.dead.extend(dead);
         // A rank that came is there, whatever was known of it.
         self.out.unreachable.remove(&hello.from);
-        if let Some((old, _)) = self.arrived.insert(hello.from, (connection, hello)) {
+        let from = hello.from;
+        if let Some((old, _)) = self.arrived.insert(from, (connection, hello)) {
             actions.push(Action::Close(old));
+            // It gave the proposal up and came again.
+            if let Phase::Forming(Forming { leader: None, view, .. }) = &self.phase
+                && view.ranks.contains(&from)
+            {
+                self.abort(Abort::Retry, now, actions);
+            }
         }
     }
 
@@ -564,7 +574,7 @@ impl Regroup {
                 let leader = *leader;
                 self.done(Err(Error::NoAnswer(leader)), actions);
             }
-            Phase::Gathering { probe_at } if now >= *probe_at && now < self.deadline => {
+            Phase::Gathering { probe_at } if now >= *probe_at && now < self.gather_until => {
                 *probe_at = now + PROBE;
                 actions.extend(self.missing().into_iter().map(Action::Probe));
             }
@@ -645,7 +655,7 @@ impl Regroup {
 
     /// Proposes a group once all have come that may, or when it is too late for the rest.
     fn gather(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        if !self.missing().is_empty() && now < self.deadline {
+        if !self.missing().is_empty() && now < self.gather_until {
             return;
         }
         let hellos = self.arrived.values().map(|(_, hello)| hello);
@@ -757,6 +767,8 @@ impl Regroup {
             _ => None,
         };
         self.dismiss(group, &why, actions);
+        // They need a moment to come again, even if the deadline has passed.
+        self.gather_until = self.gather_until.max(now + PROBE + REGROUP_RETRY_MAX);
         self.retry(now, actions);
     }
 
@@ -789,8 +801,13 @@ impl Regroup {
         if let Phase::Following { connection, .. } = &self.phase {
             actions.push(Action::Close(*connection));
         }
-        if result.is_err() {
-            self.dismiss(None, &Abort::Retry, actions);
+        match &result {
+            Err(_) => self.dismiss(None, &Abort::Retry, actions),
+            // Those that came too late, or to a rank that did not lead.
+            Ok(view) => {
+                self.arrived.retain(|rank, _| !view.ranks.contains(rank));
+                self.dismiss(None, &Abort::Excluded, actions);
+            }
         }
         self.phase = Phase::Done;
         actions.push(Action::Done(result));

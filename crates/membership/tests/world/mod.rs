@@ -592,7 +592,8 @@ impl World {
                             Life::Stopped => Probe::Silent,
                             Life::Dead | Life::Gone => Probe::Refused,
                         };
-                        Input::NotReparented { rank: place, why }
+                        let left_after = (why == Probe::Answered).then_some(0);
+                        Input::NotReparented { rank: place, why, left_after }
                     }
                 };
                 let limit =

@@ -1,7 +1,7 @@
 //! Descriptors that ranks of one host give each other: memory of a device, an event, a file. Each pair of ranks connects, and
 //! each end sends its descriptor to the other.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use weftlink_membership::durations::{INQUIRY_RESULT, POLL};
 use weftlink_shm::poll_hook;
@@ -13,6 +13,7 @@ use super::endpoint::Endpoint;
 use super::error::BootstrapError;
 use super::group::Group;
 use super::message::{Introduction, Message};
+use super::room::duplicate;
 use super::wires::{Peer, accept, dial};
 
 /// Gives this rank's descriptor to every rank of its host, and takes theirs, by rank; nothing of ranks on other hosts. `turn` is
@@ -72,12 +73,4 @@ pub(super) fn pass(
     }
     descriptors[group.rank as usize] = Some(duplicate(own, group.rank as usize)?);
     Ok(descriptors)
-}
-
-/// A descriptor of the same.
-pub(super) fn duplicate(own: impl AsFd, rank: usize) -> Result<OwnedFd, BootstrapError> {
-    let duplicated = own.as_fd().try_clone_to_owned();
-    duplicated.map_err(|error| BootstrapError::System {
-        what: format!("rank {rank} cannot duplicate a descriptor: {error}"),
-    })
 }

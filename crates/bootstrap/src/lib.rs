@@ -83,7 +83,7 @@ use endpoint::Endpoint;
 use found::Lineage;
 use group::{Group, HandOut};
 use launcher::report_start;
-use room::Room;
+use room::{Room, duplicate};
 use waits::Kind;
 
 /// One rank's end of a group of ranks. Dropping it leaves the group.
@@ -322,8 +322,7 @@ impl Bootstrap {
         let ask = self.ask(purpose, 0)?;
         let turn = self.sweeps.wrapping_add(1);
         if let Link::Room(room) = &self.link {
-            let put =
-                descriptors::duplicate(own, self.rank).map(|own| room.put_descriptor(self.rank, Some(own)));
+            let put = duplicate(own, self.rank).map(|own| room.put_descriptor(self.rank, Some(own)));
             put.map_err(|error| self.fall(error, &ask, Deadline::new(deadline)))?;
         }
         // Nobody has a descriptor of this turn before, and all have theirs after the second exchange.
@@ -331,9 +330,7 @@ impl Bootstrap {
         let until = Deadline::new(deadline);
         let passed = match &self.link {
             Link::Room(room) => room.descriptors(self.rank),
-            Link::Tree { endpoint: None, .. } => {
-                descriptors::duplicate(own, self.rank).map(|own| vec![Some(own)])
-            }
+            Link::Tree { endpoint: None, .. } => duplicate(own, self.rank).map(|own| vec![Some(own)]),
             Link::Tree { group, endpoint: Some(endpoint) } => {
                 descriptors::pass(group, endpoint, turn, own, purpose, until)
             }

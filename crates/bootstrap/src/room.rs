@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +15,6 @@ use weftlink_shm::memory::SharedMemory;
 use weftlink_shm::poll_hook;
 
 use super::deadline::Deadline;
-use super::descriptors::duplicate;
 use super::error::{Ask, BootstrapError, list};
 
 #[derive(Debug)]
@@ -307,4 +306,12 @@ impl State {
         (self.created, self.first) = (None, None);
         Ok(())
     }
+}
+
+/// A descriptor of the same.
+pub(super) fn duplicate(own: impl AsFd, rank: usize) -> Result<OwnedFd, BootstrapError> {
+    let duplicated = own.as_fd().try_clone_to_owned();
+    duplicated.map_err(|error| BootstrapError::System {
+        what: format!("rank {rank} cannot duplicate a descriptor: {error}"),
+    })
 }

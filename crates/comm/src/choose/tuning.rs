@@ -230,7 +230,7 @@ algorithm = \"ring\"
             ("\"exchange-ll\"", "\"rign\"", 6, "unknown algorithm `rign`. Did you mean `ring`?"),
             ("\"ring:ll\"", "\"ring:simple\"", 12, "may be ll, not \"simple\""),
             ("\"exchange-ll\"", "\"bruck\"", 6, "bruck does no all-reduce"),
-            ("\"all-reduce\"", "\"all-redcue\"", 2, "unknown collective `all-redcue`"),
+            ("\"all-reduce\"", "\"all-redcue\"", 2, "no collective called \"all-redcue\""),
             ("\"ordinary\"", "\"cold\"", 4, "no \"cold\" memory"),
             ("up_to_bytes = 100", "up_to_bytes = -1", 5, "-1"),
             ("up_to_bytes = 100\n", "", 8, "only the last may have none"),

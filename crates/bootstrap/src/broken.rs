@@ -5,20 +5,20 @@ use rustix::io::Errno;
 use super::deadline::Deadline;
 use super::error::{BootstrapError, Refusal};
 
-/// Why a channel is of no more use.
+/// Why a connection failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// The other side is gone.
+    /// The peer closed it.
     Ended,
     /// The deadline has passed.
     Late,
-    /// Nobody is there.
+    /// The peer's host refuses the connection: no process listens there.
     Refused,
-    /// The other side is not one to talk to.
+    /// The peer does not belong to this job.
     Stranger(Refusal),
-    /// Another rank of this job is there.
+    /// Another rank of this job answered.
     Another,
-    /// What came was not written by whoever knows the secret, or was changed since.
+    /// A frame fails authentication: its sender does not know the secret, or it was changed in transit.
     Forged(String),
     /// Something else.
     Strange(String),

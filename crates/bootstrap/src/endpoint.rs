@@ -157,7 +157,7 @@ impl Endpoint {
         self.inner.wake();
     }
 
-    /// No longer, because this rank leaves the group after so many calls.
+    /// Stops watching a group that this rank leaves after `calls` calls, and remembers it, for ranks that ask later.
     pub(super) fn leave(&self, group: &Arc<Group>, calls: u32) {
         let mut state = self.inner.state();
         state.left.push_back((group.id, calls));

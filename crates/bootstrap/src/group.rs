@@ -206,8 +206,7 @@ impl Group {
             let mut state = self.state();
             for action in state.core.handle(input, Instant::now()) {
                 match action {
-                    // Neighbours are told while the state is locked: once it can be seen that the group has failed, this process
-                    // may exit at any time.
+                    // The state stays locked while events are sent: a caller that sees the failure may exit the process at once.
                     Action::Send { to, event } => {
                         let is_it =
                             |link: &&Arc<Link>| link.rank == to && !link.has_ended.load(Ordering::Relaxed);
@@ -230,7 +229,7 @@ impl Group {
 
     /// Takes up a link to a rank, unless this one has left. Either way the other hears all that matters.
     pub(super) fn adopt(&self, link: &Arc<Link>, greeting: Option<&Message>) -> bool {
-        // Whatever is told from now on goes over the link, and whatever was told before is told again.
+        // Under this lock, no event falls between those that are sent again and those that follow over the new link.
         let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
         if greeting.is_some_and(|greeting| link.channel.post(greeting).is_err()) {
             return false;

@@ -52,7 +52,7 @@ miri: ## the unsafe code that needs no system call, interpreted by Miri: undefin
 	fi
 	MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks" \
 		cargo +nightly miri test -p weftlink-shm -p weftlink-comm --lib --locked --target-dir target/miri -- \
-		line:: fifo:: counter:: wait:: slot:: tcp::ends tcp::frame shared_memory:: engine:: data:: operation:: buffers:: post::matching post::frame
+		line:: fifo:: counter:: wait:: slot:: tcp::ends tcp::frame shared_memory:: engine:: data:: operation:: buffers:: p2p::matching p2p::frame
 
 .PHONY: kernels
 kernels: ## the kernels as they ship: only when optimised are they made of registers

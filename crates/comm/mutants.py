@@ -29,8 +29,8 @@ TABLE = ROOT / "testdata/mutants.csv"
 LIBRARIES = ["bootstrap", "comm", "membership", "recorder", "shm"]
 PACKAGE = [word for name in LIBRARIES for word in ("-p", f"weftlink-{name}", "--features", f"weftlink-{name}/mutants")] + ["--lib"]
 # Tests that are about faults; others take longer, and are about nothing that is planted here.
-BINARIES = ["background_faults", "bootstrap", "cases", "counts", "draws", "faults", "faults_of_all", "memory_faults", "post"]
-BINARIES += ["post_faults", "post_hosts", "regroup", "schedules"]
+BINARIES = ["background_faults", "bootstrap", "cases", "counts", "draws", "faults", "faults_of_all", "memory_faults", "p2p"]
+BINARIES += ["p2p_faults", "p2p_hosts", "regroup", "schedules"]
 PACKAGE += [f"--test={name}" for name in BINARIES]
 NEVER = "test(processes_pass_a_part_of_the_cases) | test(thousands_of_calls_of_all_sizes_stay_right)"
 # Whatever a hanging test does, one defect takes no longer.

@@ -28,7 +28,7 @@ use super::endpoint::Endpoint;
 use super::error::{Ask, BootstrapError};
 use super::group::Group;
 use super::meeting::await_children;
-use super::message::{Contact, Introduction, Member, Message, News};
+use super::message::{Contact, Event, Introduction, Member, Message};
 use super::secret::random_number;
 use super::waits::Watch;
 
@@ -315,7 +315,7 @@ impl Shrinking<'_> {
                     }
                     Ok(mut heard) | Err((mut heard, _)) => {
                         return Err(match heard.pop() {
-                            Some((Message::News(News::Failed { error, .. }), _)) => error,
+                            Some((Message::Event(Event::Failed { error, .. }), _)) => error,
                             _ => gave_up(place),
                         });
                     }
@@ -379,10 +379,10 @@ impl Shrinking<'_> {
         watch.over();
         let (id, rank, numbers) = match received {
             Ok((Message::Together { group, rank, ranks }, _)) => (group, rank, ranks),
-            Ok((Message::News(News::Failed { error: error @ BootstrapError::Minority { .. }, .. }), _)) => {
+            Ok((Message::Event(Event::Failed { error: error @ BootstrapError::Minority { .. }, .. }), _)) => {
                 return Err(error);
             }
-            Ok((Message::News(_), _)) => return Ok(None),
+            Ok((Message::Event(_), _)) => return Ok(None),
             Ok((other, _)) => return Err(other.unexpected(leader as usize)),
             Err(Broken::Late) => {
                 let (purpose, limit) = (SHRINKING.to_owned(), deadline.limit());
@@ -432,7 +432,7 @@ impl Shrinking<'_> {
 /// Says why it did not come about this time.
 fn tell(channel: &Channel, rank: u32, error: &BootstrapError) {
     let news = super::gives_up(rank, error);
-    let _ = channel.send(&Message::News(news), None, Deadline::new(STEP_LIMIT));
+    let _ = channel.send(&Message::Event(news), None, Deadline::new(STEP_LIMIT));
 }
 
 fn gave_up(rank: u32) -> BootstrapError {

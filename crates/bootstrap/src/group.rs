@@ -23,7 +23,7 @@ use super::broken::Broken;
 use super::channel::{Channel, Received};
 use super::deadline::Deadline;
 use super::error::{Ask, BootstrapError};
-use super::message::{Member, Message, News};
+use super::message::{Event, Member, Message};
 use super::waits::Watch;
 use crate::reason::Reason;
 
@@ -42,7 +42,7 @@ pub(super) struct Link {
 type Said = Vec<(u32, Vec<u8>)>;
 
 /// What is done with news as soon as it comes, on the steward's thread, and what this rank has to say to it.
-pub type Alarm = Box<dyn Fn(&News) -> Option<News> + Send>;
+pub type Alarm = Box<dyn Fn(&Event) -> Option<Event> + Send>;
 
 /// One rank's place in a group.
 pub(super) struct Group {
@@ -156,7 +156,7 @@ impl Group {
     /// Who waited for too long, if that is what went wrong first.
     pub(super) fn failed_late(&self) -> Option<u32> {
         match self.state().core.cause() {
-            Some(News::Failed { rank, reason, .. }) if *reason == Reason::Deadline as u32 => Some(*rank),
+            Some(Event::Failed { rank, reason, .. }) if *reason == Reason::Deadline as u32 => Some(*rank),
             _ => None,
         }
     }
@@ -168,17 +168,17 @@ impl Group {
 
     fn verdict_of(&self, state: &State) -> Option<BootstrapError> {
         match state.core.cause()? {
-            News::Died { rank } => Some(self.died(*rank)),
-            News::Lost { rank, by, what } => Some(self.lost(*rank, *by, what.clone())),
-            News::Failed { error, .. } => Some(error.clone()),
-            News::Left { .. } | News::Calls { .. } | News::Waits { .. } => None,
+            Event::Died { rank } => Some(self.died(*rank)),
+            Event::Lost { rank, by, what } => Some(self.lost(*rank, *by, what.clone())),
+            Event::Failed { error, .. } => Some(error.clone()),
+            Event::Left { .. } | Event::Calls { .. } | Event::Waits { .. } => None,
         }
     }
 
     /// A message from a neighbour. Called by the steward.
     pub(super) fn hear(&self, from: &Link, (message, descriptor): Received) {
         match message {
-            Message::News(event) => return self.drive(Input::Heard { from: from.rank, event }),
+            Message::Event(event) => return self.drive(Input::Heard { from: from.rank, event }),
             Message::Waiting { number, ranks } => {
                 self.state().waiting.insert(from.rank, (number, ranks));
             }
@@ -188,7 +188,7 @@ impl Group {
     }
 
     /// Makes something known to all.
-    pub(super) fn learn(&self, news: News) {
+    pub(super) fn learn(&self, news: Event) {
         self.drive(Input::Raise(news));
     }
 
@@ -211,7 +211,7 @@ impl Group {
                         let is_it =
                             |link: &&Arc<Link>| link.rank == to && !link.has_ended.load(Ordering::Relaxed);
                         if let Some(link) = links.iter().rev().find(is_it) {
-                            let _ = link.channel.post(&Message::News(event));
+                            let _ = link.channel.post(&Message::Event(event));
                         }
                     }
                     Action::Deliver(event) => delivered.push(event),
@@ -261,7 +261,7 @@ impl Group {
     /// Gives the group up, for everybody, unless somebody has.
     pub(super) fn fail(&self, reason: u32, culprit: u32, error: &BootstrapError) {
         if self.verdict().is_none() {
-            self.learn(News::Failed { rank: self.rank, reason, culprit, error: error.clone() });
+            self.learn(Event::Failed { rank: self.rank, reason, culprit, error: error.clone() });
         }
     }
 

@@ -23,7 +23,7 @@ pub fn is_own(job: u64) -> bool {
 
 /// What a rank tells its launcher when its communicator fails: a line of JSON in the file that `WEFT_LAST_WORDS` names.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LastWords {
+pub struct ExitReport {
     /// The rank in the job.
     pub rank: usize,
     /// The error.
@@ -49,7 +49,7 @@ pub fn report(rank: usize, failure: &Failure, is_starting: bool) {
     let why = &failure.why;
     let why = why[..why.floor_char_boundary(WORDS_BYTES_MAX.min(why.len()))].to_owned();
     let blamed = failure.blamed.iter().take(BLAMED_MAX).cloned().collect();
-    let words = LastWords { rank, why, blamed, is_starting };
+    let words = ExitReport { rank, why, blamed, is_starting };
     // A launcher that is gone has nobody to tell. One write, so that lines of ranks do not mix.
     if let Ok(mut file) = OpenOptions::new().append(true).open(path)
         && let Ok(line) = serde_json::to_string(&words)

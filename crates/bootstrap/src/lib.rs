@@ -73,7 +73,7 @@ pub use fork::{Kept, generation};
 pub use group::Alarm;
 pub use host::Host;
 pub use meeting::{Meeting, Network, Place};
-pub use message::News;
+pub use message::Event;
 pub use reason::{Reason, is_on_purpose};
 pub use secret::{SEALED_BYTES_MAX, Seal, TAG_BYTES, Token, random_number};
 pub use waits::Chain;
@@ -488,11 +488,11 @@ impl Bootstrap {
 
     /// Tells all ranks something, from any thread; nothing once the bootstrap is dropped. Threads of one process share memory, and
     /// have to be told of failures only.
-    pub fn teller(&self) -> impl Fn(News) + Send + 'static {
+    pub fn teller(&self) -> impl Fn(Event) + Send + 'static {
         let (group, room) = self.weak_link();
         move |news| match (group.upgrade(), room.upgrade(), news) {
             (Some(group), _, news) => group.learn(news),
-            (None, Some(room), News::Failed { error, .. }) => room.fail(&error),
+            (None, Some(room), Event::Failed { error, .. }) => room.fail(&error),
             _ => {}
         }
     }
@@ -653,7 +653,7 @@ impl Drop for Bootstrap {
             Link::Tree { group, endpoint } => {
                 group.set_alarm(None);
                 if let Some(endpoint) = endpoint {
-                    group.learn(News::Left { rank: self.rank as u32, calls: self.calls });
+                    group.learn(Event::Left { rank: self.rank as u32, calls: self.calls });
                     group.drain();
                     endpoint.leave(group, self.calls);
                 }
@@ -722,15 +722,15 @@ fn failure_of(error: &BootstrapError) -> Failure {
 }
 
 /// What a rank says that gives a group up for an error.
-fn gives_up(rank: u32, error: &BootstrapError) -> News {
+fn gives_up(rank: u32, error: &BootstrapError) -> Event {
     let code = Reason::of(error, rank);
-    News::Failed { rank, reason: code.reason.get(), culprit: code.rank, error: error.clone() }
+    Event::Failed { rank, reason: code.reason.get(), culprit: code.rank, error: error.clone() }
 }
 
 /// What is wrong, according to news.
-fn error_of(news: News) -> BootstrapError {
+fn error_of(news: Event) -> BootstrapError {
     match news {
-        News::Failed { error, .. } => error,
+        Event::Failed { error, .. } => error,
         other => BootstrapError::Protocol { rank: 0, what: format!("it said {other:?}") },
     }
 }

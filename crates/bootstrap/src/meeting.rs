@@ -294,7 +294,7 @@ pub(super) fn join(meeting: &Meeting, rank: usize) -> Result<Met, BootstrapError
         match heard {
             Message::Seat(seat) => break *seat,
             Message::Waiting { ranks, .. } => drop(stall.look(&ranks)),
-            Message::News(news) => return Err(super::error_of(news)),
+            Message::Event(news) => return Err(super::error_of(news)),
             other => return Err(other.unexpected(0)),
         }
     };
@@ -340,7 +340,7 @@ fn take_seat(
         };
         // What it said before it went counts.
         heard.into_iter().try_for_each(|(message, _)| match message {
-            Message::News(news) => Err(super::error_of(news)),
+            Message::Event(news) => Err(super::error_of(news)),
             _ => Ok(()),
         })?;
         ended.map_or(Ok(()), |broken| Err(broken.of((0, 0), rank as usize, &ask.purpose, deadline)))
@@ -362,7 +362,7 @@ fn take_seat(
 /// What rank 0 says when it gives up, if it just does.
 fn last_word(root: &Channel) -> Option<BootstrapError> {
     match root.receive(Deadline::new(VERDICT_LIMIT)).ok()?.0 {
-        Message::News(news) => Some(super::error_of(news)),
+        Message::Event(news) => Some(super::error_of(news)),
         _ => None,
     }
 }

@@ -36,7 +36,7 @@ pub(super) enum Message {
     /// Comes with a descriptor for the other end.
     Descriptor { turn: u32 },
     /// What everybody should know. Told on to everybody who did not know it.
-    News(News),
+    Event(Event),
 }
 
 /// What somebody comes for.
@@ -98,7 +98,7 @@ pub(super) struct Member {
 }
 
 /// What a rank makes known to all.
-pub type News = weftlink_membership::Event<BootstrapError>;
+pub type Event = weftlink_membership::Event<BootstrapError>;
 
 impl Message {
     pub(super) fn unexpected(&self, rank: usize) -> BootstrapError {

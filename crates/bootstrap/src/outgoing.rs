@@ -18,7 +18,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::broken::Broken;
 use super::message::FRAME_BYTES_MAX;
-use super::message::{Message, News};
+use super::message::{Event, Message};
 
 /// How many bytes may wait for a peer that does not read. Beyond that the connection ends.
 const QUEUE_BYTES_MAX: usize = 4 * FRAME_BYTES_MAX;
@@ -67,7 +67,7 @@ enum Topic {
 impl Topic {
     fn of(message: &Message) -> Option<Topic> {
         match message {
-            Message::News(News::Waits { rank, .. }) => Some(Topic::Waits(*rank)),
+            Message::Event(Event::Waits { rank, .. }) => Some(Topic::Waits(*rank)),
             Message::Waiting { .. } => Some(Topic::Missing),
             _ => None,
         }
@@ -190,11 +190,11 @@ mod tests {
     use super::*;
 
     fn waits(rank: u32, turn: u32) -> Message {
-        Message::News(News::Waits { rank, turn, whom: vec![7; 50], neighbours: vec![0, 1] })
+        Message::Event(Event::Waits { rank, turn, whom: vec![7; 50], neighbours: vec![0, 1] })
     }
 
     fn left(rank: u32) -> Message {
-        Message::News(News::Left { rank, calls: 0 })
+        Message::Event(Event::Left { rank, calls: 0 })
     }
 
     /// Sealing that only frames, so that a test can read the stream.
@@ -238,7 +238,7 @@ mod tests {
         let left_ranks: Vec<u32> = heard
             .iter()
             .filter_map(|message| match message {
-                Message::News(News::Left { rank, .. }) => Some(*rank),
+                Message::Event(Event::Left { rank, .. }) => Some(*rank),
                 _ => None,
             })
             .collect();

@@ -215,6 +215,6 @@ impl Seated<'_> {
 fn tell_all<'a>(channels: impl IntoIterator<Item = &'a Channel>, error: &BootstrapError) {
     let news = super::gives_up(0, error);
     for channel in channels {
-        let _ = channel.send(&Message::News(news.clone()), None, Deadline::new(TELL_LIMIT));
+        let _ = channel.send(&Message::Event(news.clone()), None, Deadline::new(TELL_LIMIT));
     }
 }

@@ -75,11 +75,11 @@ fn borrowed_by_a_scope() {
 fn messages() {
     let gave = on_two(|mut comm| {
         let (rank, long) = (comm.rank(), Duration::from_secs(600));
-        let post = comm.post().unwrap();
+        let endpoint = comm.endpoint().unwrap();
         let mut got = vec![0; 300];
         match rank {
-            0 => post.send_bytes(1, 7, &[5; 300], long).unwrap(),
-            _ => drop(post.receive_bytes(Some(0), 7, &mut got, long).unwrap()),
+            0 => endpoint.send(1, 7, &[5; 300], long).unwrap(),
+            _ => drop(endpoint.receive(Some(0), 7, &mut got, long).unwrap()),
         }
         comm.barrier().unwrap();
         got[299]

@@ -27,7 +27,7 @@ mod known;
 mod layout;
 mod note;
 mod operation;
-mod post;
+mod p2p;
 mod shared;
 mod symmetric;
 mod transport;
@@ -48,7 +48,7 @@ pub use communicator::{
 pub use data::Data;
 pub use error::Error;
 pub use operation::Operation;
-pub use post::{MESSAGES_MAX, Post};
+pub use p2p::{Endpoint, MESSAGES_MAX};
 pub use weftlink_bootstrap as bootstrap;
 pub use weftlink_bootstrap::{Blame, BlameKind};
 pub use weftlink_knobs as knobs;

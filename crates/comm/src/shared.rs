@@ -18,7 +18,7 @@ use weftlink_recorder::recorder::Recorder;
 use weftlink_recorder::waiting::Waiting;
 use weftlink_shm::counter::Counter;
 use weftlink_shm::line::{PAYLOAD_WORDS, Poll, distance};
-use weftlink_shm::wait::{Rest, Stop, Waiter};
+use weftlink_shm::wait::{Park, Stop, Waiter};
 
 use crate::known;
 use crate::operation::Arithmetic;
@@ -166,7 +166,7 @@ impl Shared {
                 (gone && !header.has_reached(number) && self.may_leave()).then_some(Stop::Left { rank })
             };
             let noted = Noted::new(self, number, None, Waiting::Entered { rank });
-            let waited = self.waiter.wait_doubting(Rest::Line(header.line()), arrived, |waited| {
+            let waited = self.waiter.wait_doubting(Park::Line(header.line()), arrived, |waited| {
                 noted.again(waited);
                 left()
             });

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use weftlink_bootstrap::{BootstrapError, Failure, News, Reason};
+use weftlink_bootstrap::{BootstrapError, Event, Failure, Reason};
 use weftlink_shm::memory::SharedMemory;
 use weftlink_shm::wait::{AbortCode, Waiter};
 
@@ -55,7 +55,7 @@ pub(crate) struct User {
     pub(crate) rank: u32,
     pub(crate) waiter: Waiter<'static>,
     /// Tells ranks that are not in a call.
-    pub(crate) tell: Box<dyn Fn(News) + Send>,
+    pub(crate) tell: Box<dyn Fn(Event) + Send>,
     /// What the waiter points into.
     pub(crate) _control: Arc<SharedMemory>,
 }
@@ -143,7 +143,7 @@ impl User {
         let blamed = failure.blamed.clone();
         let error = BootstrapError::GaveUp { rank: self.rank as usize, cause, blamed };
         let AbortCode { rank: culprit, reason } = code;
-        (self.tell)(News::Failed { rank: self.rank, reason: reason.get(), culprit, error });
+        (self.tell)(Event::Failed { rank: self.rank, reason: reason.get(), culprit, error });
     }
 }
 

@@ -97,22 +97,22 @@ fn posts_leave_nothing() {
     let round = |number: usize| {
         let ranks = Communicator::threads(2, options()).unwrap();
         let work = |mut comm: Communicator| {
-            let post = comm.post().unwrap();
+            let endpoint = comm.endpoint().unwrap();
             let (peer, (told, over)) = (1 - comm.rank(), std::sync::mpsc::channel());
             let mut got = vec![0_u8; 100_000];
             // SAFETY: the memory is there until the end has been told.
             unsafe {
                 let done = move |result: Result<usize, Error>| told.send(result.is_ok()).unwrap();
-                post.receive(Some(peer), 1, got.as_mut_ptr(), got.len(), LONG, done);
+                endpoint.start_receive(Some(peer), 1, got.as_mut_ptr(), got.len(), LONG, done);
             }
             // By turns the message comes, or this rank leaves before.
             if number.is_multiple_of(2) {
-                post.send_bytes(peer, 1, &vec![1; got.len()], LONG).unwrap();
+                endpoint.send(peer, 1, &vec![1; got.len()], LONG).unwrap();
                 assert!(over.recv().unwrap() && got == vec![1; got.len()]);
                 comm.barrier().unwrap();
             } else {
                 comm.barrier().unwrap();
-                drop((comm, post));
+                drop((comm, endpoint));
                 assert!(!over.recv().unwrap());
             }
         };

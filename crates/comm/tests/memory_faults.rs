@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
 use weftlink_comm::{
-    Background, Communicator, DataType, Error, FlightRecorder, Options, Post, RawBuffers, RawRequest,
+    Background, Communicator, DataType, Endpoint, Error, FlightRecorder, Options, RawBuffers, RawRequest,
     Reduction, Window,
 };
 use weftlink_plan::Collective;
@@ -101,16 +101,19 @@ impl Drop for Rank {
 const COUNT: usize = 1 << 18;
 
 /// Rank 0 sends a message to rank 1. Says so when it can be received, or sent.
-fn message(post: &Post, input: &[u32], output: &mut [u32]) -> Result<(), Error> {
+fn message(endpoint: &Endpoint, input: &[u32], output: &mut [u32]) -> Result<(), Error> {
     let (tell, told) = channel();
     let bytes = size_of_val(output);
     // SAFETY: both are borrowed until the message is over, which is waited for.
     unsafe {
-        match post.rank() {
-            0 => post.send(1, 1, input.as_ptr().cast(), bytes, LONG, move |sent| tell.send(sent).unwrap()),
-            1 => post.receive(Some(0), 1, output.as_mut_ptr().cast(), bytes, LONG, move |received| {
-                tell.send(received.map(|_| ())).unwrap();
-            }),
+        match endpoint.rank() {
+            0 => endpoint
+                .start_send(1, 1, input.as_ptr().cast(), bytes, LONG, move |sent| tell.send(sent).unwrap()),
+            1 => {
+                endpoint.start_receive(Some(0), 1, output.as_mut_ptr().cast(), bytes, LONG, move |received| {
+                    tell.send(received.map(|_| ())).unwrap();
+                })
+            }
             _ => return Ok(()),
         }
     }
@@ -126,12 +129,12 @@ fn rank_that_reads(role: &str) {
     let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
     let options = Options { deadline: LONG, single_copy: Some(true), ..Options::default() };
     let mut comm = Communicator::new(met.unwrap(), options).unwrap();
-    let post = comm.post().unwrap();
+    let endpoint = comm.endpoint().unwrap();
     let blocks = if call == "scatter" { 3 } else { 2 };
     let mut input = vec![1_u32; if rank == 0 { blocks * COUNT } else { 0 }];
     let mut output = vec![0_u32; COUNT];
     let make = |comm: &mut Communicator, input: &[u32], output: &mut [u32]| match (call, rank) {
-        ("message", _) => message(&post, input, output),
+        ("message", _) => message(&endpoint, input, output),
         ("scatter", 0) => comm.scatter((input, output), 0),
         ("scatter", _) => comm.scatter(output, 0),
         (_, 0) => comm.send_receive((input, &mut output[..0]), &[(0, 1), (0, 2)], COUNT),

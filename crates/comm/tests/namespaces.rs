@@ -240,13 +240,13 @@ fn what_was_sent_gets_there_while_its_sender_is_busy() {
     const MESSAGE: [u8; 16 << 10] = [7; 16 << 10];
     if let Some(role) = Role::of_this_process() {
         let mut comm = role.communicator();
-        let post = comm.post().unwrap();
+        let endpoint = comm.endpoint().unwrap();
         let go = |tag: u64| {
             if role.rank == 0 {
-                return post.send_bytes(1, tag, &MESSAGE, AMPLE).unwrap();
+                return endpoint.send(1, tag, &MESSAGE, AMPLE).unwrap();
             }
             let mut got = [0; MESSAGE.len()];
-            post.receive_bytes(Some(0), tag, &mut got, AMPLE).unwrap();
+            endpoint.receive(Some(0), tag, &mut got, AMPLE).unwrap();
             assert_eq!(got, MESSAGE);
         };
         (0..8).for_each(go);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use weftlink_comm::bootstrap::launcher::LastWords;
+use weftlink_comm::bootstrap::launcher::ExitReport;
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
 use weftlink_comm::recorder::{CallState, Process, RankState, read_folder};
 use weftlink_comm::why::explain;
@@ -230,7 +230,7 @@ fn killed_ranks_leave_their_records() {
     }
     // The same is told to the launcher.
     let words = std::fs::read_to_string(folder.join("words")).unwrap();
-    let mut words: Vec<LastWords> = words.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut words: Vec<ExitReport> = words.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     words.sort_by_key(|words| words.rank);
     let told: Vec<_> =
         words.iter().map(|words| (words.rank, words.is_starting, words.blamed[0].rank)).collect();

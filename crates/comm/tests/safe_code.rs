@@ -70,18 +70,18 @@ fn a_panic_after_a_replacement_is_no_worse() {
 #[test]
 fn a_panic_while_a_message_is_awaited_comes_after_it() {
     let got = on_threads(2, |mut comm| {
-        let post = comm.post()?;
+        let endpoint = comm.endpoint()?;
         comm.barrier()?;
         if comm.rank() == 1 {
             // Long after the other has panicked.
             std::thread::sleep(Duration::from_millis(300));
-            post.send_bytes(0, 7, &[5; 64], LONG)?;
+            endpoint.send(0, 7, &[5; 64], LONG)?;
             comm.barrier()?;
             return Ok((true, Vec::new()));
         }
         let mut bytes = vec![0_u8; 64];
         let receive =
-            || while_waiting(|| panic!("meanwhile"), || post.receive_bytes(Some(1), 7, &mut bytes, LONG));
+            || while_waiting(|| panic!("meanwhile"), || endpoint.receive(Some(1), 7, &mut bytes, LONG));
         let panicked = catch_unwind(AssertUnwindSafe(receive)).is_err();
         comm.barrier()?;
         Ok((panicked, bytes))

@@ -273,11 +273,11 @@ def killed(rank, size, kind):
         if kind == "hook":
             trained.register_comm_hook(weftlink.torch.SymmetricState(), weftlink.torch.symmetric_allreduce_hook)
     optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
-    victim, last_words, error = size - 1, f"{os.environ['WEFT_TEST_FOLDER']}/{kind}{size}", None
+    victim, exit_report, error = size - 1, f"{os.environ['WEFT_TEST_FOLDER']}/{kind}{size}", None
     try:
         for step in range(1000):
             if rank == victim and step == 5:
-                with open(last_words, "w", encoding="ascii") as file:
+                with open(exit_report, "w", encoding="ascii") as file:
                     file.write(str(time.monotonic()))
                 os.kill(os.getpid(), signal.SIGKILL)
             optimizer.zero_grad()
@@ -285,7 +285,7 @@ def killed(rank, size, kind):
             optimizer.step()
     except Exception as caught:
         error = caught
-    with open(last_words, encoding="ascii") as file:
+    with open(exit_report, encoding="ascii") as file:
         took = time.monotonic() - float(file.read())
     assert error is not None, "training went on without a rank"
     assert took < SOON, f"it took {took:.1f} s"

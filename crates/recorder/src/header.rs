@@ -66,7 +66,7 @@ pub enum What {
     /// Ranks that form communicators of their own.
     Split,
     /// A mailbox for messages between two ranks.
-    Post,
+    Endpoint,
 }
 
 /// The kind of a collective, as a header has it.
@@ -229,7 +229,7 @@ impl Header {
             WINDOW => What::Window,
             LOAD => What::Load,
             SPLIT => What::Split,
-            POST => What::Post,
+            ENDPOINT => What::Endpoint,
             code => What::Collective(code),
         };
         let reduction = match (kind >> 16) as u8 {
@@ -263,7 +263,7 @@ impl Header {
             What::Window => WINDOW,
             What::Load => LOAD,
             What::Split => SPLIT,
-            What::Post => POST,
+            What::Endpoint => ENDPOINT,
         };
         let (reduction, commutes) = match self.reduction {
             None => (0, false),
@@ -300,7 +300,7 @@ impl Header {
 const WINDOW: u8 = 100;
 const LOAD: u8 = 101;
 const SPLIT: u8 = 102;
-const POST: u8 = 103;
+const ENDPOINT: u8 = 103;
 const USER: u8 = 255;
 const UNEVEN: u64 = 1 << 8;
 const IN_PLACE: u64 = 1 << 9;
@@ -359,7 +359,7 @@ impl fmt::Display for Header {
             What::Window => write!(f, "window of {count} {element}"),
             What::Load => write!(f, "load of plan {plan:016x}"),
             What::Split => write!(f, "split"),
-            What::Post => write!(f, "post"),
+            What::Endpoint => write!(f, "endpoint"),
         }
     }
 }
@@ -399,7 +399,7 @@ mod tests {
             Header { deterministic: true, ..header() },
             Header { what: What::Collective(6), root: 1000, aliasing: Aliasing::OutOfPlace, ..header() },
             Header::allocating(What::Load, 7, 0, (None, 1)),
-            Header::allocating(What::Post, 0, 0, (None, 1)),
+            Header::allocating(What::Endpoint, 0, 0, (None, 1)),
         ];
         for header in headers {
             assert_eq!(Header::unpack(header.pack()), header);

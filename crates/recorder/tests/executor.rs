@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use weftlink_bootstrap::{Bootstrap, Failure, Meeting, News, Place, Reason, Token};
+use weftlink_bootstrap::{Bootstrap, Event, Failure, Meeting, Place, Reason, Token};
 use weftlink_recorder::recorder::{Places, Recorder, Who};
 use weftlink_shm::memory::SharedMemory;
 use weftlink_testkit::processes::this_program;
@@ -104,7 +104,7 @@ fn process(mut group: Bootstrap) {
         std::process::exit(7);
     }
     let died = loop {
-        if let News::Died { rank } = events.recv_timeout(AMPLE).unwrap() {
+        if let Event::Died { rank } = events.recv_timeout(AMPLE).unwrap() {
             break rank;
         }
     };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use weftlink_shm::fifo::{Receiver, Sender};
 use weftlink_shm::line::{Line, Poll};
-use weftlink_shm::wait::{Patience, Waiter};
+use weftlink_shm::wait::{WaitPolicy, Waiter};
 
 const REPETITIONS: usize = 101;
 const ROUNDS: u64 = 2_000;
@@ -109,7 +109,7 @@ impl Shared {
     fn end(&self, out: usize, into: usize) -> End<'_> {
         let depth = self.slots[out].len();
         End {
-            waiter: Waiter::new(&self.abort, &self.sleepers, Patience::dedicated(Duration::from_secs(10))),
+            waiter: Waiter::new(&self.abort, &self.sleepers, WaitPolicy::dedicated(Duration::from_secs(10))),
             sender: Sender::new(&self.slots[out], &self.released[out], depth),
             receiver: Receiver::new(&self.slots[into], &self.released[into], depth),
         }

@@ -24,7 +24,7 @@ use crate::line::{Line, PAYLOAD_WORDS, Poll};
 use crate::slot::Slot;
 use crate::sync::weakened::{self, Side};
 use crate::sync::{Edge, yield_now};
-use crate::wait::{AbortCode, Patience, Stop, Waiter};
+use crate::wait::{AbortCode, Stop, WaitPolicy, Waiter};
 
 const CALL: u32 = 0xca11;
 
@@ -240,8 +240,8 @@ fn count() {
     assert_eq!(most.load(Ordering::Relaxed), 2, "no execution in which both readers saw the count");
 }
 
-fn asleep_at_once() -> Patience {
-    Patience { spins: 0, yields: 0, timeout: Duration::from_secs(3600) }
+fn asleep_at_once() -> WaitPolicy {
+    WaitPolicy { spins: 0, yields: 0, timeout: Duration::from_secs(3600) }
 }
 
 /// One rank waits for what never comes, two give up: the waiter and both of them name the same culprit, whose last words
@@ -252,14 +252,14 @@ fn abort() {
         abort: Line,
         sleepers: Line,
         awaited: Line,
-        last_words: [Bulk; 2],
+        exit_report: [Bulk; 2],
     }
     loom::model(|| {
         let shared = Arc::new(Shared::default());
         let giving_up = [0, 1].map(|rank| {
             let shared = shared.clone();
             thread::spawn(move || {
-                shared.last_words[rank].write(77);
+                shared.exit_report[rank].write(77);
                 let code = AbortCode { rank: rank as u32, reason: NonZeroU32::MIN };
                 Waiter::new(&shared.abort, &shared.sleepers, asleep_at_once()).abort(code)
             })
@@ -268,7 +268,7 @@ fn abort() {
         let counter = Counter::new(&shared.awaited);
         match waiter.wait(counter.line(), || counter.poll(1, CALL, 1)) {
             Err(Stop::Aborted { code, .. }) => {
-                assert_eq!(shared.last_words[code.rank as usize].read(), 77);
+                assert_eq!(shared.exit_report[code.rank as usize].read(), 77);
                 assert!(giving_up.into_iter().all(|rank| rank.join().unwrap() == code));
             }
             other => panic!("{other:?}"),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::counter::Counter;
 use crate::fifo::{self, Receiver, Sender};
 use crate::line::{Line, PAYLOAD_WORDS, Poll};
-use crate::wait::{Patience, Waiter};
+use crate::wait::{WaitPolicy, Waiter};
 
 const MESSAGES: u64 = 200_000;
 /// Sending ends early on a machine too busy for all of them.
@@ -20,8 +20,8 @@ const FIRST: u32 = u32::MAX - 1000;
 const END: u32 = 0;
 
 /// Short enough to make way on a busy machine, long enough to spin where there is a core for each.
-fn patience() -> Patience {
-    Patience { spins: 200, yields: 20, timeout: Duration::from_secs(100) }
+fn patience() -> WaitPolicy {
+    WaitPolicy { spins: 200, yields: 20, timeout: Duration::from_secs(100) }
 }
 
 /// Bits that look random and follow from `number` (the finish of Steele, Lea and Flood's SplitMix64).
@@ -176,7 +176,7 @@ fn counters_of_several_ranks() {
     let lines: [Line; RANKS] = Default::default();
     lines.iter().for_each(|line| Counter::new(line).start_at(first));
     let (abort, sleepers) = (Line::new(), Line::new());
-    let waiter = Waiter::new(&abort, &sleepers, Patience { spins: 0, ..patience() });
+    let waiter = Waiter::new(&abort, &sleepers, WaitPolicy { spins: 0, ..patience() });
     let number = |rank: usize, call: u32| scrambled((rank as u64) << 32 | u64::from(call));
     std::thread::scope(|scope| {
         for rank in 0..RANKS {

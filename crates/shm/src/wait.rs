@@ -60,12 +60,12 @@ const BRISK: Duration = Duration::from_millis(20);
 pub struct Waiter<'a> {
     abort: &'a Line,
     sleepers: &'a Line,
-    patience: Patience,
+    patience: WaitPolicy,
 }
 
 /// On what a wait sleeps, once it does.
 #[derive(Clone, Copy, Debug)]
-pub enum Rest<'a> {
+pub enum Park<'a> {
     /// The line whose change ends it.
     Line(&'a Line),
     /// Something that becomes readable when it may be over.
@@ -76,16 +76,16 @@ pub enum Rest<'a> {
     Time,
 }
 
-impl Rest<'_> {
+impl Park<'_> {
     /// Whether whatever is waited for ends the sleep.
     fn wakes(self) -> bool {
-        matches!(self, Rest::Line(_) | Rest::Socket(_))
+        matches!(self, Park::Line(_) | Park::Socket(_))
     }
 }
 
 /// How long each phase of a wait is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct WaitPolicy {
     /// Looks before the first yield, apart from the very first look.
     pub spins: u32,
     /// Yields before the first sleep.
@@ -149,25 +149,25 @@ pub struct AbortCode {
 
 impl<'a> Waiter<'a> {
     /// A waiter over the lines that all ranks of a communicator share.
-    pub fn new(abort: &'a Line, sleepers: &'a Line, patience: Patience) -> Waiter<'a> {
+    pub fn new(abort: &'a Line, sleepers: &'a Line, patience: WaitPolicy) -> Waiter<'a> {
         Waiter { abort, sleepers, patience }
     }
 
     /// The same, with another limit.
     pub fn within(self, timeout: Duration) -> Waiter<'a> {
-        self.with(Patience {
+        self.with(WaitPolicy {
             timeout: if mutant!("timeout-of-a-call-ignored") { self.patience.timeout } else { timeout },
             ..self.patience
         })
     }
 
     /// The same, with more or less patience.
-    pub fn with(self, patience: Patience) -> Waiter<'a> {
+    pub fn with(self, patience: WaitPolicy) -> Waiter<'a> {
         Waiter { patience, ..self }
     }
 
     /// How it waits.
-    pub fn patience(&self) -> Patience {
+    pub fn patience(&self) -> WaitPolicy {
         self.patience
     }
 
@@ -186,7 +186,7 @@ impl<'a> Waiter<'a> {
     /// sleeps on the line `on`, or without one by time only, so that a change elsewhere is noticed within a slice.
     #[inline]
     pub fn wait_any(&self, on: Option<&Line>, attempt: impl FnMut() -> Poll) -> Result<(), Stop> {
-        self.wait_doubting(on.map_or(Rest::Time, Rest::Line), attempt, |_| None)
+        self.wait_doubting(on.map_or(Park::Time, Park::Line), attempt, |_| None)
     }
 
     /// Waits as [`Waiter::wait_any`] does, and once that takes long asks `doubt` now and then, telling it how long it has been
@@ -194,11 +194,11 @@ impl<'a> Waiter<'a> {
     #[inline]
     pub fn wait_doubting(
         &self,
-        on: Rest<'_>,
+        on: Park<'_>,
         mut attempt: impl FnMut() -> Poll,
         mut doubt: impl FnMut(Duration) -> Option<Stop>,
     ) -> Result<(), Stop> {
-        let Patience { spins, .. } = self.patience.on(on);
+        let WaitPolicy { spins, .. } = self.patience.on(on);
         for looks in 0..=spins {
             match attempt() {
                 Poll::Ready => return Ok(()),
@@ -245,7 +245,7 @@ impl<'a> Waiter<'a> {
     #[inline(never)]
     fn wait_on(
         &self,
-        on: Rest<'_>,
+        on: Park<'_>,
         attempt: &mut dyn FnMut() -> Poll,
         doubt: &mut dyn FnMut(Duration) -> Option<Stop>,
     ) -> Result<(), Stop> {
@@ -255,7 +255,7 @@ impl<'a> Waiter<'a> {
         let mut slice = SLICE_MIN;
         loop {
             // Read before the attempt: if the line changes in between, the futex does not go to sleep.
-            let seen = if let Rest::Line(line) = on { line.flag().load(Ordering::Relaxed) as u32 } else { 0 };
+            let seen = if let Park::Line(line) = on { line.flag().load(Ordering::Relaxed) as u32 } else { 0 };
             match attempt() {
                 Poll::Ready => return Ok(()),
                 Poll::Pending => {}
@@ -295,12 +295,12 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    fn sleep(&self, on: Rest<'_>, seen: u32, time: Duration) {
+    fn sleep(&self, on: Park<'_>, seen: u32, time: Duration) {
         // Relaxed: a count that is seen late is a wake that is lost, which the slice bounds.
         match on {
-            Rest::Time => sync::sleep(time),
-            Rest::Socket(socket) | Rest::SocketOrLine(socket) => sync::sleep_on(socket, time),
-            Rest::Line(line) => {
+            Park::Time => sync::sleep(time),
+            Park::Socket(socket) | Park::SocketOrLine(socket) => sync::sleep_on(socket, time),
+            Park::Line(line) => {
                 self.sleepers.flag().fetch_add(1, Ordering::Relaxed);
                 sync::sleep_while(line.flag(), seen, time);
                 self.sleepers.flag().fetch_sub(1, Ordering::Relaxed);
@@ -309,31 +309,31 @@ impl<'a> Waiter<'a> {
     }
 }
 
-impl Patience {
+impl WaitPolicy {
     /// For ranks with a core each: spins for some hundreds of microseconds and then looks on for milliseconds before it sleeps.
     /// With a fifth of the looks and a twentieth of the yields, 16 ranks on 16 cores sometimes went on for the whole of a
     /// measurement with a hundred times their usual time, each asleep when the next needed it
     /// (`bench/runs/2026-11-15-peers-early-sleep-16-core-vm`).
-    pub fn dedicated(timeout: Duration) -> Patience {
-        Patience { spins: 5000, yields: 2000, timeout }
+    pub fn dedicated(timeout: Duration) -> WaitPolicy {
+        WaitPolicy { spins: 5000, yields: 2000, timeout }
     }
 
     /// For more ranks than cores: whoever waits makes way at once, because what it waits for may need its core.
-    pub fn crowded(timeout: Duration) -> Patience {
-        Patience { spins: 0, yields: 20, timeout }
+    pub fn crowded(timeout: Duration) -> WaitPolicy {
+        WaitPolicy { spins: 0, yields: 20, timeout }
     }
 }
 
-impl Patience {
+impl WaitPolicy {
     /// As long as it makes sense for what is waited on.
     #[inline]
-    fn on(self, on: Rest<'_>) -> Patience {
-        let Patience { spins, yields, timeout } = self;
+    fn on(self, on: Park<'_>) -> WaitPolicy {
+        let WaitPolicy { spins, yields, timeout } = self;
         match on {
-            Rest::Socket(_) => {
-                Patience { spins: spins.min(SOCKET_LOOKS), yields: yields.min(SOCKET_YIELDS), timeout }
+            Park::Socket(_) => {
+                WaitPolicy { spins: spins.min(SOCKET_LOOKS), yields: yields.min(SOCKET_YIELDS), timeout }
             }
-            Rest::Line(_) | Rest::SocketOrLine(_) | Rest::Time => self,
+            Park::Line(_) | Park::SocketOrLine(_) | Park::Time => self,
         }
     }
 }
@@ -375,15 +375,19 @@ mod tests {
     }
 
     /// Phases from the most patient to the least: all of them must end alike.
-    fn patiences(timeout: Duration) -> [Patience; 3] {
-        [Patience::dedicated(timeout), Patience::crowded(timeout), Patience { spins: 0, yields: 0, timeout }]
+    fn patiences(timeout: Duration) -> [WaitPolicy; 3] {
+        [
+            WaitPolicy::dedicated(timeout),
+            WaitPolicy::crowded(timeout),
+            WaitPolicy { spins: 0, yields: 0, timeout },
+        ]
     }
 
     #[test]
     fn what_is_there_is_not_waited_for() {
         let (abort, sleepers) = (Line::new(), Line::new());
         let waiter =
-            Waiter::new(&abort, &sleepers, Patience { spins: 0, yields: 0, timeout: Duration::ZERO });
+            Waiter::new(&abort, &sleepers, WaitPolicy { spins: 0, yields: 0, timeout: Duration::ZERO });
         let mut looks = 0;
         let ready = waiter.wait(&Line::new(), || {
             looks += 1;
@@ -414,7 +418,7 @@ mod tests {
     fn what_came_while_the_rank_was_stopped_counts() {
         let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
         let timeout = Duration::from_millis(5);
-        let waiter = Waiter::new(&abort, &sleepers, Patience { spins: 0, yields: 0, timeout });
+        let waiter = Waiter::new(&abort, &sleepers, WaitPolicy { spins: 0, yields: 0, timeout });
         let mut looks = 0;
         let waited = waiter.wait(&line, || {
             looks += 1;
@@ -435,7 +439,7 @@ mod tests {
     fn a_mismatch_is_seen_in_every_phase() {
         let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
         for patience in patiences(LONG) {
-            let Patience { spins, yields, .. } = patience;
+            let WaitPolicy { spins, yields, .. } = patience;
             for looks in [0, spins, spins + 1, spins + yields, spins + yields + 3] {
                 let mut left = looks;
                 let waited = Waiter::new(&abort, &sleepers, patience).wait(&line, || {
@@ -453,7 +457,7 @@ mod tests {
     #[test]
     fn the_first_abort_stands() {
         let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
-        let waiter = Waiter::new(&abort, &sleepers, Patience::crowded(LONG));
+        let waiter = Waiter::new(&abort, &sleepers, WaitPolicy::crowded(LONG));
         assert_eq!(waiter.aborted(), None);
         assert_eq!(waiter.abort(code(0, 5)), code(0, 5));
         assert_eq!(waiter.abort(code(2, 6)), code(0, 5));
@@ -476,14 +480,14 @@ mod tests {
             while sleepers.flag().load(Ordering::Relaxed) == 0 {
                 std::thread::yield_now();
             }
-            Waiter::new(&abort, &sleepers, Patience::crowded(LONG)).abort(code(1, 9));
+            Waiter::new(&abort, &sleepers, WaitPolicy::crowded(LONG)).abort(code(1, 9));
         });
     }
 
     #[test]
     fn sleepers_wake_when_the_line_changes() {
         let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
-        let waiter = Waiter::new(&abort, &sleepers, Patience { spins: 0, yields: 0, timeout: LONG });
+        let waiter = Waiter::new(&abort, &sleepers, WaitPolicy { spins: 0, yields: 0, timeout: LONG });
         let counter = Counter::new(&line);
         std::thread::scope(|scope| {
             for _ in 0..3 {

@@ -25,7 +25,7 @@ use weftlink_probe::{Closeness, Folder, Share, cores, cpu_ranges, divide};
 
 use super::args::Bind;
 use super::ends::{Awaited, Ends};
-use super::last_words::{self, LastWords};
+use super::exit_report::{self, ExitReport};
 use super::limits;
 use super::program;
 use super::pump;
@@ -105,7 +105,7 @@ fn serve(events: &Events) -> anyhow::Result<()> {
     };
     let grace = Duration::from_millis(start.grace_ms);
     // Without it only the order of ends tells who failed first.
-    let words = LastWords::new().ok();
+    let words = ExitReport::new().ok();
     let began = Instant::now();
     let mut ranks = Ranks { children: Vec::new(), left: 0, began, grace, words, stopped: BTreeSet::new() };
     ranks.start(&start, &file, events, &sender)?;
@@ -142,7 +142,7 @@ struct Ranks {
     /// When the first was started.
     began: Instant,
     grace: Duration,
-    words: Option<LastWords>,
+    words: Option<ExitReport>,
     /// Ranks that were stopped by a signal or a debugger when all were told to end.
     stopped: BTreeSet<usize>,
 }
@@ -186,8 +186,8 @@ impl Ranks {
                 command.env(name, value);
             }
             match &self.words {
-                Some(words) => command.env(last_words::VARIABLE, words.path()),
-                None => command.env_remove(last_words::VARIABLE),
+                Some(words) => command.env(exit_report::VARIABLE, words.path()),
+                None => command.env_remove(exit_report::VARIABLE),
             };
             let mut child = command.spawn().map_err(|error| {
                 anyhow!("cannot start rank {}: {error}{}", one.rank, crate::limits::no_process(&error))

@@ -3,7 +3,7 @@
 //! What was typed (`args`, `hosts`) becomes a job. On every host, this one included, a helper (`host`) starts that host's
 //! ranks (`program`, `rank`) and passes on what they print (`pump`); orders and events go over its standard input and output (`wire`), so
 //! that no secret shows in a list of processes. `launch` leads the `helpers` through one start of the job, `environment` is
-//! what ranks are told, `signals` passes on Ctrl-C, `output` shows what ranks print, `last_words` is what their communicators said,
+//! what ranks are told, `signals` passes on Ctrl-C, `output` shows what ranks print, `exit_report` is what their communicators said,
 //! `culprit` finds who failed first, `report` says how it went.
 //!
 //! Three things keep ranks from outliving their job, each enough for most cases: the helper ends them when its standard
@@ -14,10 +14,10 @@ mod args;
 mod culprit;
 mod ends;
 mod environment;
+mod exit_report;
 mod helpers;
 mod host;
 mod hosts;
-mod last_words;
 mod launch;
 mod limits;
 mod output;

@@ -18,7 +18,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 use weftlink_bootstrap::{Failure, Reason};
-use weftlink_shm::wait::Patience;
+use weftlink_shm::wait::WaitPolicy;
 
 use super::task::{Job, said};
 use crate::communicator::{Communicator, Ender};
@@ -41,7 +41,7 @@ pub(super) struct Inner {
     changed: Condvar,
     ender: Mutex<Option<Ender>>,
     /// How callers wait that make their calls themselves, and how the worker does.
-    patience: [Patience; 2],
+    patience: [WaitPolicy; 2],
 }
 
 #[derive(Default)]
@@ -75,8 +75,8 @@ pub(super) struct Borrowed<'a> {
 
 impl Inner {
     pub(super) fn new(mut comm: Communicator) -> Self {
-        let patience = [comm.patience(), comm.patience_of_workers()];
-        comm.set_patience(patience[1]);
+        let patience = [comm.patience(), comm.wait_policy_of_workers()];
+        comm.set_wait_policy(patience[1]);
         Self {
             rank: comm.rank(),
             size: comm.size(),
@@ -250,7 +250,7 @@ impl Queue {
 
 impl<'a> Borrowed<'a> {
     fn new(inner: &'a Inner, mut comm: Box<Communicator>) -> Self {
-        comm.set_patience(inner.patience[0]);
+        comm.set_wait_policy(inner.patience[0]);
         Self { inner, comm: Some(comm) }
     }
 
@@ -275,7 +275,7 @@ impl<'a> Borrowed<'a> {
 impl Drop for Borrowed<'_> {
     fn drop(&mut self) {
         let Some(mut comm) = self.comm.take() else { return };
-        comm.set_patience(self.inner.patience[1]);
+        comm.set_wait_policy(self.inner.patience[1]);
         let mut queue = self.inner.queue();
         if let Some(failure) = comm.failure() {
             queue.failed.get_or_insert_with(|| failure.clone());
@@ -320,7 +320,11 @@ pub(super) fn work(inner: &Inner) -> Communicator {
         back = match inner.next(back.take()) {
             Next::Make(job, mut comm) => {
                 let usual = inner.patience[1];
-                comm.set_patience(if job.makes_way() { Patience::crowded(usual.timeout) } else { usual });
+                comm.set_wait_policy(if job.makes_way() {
+                    WaitPolicy::crowded(usual.timeout)
+                } else {
+                    usual
+                });
                 inner.make(job, &mut comm);
                 Some(comm)
             }
@@ -330,7 +334,7 @@ pub(super) fn work(inner: &Inner) -> Communicator {
                 Some(comm)
             }
             Next::Leave(mut comm) => {
-                comm.set_patience(inner.patience[0]);
+                comm.set_wait_policy(inner.patience[0]);
                 return *comm;
             }
         }

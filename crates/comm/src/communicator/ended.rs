@@ -8,10 +8,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weftlink_bootstrap::{Blame, BlameKind, BootstrapError, Failure, News, Reason};
+use weftlink_bootstrap::{Blame, BlameKind, BootstrapError, Event, Failure, Reason};
 use weftlink_shm::counter::Counter;
 use weftlink_shm::memory::SharedMemory;
-use weftlink_shm::wait::{AbortCode, Patience, Waiter};
+use weftlink_shm::wait::{AbortCode, WaitPolicy, Waiter};
 
 use super::{Communicator, Request};
 use crate::error::Error;
@@ -25,7 +25,7 @@ pub(crate) struct Ender {
     departure: Counter<'static>,
     noted: bool,
     /// Tells ranks on other hosts.
-    tell: Box<dyn Fn(News) + Send>,
+    tell: Box<dyn Fn(Event) + Send>,
     /// Unmapped last: the waiter and the departure point into it.
     _memory: Arc<SharedMemory>,
 }
@@ -41,7 +41,7 @@ impl Ender {
         self.waiter.abort(AbortCode { rank, reason: reason.code() });
         let blamed = vec![Blame::new(rank, BlameKind::Aborted)];
         let error = BootstrapError::GaveUp { rank: rank as usize, cause: what.to_owned(), blamed };
-        (self.tell)(News::Failed { rank, reason: reason.code().get(), culprit: rank, error });
+        (self.tell)(Event::Failed { rank, reason: reason.code().get(), culprit: rank, error });
     }
 }
 
@@ -88,14 +88,14 @@ impl Communicator {
     }
 
     /// How this rank waits.
-    pub(crate) fn patience(&self) -> Patience {
+    pub(crate) fn patience(&self) -> WaitPolicy {
         self.shared.waiter.patience()
     }
 
     /// How a thread beside the rank's own waits: so that both have a core, unless the caller has said how to wait.
-    pub(crate) fn patience_of_workers(&self) -> Patience {
+    pub(crate) fn wait_policy_of_workers(&self) -> WaitPolicy {
         let makes_way = self.options.spin.is_none() && self.is_short_of_cores();
-        if makes_way { Patience::crowded(self.patience().timeout) } else { self.patience() }
+        if makes_way { WaitPolicy::crowded(self.patience().timeout) } else { self.patience() }
     }
 
     /// Whether there are not two cores for every rank of this host.
@@ -103,13 +103,13 @@ impl Communicator {
         self.own_cores < 2
     }
 
-    pub(crate) fn set_patience(&mut self, patience: Patience) {
+    pub(crate) fn set_wait_policy(&mut self, patience: WaitPolicy) {
         self.shared.waiter = self.shared.waiter.with(patience);
     }
 
     /// How a thread waits that is not the rank's only one.
     pub(super) fn waiter_beside(&self) -> Waiter<'static> {
-        self.shared.waiter.with(self.patience_of_workers())
+        self.shared.waiter.with(self.wait_policy_of_workers())
     }
 
     /// Lets go of a communicator that this rank has ended on purpose while no call was being made.

@@ -17,7 +17,7 @@ use weftlink_recorder::waiting::Waiting;
 use weftlink_shm::counter::Counter;
 use weftlink_shm::line::Poll;
 use weftlink_shm::memory::SharedMemory;
-use weftlink_shm::wait::{AbortCode, Rest, Stop};
+use weftlink_shm::wait::{AbortCode, Park, Stop};
 
 use super::{Communicator, Request, fit};
 use crate::buffers::Buffers;
@@ -198,7 +198,7 @@ impl<T: Data> Open<'_, T> {
         };
         let waiting = Waiting::Reached { rank: rank as u32, counter: number as u32 };
         let noted = Noted::new(shared, self.comm.calls, None, waiting);
-        let waited = shared.waiter.wait_doubting(Rest::Line(counter.line()), here, |waited| {
+        let waited = shared.waiter.wait_doubting(Park::Line(counter.line()), here, |waited| {
             noted.again(waited);
             doubt()
         });

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use weftlink_bootstrap::{Alarm, Bootstrap, BootstrapError, Failure, News, Reason, is_on_purpose, launcher};
+use weftlink_bootstrap::{Alarm, Bootstrap, BootstrapError, Event, Failure, Reason, is_on_purpose, launcher};
 use weftlink_kernels::Kernels;
 use weftlink_knobs::{KnobError, Knobs};
 use weftlink_recorder::recorder::{Places, Recorder, Who};
 use weftlink_shm::counter::Counter;
 use weftlink_shm::limits;
 use weftlink_shm::memory::SharedMemory;
-use weftlink_shm::wait::{AbortCode, Patience, Waiter};
+use weftlink_shm::wait::{AbortCode, WaitPolicy, Waiter};
 
 use super::Communicator;
 use super::cores;
@@ -128,13 +128,13 @@ fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> Alarm {
     let answer = own_call(shared, rank);
     Box::new(move |news| {
         match *news {
-            News::Died { rank } => {
+            Event::Died { rank } => {
                 waiter.abort(AbortCode { rank, reason: Reason::Died.code() });
             }
-            News::Lost { rank, .. } => {
+            Event::Lost { rank, .. } => {
                 waiter.abort(AbortCode { rank, reason: Reason::Lost.code() });
             }
-            News::Failed { culprit: rank, reason, ref error, .. } => {
+            Event::Failed { culprit: rank, reason, ref error, .. } => {
                 // What it did on purpose is told by a note, which must be there before the word is.
                 if let (BootstrapError::GaveUp { cause, .. }, true) = (error, is_elsewhere(rank)) {
                     departures[rank as usize].line().write_payload(&note(cause));
@@ -143,7 +143,7 @@ fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> Alarm {
                     waiter.abort(AbortCode { rank, reason });
                 }
             }
-            News::Left { rank, calls } if is_elsewhere(rank) => {
+            Event::Left { rank, calls } if is_elsewhere(rank) => {
                 let departure = departures[rank as usize];
                 // A rank that ended the communicator on purpose has left a note there, for all who call later.
                 let has_noted =
@@ -151,24 +151,24 @@ fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> Alarm {
                 let calls = [u64::from(calls), 0, 0, 0, 0, 0, 0];
                 departure.follow(1, 0, &if has_noted { departure.announcement() } else { calls });
             }
-            News::Calls { rank, number, signature, words } if is_elsewhere(rank) => {
+            Event::Calls { rank, number, signature, words } if is_elsewhere(rank) => {
                 headers[rank as usize * HEADERS + number as usize % HEADERS]
                     .follow(number, signature, &words);
                 return answer(number);
             }
-            News::Left { .. } | News::Calls { .. } | News::Waits { .. } => {}
+            Event::Left { .. } | Event::Calls { .. } | Event::Waits { .. } => {}
         }
         None
     })
 }
 
 /// What this rank calls under a number, if it does, as news for other hosts.
-fn own_call(shared: &Shared, rank: usize) -> impl Fn(u32) -> Option<News> + Send + 'static {
+fn own_call(shared: &Shared, rank: usize) -> impl Fn(u32) -> Option<Event> + Send + 'static {
     let own: Vec<_> = shared.headers[rank * HEADERS..][..HEADERS].to_vec();
     move |number| {
         let header = own[number as usize % HEADERS];
         let signature = header.signature_at(number)?;
-        Some(News::Calls { rank: rank as u32, number, signature, words: header.announcement() })
+        Some(Event::Calls { rank: rank as u32, number, signature, words: header.announcement() })
     }
 }
 
@@ -241,8 +241,11 @@ impl Parts {
         let spans_hosts = here.contains(&false);
         let ranks_here = here.iter().filter(|here| **here).count();
         let spin = options.spin.unwrap_or(ranks_here <= cores::available());
-        let patience =
-            if spin { Patience::dedicated(options.deadline) } else { Patience::crowded(options.deadline) };
+        let patience = if spin {
+            WaitPolicy::dedicated(options.deadline)
+        } else {
+            WaitPolicy::crowded(options.deadline)
+        };
         let table = Table::agreed(bootstrap, options.deadline)?;
         let own_cores = cores::own(bootstrap, &here, options.deadline)?;
         let processes = match !spans_hosts && bootstrap.knows_pids() {

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use weftlink_recorder::waiting::Waiting;
 use weftlink_shm::line::{Line, Poll};
-use weftlink_shm::wait::{Rest, Stop};
+use weftlink_shm::wait::{Park, Stop};
 
 use super::ports::Ports;
 use super::state::State;
@@ -80,7 +80,7 @@ impl State {
             let mut running = false;
             let mut failed = None;
             let watched = ports.transports.watched();
-            let rest = watched.as_ref().map_or(Rest::Time, |watched| Rest::SocketOrLine(watched.as_fd()));
+            let rest = watched.as_ref().map_or(Park::Time, |watched| Park::SocketOrLine(watched.as_fd()));
             let noted = Noted::new(run.shared, run.call.number, None, Waiting::Anything);
             let waited = run.shared.waiter.wait_doubting(
                 rest,
@@ -240,10 +240,10 @@ impl State {
         let is_watched = line.is_none() || !ports.transports.are_idle();
         let watched = if is_watched { ports.transports.watched() } else { None };
         let rest = match (&watched, line) {
-            (Some(watched), None) => Rest::Socket(watched.as_fd()),
-            (Some(watched), Some(_)) => Rest::SocketOrLine(watched.as_fd()),
-            (None, Some(line)) => Rest::Line(line),
-            (None, None) => Rest::Time,
+            (Some(watched), None) => Park::Socket(watched.as_fd()),
+            (Some(watched), Some(_)) => Park::SocketOrLine(watched.as_fd()),
+            (None, Some(line)) => Park::Line(line),
+            (None, None) => Park::Time,
         };
         let poll = || {
             let poll = self.poll_need(run, ports, tile, instruction.bytes, need);
@@ -342,7 +342,7 @@ fn see_off(run: &Run<'_>, ports: &mut Ports) -> Result<(), Box<Stopped>> {
 fn drain(run: &Run<'_>, transports: &mut Transports) -> Result<(), Box<Stopped>> {
     let waiting = Waiting::Sent { to: transports.awaited().unwrap_or(run.rank) };
     let watched = transports.watched();
-    let rest = watched.as_ref().map_or(Rest::Time, |watched| Rest::Socket(watched.as_fd()));
+    let rest = watched.as_ref().map_or(Park::Time, |watched| Park::Socket(watched.as_fd()));
     let poll = || {
         transports.progress(None);
         match (transports.are_idle(), transports.is_broken(None)) {

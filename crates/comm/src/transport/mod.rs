@@ -10,7 +10,7 @@
 //! [`Way`] that each declares; plans are chosen by [`Capabilities`]. This module is the one place where transports are listed: a new one is a
 //! file here, a variant of [`Transport`] and of the ports in `port.rs`, and touches neither the engine nor the compiler.
 //!
-//! Deliberately absent: messages between two ranks of which no other knows (`post/`), which have links of their own.
+//! Deliberately absent: messages between two ranks of which no other knows (`p2p/`), which have links of their own.
 
 pub(crate) mod cma;
 mod place;

@@ -72,7 +72,7 @@ pub enum Algorithm {
     Bruck,
     /// A tree for every rank's block, all of them at once, the farthest ranks first.
     Pat,
-    /// News of who has entered spreads over distances that double.
+    /// Event of who has entered spreads over distances that double.
     Dissemination,
     /// The switch of the island adds and hands out.
     Nvls,

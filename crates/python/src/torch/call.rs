@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
-use weftlink::{Error, Post, RawHandle};
+use weftlink::{Endpoint, Error, RawHandle};
 
 use super::pieces::Staged;
 use super::record;
@@ -21,7 +21,7 @@ const SPINS: u32 = 2000;
 pub(crate) struct Call {
     shared: Arc<Shared>,
     /// Of a message: who waits makes it get on.
-    post: Option<Post>,
+    endpoint: Option<Endpoint>,
     /// Of a collective: who waits makes its parts that no worker has begun. They do not keep the group.
     parts: Vec<RawHandle>,
     /// Of a call in parts, of which the caller has made one: the others are about to be over.
@@ -73,7 +73,7 @@ impl Call {
         let (state, changed) = (Mutex::default(), Condvar::new());
         let shared = Arc::new(Shared { state, changed, name, entry });
         (
-            Self { shared: Arc::clone(&shared), post: None, parts: Vec::new(), soon: false },
+            Self { shared: Arc::clone(&shared), endpoint: None, parts: Vec::new(), soon: false },
             Pending { shared, finish, kept, staged },
         )
     }
@@ -89,8 +89,8 @@ impl Call {
     }
 
     /// The same for a message.
-    pub(super) fn by(self, post: Post) -> Self {
-        Self { post: Some(post), ..self }
+    pub(super) fn by(self, endpoint: Endpoint) -> Self {
+        Self { endpoint: Some(endpoint), ..self }
     }
 }
 
@@ -201,8 +201,8 @@ impl Call {
 
 impl Call {
     fn wait_for(&self, time: Duration, soon: bool) -> bool {
-        if let Some(post) = &self.post {
-            return post.wait_until(|| self.done(), time);
+        if let Some(endpoint) = &self.endpoint {
+            return endpoint.wait_until(|| self.done(), time);
         }
         if soon && (0..SPINS).any(|_| self.is_over()) {
             return true;

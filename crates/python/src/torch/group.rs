@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use weftlink::bootstrap::{Bootstrap, Meeting, Network, Place, Secret, Token};
 use weftlink::knobs::Knobs;
 use weftlink::plan::Collective;
-use weftlink::{Communicator, DataType, Error, Options, Post, RawBuffers, RawRequest};
+use weftlink::{Communicator, DataType, Endpoint, Error, Options, RawBuffers, RawRequest};
 
 use super::call::Call;
 use super::lanes::{LANES_MAX, Lanes};
@@ -40,7 +40,7 @@ pub(crate) struct Group {
 #[derive(Clone)]
 pub(super) struct Ends {
     pub(super) lanes: Lanes,
-    pub(super) post: Post,
+    pub(super) endpoint: Endpoint,
 }
 
 /// How long a rank that leaves waits until its messages are on their way, and a program that ends until its groups are left.
@@ -284,9 +284,9 @@ impl Group {
     fn closing(&self) -> impl FnOnce() + Send + 'static {
         let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner).take();
         || {
-            if let Some(Ends { lanes, post }) = ends {
-                post.settle(PARTING);
-                drop(post);
+            if let Some(Ends { lanes, endpoint }) = ends {
+                endpoint.settle(PARTING);
+                drop(endpoint);
                 lanes.close();
             }
         }
@@ -400,6 +400,6 @@ fn meet(meeting: &Meeting, rank: usize, timeout: Duration, lanes: usize) -> Resu
     let bootstrap = if rank == 0 { Bootstrap::listen(meeting)? } else { Bootstrap::join(meeting, rank)? };
     let options = Options { deadline: timeout, ..Options::from_environment()? };
     let mut comm = Communicator::new(bootstrap, options)?;
-    let post = comm.post()?;
-    Ok(Ends { lanes: Lanes::new(comm, lanes.clamp(1, LANES_MAX))?, post })
+    let endpoint = comm.endpoint()?;
+    Ok(Ends { lanes: Lanes::new(comm, lanes.clamp(1, LANES_MAX))?, endpoint })
 }

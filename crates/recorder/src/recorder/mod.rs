@@ -234,7 +234,7 @@ impl Recorder {
         let kind = match header.what {
             What::Window => ring::KINDS - 2,
             What::Collective(kind) if plans.is_some() => usize::from(kind).min(ring::KINDS - 3),
-            What::Collective(_) | What::Load | What::Split | What::Post => ring::KINDS - 1,
+            What::Collective(_) | What::Load | What::Split | What::Endpoint => ring::KINDS - 1,
         };
         self.counted = &self.ring.head.counters[kind];
     }

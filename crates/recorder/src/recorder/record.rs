@@ -339,7 +339,7 @@ fn read_call(ring: &Ring, slot: &ring::CallSlot, scale: &Scale) -> Option<CallRe
             What::Window => "window",
             What::Load => "load",
             What::Split => "split",
-            What::Post => "post",
+            What::Endpoint => "endpoint",
         }
         .to_owned();
         call.count = count;

@@ -1,4 +1,4 @@
-//! What a communicator gives to a post.
+//! What a communicator gives to a endpoint.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use weftlink_recorder::header::{Header, What};
 
 use super::Communicator;
 use crate::error::Error;
-use crate::post::{Parts, Post, Readers};
+use crate::p2p::{Endpoint, Parts, Readers};
 
-/// Connections of a post to each rank: one, because its frames keep their order.
+/// Connections of a endpoint to each rank: one, because its frames keep their order.
 const STREAMS: u32 = 1;
 
 impl Communicator {
     /// A mailbox for messages between two ranks. All ranks call it; from then on each sends and receives as it likes, from any
     /// thread, also while the communicator makes other calls or is in the [background](Communicator::into_background).
-    pub fn post(&mut self) -> Result<Post, Error> {
+    pub fn endpoint(&mut self) -> Result<Endpoint, Error> {
         self.usable()?;
-        let header = Header::allocating(What::Post, 0, 0, (None, 1));
-        let memory = self.share(header, Post::bytes(&self.hosts))?;
+        let header = Header::allocating(What::Endpoint, 0, 0, (None, 1));
+        let memory = self.share(header, Endpoint::bytes(&self.hosts))?;
         let elsewhere = |rank: &u32| !self.shared.is_here(*rank);
         let peers: BTreeSet<u32> = (0..self.size as u32).filter(elsewhere).collect();
         let connections = match peers.is_empty() {
@@ -43,7 +43,7 @@ impl Communicator {
             connections: peers.into_iter().zip(connections).collect(),
             encrypt: self.options.encrypt,
         };
-        Post::of(parts, &self.hosts)
+        Endpoint::of(parts, &self.hosts)
     }
 }
 

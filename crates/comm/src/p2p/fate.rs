@@ -1,9 +1,9 @@
-//! How the communicator of a post fares, and what that makes of messages that are not over: who died, who left, who ended it.
+//! How the communicator of a endpoint fares, and what that makes of messages that are not over: who died, who left, who ended it.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use weftlink_bootstrap::{Blame, BlameKind, BootstrapError, News, ROOTS_LIMIT, Reason, is_on_purpose};
+use weftlink_bootstrap::{Blame, BlameKind, BootstrapError, Event, ROOTS_LIMIT, Reason, is_on_purpose};
 use weftlink_plan::DataType;
 use weftlink_shm::counter::Counter;
 use weftlink_shm::line::Poll;
@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::note::ended_by;
 use crate::transport::Fault;
 
-/// What a post knows of its communicator. The lines are in memory that the post keeps mapped.
+/// What a endpoint knows of its communicator. The lines are in memory that the endpoint keeps mapped.
 pub(super) struct Fate {
     pub(super) rank: usize,
     pub(super) waiter: Waiter<'static>,
@@ -22,7 +22,7 @@ pub(super) struct Fate {
     /// How ranks are called.
     pub(super) names: Vec<String>,
     /// Tells ranks on other hosts.
-    pub(super) tell: Box<dyn Fn(News) + Send>,
+    pub(super) tell: Box<dyn Fn(Event) + Send>,
     /// What the rank said that ended the communicator, and whom it blames, once that is heard.
     pub(super) hear: Box<dyn Fn() -> Option<(String, Vec<Blame>)> + Send>,
     /// Since when messages end because of that.
@@ -33,13 +33,13 @@ impl Fate {
     /// Whether a rank makes no more calls: its communicator is gone.
     #[inline]
     pub(super) fn has_left(&self, rank: usize) -> bool {
-        self.departures[rank].poll(1, 0, 1) == Poll::Ready && !mutant!("post-does-not-see-departures")
+        self.departures[rank].poll(1, 0, 1) == Poll::Ready && !mutant!("endpoint-does-not-see-departures")
     }
 
     /// Whether nothing more can be sent or received: the communicator was ended by somebody, or is no longer there.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
-        self.waiter.aborted().is_some_and(|_| !mutant!("post-does-not-see-aborts"))
+        self.waiter.aborted().is_some_and(|_| !mutant!("endpoint-does-not-see-aborts"))
             || self.has_left(self.rank)
     }
 
@@ -60,7 +60,7 @@ impl Fate {
                 call,
                 what,
                 rank,
-                died: if mutant!("post-blames-itself-for-a-death") { rank } else { code.rank },
+                died: if mutant!("endpoint-blames-itself-for-a-death") { rank } else { code.rank },
                 name,
                 waited: asked.began.elapsed(),
             };
@@ -156,7 +156,7 @@ impl Fate {
         if first == (AbortCode { rank, reason }) && !mutant!("late-send-not-announced") {
             let (cause, blamed) = (why.to_string(), why.blamed());
             let error = BootstrapError::GaveUp { rank: self.rank, cause, blamed };
-            (self.tell)(News::Failed { rank, reason: reason.get(), culprit: rank, error });
+            (self.tell)(Event::Failed { rank, reason: reason.get(), culprit: rank, error });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where rings and bells lie in a post's memory.
+//! Where rings and bells lie in a endpoint's memory.
 //!
 //! ```text
 //! for each rank:   [ bell ][ asleep ]
@@ -9,7 +9,7 @@
 
 use crate::transport::LINE;
 
-/// What a post's memory may take on a host. From 419 ranks of one on it is 192 bytes for each pair.
+/// What a endpoint's memory may take on a host. From 419 ranks of one on it is 192 bytes for each pair.
 const BUDGET_BYTES: usize = 32 << 20;
 /// Frames and bytes of a ring, from the best to the least.
 const RINGS: [(usize, usize); 9] = [

@@ -1,4 +1,4 @@
-//! Frames to and from ranks on other hosts: FIFOs of a [TCP transport](TcpTransport) of the post's own.
+//! Frames to and from ranks on other hosts: FIFOs of a [TCP transport](TcpTransport) of the endpoint's own.
 
 // Copies between the caller's memory and messages of the transport.
 #![allow(unsafe_code)]
@@ -24,10 +24,10 @@ const DEPTH: usize = 8;
 const PAYLOAD_BYTES_MAX: usize = 64 << 10;
 const PAYLOAD_BYTES_MIN: usize = 4 << 10;
 const BUDGET_BYTES: usize = 32 << 20;
-/// How long a post that is dropped goes on sending what it has promised to.
+/// How long a endpoint that is dropped goes on sending what it has promised to.
 pub(super) const PARTING_LIMIT: Duration = Duration::from_secs(2);
 
-/// The connections of a post, to all ranks on other hosts. All who refer to them are in the post's state, under its lock.
+/// The connections of a endpoint, to all ranks on other hosts. All who refer to them are in the endpoint's state, under its lock.
 pub(super) struct Wires(RefCell<TcpTransport>);
 
 /// This rank's end of the way to one of them.

@@ -25,7 +25,7 @@ pub(super) struct Outbox {
 }
 
 /// What is said to an offer, and the receive that is over with it, if that is not to come yet. A receive is over only when its sender
-/// can hear of it: afterwards nobody may give the post turns any more.
+/// can hear of it: afterwards nobody may give the endpoint turns any more.
 pub(super) struct Answer {
     pub(super) frame: Frame,
     pub(super) ends: Option<End>,

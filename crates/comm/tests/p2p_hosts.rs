@@ -3,25 +3,25 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code)] // Messages are known by their addresses.
 
-mod mail;
+mod endpoints;
 mod support;
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use mail::{LONG, Mail, filled};
+use endpoints::{LONG, StartOwned, filled};
 use support::on_hosts;
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
-use weftlink_comm::{Blame, BlameKind, Communicator, Error, Options, Post, Reduction};
+use weftlink_comm::{Blame, BlameKind, Communicator, Endpoint, Error, Options, Reduction};
 use weftlink_testkit::ports::reserved;
 use weftlink_testkit::processes::this_program;
 
 /// Does the work on four ranks of two hosts, whose frames are checked, or sealed.
-fn on_four(encrypt: bool, work: impl Fn(&Post) + Sync) {
+fn on_four(encrypt: bool, work: impl Fn(&Endpoint) + Sync) {
     let options = Options { deadline: LONG, encrypt, ..Options::default() };
     on_hosts(4, 2, options, |mut comm| {
-        let post = comm.post().unwrap();
-        work(&post);
+        let endpoint = comm.endpoint().unwrap();
+        work(&endpoint);
         comm.barrier().unwrap();
     });
 }
@@ -31,12 +31,13 @@ fn messages_of_all_lengths_go_everywhere() {
     const LENGTHS: [usize; 6] = [0, 8, 33, 16 << 10, 70_000, 1 << 20];
     // Sealing takes its time where nothing is optimised.
     for (encrypt, lengths) in [(false, &LENGTHS[..]), (true, &LENGTHS[..5])] {
-        on_four(encrypt, |post| {
-            let me = post.rank() as u64;
+        on_four(encrypt, |endpoint| {
+            let me = endpoint.rank() as u64;
             for (tag, bytes) in (0..).zip(lengths.iter().copied()) {
-                let received: Vec<_> = (0..4).map(|from| post.post_receive(Some(from), tag, bytes)).collect();
+                let received: Vec<_> =
+                    (0..4).map(|from| endpoint.post_receive(Some(from), tag, bytes)).collect();
                 let sent: Vec<_> =
-                    (0..4).map(|to| post.post_send(to, tag, filled(bytes, me + 4 * to as u64))).collect();
+                    (0..4).map(|to| endpoint.post_send(to, tag, filled(bytes, me + 4 * to as u64))).collect();
                 for (from, got) in received.into_iter().enumerate() {
                     let wanted = filled(bytes, from as u64 + 4 * me);
                     assert!(got.recv().unwrap().unwrap() == (from, wanted), "{bytes} bytes from {from}");
@@ -50,10 +51,10 @@ fn messages_of_all_lengths_go_everywhere() {
 #[test]
 fn a_message_that_is_not_received_ends_the_communicator_on_all_hosts() {
     on_hosts(4, 2, Options { deadline: LONG, ..Options::default() }, |mut comm| {
-        let post = comm.post().unwrap();
+        let endpoint = comm.endpoint().unwrap();
         let error = match comm.rank() {
-            0 => post.send_bytes(2, 5, &[1; 100_000], Duration::from_millis(100)).unwrap_err(),
-            _ => post.receive_bytes(Some(0), 6, &mut [0; 4], LONG).unwrap_err(),
+            0 => endpoint.send(2, 5, &[1; 100_000], Duration::from_millis(100)).unwrap_err(),
+            _ => endpoint.receive(Some(0), 6, &mut [0; 4], LONG).unwrap_err(),
         };
         assert_eq!(error.blamed(), [Blame::new(2, BlameKind::Late)], "{error}");
     });
@@ -61,22 +62,22 @@ fn a_message_that_is_not_received_ends_the_communicator_on_all_hosts() {
 
 #[test]
 fn tags_pass_each_other_and_any_source_is_any_host() {
-    on_four(false, |post| {
-        if post.rank() == 0 {
+    on_four(false, |endpoint| {
+        if endpoint.rank() == 0 {
             for bytes in [50_000, 8] {
                 let mut seen = [0_u64; 4];
                 for _ in 0..3 * 20 {
                     let mut got = vec![0; bytes];
-                    let from = post.receive_bytes(None, bytes as u64, &mut got, LONG).unwrap();
+                    let from = endpoint.receive(None, bytes as u64, &mut got, LONG).unwrap();
                     assert!(got == filled(bytes, 100 * from as u64 + seen[from]), "rank {from}");
                     seen[from] += 1;
                 }
                 assert_eq!(seen, [0, 20, 20, 20]);
             }
         } else {
-            let number = |number: u64| 100 * post.rank() as u64 + number;
-            let short: Vec<_> = (0..20).map(|at| post.post_send(0, 8, filled(8, number(at)))).collect();
-            (0..20).for_each(|at| post.send_bytes(0, 50_000, &filled(50_000, number(at)), LONG).unwrap());
+            let number = |number: u64| 100 * endpoint.rank() as u64 + number;
+            let short: Vec<_> = (0..20).map(|at| endpoint.post_send(0, 8, filled(8, number(at)))).collect();
+            (0..20).for_each(|at| endpoint.send(0, 50_000, &filled(50_000, number(at)), LONG).unwrap());
             short.into_iter().for_each(|sent| sent.recv().unwrap().unwrap());
         }
     });
@@ -84,21 +85,21 @@ fn tags_pass_each_other_and_any_source_is_any_host() {
 
 #[test]
 fn more_unexpected_messages_than_are_kept_wait_at_their_sender() {
-    on_four(false, |post| {
+    on_four(false, |endpoint| {
         const COUNT: u64 = 300;
         let bytes = 9000;
-        match post.rank() {
+        match endpoint.rank() {
             0 => {
                 let sent: Vec<_> =
-                    (0..COUNT).map(|number| post.post_send(3, 1, filled(bytes, number))).collect();
-                post.send_bytes(3, 2, b"after all", LONG).unwrap();
+                    (0..COUNT).map(|number| endpoint.post_send(3, 1, filled(bytes, number))).collect();
+                endpoint.send(3, 2, b"after all", LONG).unwrap();
                 sent.into_iter().for_each(|sent| sent.recv().unwrap().unwrap());
             }
             3 => {
-                post.receive_bytes(Some(0), 2, &mut [0; 9], LONG).unwrap();
+                endpoint.receive(Some(0), 2, &mut [0; 9], LONG).unwrap();
                 for number in 0..COUNT {
                     let mut got = vec![0; bytes];
-                    post.receive_bytes(Some(0), 1, &mut got, LONG).unwrap();
+                    endpoint.receive(Some(0), 1, &mut got, LONG).unwrap();
                     assert!(got == filled(bytes, number), "message {number}");
                 }
             }
@@ -109,16 +110,16 @@ fn more_unexpected_messages_than_are_kept_wait_at_their_sender() {
 
 #[test]
 fn lengths_that_differ_and_time_that_passes_are_told() {
-    on_four(false, |post| {
-        let error = post.receive_bytes(Some(3 - post.rank()), 1, &mut [0; 4], Duration::from_millis(30));
+    on_four(false, |endpoint| {
+        let error = endpoint.receive(Some(3 - endpoint.rank()), 1, &mut [0; 4], Duration::from_millis(30));
         assert!(matches!(error, Err(Error::Deadline { .. })), "{error:?}");
-        match post.rank() {
+        match endpoint.rank() {
             0 => {
-                let error = post.send_bytes(2, 2, &[0; 100_000], LONG).unwrap_err();
+                let error = endpoint.send(2, 2, &[0; 100_000], LONG).unwrap_err();
                 assert!(matches!(error, Error::Mismatch { rank: 0, other: 2, .. }), "{error}");
             }
             2 => {
-                let error = post.receive_bytes(Some(0), 2, &mut [0; 99_999], LONG).unwrap_err();
+                let error = endpoint.receive(Some(0), 2, &mut [0; 99_999], LONG).unwrap_err();
                 assert!(matches!(error, Error::Mismatch { rank: 2, other: 0, .. }), "{error}");
             }
             _ => {}
@@ -130,14 +131,14 @@ fn lengths_that_differ_and_time_that_passes_are_told() {
 fn messages_go_beside_collectives_between_hosts() {
     on_hosts(2, 1, Options { deadline: LONG, ..Options::default() }, |mut comm| {
         comm.all_reduce(&mut [1.0_f32; 100], Reduction::Sum).unwrap();
-        let post = comm.post().unwrap();
+        let endpoint = comm.endpoint().unwrap();
         let background = comm.into_background().unwrap();
-        let peer = 1 - post.rank();
+        let peer = 1 - endpoint.rank();
         let sums: Vec<_> =
             (0..20).map(|_| background.all_reduce(vec![1.0_f32; 1000], Reduction::Sum)).collect();
         for number in 0..20 {
-            let received = post.post_receive(Some(peer), number, 60_000);
-            post.send_bytes(peer, number, &filled(60_000, number), LONG).unwrap();
+            let received = endpoint.post_receive(Some(peer), number, 60_000);
+            endpoint.send(peer, number, &filled(60_000, number), LONG).unwrap();
             assert!(received.recv().unwrap().unwrap().1 == filled(60_000, number));
         }
         sums.into_iter().for_each(|sum| assert_eq!(sum.wait().unwrap().buffers[999], 2.0));
@@ -148,16 +149,16 @@ fn messages_go_beside_collectives_between_hosts() {
 #[test]
 fn what_a_rank_sent_before_it_left_arrives_and_then_it_has_left() {
     on_hosts(2, 1, Options { deadline: LONG, ..Options::default() }, |mut comm| {
-        let post = comm.post().unwrap();
+        let endpoint = comm.endpoint().unwrap();
         if comm.rank() == 0 {
-            (0..5).for_each(|number| post.send_bytes(1, number, &filled(10_000, number), LONG).unwrap());
+            (0..5).for_each(|number| endpoint.send(1, number, &filled(10_000, number), LONG).unwrap());
             return;
         }
-        let error = post.receive_bytes(Some(0), 77, &mut [0; 4], LONG).unwrap_err();
+        let error = endpoint.receive(Some(0), 77, &mut [0; 4], LONG).unwrap_err();
         assert!(matches!(error, Error::Left { left: 0, .. }), "{error}");
         for number in 0..5 {
             let mut got = vec![0; 10_000];
-            post.receive_bytes(Some(0), number, &mut got, LONG).unwrap();
+            endpoint.receive(Some(0), number, &mut got, LONG).unwrap();
             assert!(got == filled(10_000, number));
         }
     });
@@ -169,14 +170,14 @@ fn the_death_of_a_rank_on_another_host_ends_what_waits_for_it() {
     let meeting = |port: u16, host: u64| {
         let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
         let network = Network { pretended_host: Some(host), ..Network::default() };
-        Meeting { network, ..Meeting::new(place, Token::new("post").unwrap(), 2, LONG) }
+        Meeting { network, ..Meeting::new(place, Token::new("endpoint").unwrap(), 2, LONG) }
     };
     let options = Options { deadline: LONG, ..Options::default() };
     if let Ok(port) = std::env::var(ROLE) {
         let met = Bootstrap::join(&meeting(port.parse().unwrap(), 2), 1).unwrap();
         let mut comm = Communicator::new(met, options).unwrap();
-        let post = comm.post().unwrap();
-        post.send_bytes(0, 3, b"go", LONG).unwrap();
+        let endpoint = comm.endpoint().unwrap();
+        endpoint.send(0, 3, b"go", LONG).unwrap();
         let _ = std::io::stdin().read_line(&mut String::new());
         return;
     }
@@ -188,10 +189,10 @@ fn the_death_of_a_rank_on_another_host_ends_what_waits_for_it() {
         .spawn()
         .unwrap();
     let mut comm = Communicator::new(Bootstrap::listen(&meeting(port, 1)).unwrap(), options).unwrap();
-    let post = comm.post().unwrap();
-    let receiving = post.post_receive(Some(1), 1, 8);
-    let sending = post.post_send(1, 2, vec![1; 3 << 20]);
-    post.receive_bytes(Some(1), 3, &mut [0; 2], LONG).unwrap();
+    let endpoint = comm.endpoint().unwrap();
+    let receiving = endpoint.post_receive(Some(1), 1, 8);
+    let sending = endpoint.post_send(1, 2, vec![1; 3 << 20]);
+    endpoint.receive(Some(1), 3, &mut [0; 2], LONG).unwrap();
     let began = Instant::now();
     child.kill().unwrap();
     child.wait().unwrap();

@@ -1,4 +1,4 @@
-//! What a post does when a thread of its rank gives it a turn: takes what has come, matches it, sends what can be sent.
+//! What a endpoint does when a thread of its rank gives it a turn: takes what has come, matches it, sends what can be sent.
 //!
 //! A short message is sent whole, without being asked for, as long as its receiver can be expected to have room. A long one is
 //! *offered*: its receiver learns its length and where it lies. When a receive takes it, the receiver has the kernel read it
@@ -8,7 +8,7 @@
 //! and who has read an offer believes what it has read only if the communicator had not ended by then. So nobody takes for a
 //! message what its sender may have written since.
 //!
-//! All of it happens under the post's lock, but for reading offers ([`Reading`]), which may take long.
+//! All of it happens under the endpoint's lock, but for reading offers ([`Reading`]), which may take long.
 
 // Hands the caller's memory to links and to the kernel.
 #![allow(unsafe_code)]
@@ -33,7 +33,7 @@ use crate::transport::cma::Process;
 /// The most sends and receives of a rank that may be under way.
 pub const MESSAGES_MAX: usize = 1 << 14;
 
-/// Everything of a post that its lock guards.
+/// Everything of a endpoint that its lock guards.
 pub(super) struct State {
     pub(super) fate: Fate,
     /// By rank; none to this one itself.

@@ -1,11 +1,11 @@
-//! Who gives a post its turns: threads that wait for a message of their own, or else a thread of the post's.
+//! Who gives a endpoint its turns: threads that wait for a message of their own, or else a thread of the endpoint's.
 //!
 //! A thread in a blocking call *drives*: it gives turns until its own message is over, and with each turn all others get on. When
 //! none does and there are messages that nobody waits for, or that are over for this rank but not yet on their way to another host,
-//! the post's thread drives. It is started when it is first needed, rests on a condition variable while there is nothing for it to do,
-//! and ends when the post is dropped and nothing is left.
+//! the endpoint's thread drives. It is started when it is first needed, rests on a condition variable while there is nothing for it to do,
+//! and ends when the endpoint is dropped and nothing is left.
 //!
-//! Most of who begins a message that nobody waits for does so a moment before waiting for it. To wake the post's thread for each
+//! Most of who begins a message that nobody waits for does so a moment before waiting for it. To wake the endpoint's thread for each
 //! would cost more than the message, and on few cores stop the very rank that it comes from. So a thread that was woken for nothing
 //! *naps*: it is not woken, but looks by itself now and then whether there is something to do and nobody has driven since.
 //!
@@ -24,7 +24,7 @@ use weftlink_bootstrap::generation;
 use weftlink_shm::limits;
 use weftlink_shm::line::Poll;
 use weftlink_shm::memory::SharedMemory;
-use weftlink_shm::wait::{Rest, Waiter};
+use weftlink_shm::wait::{Park, Waiter};
 
 use super::ring::Bell;
 use super::state::State;
@@ -38,12 +38,12 @@ const LOOK_AFTER: Duration = Duration::from_millis(1);
 const NAP: Duration = Duration::from_micros(250);
 const NAPS_MAX: usize = 40;
 
-/// What all clones of a post share, and its thread.
+/// What all clones of a endpoint share, and its thread.
 pub(super) struct Inner {
     shared: Mutex<Shared>,
     /// Threads that want the lock, to whom a thread that only looks again makes way.
     wanted: AtomicUsize,
-    /// Tells the post's thread that there is something for it to do.
+    /// Tells the endpoint's thread that there is something for it to do.
     changed: Condvar,
     process: u32,
     generation: u32,
@@ -51,7 +51,7 @@ pub(super) struct Inner {
     bell: Bell,
     /// What tells that something came from another host, if there are others.
     watched: Option<Arc<OwnedFd>>,
-    /// How threads in blocking calls wait, and how the post's thread does.
+    /// How threads in blocking calls wait, and how the endpoint's thread does.
     waiter: Waiter<'static>,
     thread_waiter: Waiter<'static>,
     /// Unmapped last: all lines are in them.
@@ -106,7 +106,7 @@ impl Inner {
         }
     }
 
-    /// Whether this is the process that the post belongs to. Looked at before any lock is taken: who held it may not be in a
+    /// Whether this is the process that the endpoint belongs to. Looked at before any lock is taken: who held it may not be in a
     /// process that was forked.
     pub(super) fn check_process(&self) -> Result<(), Error> {
         if generation() == self.generation {
@@ -114,7 +114,7 @@ impl Inner {
         }
         let (here, there) = (std::process::id(), self.process);
         Err(Error::Misuse(format!(
-            "the post belongs to process {there}, from which process {here} was forked: make one of its own here"
+            "the endpoint belongs to process {there}, from which process {here} was forked: make one of its own here"
         )))
     }
 
@@ -199,7 +199,7 @@ impl Inner {
             affinity::move_to(elsewhere);
             inner.work();
         };
-        let thread = std::thread::Builder::new().name("weft post".to_owned()).spawn(work);
+        let thread = std::thread::Builder::new().name("weft endpoint".to_owned()).spawn(work);
         let rank = self.rank;
         thread.map(drop).map_err(|error| Error::System {
             rank,
@@ -208,7 +208,7 @@ impl Inner {
         })
     }
 
-    /// What the post's thread does.
+    /// What the endpoint's thread does.
     fn work(self: &Arc<Self>) {
         let mut was_needed = true;
         while self.rest(was_needed) {
@@ -227,7 +227,7 @@ impl Inner {
         }
     }
 
-    /// Rests until there is something to do for the post's thread, and naps first if it was not needed. False when there will never be
+    /// Rests until there is something to do for the endpoint's thread, and naps first if it was not needed. False when there will never be
     /// anything.
     fn rest(&self, was_needed: bool) -> bool {
         let mut shared = self.enter();
@@ -254,7 +254,7 @@ impl Inner {
         }
     }
 
-    /// Has the post's thread do what there is for it.
+    /// Has the endpoint's thread do what there is for it.
     fn wake_thread(self: &Arc<Self>, shared: &mut Shared) {
         if shared.is_resting {
             self.changed.notify_one();
@@ -265,10 +265,10 @@ impl Inner {
     }
 
     /// On what a thread sleeps.
-    fn on(&self) -> Rest<'_> {
+    fn on(&self) -> Park<'_> {
         match &self.watched {
-            Some(watched) => Rest::SocketOrLine(watched.as_fd()),
-            None => Rest::Line(self.bell.line),
+            Some(watched) => Park::SocketOrLine(watched.as_fd()),
+            None => Park::Line(self.bell.line),
         }
     }
 

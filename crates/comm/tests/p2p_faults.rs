@@ -3,35 +3,35 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code)] // Fork is unsafe to call, and so are messages by address.
 
-mod mail;
+mod endpoints;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use mail::{LONG, Mail, filled, on_communicators, on_ranks};
+use endpoints::{LONG, StartOwned, filled, on_communicators, on_ranks};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
-use weftlink_comm::{Blame, BlameKind, Communicator, Error, Options, Post};
+use weftlink_comm::{Blame, BlameKind, Communicator, Endpoint, Error, Options};
 use weftlink_testkit::processes::{may_read_memory, this_program};
 
 const SHORT: Duration = Duration::from_millis(30);
 
 #[test]
 fn a_receive_that_nothing_comes_for_names_whom_it_waited_for() {
-    on_ranks(2, |post| {
-        let peer = 1 - post.rank();
-        let error = post.receive_bytes(Some(peer), 5, &mut [0; 8], SHORT).unwrap_err();
+    on_ranks(2, |endpoint| {
+        let peer = 1 - endpoint.rank();
+        let error = endpoint.receive(Some(peer), 5, &mut [0; 8], SHORT).unwrap_err();
         let Error::Deadline { what, waited, .. } = &error else { panic!("{error}") };
         assert!(what.contains(&format!("8 bytes with tag 5 from rank {peer} (pid ")), "{error}");
         assert!(*waited >= SHORT && *waited < LONG, "{error}");
-        let error = post.receive_bytes(None, 5, &mut [0; 8], SHORT).unwrap_err();
+        let error = endpoint.receive(None, 5, &mut [0; 8], SHORT).unwrap_err();
         assert!(error.to_string().contains("from any rank"), "{error}");
         // Nothing else is harmed.
-        post.send_bytes(peer, 6, b"go on", LONG).unwrap();
+        endpoint.send(peer, 6, b"go on", LONG).unwrap();
         let mut got = [0; 5];
-        post.receive_bytes(Some(peer), 6, &mut got, LONG).unwrap();
+        endpoint.receive(Some(peer), 6, &mut got, LONG).unwrap();
         assert_eq!(&got, b"go on");
     });
 }
@@ -40,21 +40,21 @@ fn a_receive_that_nothing_comes_for_names_whom_it_waited_for() {
 fn a_long_message_that_is_not_received_ends_the_communicator() {
     let gate = Barrier::new(2);
     on_communicators(2, |mut comm| {
-        let post = comm.post().unwrap();
+        let endpoint = comm.endpoint().unwrap();
         if comm.rank() == 0 {
-            let error = post.send_bytes(1, 5, &[1; 100_000], SHORT).unwrap_err();
+            let error = endpoint.send(1, 5, &[1; 100_000], SHORT).unwrap_err();
             let Error::Deadline { what, .. } = &error else { panic!("{error}") };
             assert!(what.starts_with("rank 1 (pid ") && what.ends_with("to receive 100000 bytes with tag 5"));
             assert_eq!(error.blamed(), [Blame::new(1, BlameKind::Late)]);
             gate.wait();
         } else {
             gate.wait();
-            let error = post.receive_bytes(Some(0), 5, &mut [0; 100_000], LONG).unwrap_err();
+            let error = endpoint.receive(Some(0), 5, &mut [0; 100_000], LONG).unwrap_err();
             assert!(matches!(error, Error::Aborted { by: 0, .. }), "{error}");
             // Rank 0 says whom it waited for.
             assert_eq!(error.blamed(), [Blame::new(1, BlameKind::Late)]);
         }
-        let error = post.post_receive(None, 1, 4).recv().unwrap().unwrap_err();
+        let error = endpoint.post_receive(None, 1, 4).recv().unwrap().unwrap_err();
         assert!(matches!(error, Error::Aborted { by: 0, .. }), "{error}");
         comm.barrier().unwrap_err();
     });
@@ -63,32 +63,31 @@ fn a_long_message_that_is_not_received_ends_the_communicator() {
 #[test]
 fn a_short_message_for_which_there_is_no_room_is_taken_back() {
     let gate = Barrier::new(2);
-    on_ranks(2, |post| {
+    on_ranks(2, |endpoint| {
         const MANY: u64 = 60;
-        if post.rank() == 0 {
+        if endpoint.rank() == 0 {
             // Rank 1 does not look, so its ring is full after some.
-            let sent: Vec<_> = (0..MANY)
-                .map(|number| post.send_bytes(1, 1, &number.to_le_bytes(), Duration::ZERO))
-                .collect();
+            let sent: Vec<_> =
+                (0..MANY).map(|number| endpoint.send(1, 1, &number.to_le_bytes(), Duration::ZERO)).collect();
             let sent = sent.into_iter().enumerate().filter(|(_, sent)| sent.is_ok());
             let sent: Vec<u64> = sent.map(|(number, _)| number as u64).collect();
             assert!(!sent.is_empty() && sent.len() < MANY as usize, "{sent:?}");
             gate.wait();
-            post.send_bytes(1, 2, &(sent.len() as u64).to_le_bytes(), LONG).unwrap();
+            endpoint.send(1, 2, &(sent.len() as u64).to_le_bytes(), LONG).unwrap();
             let numbers: Vec<u8> = sent.iter().flat_map(|number| number.to_le_bytes()).collect();
-            post.send_bytes(1, 3, &numbers, LONG).unwrap();
+            endpoint.send(1, 3, &numbers, LONG).unwrap();
         } else {
             gate.wait();
             let mut count = [0; 8];
-            post.receive_bytes(Some(0), 2, &mut count, LONG).unwrap();
+            endpoint.receive(Some(0), 2, &mut count, LONG).unwrap();
             let mut numbers = vec![0; 8 * u64::from_le_bytes(count) as usize];
-            post.receive_bytes(Some(0), 3, &mut numbers, LONG).unwrap();
+            endpoint.receive(Some(0), 3, &mut numbers, LONG).unwrap();
             for number in numbers.chunks(8) {
                 let mut got = [0; 8];
-                post.receive_bytes(Some(0), 1, &mut got, LONG).unwrap();
+                endpoint.receive(Some(0), 1, &mut got, LONG).unwrap();
                 assert_eq!(got, number);
             }
-            let more = post.receive_bytes(Some(0), 1, &mut [0; 8], SHORT).unwrap_err();
+            let more = endpoint.receive(Some(0), 1, &mut [0; 8], SHORT).unwrap_err();
             assert!(matches!(more, Error::Deadline { .. }), "{more}");
         }
     });
@@ -97,9 +96,9 @@ fn a_short_message_for_which_there_is_no_room_is_taken_back() {
 #[test]
 fn a_receive_from_any_rank_ends_when_all_others_have_left() {
     on_communicators(3, |mut comm| {
-        let post = comm.post().unwrap();
+        let endpoint = comm.endpoint().unwrap();
         if comm.rank() == 0 {
-            let error = post.receive_bytes(None, 1, &mut [0; 4], LONG).unwrap_err();
+            let error = endpoint.receive(None, 1, &mut [0; 4], LONG).unwrap_err();
             assert!(matches!(error, Error::Left { .. }), "{error}");
         }
     });
@@ -108,28 +107,28 @@ fn a_receive_from_any_rank_ends_when_all_others_have_left() {
 #[test]
 fn a_rank_that_leaves_is_named_and_what_it_sent_is_there() {
     on_communicators(3, |mut comm| {
-        let post = comm.post().unwrap();
+        let endpoint = comm.endpoint().unwrap();
         if comm.rank() == 1 {
-            post.send_bytes(0, 1, b"farewell", LONG).unwrap();
-            post.send_bytes(2, 1, &filled(50_000, 1), LONG).unwrap();
+            endpoint.send(0, 1, b"farewell", LONG).unwrap();
+            endpoint.send(2, 1, &filled(50_000, 1), LONG).unwrap();
             return;
         }
         if comm.rank() == 0 {
-            let waiting = post.post_receive(Some(1), 2, 4);
+            let waiting = endpoint.post_receive(Some(1), 2, 4);
             let error = waiting.recv().unwrap().unwrap_err();
             assert!(matches!(error, Error::Left { left: 1, .. }), "{error}");
             let mut got = [0; 8];
-            post.receive_bytes(Some(1), 1, &mut got, LONG).unwrap();
+            endpoint.receive(Some(1), 1, &mut got, LONG).unwrap();
             assert_eq!(&got, b"farewell");
-            let error = post.send_bytes(1, 1, &[1; 3], LONG).unwrap_err();
+            let error = endpoint.send(1, 1, &[1; 3], LONG).unwrap_err();
             assert!(matches!(error, Error::Left { left: 1, .. }), "{error}");
-            post.send_bytes(2, 7, b"done", LONG).unwrap();
+            endpoint.send(2, 7, b"done", LONG).unwrap();
         } else {
             let mut got = vec![0; 50_000];
-            post.receive_bytes(Some(1), 1, &mut got, LONG).unwrap();
+            endpoint.receive(Some(1), 1, &mut got, LONG).unwrap();
             assert!(got == filled(50_000, 1));
             // Rank 0 may still come.
-            assert_eq!(post.receive_bytes(None, 7, &mut [0; 4], LONG).unwrap(), 0);
+            assert_eq!(endpoint.receive(None, 7, &mut [0; 4], LONG).unwrap(), 0);
         }
     });
 }
@@ -137,7 +136,7 @@ fn a_rank_that_leaves_is_named_and_what_it_sent_is_there() {
 #[test]
 fn messages_are_told_why_another_rank_could_not_go_on() {
     on_communicators(3, |mut comm| {
-        let post = comm.post().unwrap();
+        let endpoint = comm.endpoint().unwrap();
         match comm.rank() {
             // Leaves.
             2 => {}
@@ -146,7 +145,7 @@ fn messages_are_told_why_another_rank_could_not_go_on() {
                 assert_eq!((error.blamed()[0].rank, error.blamed()[0].kind), (2, BlameKind::Left), "{error}");
             }
             _ => {
-                let error = post.receive_bytes(Some(0), 1, &mut [0; 4], LONG).unwrap_err();
+                let error = endpoint.receive(Some(0), 1, &mut [0; 4], LONG).unwrap_err();
                 assert!(matches!(error, Error::Aborted { by: 0, reason: "a rank has left", .. }), "{error}");
                 assert_eq!((error.blamed()[0].rank, error.blamed()[0].kind), (2, BlameKind::Left), "{error}");
             }
@@ -157,18 +156,18 @@ fn messages_are_told_why_another_rank_could_not_go_on() {
 #[test]
 fn an_abort_ends_messages_too() {
     on_communicators(2, |mut comm| {
-        let post = comm.post().unwrap();
+        let endpoint = comm.endpoint().unwrap();
         let background = comm.into_background().unwrap();
-        let waiting = post.post_receive(Some(1 - post.rank()), 2, 4);
-        let sending = post.post_send(1 - post.rank(), 3, vec![0; 100_000]);
-        if post.rank() == 0 {
+        let waiting = endpoint.post_receive(Some(1 - endpoint.rank()), 2, 4);
+        let sending = endpoint.post_send(1 - endpoint.rank(), 3, vec![0; 100_000]);
+        if endpoint.rank() == 0 {
             background.abort("enough");
         }
         let error = waiting.recv().unwrap().unwrap_err();
         assert!(matches!(error, Error::Cancelled { by: 0, .. }), "{error}");
         assert!(error.to_string().contains("enough"), "{error}");
         assert!(matches!(sending.recv().unwrap(), Err(Error::Cancelled { by: 0, .. })));
-        let error = post.send_bytes(0, 3, &[], LONG).unwrap_err();
+        let error = endpoint.send(0, 3, &[], LONG).unwrap_err();
         assert!(matches!(error, Error::Cancelled { by: 0, .. }), "{error}");
     });
 }
@@ -179,13 +178,13 @@ fn a_post_ends_with_its_communicator() {
     std::thread::scope(|scope| {
         for mut comm in ranks {
             scope.spawn(move || {
-                let post = comm.post().unwrap();
-                let waiting = post.post_receive(Some(1 - comm.rank()), 2, 4);
+                let endpoint = comm.endpoint().unwrap();
+                let waiting = endpoint.post_receive(Some(1 - comm.rank()), 2, 4);
                 comm.barrier().unwrap();
                 drop(comm);
                 let error = waiting.recv().unwrap().unwrap_err();
                 assert!(matches!(error, Error::Left { .. } | Error::Failed { .. }), "{error}");
-                let error = post.receive_bytes(None, 2, &mut [0; 4], LONG).unwrap_err();
+                let error = endpoint.receive(None, 2, &mut [0; 4], LONG).unwrap_err();
                 assert!(matches!(error, Error::Failed { .. }), "{error}");
             });
         }
@@ -194,14 +193,14 @@ fn a_post_ends_with_its_communicator() {
 
 #[test]
 fn a_callback_that_panics_is_only_its_callers_affair() {
-    on_ranks(2, |post| {
-        let peer = 1 - post.rank();
+    on_ranks(2, |endpoint| {
+        let peer = 1 - endpoint.rank();
         let done = |_: Result<usize, Error>| panic!("on purpose, by a test");
         // SAFETY: nothing is written at the address of no bytes.
-        unsafe { post.receive(Some(peer), 1, std::ptr::null_mut(), 0, LONG, done) };
-        let after = post.post_receive(Some(peer), 2, 3);
-        post.send_bytes(peer, 1, &[], LONG).unwrap();
-        post.send_bytes(peer, 2, b"yes", LONG).unwrap();
+        unsafe { endpoint.start_receive(Some(peer), 1, std::ptr::null_mut(), 0, LONG, done) };
+        let after = endpoint.post_receive(Some(peer), 2, 3);
+        endpoint.send(peer, 1, &[], LONG).unwrap();
+        endpoint.send(peer, 2, b"yes", LONG).unwrap();
         assert_eq!(after.recv().unwrap().unwrap().1, b"yes");
     });
 }
@@ -211,8 +210,8 @@ fn a_process_that_is_forked_is_refused_and_disturbs_nobody() {
     let ranks = Communicator::threads(2, Options::default()).unwrap();
     let [mut one, mut two] = <[Communicator; 2]>::try_from(ranks).unwrap();
     let (first, second) = std::thread::scope(|scope| {
-        let other = scope.spawn(|| two.post().unwrap());
-        (one.post().unwrap(), other.join().unwrap())
+        let other = scope.spawn(|| two.endpoint().unwrap());
+        (one.endpoint().unwrap(), other.join().unwrap())
     });
     let waiting = first.post_receive(Some(1), 1, 3);
     // SAFETY: the child does what is tested, without printing, and ends without returning.
@@ -220,7 +219,7 @@ fn a_process_that_is_forked_is_refused_and_disturbs_nobody() {
     assert!(child >= 0);
     if child == 0 {
         let is_refused = |error: Error| error.to_string().contains("was forked");
-        let sent = first.send_bytes(1, 1, b"bad", LONG).is_err_and(is_refused);
+        let sent = first.send(1, 1, b"bad", LONG).is_err_and(is_refused);
         let received = first.post_receive(Some(1), 1, 3).recv().unwrap().is_err_and(is_refused);
         drop((first, second));
         // SAFETY: ends the child without running what the parent has set up.
@@ -230,7 +229,7 @@ fn a_process_that_is_forked_is_refused_and_disturbs_nobody() {
     // SAFETY: a child of our own, and a place for its end.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "how the child ended");
-    second.send_bytes(0, 1, b"yes", LONG).unwrap();
+    second.send(0, 1, b"yes", LONG).unwrap();
     assert_eq!(waiting.recv().unwrap().unwrap().1, b"yes");
 }
 
@@ -238,15 +237,16 @@ fn a_process_that_is_forked_is_refused_and_disturbs_nobody() {
 const ROLE: &str = "WEFT_TEST_POST";
 
 /// Rank 0 here and rank 1 in a process of its own; both do their part of a test, whether the kernel reads messages or not.
-fn with_a_process(test: &str, here: impl Fn(Post, Child), there: impl Fn(Post)) {
+fn with_a_process(test: &str, here: impl Fn(Endpoint, Child), there: impl Fn(Endpoint)) {
     let options =
         |single_copy| Options { deadline: LONG, single_copy: Some(single_copy), ..Options::default() };
-    let meeting =
-        |place: &str| Meeting::new(Place::Abstract(place.to_owned()), Token::new("post").unwrap(), 2, LONG);
+    let meeting = |place: &str| {
+        Meeting::new(Place::Abstract(place.to_owned()), Token::new("endpoint").unwrap(), 2, LONG)
+    };
     if let Ok(place) = std::env::var(ROLE) {
         let met = Bootstrap::join(&meeting(&place), 1).unwrap();
         let mut comm = Communicator::new(met, options(place.ends_with("true"))).unwrap();
-        return there(comm.post().unwrap());
+        return there(comm.endpoint().unwrap());
     }
     for single_copy in [true, false] {
         let place = format!("{test}-{}-{single_copy}", std::process::id());
@@ -259,7 +259,7 @@ fn with_a_process(test: &str, here: impl Fn(Post, Child), there: impl Fn(Post)) 
             .unwrap();
         let met = Bootstrap::listen(&meeting(&place)).unwrap();
         let mut comm = Communicator::new(met, options(single_copy)).unwrap();
-        here(comm.post().unwrap(), child);
+        here(comm.endpoint().unwrap(), child);
     }
 }
 
@@ -275,32 +275,32 @@ fn is_death_of_1(error: &Error) -> bool {
 #[test]
 fn messages_go_between_processes() {
     let lengths = [0, 8, 5000, 1 << 20];
-    let exchange = |post: &Post| {
-        let peer = 1 - post.rank();
+    let exchange = |endpoint: &Endpoint| {
+        let peer = 1 - endpoint.rank();
         for (tag, bytes) in (0..).zip(lengths) {
-            let received = post.post_receive(Some(peer), tag, bytes);
-            post.send_bytes(peer, tag, &filled(bytes, tag), LONG).unwrap();
+            let received = endpoint.post_receive(Some(peer), tag, bytes);
+            endpoint.send(peer, tag, &filled(bytes, tag), LONG).unwrap();
             assert!(received.recv().unwrap().unwrap().1 == filled(bytes, tag), "{bytes} bytes");
         }
         // Neither leaves before the other has all.
-        post.send_bytes(peer, 99, &[], LONG).unwrap();
-        post.receive_bytes(Some(peer), 99, &mut [], LONG).unwrap();
+        endpoint.send(peer, 99, &[], LONG).unwrap();
+        endpoint.receive(Some(peer), 99, &mut [], LONG).unwrap();
     };
-    let here = |post: Post, mut child: Child| {
-        exchange(&post);
+    let here = |endpoint: Endpoint, mut child: Child| {
+        exchange(&endpoint);
         assert!(child.wait().unwrap().success());
     };
-    with_a_process("messages_go_between_processes", here, |post| exchange(&post));
+    with_a_process("messages_go_between_processes", here, |endpoint| exchange(&endpoint));
 }
 
 #[test]
 fn the_death_of_a_process_ends_what_waits_for_it() {
-    let here = |post: Post, mut child: Child| {
-        let receiving = post.post_receive(Some(1), 1, 8);
-        let from_any = post.post_receive(None, 1, 8);
+    let here = |endpoint: Endpoint, mut child: Child| {
+        let receiving = endpoint.post_receive(Some(1), 1, 8);
+        let from_any = endpoint.post_receive(None, 1, 8);
         // Longer than the ring: rank 1 does not receive it.
-        let sending = post.post_send(1, 2, vec![1; 3 << 20]);
-        post.receive_bytes(Some(1), 3, &mut [0; 2], LONG).unwrap();
+        let sending = endpoint.post_send(1, 2, vec![1; 3 << 20]);
+        endpoint.receive(Some(1), 3, &mut [0; 2], LONG).unwrap();
         let began = Instant::now();
         kill(&mut child);
         for error in [receiving.recv().unwrap().unwrap_err(), from_any.recv().unwrap().unwrap_err()] {
@@ -309,12 +309,12 @@ fn the_death_of_a_process_ends_what_waits_for_it() {
         let error = sending.recv().unwrap().unwrap_err();
         assert!(is_death_of_1(&error), "{error}");
         assert!(error.to_string().contains("send of 3145728 bytes with tag 2 to rank 1"), "{error}");
-        let error = post.receive_bytes(Some(1), 3, &mut [0; 2], LONG).unwrap_err();
+        let error = endpoint.receive(Some(1), 3, &mut [0; 2], LONG).unwrap_err();
         assert!(is_death_of_1(&error), "{error}");
         assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
     };
-    let there = |post: Post| {
-        post.send_bytes(0, 3, b"go", LONG).unwrap();
+    let there = |endpoint: Endpoint| {
+        endpoint.send(0, 3, b"go", LONG).unwrap();
         wait_for_the_end();
     };
     with_a_process("the_death_of_a_process_ends_what_waits_for_it", here, there);
@@ -323,15 +323,15 @@ fn the_death_of_a_process_ends_what_waits_for_it() {
 #[test]
 fn the_death_of_a_process_in_the_middle_of_a_message_ends_it() {
     // Rank 0 reads what rank 1 offers only after rank 1 has died, or never gets the rest of it.
-    let here = |post: Post, mut child: Child| {
+    let here = |endpoint: Endpoint, mut child: Child| {
         let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         assert!(said.any(|line| line == "offered"));
         kill(&mut child);
-        let error = post.receive_bytes(Some(1), 4, &mut vec![0; 8 << 20], LONG).unwrap_err();
+        let error = endpoint.receive(Some(1), 4, &mut vec![0; 8 << 20], LONG).unwrap_err();
         assert!(is_death_of_1(&error), "{error}");
     };
-    let there = |post: Post| {
-        let sending = post.post_send(0, 4, vec![7; 8 << 20]);
+    let there = |endpoint: Endpoint| {
+        let sending = endpoint.post_send(0, 4, vec![7; 8 << 20]);
         println!("\noffered");
         std::io::stdout().flush().unwrap();
         wait_for_the_end();
@@ -345,20 +345,20 @@ fn the_death_of_a_process_in_the_middle_of_a_message_ends_it() {
 fn a_message_that_cannot_be_read_is_an_error_on_both_sides() {
     const BYTES: usize = 1 << 20;
     let is_unreadable = |error: &Error, by: u32| matches!(error, Error::Unreadable { rank, peer, .. } if *rank == by && *peer == 1 - by);
-    let here = |post: Post, mut child: Child| {
+    let here = |endpoint: Endpoint, mut child: Child| {
         let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         match said.find(|line| ["offered", "skipped"].contains(&line.as_str())).as_deref() {
             Some("offered") => {
-                let error = post.receive_bytes(Some(1), 4, &mut vec![0; BYTES], LONG).unwrap_err();
+                let error = endpoint.receive(Some(1), 4, &mut vec![0; BYTES], LONG).unwrap_err();
                 assert!(is_unreadable(&error, 0), "{error}");
             }
             said => assert_eq!(said, Some("skipped")),
         }
         // The communicator is as it was.
-        post.send_bytes(1, 5, b"go on", LONG).unwrap();
+        endpoint.send(1, 5, b"go on", LONG).unwrap();
         assert!(child.wait().unwrap().success());
     };
-    let there = |post: Post| {
+    let there = |endpoint: Endpoint| {
         let is_read = std::env::var(ROLE).is_ok_and(|place| place.ends_with("true")) && may_read_memory();
         let hidden = is_read.then(|| {
             // SAFETY: fresh memory, which nobody in this process touches from here on; a message is sent from it by its address.
@@ -369,12 +369,12 @@ fn a_message_that_cannot_be_read_is_an_error_on_both_sides() {
             let (tell, told) = std::sync::mpsc::channel();
             let done = move |result: Result<(), Error>| tell.send(result).unwrap();
             // SAFETY: the memory stays mapped until the process ends.
-            unsafe { post.send(0, 4, address.cast(), BYTES, LONG, done) };
+            unsafe { endpoint.start_send(0, 4, address.cast(), BYTES, LONG, done) };
             told
         });
         println!("\n{}", if is_read { "offered" } else { "skipped" });
         std::io::stdout().flush().unwrap();
-        post.receive_bytes(Some(0), 5, &mut [0; 5], LONG).unwrap();
+        endpoint.receive(Some(0), 5, &mut [0; 5], LONG).unwrap();
         if let Some(told) = hidden {
             let error = told.recv().unwrap().unwrap_err();
             assert!(is_unreadable(&error, 1), "{error}");
@@ -388,8 +388,9 @@ fn a_message_that_cannot_be_read_is_an_error_on_both_sides() {
 fn the_death_of_a_third_rank_ends_messages_and_is_named() {
     let test = "the_death_of_a_third_rank_ends_messages_and_is_named";
     let options = Options { deadline: LONG, ..Options::default() };
-    let meeting =
-        |place: &str| Meeting::new(Place::Abstract(place.to_owned()), Token::new("post").unwrap(), 3, LONG);
+    let meeting = |place: &str| {
+        Meeting::new(Place::Abstract(place.to_owned()), Token::new("endpoint").unwrap(), 3, LONG)
+    };
     let is_death_of_2 = |error: &Error| {
         let blamed = error.blamed();
         matches!(error, Error::Died { died: 2, .. }) && blamed == [Blame::new(2, BlameKind::Died)]
@@ -398,13 +399,13 @@ fn the_death_of_a_third_rank_ends_messages_and_is_named() {
         let (rank, place) = role.split_once(' ').unwrap();
         let met = Bootstrap::join(&meeting(place), rank.parse().unwrap()).unwrap();
         let mut comm = Communicator::new(met, options).unwrap();
-        let post = comm.post().unwrap();
+        let endpoint = comm.endpoint().unwrap();
         if rank == "2" {
             return wait_for_the_end();
         }
-        post.receive_bytes(Some(0), 1, &mut [0; 8], LONG).unwrap();
-        post.send_bytes(0, 3, b"go", LONG).unwrap();
-        let error = post.receive_bytes(Some(0), 2, &mut [0; 8], LONG).unwrap_err();
+        endpoint.receive(Some(0), 1, &mut [0; 8], LONG).unwrap();
+        endpoint.send(0, 3, b"go", LONG).unwrap();
+        let error = endpoint.receive(Some(0), 2, &mut [0; 8], LONG).unwrap_err();
         assert!(is_death_of_2(&error), "{error}");
         return;
     }
@@ -420,11 +421,11 @@ fn the_death_of_a_third_rank_ends_messages_and_is_named() {
     };
     let (mut one, mut two) = (start(1), start(2));
     let mut comm = Communicator::new(Bootstrap::listen(&meeting(&place)).unwrap(), options).unwrap();
-    let post = comm.post().unwrap();
+    let endpoint = comm.endpoint().unwrap();
     // A message that is over stays received.
-    post.send_bytes(1, 1, &[1; 8], LONG).unwrap();
-    post.receive_bytes(Some(1), 3, &mut [0; 2], LONG).unwrap();
-    let waiting = post.post_receive(Some(1), 4, 8);
+    endpoint.send(1, 1, &[1; 8], LONG).unwrap();
+    endpoint.receive(Some(1), 3, &mut [0; 2], LONG).unwrap();
+    let waiting = endpoint.post_receive(Some(1), 4, 8);
     kill(&mut two);
     let error = waiting.recv().unwrap().unwrap_err();
     assert!(is_death_of_2(&error), "{error}");

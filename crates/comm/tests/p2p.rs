@@ -3,34 +3,34 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code)] // Messages are known by their addresses.
 
-mod mail;
+mod endpoints;
 
 use std::sync::Barrier;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use mail::{LONG, Mail, filled, on_communicators, on_ranks};
+use endpoints::{LONG, StartOwned, filled, on_communicators, on_ranks};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use weftlink_comm::{DataType, Error, MESSAGES_MAX, Post, Reduction};
+use weftlink_comm::{DataType, Endpoint, Error, MESSAGES_MAX, Reduction};
 
 /// Lengths on either side of every change of ways: in the line, in the ring, offered, in one piece and in many.
 const LENGTHS: [usize; 10] = [0, 1, 8, 32, 33, 1000, 16 << 10, (16 << 10) + 1, 100_000, (4 << 20) + 5];
 
 #[test]
 fn messages_of_all_lengths_arrive_whole() {
-    on_ranks(2, |post| {
-        let peer = 1 - post.rank();
+    on_ranks(2, |endpoint| {
+        let peer = 1 - endpoint.rank();
         for (tag, bytes) in (0..).zip(LENGTHS) {
-            let mine = filled(bytes, tag + post.rank() as u64);
+            let mine = filled(bytes, tag + endpoint.rank() as u64);
             let theirs = filled(bytes, tag + peer as u64);
             let mut got = vec![0; bytes];
-            if post.rank() == 0 {
-                post.send_bytes(peer, tag, &mine, LONG).unwrap();
-                assert_eq!(post.receive_bytes(Some(peer), tag, &mut got, LONG).unwrap(), peer);
+            if endpoint.rank() == 0 {
+                endpoint.send(peer, tag, &mine, LONG).unwrap();
+                assert_eq!(endpoint.receive(Some(peer), tag, &mut got, LONG).unwrap(), peer);
             } else {
-                assert_eq!(post.receive_bytes(None, tag, &mut got, LONG).unwrap(), peer);
-                post.send_bytes(peer, tag, &mine, LONG).unwrap();
+                assert_eq!(endpoint.receive(None, tag, &mut got, LONG).unwrap(), peer);
+                endpoint.send(peer, tag, &mine, LONG).unwrap();
             }
             assert!(got == theirs, "{bytes} bytes");
         }
@@ -39,17 +39,17 @@ fn messages_of_all_lengths_arrive_whole() {
 
 #[test]
 fn one_tag_keeps_its_order_whoever_waits() {
-    on_ranks(2, |post| {
+    on_ranks(2, |endpoint| {
         // More than the ring holds, short and long by turns, blocking and not.
         let length = |number: u64| [8, 20_000, 0, 100, 70_000][number as usize % 5];
-        if post.rank() == 0 {
+        if endpoint.rank() == 0 {
             let mut sent = Vec::new();
             for number in 0..100 {
                 let message = filled(length(number), number);
                 if number % 7 == 6 {
-                    post.send_bytes(1, 3, &message, LONG).unwrap();
+                    endpoint.send(1, 3, &message, LONG).unwrap();
                 } else {
-                    sent.push(post.post_send(1, 3, message));
+                    sent.push(endpoint.post_send(1, 3, message));
                 }
             }
             sent.into_iter().for_each(|sent| sent.recv().unwrap().unwrap());
@@ -58,10 +58,10 @@ fn one_tag_keeps_its_order_whoever_waits() {
             for number in 0..100 {
                 if number % 5 == 4 {
                     let mut got = vec![0; length(number)];
-                    post.receive_bytes(Some(0), 3, &mut got, LONG).unwrap();
+                    endpoint.receive(Some(0), 3, &mut got, LONG).unwrap();
                     assert!(got == filled(length(number), number), "message {number}");
                 } else {
-                    expected.push((number, post.post_receive(Some(0), 3, length(number))));
+                    expected.push((number, endpoint.post_receive(Some(0), 3, length(number))));
                 }
             }
             for (number, got) in expected {
@@ -74,16 +74,18 @@ fn one_tag_keeps_its_order_whoever_waits() {
 
 #[test]
 fn tags_pass_each_other() {
-    on_ranks(2, |post| {
+    on_ranks(2, |endpoint| {
         let lengths = [5, 3000, 40_000, 0, 200_000];
-        if post.rank() == 0 {
-            let sent: Vec<_> =
-                (0..).zip(lengths).map(|(tag, bytes)| post.post_send(1, tag, filled(bytes, tag))).collect();
+        if endpoint.rank() == 0 {
+            let sent: Vec<_> = (0..)
+                .zip(lengths)
+                .map(|(tag, bytes)| endpoint.post_send(1, tag, filled(bytes, tag)))
+                .collect();
             sent.into_iter().for_each(|sent| sent.recv().unwrap().unwrap());
         } else {
             for (tag, bytes) in [4, 1, 3, 0, 2].map(|tag| (tag as u64, lengths[tag])) {
                 let mut got = vec![0; bytes];
-                post.receive_bytes(Some(0), tag, &mut got, LONG).unwrap();
+                endpoint.receive(Some(0), tag, &mut got, LONG).unwrap();
                 assert!(got == filled(bytes, tag), "tag {tag}");
             }
         }
@@ -92,21 +94,22 @@ fn tags_pass_each_other() {
 
 #[test]
 fn more_unexpected_messages_than_are_kept_wait_at_their_sender() {
-    on_ranks(2, |post| {
+    on_ranks(2, |endpoint| {
         // Three times what a receiver keeps, and none of it is what it asks for first.
         const COUNT: u64 = 400;
         let bytes = 8000;
-        if post.rank() == 0 {
-            let sent: Vec<_> = (0..COUNT).map(|number| post.post_send(1, 1, filled(bytes, number))).collect();
-            post.send_bytes(1, 2, b"after all", LONG).unwrap();
+        if endpoint.rank() == 0 {
+            let sent: Vec<_> =
+                (0..COUNT).map(|number| endpoint.post_send(1, 1, filled(bytes, number))).collect();
+            endpoint.send(1, 2, b"after all", LONG).unwrap();
             sent.into_iter().for_each(|sent| sent.recv().unwrap().unwrap());
         } else {
             let mut first = [0; 9];
-            post.receive_bytes(Some(0), 2, &mut first, LONG).unwrap();
+            endpoint.receive(Some(0), 2, &mut first, LONG).unwrap();
             assert_eq!(&first, b"after all");
             for number in 0..COUNT {
                 let mut got = vec![0; bytes];
-                post.receive_bytes(Some(0), 1, &mut got, LONG).unwrap();
+                endpoint.receive(Some(0), 1, &mut got, LONG).unwrap();
                 assert!(got == filled(bytes, number), "message {number}");
             }
         }
@@ -116,37 +119,37 @@ fn more_unexpected_messages_than_are_kept_wait_at_their_sender() {
 #[test]
 fn room_for_unexpected_messages_comes_back_when_they_are_received() {
     let gate = Barrier::new(2);
-    on_ranks(2, |post| {
+    on_ranks(2, |endpoint| {
         // Each round is half of what a receiver keeps; together they are five times as much.
         const ROUNDS: u64 = 10;
         const COUNT: u64 = 64;
         let bytes = 8000;
-        if post.rank() == 0 {
+        if endpoint.rank() == 0 {
             for round in 0..ROUNDS {
                 for number in 0..COUNT {
-                    post.send_bytes(1, 1, &filled(bytes, number), LONG).unwrap();
+                    endpoint.send(1, 1, &filled(bytes, number), LONG).unwrap();
                 }
-                post.send_bytes(1, 2, &round.to_le_bytes(), LONG).unwrap();
-                post.receive_bytes(Some(1), 3, &mut [], LONG).unwrap();
+                endpoint.send(1, 2, &round.to_le_bytes(), LONG).unwrap();
+                endpoint.receive(Some(1), 3, &mut [], LONG).unwrap();
             }
             // There is room for one more, so that it is sent although rank 1 does not receive it now.
-            post.send_bytes(1, 1, &filled(bytes, 7), Duration::from_millis(200)).unwrap();
+            endpoint.send(1, 1, &filled(bytes, 7), Duration::from_millis(200)).unwrap();
             gate.wait();
         } else {
             for round in 0..ROUNDS {
                 let mut got = [0; 8];
-                post.receive_bytes(Some(0), 2, &mut got, LONG).unwrap();
+                endpoint.receive(Some(0), 2, &mut got, LONG).unwrap();
                 assert_eq!(u64::from_le_bytes(got), round);
                 for number in 0..COUNT {
                     let mut got = vec![0; bytes];
-                    post.receive_bytes(Some(0), 1, &mut got, LONG).unwrap();
+                    endpoint.receive(Some(0), 1, &mut got, LONG).unwrap();
                     assert!(got == filled(bytes, number), "message {number} of round {round}");
                 }
-                post.send_bytes(0, 3, &[], LONG).unwrap();
+                endpoint.send(0, 3, &[], LONG).unwrap();
             }
             gate.wait();
             let mut got = vec![0; bytes];
-            post.receive_bytes(Some(0), 1, &mut got, LONG).unwrap();
+            endpoint.receive(Some(0), 1, &mut got, LONG).unwrap();
             assert!(got == filled(bytes, 7));
         }
     });
@@ -155,30 +158,30 @@ fn room_for_unexpected_messages_comes_back_when_they_are_received() {
 #[test]
 fn more_receives_than_a_rank_may_have_are_refused() {
     on_communicators(2, |mut comm| {
-        let post = comm.post().unwrap();
+        let endpoint = comm.endpoint().unwrap();
         if comm.rank() == 0 {
-            let waiting: Vec<_> = (0..MESSAGES_MAX).map(|_| post.post_receive(Some(1), 1, 0)).collect();
-            let error = post.receive_bytes(Some(1), 2, &mut [], LONG).unwrap_err();
+            let waiting: Vec<_> = (0..MESSAGES_MAX).map(|_| endpoint.post_receive(Some(1), 1, 0)).collect();
+            let error = endpoint.receive(Some(1), 2, &mut [], LONG).unwrap_err();
             assert!(matches!(error, Error::QueueFull { limit: MESSAGES_MAX }), "{error}");
-            post.send_bytes(1, 3, &[], LONG).unwrap_err();
+            endpoint.send(1, 3, &[], LONG).unwrap_err();
             comm.barrier().unwrap();
             // Rank 1 sends one and leaves. There is room again.
             waiting[0].recv().unwrap().unwrap();
-            let error = post.receive_bytes(Some(1), 2, &mut [], LONG).unwrap_err();
+            let error = endpoint.receive(Some(1), 2, &mut [], LONG).unwrap_err();
             assert!(matches!(error, Error::Left { left: 1, .. }), "{error}");
         } else {
             comm.barrier().unwrap();
-            post.send_bytes(0, 1, &[], LONG).unwrap();
+            endpoint.send(0, 1, &[], LONG).unwrap();
         }
     });
 }
 
 #[test]
 fn who_has_received_owes_nothing() {
-    on_ranks(2, |post| {
+    on_ranks(2, |endpoint| {
         // More answers than a ring holds, to a sender that is slow to hear them from a receiver that then gives no more turns.
         const COUNT: u64 = 100;
-        if post.rank() == 0 {
+        if endpoint.rank() == 0 {
             let (tell, told) = channel();
             for number in 0..COUNT {
                 let (tell, message) = (tell.clone(), vec![number as u8; 20_000]);
@@ -189,13 +192,13 @@ fn who_has_received_owes_nothing() {
                     tell.send(result).unwrap();
                 };
                 // SAFETY: the message is kept by what is called when it is over.
-                unsafe { post.send(1, 1, address, bytes, LONG, done) };
+                unsafe { endpoint.start_send(1, 1, address, bytes, LONG, done) };
             }
             (0..COUNT).for_each(|_| told.recv().unwrap().unwrap());
         } else {
             for number in 0..COUNT {
                 let mut got = vec![0; 20_000];
-                post.receive_bytes(Some(0), 1, &mut got, LONG).unwrap();
+                endpoint.receive(Some(0), 1, &mut got, LONG).unwrap();
                 assert!(got == [number as u8; 20_000], "message {number}");
             }
         }
@@ -204,21 +207,21 @@ fn who_has_received_owes_nothing() {
 
 #[test]
 fn any_source_takes_whoever_comes() {
-    on_ranks(4, |post| {
+    on_ranks(4, |endpoint| {
         for bytes in [8, 50_000] {
-            if post.rank() == 0 {
+            if endpoint.rank() == 0 {
                 let mut from = [0; 4];
                 for _ in 0..3 * 5 {
                     let mut got = vec![0; bytes];
-                    let sender = post.receive_bytes(None, bytes as u64, &mut got, LONG).unwrap();
+                    let sender = endpoint.receive(None, bytes as u64, &mut got, LONG).unwrap();
                     assert!(got == filled(bytes, 10 * sender as u64 + from[sender]), "rank {sender}");
                     from[sender] += 1;
                 }
                 assert_eq!(from, [0, 5, 5, 5]);
             } else {
                 for number in 0..5 {
-                    let message = filled(bytes, 10 * post.rank() as u64 + number);
-                    post.send_bytes(0, bytes as u64, &message, LONG).unwrap();
+                    let message = filled(bytes, 10 * endpoint.rank() as u64 + number);
+                    endpoint.send(0, bytes as u64, &message, LONG).unwrap();
                 }
             }
         }
@@ -227,46 +230,46 @@ fn any_source_takes_whoever_comes() {
 
 #[test]
 fn a_rank_sends_to_itself() {
-    on_ranks(1, |post| {
+    on_ranks(1, |endpoint| {
         for bytes in [0, 7, 256, 257, 100_000] {
             // The message comes first, and then the receive does.
-            let sent = post.post_send(0, 1, filled(bytes, 1));
+            let sent = endpoint.post_send(0, 1, filled(bytes, 1));
             let mut got = vec![0; bytes];
-            assert_eq!(post.receive_bytes(Some(0), 1, &mut got, LONG).unwrap(), 0);
+            assert_eq!(endpoint.receive(Some(0), 1, &mut got, LONG).unwrap(), 0);
             sent.recv().unwrap().unwrap();
-            let received = post.post_receive(None, 2, bytes);
-            post.send_bytes(0, 2, &filled(bytes, 2), LONG).unwrap();
+            let received = endpoint.post_receive(None, 2, bytes);
+            endpoint.send(0, 2, &filled(bytes, 2), LONG).unwrap();
             assert!(got == filled(bytes, 1) && received.recv().unwrap().unwrap().1 == filled(bytes, 2));
         }
-        let error = post.send_bytes(0, 3, &[0; 1000], Duration::from_millis(20)).unwrap_err();
+        let error = endpoint.send(0, 3, &[0; 1000], Duration::from_millis(20)).unwrap_err();
         assert!(matches!(error, Error::Deadline { .. }), "{error}");
         // It has been taken back.
-        let error = post.receive_bytes(Some(0), 3, &mut [0; 1000], Duration::from_millis(20)).unwrap_err();
+        let error = endpoint.receive(Some(0), 3, &mut [0; 1000], Duration::from_millis(20)).unwrap_err();
         assert!(matches!(error, Error::Deadline { .. }), "{error}");
     });
 }
 
 #[test]
 fn types_that_differ_are_told_to_both() {
-    on_ranks(2, |post| {
+    on_ranks(2, |endpoint| {
         for (tag, bytes) in (0..).zip([8, 70_000]) {
             let sent = filled(bytes, tag);
-            if post.rank() == 0 {
-                let told = post.of_type(DataType::F32).send_bytes(1, tag, &sent, LONG);
+            if endpoint.rank() == 0 {
+                let told = endpoint.of_type(DataType::F32).send(1, tag, &sent, LONG);
                 // Who has sent a short message has long gone on.
                 assert_eq!(told.is_err(), bytes > 16 << 10, "{bytes} bytes");
-                post.of_type(DataType::F32).send_bytes(1, tag, &sent, LONG).unwrap();
+                endpoint.of_type(DataType::F32).send(1, tag, &sent, LONG).unwrap();
             } else {
                 let mut got = vec![0; bytes];
                 let error =
-                    post.of_type(DataType::I32).receive_bytes(Some(0), tag, &mut got, LONG).unwrap_err();
+                    endpoint.of_type(DataType::I32).receive(Some(0), tag, &mut got, LONG).unwrap_err();
                 let text = error.to_string();
                 assert!(matches!(error, Error::Mismatch { rank: 1, other: 0, .. }), "{text}");
                 let (sends, receives) =
                     (format!("send of {} f32", bytes / 4), format!("receive of {} i32", bytes / 4));
                 assert!(text.contains(&sends) && text.contains(&receives), "{text}");
                 assert!(got.iter().all(|byte| *byte == 0), "what does not fit is not written");
-                post.of_type(DataType::F32).receive_bytes(Some(0), tag, &mut got, LONG).unwrap();
+                endpoint.of_type(DataType::F32).receive(Some(0), tag, &mut got, LONG).unwrap();
                 assert_eq!(got, sent);
             }
         }
@@ -275,12 +278,12 @@ fn types_that_differ_are_told_to_both() {
 
 #[test]
 fn lengths_that_differ_are_told_to_both() {
-    on_ranks(2, |post| {
+    on_ranks(2, |endpoint| {
         for (tag, (sent, wanted)) in
             (0..).zip([(8, 9), (9, 8), (0, 1), (100_000, 99_999), (70_000, 80_000), (5, 70_000)])
         {
-            if post.rank() == 0 {
-                let told = post.send_bytes(1, tag, &filled(sent, tag), LONG);
+            if endpoint.rank() == 0 {
+                let told = endpoint.send(1, tag, &filled(sent, tag), LONG);
                 // Who has sent a short message has long gone on.
                 assert_eq!(told.is_err(), sent > 16 << 10, "{sent} bytes");
                 if let Err(error) = told {
@@ -290,7 +293,7 @@ fn lengths_that_differ_are_told_to_both() {
                     assert!(text.contains(&format!("receive of {wanted} bytes")), "{text}");
                 }
             } else {
-                let error = post.receive_bytes(Some(0), tag, &mut vec![0; wanted], LONG).unwrap_err();
+                let error = endpoint.receive(Some(0), tag, &mut vec![0; wanted], LONG).unwrap_err();
                 let text = error.to_string();
                 assert!(matches!(error, Error::Mismatch { rank: 1, other: 0, .. }), "{text}");
                 assert!(text.contains(&format!("send of {sent} bytes with tag {tag} to rank 1")), "{text}");
@@ -302,34 +305,34 @@ fn lengths_that_differ_are_told_to_both() {
         }
         // All goes on as before.
         let mut got = [0; 3];
-        post.send_bytes(1 - post.rank(), 50, b"yes", LONG).unwrap();
-        post.receive_bytes(None, 50, &mut got, LONG).unwrap();
+        endpoint.send(1 - endpoint.rank(), 50, b"yes", LONG).unwrap();
+        endpoint.receive(None, 50, &mut got, LONG).unwrap();
         assert_eq!(&got, b"yes");
     });
 }
 
 #[test]
 fn what_cannot_be_asked_for_is_refused() {
-    on_ranks(2, |post| {
-        let error = post.send_bytes(2, 0, &[], LONG).unwrap_err();
+    on_ranks(2, |endpoint| {
+        let error = endpoint.send(2, 0, &[], LONG).unwrap_err();
         assert!(matches!(&error, Error::Misuse(why) if why.contains("no rank 2")), "{error}");
-        let error = post.post_receive(Some(7), 0, 4).recv().unwrap().unwrap_err();
+        let error = endpoint.post_receive(Some(7), 0, 4).recv().unwrap().unwrap_err();
         assert!(matches!(error, Error::Misuse(_)), "{error}");
     });
 }
 
 #[test]
 fn messages_go_beside_collectives() {
-    mail::on_communicators(2, |mut comm| {
-        let post = comm.post().unwrap();
+    endpoints::on_communicators(2, |mut comm| {
+        let endpoint = comm.endpoint().unwrap();
         let background = comm.into_background().unwrap();
-        let peer = 1 - post.rank();
+        let peer = 1 - endpoint.rank();
         let sums: Vec<_> =
             (0..50).map(|_| background.all_reduce(vec![1.0_f32; 1000], Reduction::Sum)).collect();
         for number in 0..50 {
             let bytes = if number % 2 == 0 { 8 } else { 60_000 };
-            let received = post.post_receive(Some(peer), number, bytes);
-            post.send_bytes(peer, number, &filled(bytes, number), LONG).unwrap();
+            let received = endpoint.post_receive(Some(peer), number, bytes);
+            endpoint.send(peer, number, &filled(bytes, number), LONG).unwrap();
             assert!(received.recv().unwrap().unwrap().1 == filled(bytes, number));
         }
         sums.into_iter().for_each(|sum| assert_eq!(sum.wait().unwrap().buffers[999], 2.0));
@@ -339,21 +342,21 @@ fn messages_go_beside_collectives() {
 
 #[test]
 fn threads_of_a_rank_wait_at_the_same_time() {
-    on_ranks(2, |post| {
-        let peer = 1 - post.rank();
+    on_ranks(2, |endpoint| {
+        let peer = 1 - endpoint.rank();
         std::thread::scope(|scope| {
             for tag in 0..4_u64 {
-                let post = post.clone();
+                let endpoint = endpoint.clone();
                 scope.spawn(move || {
                     for number in 0..50 {
                         let bytes = [8, 3000, 30_000][number as usize % 3];
                         let mut got = vec![0; bytes];
-                        let received = post.post_receive(Some(peer), 100 + tag, 8);
-                        post.send_bytes(peer, 100 + tag, &filled(8, number), LONG).unwrap();
-                        if (number + tag) % 2 == post.rank() as u64 % 2 {
-                            post.send_bytes(peer, tag, &filled(bytes, number + tag), LONG).unwrap();
+                        let received = endpoint.post_receive(Some(peer), 100 + tag, 8);
+                        endpoint.send(peer, 100 + tag, &filled(8, number), LONG).unwrap();
+                        if (number + tag) % 2 == endpoint.rank() as u64 % 2 {
+                            endpoint.send(peer, tag, &filled(bytes, number + tag), LONG).unwrap();
                         } else {
-                            post.receive_bytes(Some(peer), tag, &mut got, LONG).unwrap();
+                            endpoint.receive(Some(peer), tag, &mut got, LONG).unwrap();
                             assert!(got == filled(bytes, number + tag), "tag {tag}, message {number}");
                         }
                         assert!(received.recv().unwrap().unwrap().1 == filled(8, number));
@@ -366,18 +369,20 @@ fn threads_of_a_rank_wait_at_the_same_time() {
 
 #[test]
 fn what_was_sent_arrives_after_its_post_is_dropped() {
-    mail::on_communicators(2, |mut comm| {
-        let post = comm.post().unwrap();
+    endpoints::on_communicators(2, |mut comm| {
+        let endpoint = comm.endpoint().unwrap();
         let lengths = [8, 1000, 100_000];
         if comm.rank() == 0 {
-            let sent: Vec<_> =
-                (0..).zip(lengths).map(|(tag, bytes)| post.post_send(1, tag, filled(bytes, tag))).collect();
-            drop(post);
+            let sent: Vec<_> = (0..)
+                .zip(lengths)
+                .map(|(tag, bytes)| endpoint.post_send(1, tag, filled(bytes, tag)))
+                .collect();
+            drop(endpoint);
             sent.into_iter().for_each(|sent| sent.recv().unwrap().unwrap());
         } else {
             let received: Vec<_> =
-                (0..).zip(lengths).map(|(tag, bytes)| post.post_receive(Some(0), tag, bytes)).collect();
-            drop(post);
+                (0..).zip(lengths).map(|(tag, bytes)| endpoint.post_receive(Some(0), tag, bytes)).collect();
+            drop(endpoint);
             for (tag, (bytes, received)) in (0..).zip(lengths.into_iter().zip(received)) {
                 assert!(received.recv().unwrap().unwrap().1 == filled(bytes, tag));
             }
@@ -388,27 +393,27 @@ fn what_was_sent_arrives_after_its_post_is_dropped() {
 
 #[test]
 fn who_settles_before_it_leaves_loses_nothing() {
-    mail::on_communicators(2, |mut comm| {
-        let post = comm.post().unwrap();
+    endpoints::on_communicators(2, |mut comm| {
+        let endpoint = comm.endpoint().unwrap();
         let length = |number: u64| [8, 20_000, 3000][number as usize % 3];
         if comm.rank() == 0 {
             let sent: Vec<_> =
-                (0..200).map(|number| post.post_send(1, 1, filled(length(number), number))).collect();
-            assert!(post.settle(LONG));
+                (0..200).map(|number| endpoint.post_send(1, 1, filled(length(number), number))).collect();
+            assert!(endpoint.settle(LONG));
             sent.into_iter().for_each(|sent| sent.recv().unwrap().unwrap());
             return;
         }
         for number in 0..200 {
             let mut got = vec![0; length(number)];
-            post.receive_bytes(Some(0), 1, &mut got, LONG).unwrap();
+            endpoint.receive(Some(0), 1, &mut got, LONG).unwrap();
             assert!(got == filled(length(number), number), "message {number}");
         }
         // Nobody receives what is sent to who has gone, or to oneself.
-        let error = post.send_bytes(0, 2, &[0; 100_000], LONG).unwrap_err();
+        let error = endpoint.send(0, 2, &[0; 100_000], LONG).unwrap_err();
         assert!(matches!(error, Error::Left { left: 0, .. }), "{error}");
-        let kept = post.post_send(1, 3, vec![0; 1000]);
-        assert!(post.settle(Duration::ZERO));
-        post.receive_bytes(Some(1), 3, &mut [0; 1000], LONG).unwrap();
+        let kept = endpoint.post_send(1, 3, vec![0; 1000]);
+        assert!(endpoint.settle(Duration::ZERO));
+        endpoint.receive(Some(1), 3, &mut [0; 1000], LONG).unwrap();
         kept.recv().unwrap().unwrap();
     });
 }
@@ -431,23 +436,23 @@ fn schedule() -> impl Strategy<Value = Vec<Sent>> {
 }
 
 /// A rank's part of a schedule: sends and receives in an order that depends on the rank, the last receives blocking.
-fn take_part(post: &Post, schedule: &[Sent]) {
-    let me = post.rank();
+fn take_part(endpoint: &Endpoint, schedule: &[Sent]) {
+    let me = endpoint.rank();
     let content = |number: usize, sent: &Sent| filled(sent.bytes, number as u64);
     let mut sends: Vec<Receiver<Result<(), Error>>> = Vec::new();
     let mut received = Vec::new();
     let receives: Vec<_> = schedule.iter().enumerate().filter(|(_, sent)| sent.to == me).collect();
     let mut next = receives.iter();
     for (number, sent) in schedule.iter().enumerate().filter(|(_, sent)| sent.from == me) {
-        sends.push(post.post_send(sent.to, sent.tag, content(number, sent)));
+        sends.push(endpoint.post_send(sent.to, sent.tag, content(number, sent)));
         // Receives go ahead of or behind the sends, by the rank.
         for (number, sent) in next.by_ref().take(me) {
-            received.push((*number, post.post_receive(Some(sent.from), sent.tag, sent.bytes)));
+            received.push((*number, endpoint.post_receive(Some(sent.from), sent.tag, sent.bytes)));
         }
     }
     for &(number, sent) in next {
         let mut got = vec![0; sent.bytes];
-        post.receive_bytes(Some(sent.from), sent.tag, &mut got, LONG).unwrap();
+        endpoint.receive(Some(sent.from), sent.tag, &mut got, LONG).unwrap();
         assert!(got == content(number, sent), "message {number}, {sent:?}");
     }
     for (number, got) in received {
@@ -462,7 +467,7 @@ fn random_schedules_deliver_everything() {
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     runner
         .run(&schedule(), |schedule| {
-            on_ranks(RANKS, |post| take_part(&post, &schedule));
+            on_ranks(RANKS, |endpoint| take_part(&endpoint, &schedule));
             Ok(())
         })
         .unwrap();
@@ -471,26 +476,26 @@ fn random_schedules_deliver_everything() {
 #[test]
 fn a_ring_answers_for_as_long_as_it_is_asked() {
     // Rounds enough that every counter passes what rings and receivers hold many times.
-    on_ranks(2, |post| {
-        let (me, peer) = (post.rank(), 1 - post.rank());
+    on_ranks(2, |endpoint| {
+        let (me, peer) = (endpoint.rank(), 1 - endpoint.rank());
         let (tell, told) = channel();
         for round in 0..3000_u64 {
             if round % 100 == 0 {
                 let tell = tell.clone();
                 let done = move |result: Result<(), Error>| tell.send(result.is_ok()).unwrap();
                 // SAFETY: nothing is read at the address of no bytes.
-                unsafe { post.send(me, 7, std::ptr::null(), 0, LONG, done) };
-                post.receive_bytes(Some(me), 7, &mut [], LONG).unwrap();
+                unsafe { endpoint.start_send(me, 7, std::ptr::null(), 0, LONG, done) };
+                endpoint.receive(Some(me), 7, &mut [], LONG).unwrap();
                 assert!(told.recv().unwrap());
             }
             let mut got = [0; 600];
             let mine = [round as u8; 600];
             if me == 0 {
-                post.send_bytes(peer, 1, &mine, LONG).unwrap();
-                post.receive_bytes(Some(peer), 1, &mut got, LONG).unwrap();
+                endpoint.send(peer, 1, &mine, LONG).unwrap();
+                endpoint.receive(Some(peer), 1, &mut got, LONG).unwrap();
             } else {
-                post.receive_bytes(Some(peer), 1, &mut got, LONG).unwrap();
-                post.send_bytes(peer, 1, &mine, LONG).unwrap();
+                endpoint.receive(Some(peer), 1, &mut got, LONG).unwrap();
+                endpoint.send(peer, 1, &mine, LONG).unwrap();
             }
             assert_eq!(got, mine);
         }

@@ -162,7 +162,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
-    use crate::post::asked::{Tell, Way};
+    use crate::p2p::asked::{Tell, Way};
 
     #[test]
     fn every_byte_is_one_threads() {

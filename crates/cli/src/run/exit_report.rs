@@ -13,7 +13,7 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use weftlink_comm::bootstrap::launcher::LastWords as Words;
+use weftlink_comm::bootstrap::launcher::ExitReport as Words;
 
 /// Tells ranks where to write.
 pub(super) const VARIABLE: &str = "WEFT_LAST_WORDS";
@@ -21,17 +21,17 @@ pub(super) const VARIABLE: &str = "WEFT_LAST_WORDS";
 const BYTES_MAX: u64 = 32 << 20;
 
 /// The file, and what was read so far.
-pub(super) struct LastWords {
+pub(super) struct ExitReport {
     file: File,
     bytes: u64,
     begun: Vec<u8>,
     of: HashMap<usize, Words>,
 }
 
-impl LastWords {
-    pub(super) fn new() -> io::Result<LastWords> {
+impl ExitReport {
+    pub(super) fn new() -> io::Result<ExitReport> {
         let file = memfd_create("weft-last-words", MemfdFlags::CLOEXEC)?;
-        Ok(LastWords { file: file.into(), bytes: 0, begun: Vec::new(), of: HashMap::new() })
+        Ok(ExitReport { file: file.into(), bytes: 0, begun: Vec::new(), of: HashMap::new() })
     }
 
     /// Where ranks find it.
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn lines_are_read_as_they_come() {
-        let mut words = LastWords::new().unwrap();
+        let mut words = ExitReport::new().unwrap();
         let mut rank = OpenOptions::new().append(true).open(words.path()).unwrap();
         assert!(words.of(0).is_none());
         let line = |rank: usize, why: &str, is_starting| {
@@ -79,7 +79,7 @@ mod tests {
             let words = Words { rank, why: why.to_owned(), blamed, is_starting };
             (serde_json::to_string(&words).unwrap() + "\n").into_bytes()
         };
-        let why = |words: &mut LastWords, rank| words.of(rank).map(|words| words.why);
+        let why = |words: &mut ExitReport, rank| words.of(rank).map(|words| words.why);
         let (begun, rest) = (line(0, "rank 1 left", false), line(2, "rank 1 died", false));
         rank.write_all(&[&rest[..], &begun[..9]].concat()).unwrap();
         assert_eq!(words.of(2).unwrap().blamed, [Blame::new(1, BlameKind::Died)]);

@@ -2,7 +2,7 @@
 //!
 //! A ring is a [FIFO](weftlink_shm::fifo) whose messages are [frames](Frame), each with bulk memory beside it, and one more
 //! [counter](Counter): how much of what was sent ahead the receiver has taken. There is no other protocol here than
-//! those of FIFOs and counters: each end is used under the lock of its post.
+//! those of FIFOs and counters: each end is used under the lock of its endpoint.
 
 // Copies between the caller's memory and what is mapped.
 #![allow(unsafe_code)]
@@ -19,7 +19,7 @@ use super::frame::{Frame, INLINE_BYTES};
 use super::layout::Layout;
 use crate::transport::lines_at;
 
-/// What every flag of a post's rings says beside its number.
+/// What every flag of a endpoint's rings says beside its number.
 const SIGNATURE: u32 = 0x706f_7374;
 /// How payload is put into a ring, and taken out of it.
 const TO_PEERS: Access = Access { streamed: 0, from_peers: false, to_peers: true, returned: false };
@@ -70,7 +70,7 @@ impl Ring {
         let (outward, inward) = (layout.ring(me, other), layout.ring(other, me));
         let line = |at| &lines_at(memory, at, 1)[0];
         let frames = |at| lines_at(memory, at, layout.depth);
-        // SAFETY: the layout's places are within the memory, which its post keeps mapped for as long as it has rings.
+        // SAFETY: the layout's places are within the memory, which its endpoint keeps mapped for as long as it has rings.
         let bulk = |at| unsafe { memory.as_ptr().add(at) };
         Ring {
             outward: Sender::new(frames(outward.frames), line(outward.released), layout.depth),

@@ -1,8 +1,8 @@
 //! Messages between two ranks, beside the collectives: a mailbox that all ranks open together and then use alone.
 //!
-//! A [`Post`] sends bytes to a rank under a tag, and receives them by rank and tag, or by tag from whoever comes first. Messages of
+//! A [`Endpoint`] sends bytes to a rank under a tag, and receives them by rank and tag, or by tag from whoever comes first. Messages of
 //! one rank with one tag arrive in the order in which they were sent; others pass each other. Both sides say the length, and
-//! the type if they have one ([`Post::of_type`]), and differing lengths or types are an error. It is used from any thread, and at the same time as the communicator's collectives.
+//! the type if they have one ([`Endpoint::of_type`]), and differing lengths or types are an error. It is used from any thread, and at the same time as the communicator's collectives.
 //!
 //! From the bottom: a [`link`] is the way between this rank and another, two [rings](ring) or a connection, made of FIFOs and counters; [`matching`] knows which
 //! message goes to which receive; [`state`] puts them together and does what can be done at once; [`drive`] is whoever gives it
@@ -20,10 +20,10 @@
 //! the abort word is all that tells it when the sender has taken that memory back. The word is set once. If messages went on after
 //! it was set for a death, a later abort could not be told from it, and a receiver could take bytes that are no longer the message.
 //!
-//! **Memory.** A host gives at most 32 MiB to a post, however many ranks it has (up to 418). Unexpected messages are kept by
+//! **Memory.** A host gives at most 32 MiB to a endpoint, however many ranks it has (up to 418). Unexpected messages are kept by
 //! their receiver, at most 1 MiB of each sender; whatever is longer, or more, waits where it is.
 //!
-//! **Hosts.** Ranks on other hosts are reached over connections of the post's own ([`wire`]), with the same frames; the messages of
+//! **Hosts.** Ranks on other hosts are reached over connections of the endpoint's own ([`wire`]), with the same frames; the messages of
 //! one rank to another still keep their order.
 //!
 //! Deliberately absent: wildcards for tags; probing for what has come.
@@ -49,7 +49,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weftlink_bootstrap::{Blame, Connection, News};
+use weftlink_bootstrap::{Blame, Connection, Event};
 use weftlink_kernels::Kernel;
 use weftlink_plan::DataType;
 use weftlink_shm::counter::Counter;
@@ -70,7 +70,7 @@ use wire::Wires;
 use crate::error::Error;
 use crate::transport::cma::Process;
 
-/// One rank's mailbox. Made by [`Communicator::post`](crate::Communicator::post); clones are the same one.
+/// One rank's mailbox. Made by [`Communicator::endpoint`](crate::Communicator::endpoint); clones are the same one.
 ///
 /// When the last clone is dropped, what is under way still goes on, each message until its time is up. When the communicator is
 /// dropped, it ends.
@@ -79,27 +79,27 @@ use crate::transport::cma::Process;
 /// use std::time::Duration;
 ///
 /// let got = weftlink_comm::on_threads(2, |mut comm| {
-///     let post = comm.post()?;
+///     let endpoint = comm.endpoint()?;
 ///     let (me, peer) = (comm.rank(), 1 - comm.rank());
 ///     let (mine, mut theirs, time) = ([me as u8; 3], [9; 3], Duration::from_secs(10));
-///     post.send_bytes(peer, 5, &mine, time)?;
-///     post.receive_bytes(Some(peer), 5, &mut theirs, time)?;
+///     endpoint.send(peer, 5, &mine, time)?;
+///     endpoint.receive(Some(peer), 5, &mut theirs, time)?;
 ///     Ok(theirs)
 /// })?;
 /// assert_eq!(got, [[1; 3], [0; 3]]);
 /// # Ok::<(), weftlink_comm::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Post {
+pub struct Endpoint {
     client: Arc<Client>,
     /// What messages consist of; nothing for bytes.
     data_type: Option<DataType>,
 }
 
-/// Everything of a communicator that its post needs, which outlives it.
+/// Everything of a communicator that its endpoint needs, which outlives it.
 pub(crate) struct Parts {
     pub(crate) rank: usize,
-    /// The post's own.
+    /// The endpoint's own.
     pub(crate) memory: SharedMemory,
     /// What waiters and departures point into.
     pub(crate) control: Arc<SharedMemory>,
@@ -111,7 +111,7 @@ pub(crate) struct Parts {
     pub(crate) readers: Option<Readers>,
     /// How memory is copied.
     pub(crate) copy: Kernel,
-    pub(crate) tell: Box<dyn Fn(News) + Send>,
+    pub(crate) tell: Box<dyn Fn(Event) + Send>,
     pub(crate) hear: Box<dyn Fn() -> Option<(String, Vec<Blame>)> + Send>,
     /// To ranks on other hosts, and whether what goes over them is sealed.
     pub(crate) connections: Vec<(u32, Vec<Connection>)>,
@@ -125,14 +125,14 @@ struct Client {
     size: usize,
 }
 
-impl Post {
-    /// The bytes of shared memory that a post needs where ranks are on these hosts.
+impl Endpoint {
+    /// The bytes of shared memory that a endpoint needs where ranks are on these hosts.
     pub(crate) fn bytes(hosts: &[u32]) -> usize {
         layout_of(hosts).bytes()
     }
 
-    /// The post of a rank, whose memory has as many bytes.
-    pub(crate) fn of(parts: Parts, hosts: &[u32]) -> Result<Post, Error> {
+    /// The endpoint of a rank, whose memory has as many bytes.
+    pub(crate) fn of(parts: Parts, hosts: &[u32]) -> Result<Endpoint, Error> {
         let ranks_of = |host: u32| (0..hosts.len()).filter(|rank| hosts[*rank] == host).collect::<Vec<_>>();
         let layout = layout_of(hosts);
         let Parts {
@@ -176,7 +176,7 @@ impl Post {
         let fate = Fate { rank, waiter: waiters[0], departures, names, tell, hear, over: Cell::new(None) };
         let state = State::new(fate, (links, wires), readers, processes);
         let inner = Arc::new(Inner::new(state, bell, waiters, [Arc::new(memory), control]));
-        Ok(Post { client: Arc::new(Client { inner, rank, size: hosts.len() }), data_type: None })
+        Ok(Endpoint { client: Arc::new(Client { inner, rank, size: hosts.len() }), data_type: None })
     }
 
     /// This rank.
@@ -191,19 +191,19 @@ impl Post {
 
     /// The same mailbox for messages that consist of elements of a type. Lengths are still in bytes. A message goes to a receive
     /// of the same type only; any other is an error of both, as differing lengths are.
-    pub fn of_type(&self, data_type: DataType) -> Post {
-        Post { client: Arc::clone(&self.client), data_type: Some(data_type) }
+    pub fn of_type(&self, data_type: DataType) -> Endpoint {
+        Endpoint { client: Arc::clone(&self.client), data_type: Some(data_type) }
     }
 
     /// Sends bytes to a rank, and returns when they may be changed again. That is at once if they are few; others wait until
     /// they are received. After `timeout` it is an error.
-    pub fn send_bytes(&self, to: usize, tag: u64, bytes: &[u8], timeout: Duration) -> Result<(), Error> {
+    pub fn send(&self, to: usize, tag: u64, bytes: &[u8], timeout: Duration) -> Result<(), Error> {
         // SAFETY: the bytes are borrowed until it is over.
-        unsafe { self.send_now(to, tag, bytes.as_ptr(), bytes.len(), timeout) }
+        unsafe { self.send_raw(to, tag, bytes.as_ptr(), bytes.len(), timeout) }
     }
 
     /// Receives bytes from a rank, or from whichever comes first, and tells who sent them.
-    pub fn receive_bytes(
+    pub fn receive(
         &self,
         from: Option<usize>,
         tag: u64,
@@ -211,14 +211,14 @@ impl Post {
         timeout: Duration,
     ) -> Result<usize, Error> {
         // SAFETY: the bytes are borrowed, for this alone, until it is over.
-        unsafe { self.receive_now(from, tag, into.as_mut_ptr(), into.len(), timeout) }
+        unsafe { self.receive_raw(from, tag, into.as_mut_ptr(), into.len(), timeout) }
     }
 
-    /// [Sends](Post::send_bytes) memory that is known by its address.
+    /// [Sends](Endpoint::send) memory that is known by its address.
     ///
     /// # Safety
     /// So many bytes can be read there, and nobody writes them until this returns.
-    pub unsafe fn send_now(
+    pub unsafe fn send_raw(
         &self,
         to: usize,
         tag: u64,
@@ -236,11 +236,11 @@ impl Post {
         self.client.inner.drive(begin).map(|_| ())
     }
 
-    /// [Receives](Post::receive_bytes) into memory that is known by its address.
+    /// [Receives](Endpoint::receive) into memory that is known by its address.
     ///
     /// # Safety
     /// So many bytes can be written there, and nobody else uses them until this returns.
-    pub unsafe fn receive_now(
+    pub unsafe fn receive_raw(
         &self,
         from: Option<usize>,
         tag: u64,
@@ -258,12 +258,12 @@ impl Post {
         self.client.inner.drive(begin)
     }
 
-    /// Sends without blocking: `done` is called when the memory may be changed again, by a thread of the post's, by whichever
-    /// other thread is just using the post, or by this one before it returns. It may use the post, but should not take long.
+    /// Sends without blocking: `done` is called when the memory may be changed again, by a thread of the endpoint's, by whichever
+    /// other thread is just using the endpoint, or by this one before it returns. It may use the endpoint, but should not take long.
     ///
     /// # Safety
     /// So many bytes can be read there from any thread, and nobody writes them until `done` is called.
-    pub unsafe fn send(
+    pub unsafe fn start_send(
         &self,
         to: usize,
         tag: u64,
@@ -278,11 +278,11 @@ impl Post {
     }
 
     /// Receives without blocking: `done` is called when the message is there, and told who sent it; otherwise as by
-    /// [`Post::send`].
+    /// [`Endpoint::start_send`].
     ///
     /// # Safety
     /// So many bytes can be written there from any thread, and nobody else uses them until `done` is called.
-    pub unsafe fn receive(
+    pub unsafe fn start_receive(
         &self,
         from: Option<usize>,
         tag: u64,
@@ -349,13 +349,13 @@ impl Drop for Client {
     }
 }
 
-impl std::fmt::Debug for Post {
+impl std::fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Post(rank {} of {})", self.rank(), self.size())
+        write!(f, "Endpoint(rank {} of {})", self.rank(), self.size())
     }
 }
 
-/// The memory of a post. All hosts have the same, for the host with the most ranks.
+/// The memory of a endpoint. All hosts have the same, for the host with the most ranks.
 fn layout_of(hosts: &[u32]) -> Layout {
     let ranks = |host: &u32| hosts.iter().filter(|other| *other == host).count();
     Layout::of(hosts.iter().map(ranks).max().unwrap_or(1))

@@ -1,11 +1,11 @@
-//! Ranks with a post, and messages that own their memory.
+//! Ranks with a endpoint, and messages that own their memory.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use weftlink_comm::{Communicator, Error, Options, Post};
+use weftlink_comm::{Communicator, Endpoint, Error, Options};
 
 /// Long enough that only a hang reaches it.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -22,10 +22,10 @@ pub(crate) fn on_communicators(size: usize, work: impl Fn(Communicator) + Sync) 
     }
 }
 
-/// The same for work that needs nothing but a post.
-pub(crate) fn on_ranks(size: usize, work: impl Fn(Post) + Sync) {
+/// The same for work that needs nothing but a endpoint.
+pub(crate) fn on_ranks(size: usize, work: impl Fn(Endpoint) + Sync) {
     on_communicators(size, |mut comm| {
-        work(comm.post().unwrap());
+        work(comm.endpoint().unwrap());
         // Nobody leaves while others still work.
         comm.barrier().unwrap();
     });
@@ -37,7 +37,7 @@ pub(crate) fn filled(bytes: usize, number: u64) -> Vec<u8> {
 }
 
 /// Messages for which nobody waits yet, and that own their memory until they are over.
-pub(crate) trait Mail {
+pub(crate) trait StartOwned {
     fn post_send(&self, to: usize, tag: u64, message: Vec<u8>) -> Receiver<Result<(), Error>>;
     fn post_receive(
         &self,
@@ -47,7 +47,7 @@ pub(crate) trait Mail {
     ) -> Receiver<Result<(usize, Vec<u8>), Error>>;
 }
 
-impl Mail for Post {
+impl StartOwned for Endpoint {
     fn post_send(&self, to: usize, tag: u64, message: Vec<u8>) -> Receiver<Result<(), Error>> {
         let (tell, told) = channel();
         let (address, bytes) = (message.as_ptr(), message.len());
@@ -56,7 +56,7 @@ impl Mail for Post {
             let _ = tell.send(result);
         };
         // SAFETY: the message is kept by what is called when it is over.
-        unsafe { self.send(to, tag, address, bytes, LONG, done) };
+        unsafe { self.start_send(to, tag, address, bytes, LONG, done) };
         told
     }
 
@@ -73,7 +73,7 @@ impl Mail for Post {
             let _ = tell.send(result.map(|from| (from, message)));
         };
         // SAFETY: the memory is kept by what is called when it is over.
-        unsafe { self.receive(from, tag, address, bytes, LONG, done) };
+        unsafe { self.start_receive(from, tag, address, bytes, LONG, done) };
         told
     }
 }

@@ -1,14 +1,14 @@
 //! How long a message takes from one rank to another, by its length: half of the way there and back, between two processes, for
 //! messages that the kernel reads and for those that go through rings; and what a copy of as many bytes takes, beside it.
 //!
-//! `cargo bench -p weftlink-comm --bench post`. The median of short repetitions, and the least.
+//! `cargo bench -p weftlink-comm --bench endpoint`. The median of short repetitions, and the least.
 
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
-use weftlink_comm::{Communicator, Error, Options, Post};
+use weftlink_comm::{Communicator, Endpoint, Error, Options};
 
 /// What tells a process that it is rank 1, and where it meets rank 0.
 const ROLE: &str = "WEFT_BENCH_POST";
@@ -25,14 +25,14 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("post: {error}");
+            eprintln!("endpoint: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
 fn measure(single_copy: bool) -> Result<(), String> {
-    let place = format!("weft-bench-post-{}-{single_copy}", std::process::id());
+    let place = format!("weft-bench-endpoint-{}-{single_copy}", std::process::id());
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut other = Command::new(program).env(ROLE, &place).spawn().map_err(|error| error.to_string())?;
     println!("{}", if single_copy { "read by the kernel" } else { "through rings" });
@@ -47,18 +47,19 @@ fn rank(rank: usize, place: &str) -> Result<(), String> {
     pin(rank);
     let single_copy = Some(place.ends_with("true"));
     let options = Options { deadline: TIME, single_copy, ..Options::default() };
-    let token = Token::new("post").map_err(|error| error.to_string())?;
+    let token = Token::new("endpoint").map_err(|error| error.to_string())?;
     let meeting = Meeting::new(Place::Abstract(place.to_owned()), token, 2, TIME);
     let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
     let comm = met.map_err(Error::from).and_then(|met| Communicator::new(met, options));
     let mut comm = comm.map_err(|error| error.to_string())?;
-    let post = comm.post().map_err(|error| error.to_string())?;
-    let told = LENGTHS.into_iter().try_for_each(|bytes| exchange(&post, bytes)).and_then(|()| comm.barrier());
+    let endpoint = comm.endpoint().map_err(|error| error.to_string())?;
+    let told =
+        LENGTHS.into_iter().try_for_each(|bytes| exchange(&endpoint, bytes)).and_then(|()| comm.barrier());
     told.map_err(|error| error.to_string())
 }
 
 /// Messages of a length, there and back.
-fn exchange(post: &Post, bytes: usize) -> Result<(), Error> {
+fn exchange(endpoint: &Endpoint, bytes: usize) -> Result<(), Error> {
     let rounds = (4 << 20) / (bytes + 2048) + 1;
     let (mine, mut theirs) = (vec![1_u8; bytes], vec![0_u8; bytes]);
     let mut samples_us = Vec::new();
@@ -66,17 +67,17 @@ fn exchange(post: &Post, bytes: usize) -> Result<(), Error> {
     for _ in 0..=REPETITIONS {
         let began = Instant::now();
         for _ in 0..rounds {
-            if post.rank() == 0 {
-                post.send_bytes(1, 0, &mine, TIME)?;
-                post.receive_bytes(Some(1), 0, &mut theirs, TIME)?;
+            if endpoint.rank() == 0 {
+                endpoint.send(1, 0, &mine, TIME)?;
+                endpoint.receive(Some(1), 0, &mut theirs, TIME)?;
             } else {
-                post.receive_bytes(Some(0), 0, &mut theirs, TIME)?;
-                post.send_bytes(0, 0, &mine, TIME)?;
+                endpoint.receive(Some(0), 0, &mut theirs, TIME)?;
+                endpoint.send(0, 0, &mine, TIME)?;
             }
         }
         samples_us.push(began.elapsed().as_secs_f64() * 1e6 / (2 * rounds) as f64);
     }
-    if post.rank() == 0 {
+    if endpoint.rank() == 0 {
         let copy_us = copy(&mine, &mut theirs, rounds);
         let samples_us = &mut samples_us[1..];
         samples_us.sort_by(f64::total_cmp);

@@ -54,7 +54,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             Failure::misuse(anyhow!(
                 "no device `{name}` on {}.{} `weft topo FABRIC --tree` prints the names; --fabric chooses the fabric.",
                 fabric.name(),
-                fabric.near_device(name)
+                fabric.suggest_device(name)
             ))
         })
     };

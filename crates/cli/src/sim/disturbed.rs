@@ -120,7 +120,7 @@ impl Disturbed {
     fn conditions(&self, fabric: &Fabric) -> Result<Conditions, Failure> {
         let find = |name: &str| {
             fabric.find(name).ok_or_else(|| {
-                let (on, near) = (fabric.name(), fabric.near_device(name));
+                let (on, near) = (fabric.name(), fabric.suggest_device(name));
                 Failure::misuse(anyhow!(
                     "no device `{name}` on {on}.{near} `weft topo FABRIC --tree` prints the names."
                 ))

@@ -21,7 +21,7 @@ pub(super) fn find(paths: &Paths<'_>, from: &str, to: &str) -> Result<Route, Fai
             Failure::misuse(anyhow!(
                 "no device `{name}` on {}.{} Names are like {like}, or PCI addresses; --tree prints them.",
                 fabric.name(),
-                fabric.near_device(name)
+                fabric.suggest_device(name)
             ))
         })
     };

@@ -6,6 +6,7 @@ use std::ptr::copy_nonoverlapping;
 use weftlink_plan::element::{bf16, f16};
 
 use super::combine::Sums;
+use super::instructions::Instructions;
 use super::set::{Combine, Set, compiled_for};
 use super::vector::vector;
 
@@ -19,23 +20,8 @@ impl Avx2 {
 
 impl Set for Avx2 {
     const NAME: &'static str = "avx2";
-    const STREAMS: bool = true;
 
     compiled_for!("avx2,f16c");
-
-    #[inline(always)]
-    unsafe fn stream(from: *const u8, to: *mut u8) {
-        // SAFETY: The caller's promise, alignment included: a line is two registers.
-        unsafe {
-            _mm256_stream_si256(to.cast(), _mm256_loadu_si256(from.cast()));
-            _mm256_stream_si256(to.add(32).cast(), _mm256_loadu_si256(from.add(32).cast()));
-        }
-    }
-
-    #[inline(always)]
-    fn fence() {
-        fence();
-    }
 
     fn sum_f32() -> Combine {
         Self::combine::<Sums<__m256, 2, 4, 8>>()
@@ -51,6 +37,24 @@ impl Set for Avx2 {
 
     fn sum_bf16() -> Combine {
         Self::combine::<Sums<Brains, 2, 4, 4>>()
+    }
+}
+
+impl Instructions for Avx2 {
+    const STREAMS: bool = true;
+
+    #[inline(always)]
+    unsafe fn stream(from: *const u8, to: *mut u8) {
+        // SAFETY: The caller's promise, alignment included: a line is two registers.
+        unsafe {
+            _mm256_stream_si256(to.cast(), _mm256_loadu_si256(from.cast()));
+            _mm256_stream_si256(to.add(32).cast(), _mm256_loadu_si256(from.add(32).cast()));
+        }
+    }
+
+    #[inline(always)]
+    fn fence() {
+        fence();
     }
 }
 

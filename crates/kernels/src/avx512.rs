@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 use weftlink_plan::element::{bf16, f16};
 
 use super::combine::Sums;
+use super::instructions::Instructions;
 use super::set::{Combine, Set, compiled_for};
 use super::vector::vector;
 
@@ -21,20 +22,8 @@ impl Avx512 {
 
 impl Set for Avx512 {
     const NAME: &'static str = "avx512";
-    const STREAMS: bool = true;
 
     compiled_for!("avx512f,avx512bw,avx512dq,avx512vl");
-
-    #[inline(always)]
-    unsafe fn stream(from: *const u8, to: *mut u8) {
-        // SAFETY: The caller's promise, alignment included.
-        unsafe { _mm512_stream_si512(to.cast(), _mm512_loadu_si512(from.cast())) }
-    }
-
-    #[inline(always)]
-    fn fence() {
-        fence();
-    }
 
     fn sum_f32() -> Combine {
         Self::combine::<Sums<__m512, 1, 2, 8>>()
@@ -50,6 +39,21 @@ impl Set for Avx512 {
 
     fn sum_bf16() -> Combine {
         Self::combine::<Sums<Brains, 1, 2, 4>>()
+    }
+}
+
+impl Instructions for Avx512 {
+    const STREAMS: bool = true;
+
+    #[inline(always)]
+    unsafe fn stream(from: *const u8, to: *mut u8) {
+        // SAFETY: The caller's promise, alignment included.
+        unsafe { _mm512_stream_si512(to.cast(), _mm512_loadu_si512(from.cast())) }
+    }
+
+    #[inline(always)]
+    fn fence() {
+        fence();
     }
 }
 

@@ -9,9 +9,9 @@ use std::mem::MaybeUninit;
 
 use super::Access;
 use super::convert::Lane;
+use super::instructions::{Instructions, Loops, typed};
 use super::lines::{LINE_BYTES, PAGE_BYTES, PARTS, streams, take_ahead};
 use super::operations::{Map, Operation};
-use super::set::{Loops, Set, typed};
 
 /// How much is computed at a time. Half of it costs up to a third in the first-level cache.
 const BLOCK_BYTES: usize = 1024;
@@ -19,7 +19,7 @@ const BLOCK_BYTES: usize = 1024;
 /// The loops for one set, type and operation.
 pub(super) struct Blocks<S, T, O>(std::marker::PhantomData<(S, T, O)>);
 
-impl<S: Set, T: Lane, O: Operation<T::Wide>> Loops for Blocks<S, T, O> {
+impl<S: Instructions, T: Lane, O: Operation<T::Wide>> Loops for Blocks<S, T, O> {
     #[inline(always)]
     unsafe fn run(targets: &[*mut u8], sources: &[*const u8], len: usize, access: Access) {
         let (size, block) = (size_of::<T>(), BLOCK_BYTES / size_of::<T>());
@@ -125,7 +125,7 @@ unsafe fn store<T>(results: *const T, targets: &[*mut T], at: usize, count: usiz
 /// # Safety
 /// So many can be read there and written here, at a line's start.
 #[inline(always)]
-unsafe fn stream<S: Set, T>(results: *const T, targets: &[*mut T], start: usize, pages: usize) {
+unsafe fn stream<S: Instructions, T>(results: *const T, targets: &[*mut T], start: usize, pages: usize) {
     let (block, page) = (BLOCK_BYTES / size_of::<T>(), PAGE_BYTES / size_of::<T>());
     for line in (0..block).step_by(LINE_BYTES / size_of::<T>()) {
         for index in 0..pages {

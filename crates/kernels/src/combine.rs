@@ -27,9 +27,9 @@
 use super::Access;
 use super::blocks::few;
 use super::convert::Lane;
+use super::instructions::{Loops, typed};
 use super::lines::{LINE_BYTES, PAGE_BYTES, PARTS, part_of, streams, take_ahead, take_ahead_in_part};
 use super::operations::{Operation, Sum};
-use super::set::{Loops, typed};
 use super::vector::Vector;
 
 /// From how many bytes on the target is aligned first: an unaligned store of a whole line touches two. Where all arrays

@@ -5,8 +5,8 @@
 //! lines that are taken ahead (see `combine.rs` for what all that gains).
 
 use super::Access;
+use super::instructions::{Instructions, Loops};
 use super::lines::{LINE_BYTES, PAGE_BYTES, PARTS, part_of, streams, take_ahead, take_ahead_in_part};
-use super::set::{Loops, Set};
 
 /// Up to so many bytes `memcpy` is as fast.
 const FEW_BYTES: usize = 512;
@@ -14,7 +14,7 @@ const FEW_BYTES: usize = 512;
 /// The loops for one set.
 pub(super) struct Copies<S>(std::marker::PhantomData<S>);
 
-impl<S: Set> Loops for Copies<S> {
+impl<S: Instructions> Loops for Copies<S> {
     #[inline(always)]
     unsafe fn run(targets: &[*mut u8], sources: &[*const u8], len: usize, access: Access) {
         let &[source] = sources else { return };
@@ -40,7 +40,7 @@ impl<S: Set> Loops for Copies<S> {
 /// # Safety
 /// As for [`super::Kernel::combine`]; targets past the caches are aligned alike.
 #[inline(always)]
-unsafe fn all<S: Set>(
+unsafe fn all<S: Instructions>(
     past: impl AsRef<[*mut u8]> + Copy,
     through: impl AsRef<[*mut u8]> + Copy,
     source: *const u8,
@@ -94,7 +94,7 @@ unsafe fn all<S: Set>(
 /// # Safety
 /// It can be read there and written here, at a line's start where it goes past the caches.
 #[inline(always)]
-unsafe fn line<S: Set>(
+unsafe fn line<S: Instructions>(
     past: impl AsRef<[*mut u8]>,
     through: impl AsRef<[*mut u8]>,
     source: *const u8,

@@ -18,6 +18,7 @@ mod blocks;
 mod combine;
 mod convert;
 mod copy;
+mod instructions;
 mod lines;
 mod operations;
 mod set;

@@ -8,6 +8,7 @@ use std::ptr::copy_nonoverlapping;
 use weftlink_plan::element::f16;
 
 use super::combine::Sums;
+use super::instructions::Instructions;
 use super::set::{Combine, Set, compiled_for};
 use super::vector::vector;
 
@@ -15,15 +16,8 @@ pub(super) struct Neon;
 
 impl Set for Neon {
     const NAME: &'static str = "neon";
-    const STREAMS: bool = false;
 
     compiled_for!("neon");
-
-    unsafe fn stream(_: *const u8, _: *mut u8) {
-        unreachable!("it does not stream")
-    }
-
-    fn fence() {}
 
     fn sum_f32() -> Combine {
         Self::combine::<Sums<float32x4_t, 4, 8, 8>>()
@@ -36,6 +30,16 @@ impl Set for Neon {
     fn sum_f16() -> Combine {
         Self::combine::<Sums<Halves, 8, 8, 8>>()
     }
+}
+
+impl Instructions for Neon {
+    const STREAMS: bool = false;
+
+    unsafe fn stream(_: *const u8, _: *mut u8) {
+        unreachable!("it does not stream")
+    }
+
+    fn fence() {}
 }
 
 /// The first few elements of a register, by way of memory: there are no masks.

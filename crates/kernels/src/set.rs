@@ -8,6 +8,7 @@ use weftlink_plan::element::{bf16, f16};
 use super::Access;
 use super::blocks::Blocks;
 use super::convert::Lane;
+use super::instructions::{Instructions, Loops};
 use super::operations::{Map, Operation, Sum};
 
 /// A kernel, with the safety conditions of [`super::Kernel::combine`], on a machine that has its instruction set.
@@ -26,29 +27,10 @@ pub type Finish = unsafe fn(*mut u8, usize, u32);
 /// same or do not overlap.
 pub type Scale = unsafe fn(*mut u8, *const u8, usize, *const u8);
 
-/// Loops over all elements.
-pub(super) trait Loops: 'static {
-    /// # Safety
-    /// As for [`super::Kernel::combine`], on a machine that has the instruction set.
-    unsafe fn run(targets: &[*mut u8], sources: &[*const u8], len: usize, access: Access);
-}
-
 /// An instruction set.
-pub(super) trait Set: 'static + Sized {
+pub(super) trait Set: Instructions {
     /// What it is called.
     const NAME: &'static str;
-
-    /// Whether it has stores past the caches.
-    const STREAMS: bool;
-
-    /// Copies a line past the caches.
-    ///
-    /// # Safety
-    /// A line can be read there and written here, at a line's start; the machine has the instruction set.
-    unsafe fn stream(from: *const u8, to: *mut u8);
-
-    /// Orders all that was streamed before all that will be stored.
-    fn fence();
 
     /// Loops, compiled for the set.
     fn combine<L: Loops>() -> Combine;
@@ -80,9 +62,9 @@ pub(super) trait Set: 'static + Sized {
 /// The functions that hold the loops, with the instruction set's features; to be used in an `impl Set`.
 macro_rules! compiled_for {
     ($($features:literal)?) => {
-        fn combine<L: $crate::set::Loops>() -> $crate::set::Combine {
+        fn combine<L: $crate::instructions::Loops>() -> $crate::set::Combine {
             $(#[target_feature(enable = $features)])?
-            unsafe fn compiled<L: $crate::set::Loops>(
+            unsafe fn compiled<L: $crate::instructions::Loops>(
                 targets: &[*mut u8],
                 sources: &[*const u8],
                 len: usize,
@@ -134,30 +116,18 @@ macro_rules! compiled_for {
 }
 pub(super) use compiled_for;
 
-/// Arrays of bytes as arrays of elements.
-#[inline(always)]
-pub(super) fn typed<'a, T>(
-    targets: &'a [*mut u8],
-    sources: &'a [*const u8],
-) -> (&'a [*mut T], &'a [*const T]) {
-    // SAFETY: Pointers to sized types look alike, whatever they point to.
-    unsafe {
-        (
-            std::slice::from_raw_parts(targets.as_ptr().cast(), targets.len()),
-            std::slice::from_raw_parts(sources.as_ptr().cast(), sources.len()),
-        )
-    }
-}
-
 /// What every target of the compiler has: it makes SSE2, NEON or whatever that is of the loops. There is no portable way to
 /// ask for stores past the caches.
 pub(super) struct Portable;
 
 impl Set for Portable {
     const NAME: &'static str = "portable";
-    const STREAMS: bool = false;
 
     compiled_for!();
+}
+
+impl Instructions for Portable {
+    const STREAMS: bool = false;
 
     unsafe fn stream(_: *const u8, _: *mut u8) {
         unreachable!("it does not stream")

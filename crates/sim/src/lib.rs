@@ -21,6 +21,7 @@ pub mod published;
 mod quantile;
 pub mod setup;
 mod survey;
+mod tuner;
 pub mod what_if;
 mod wiring;
 

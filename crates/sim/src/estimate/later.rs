@@ -4,8 +4,8 @@ use weftlink_plan::plan::Protocol;
 
 use super::{Case, Estimate};
 use crate::constants::Name;
-use crate::library::PAT_PART;
 use crate::setup::Operation;
+use crate::tuner::PAT_SHARE;
 
 impl Case<'_> {
     /// A tree for every rank's part, all at once: as many hops as there are levels, and the bytes of a ring, of which trees get less out
@@ -22,7 +22,7 @@ impl Case<'_> {
 
     /// GB/s that a rank sends with PAT.
     pub(super) fn pat_carries(&self) -> f64 {
-        self.nics(self.machine.lanes) * PAT_PART
+        self.nics(self.machine.lanes) * PAT_SHARE
     }
 
     /// Every GPU reaches into all others. With LL everybody sends everything to everybody, once; otherwise all meet before and after,

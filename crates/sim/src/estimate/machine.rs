@@ -2,8 +2,8 @@
 
 use crate::constants::{Constants, Name};
 use crate::gpu::Generation;
-use crate::library::{gathers_messages, keeps_lines};
 use crate::setup::{Intra, Launch, Library, Network, Setup};
+use crate::tuner::{supports_ll128, uses_pxn};
 use crate::what_if::CpuVendor;
 
 /// Islands of GPUs with what connects them. Bandwidths are GB/s.
@@ -24,9 +24,9 @@ pub struct Machine {
     /// GPUs of a domain from which on they do so sooner than rings.
     pub nvls_gpus: f64,
     /// Whether links keep 128 bytes together, inside and across, so that LL128 may be used.
-    pub keeps_lines: bool,
+    pub ll128: bool,
     /// Whether messages to the GPUs of a node go together.
-    pub gathers_messages: bool,
+    pub pxn: bool,
     /// Who made the CPUs, where it is known.
     pub cpu: Option<CpuVendor>,
     /// Whether GPUs of an island reach each other through slots only.
@@ -99,8 +99,8 @@ impl Machine {
                 && generation >= Generation::Hopper
                 && setup.library == Library::Nccl,
             nvls_gpus: constants[Name::NvlsGpus],
-            keeps_lines: keeps_lines(setup),
-            gathers_messages: gathers_messages(setup),
+            ll128: supports_ll128(setup),
+            pxn: uses_pxn(setup),
             cpu: setup.what_if.cpu,
             pcie: matches!(setup.intra, Intra::PciePeers | Intra::PcieHost),
             port,

@@ -94,7 +94,7 @@ impl Case<'_> {
 
     /// What every peer across adds, in hops. Where messages to a node's GPUs do not go together, each is posted by itself.
     fn peer_across(&self) -> f64 {
-        if self.machine.gathers_messages || self.machine.pcie || self.machine.island == 1.0 {
+        if self.machine.pxn || self.machine.pcie || self.machine.island == 1.0 {
             return self.constant(Name::AllToAllPeer);
         }
         1.0

@@ -17,8 +17,8 @@ pub use machine::Machine;
 pub(crate) use machine::slot_line;
 
 use crate::constants::{Constants, Name};
-use crate::library::ll_part;
 use crate::setup::{LibraryAlgorithm, Operation};
+use crate::tuner::ll_relative_to_intel;
 
 /// Whose view of a network is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,7 +248,7 @@ impl Case<'_> {
         // What the tuner takes LL to carry depends on who made the CPU; what it does carry was fitted over both.
         let vendor = match (self.view, self.machine.cpu) {
             (View::Chooser, Some(vendor)) if self.protocol == Protocol::Ll => {
-                ll_part(vendor, self.machine.islands)
+                ll_relative_to_intel(vendor, self.machine.islands)
             }
             _ => 1.0,
         };

@@ -4,8 +4,8 @@ use weftlink_plan::plan::Protocol;
 
 use super::Case;
 use crate::constants::Name;
-use crate::library::network_overhead_us;
 use crate::setup::{LibraryAlgorithm, Operation};
+use crate::tuner::network_overhead_us;
 
 impl Case<'_> {
     /// A hop across that switches sum for.

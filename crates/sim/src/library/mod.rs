@@ -7,7 +7,6 @@ mod rccl;
 use weftlink_plan::plan::Protocol;
 
 pub use asked::{Asked, AskedError, asked, known};
-pub(crate) use nccl::{PAT_PART, gathers_messages, keeps_lines, ll_part, network_overhead_us};
 
 use crate::constants::Constants;
 use crate::estimate::{Estimate, Machine, View, estimate};

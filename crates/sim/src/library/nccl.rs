@@ -6,76 +6,8 @@ use weftlink_plan::plan::Protocol;
 
 use crate::estimate::Machine;
 use crate::gpu::Generation;
-use crate::setup::{Intra, LibraryAlgorithm, Network, Operation, Setup, Version};
-use crate::what_if::CpuVendor;
-
-/// What a tree of parts gets of a NIC (`tuning.cc`: PAT's bandwidth).
-pub(crate) const PAT_PART: f64 = 0.75;
-
-/// What a step of a ring takes at least where the ring crosses the network (`NCCL_NET_OVERHEAD`): one microsecond on Intel's hosts and two
-/// on AMD's, three times that with Simple.
-pub(crate) fn network_overhead_us(vendor: CpuVendor, protocol: Protocol) -> f64 {
-    let overhead = match vendor {
-        CpuVendor::Intel => 1.0,
-        CpuVendor::Amd => 2.0,
-    };
-    if protocol == Protocol::Simple { 3.0 * overhead } else { overhead }
-}
-
-/// What the tuner takes LL to carry between nodes, in what it does with Intel's CPUs (`llMaxBws`, rows by vendor: 39.0 and 20.4 GB/s,
-/// 22.5 and 19.0).
-pub(crate) fn ll_part(vendor: CpuVendor, islands: u32) -> f64 {
-    match vendor {
-        CpuVendor::Intel => 1.0,
-        CpuVendor::Amd if islands <= 2 => 22.5 / 39.0,
-        CpuVendor::Amd => 19.0 / 20.4,
-    }
-}
-
-/// What came when, as the minor version of 2.
-mod since {
-    /// Lines of 128 bytes whose order NVLink keeps (release notes of 2.5).
-    pub(super) const LL128: u32 = 5;
-    /// A GPU sends through the NIC of another ("Doubling all2all performance with NCCL 2.12").
-    pub(super) const PXN: u32 = 12;
-    /// Switches of a node sum (release notes of 2.17).
-    pub(super) const NVLS: u32 = 17;
-    /// The same between nodes, with trees (release notes of 2.18).
-    pub(super) const NVLS_TREE: u32 = 18;
-    /// Parts along trees, with one GPU a node (release notes of 2.23).
-    pub(super) const PAT: u32 = 23;
-    /// Kernels for symmetric windows (release notes of 2.27).
-    pub(super) const SYMMETRIC: u32 = 27;
-}
-
-/// Whether a version has what came with a minor version of 2; one that is not said is the newest.
-fn has(setup: &Setup, minor: u32) -> bool {
-    setup.version.is_none_or(|version| version >= Version { major: 2, minor })
-}
-
-/// Whether messages to a node's GPUs go together, over NVLink to the GPU whose NIC is on their rail. Rings and trees stay on their rails
-/// anyway.
-pub(crate) fn gathers_messages(setup: &Setup) -> bool {
-    let linked = !matches!(setup.intra, Intra::None | Intra::PciePeers | Intra::PcieHost);
-    linked && has(setup, since::PXN)
-}
-
-/// Whether LL128 may be used: links that keep 128 bytes together from GPU to GPU, inside and across. The tuner asks for Volta, for NVLink
-/// inside, and across for NICs below the GPUs' switches, or from Hopper on reached over NVLink. A NIC that is fed from host memory is
-/// neither; nor do sockets and libfabric keep lines, whose plugins the tuner does not know but whose users turn it off.
-pub(crate) fn keeps_lines(setup: &Setup) -> bool {
-    let inside = match setup.intra {
-        Intra::PciePeers | Intra::PcieHost => false,
-        Intra::None => !setup.gpu.is_card(),
-        _ => true,
-    };
-    let across = match setup.network {
-        Network::None => true,
-        Network::InfiniBand | Network::Roce | Network::Efa => !setup.what_if.no_gpudirect,
-        Network::Slingshot | Network::Tcp | Network::Tcpx | Network::Tcpxo => false,
-    };
-    inside && across && setup.gpu.generation() >= Generation::Volta && has(setup, since::LL128)
-}
+use crate::setup::{LibraryAlgorithm, Operation, Setup};
+use crate::tuner::{is_at_least, since};
 
 /// Whether NCCL would take an algorithm with a protocol, or was told to.
 pub(super) fn allows(
@@ -91,7 +23,7 @@ pub(super) fn allows(
     if simple_alone && protocol != Protocol::Simple {
         return false;
     }
-    if protocol == Protocol::Ll128 && (!machine.keeps_lines || algorithm == A::Symmetric) {
+    if protocol == Protocol::Ll128 && (!machine.ll128 || algorithm == A::Symmetric) {
         return false;
     }
     if operation.is_copy() || matches!(operation, Operation::AllToAll | Operation::SendReceive) {
@@ -114,16 +46,16 @@ pub(super) fn allows(
                 && machine.switch_sums
                 && machine.island >= machine.nvls_gpus
                 && is_nvls == (machine.islands == 1)
-                && has(setup, if is_nvls { since::NVLS } else { since::NVLS_TREE })
+                && is_at_least(setup, if is_nvls { since::NVLS } else { since::NVLS_TREE })
         }
-        A::Pat => parts && machine.island == 1.0 && machine.islands > 1 && has(setup, since::PAT),
+        A::Pat => parts && machine.island == 1.0 && machine.islands > 1 && is_at_least(setup, since::PAT),
         A::Symmetric => {
             (parts || operation == Operation::AllReduce)
                 && setup.what_if.symmetric
                 && machine.islands == 1
                 && !machine.pcie
                 && machine.generation >= Generation::Volta
-                && has(setup, since::SYMMETRIC)
+                && is_at_least(setup, since::SYMMETRIC)
         }
         // Sums in the network need its plugin: only where it is asked for.
         A::CollnetDirect | A::CollnetChain | A::Direct => false,
@@ -136,6 +68,8 @@ mod tests {
     use crate::constants::Constants;
     use crate::gpu::gpu;
     use crate::library::{Prediction, predict};
+    use crate::setup::{Intra, Network, Version};
+    use crate::tuner::supports_ll128;
 
     fn node() -> Setup {
         Setup { gpus_per_node: 8, pcie_generation: 5, ..Setup::pair(gpu("h100"), Intra::NvSwitch) }
@@ -216,7 +150,7 @@ mod tests {
     #[test]
     fn lines_of_128_bytes_need_2_5_volta_nvlink_and_nics_that_reach_gpus() {
         let at = |setup: &Setup, minor| {
-            keeps_lines(&Setup { version: Some(Version { major: 2, minor }), ..setup.clone() })
+            supports_ll128(&Setup { version: Some(Version { major: 2, minor }), ..setup.clone() })
         };
         assert!(!at(&node(), 4) && at(&node(), 5) && at(&cluster(2), 30));
         assert!(!at(&Setup { gpu: gpu("p100"), ..node() }, 30));

@@ -28,7 +28,7 @@ pub(super) trait Loops: 'static {
 
 /// Casts pointers to bytes to pointers to elements.
 #[inline(always)]
-pub(super) fn typed<'a, T>(
+pub(super) fn cast<'a, T>(
     targets: &'a [*mut u8],
     sources: &'a [*const u8],
 ) -> (&'a [*mut T], &'a [*const T]) {

@@ -22,7 +22,7 @@ pub(super) fn head(out: &mut impl Write, case: &Case) -> io::Result<()> {
     writeln!(out, "{} on {}: {}", case.collective(), case.name, counted(setup.ranks(), "GPU"))?;
     writeln!(out, "seen as {}", setup.name())?;
     writeln!(out, "library {}: {}", library(setup), setup.library.evidence())?;
-    for text in case.assumed() {
+    for text in case.assumptions() {
         writeln!(out, "assumed {text}")?;
     }
     writeln!(out)
@@ -75,16 +75,18 @@ pub(super) fn foot(out: &mut impl Write, setup: &Setup, rows: &[Row]) -> io::Res
         let each = used.iter().map(|(kind, part)| format!("{kind} {:.0}%", part * 1e2));
         writeln!(out, "\nused at {}: {}", size(last.bytes), each.collect::<Vec<_>>().join(", "))?;
     }
-    let Some((_, ninetieth)) = last.expected_error else { return Ok(()) };
+    let Some((median, ninetieth)) = last.expected_error else { return Ok(()) };
     writeln!(
         out,
-        "error is what half of such predictions stayed below on machines that were not fitted to ({}); nine in ten of the last row's stayed below {:.0}%",
+        "Expected error at {}: median {:.0}%, 90th percentile {:.0}% ({}, machines outside the fit)",
+        size(last.bytes),
+        median * 1e2,
+        ninetieth * 1e2,
         weftlink_sim::accuracy::Class::of(setup).name(),
-        ninetieth * 1e2
     )
 }
 
-/// What half of such predictions stay below.
+/// The median of the expected error.
 pub(super) fn error(row: &Row) -> String {
     row.expected_error.map_or_else(|| "-".to_owned(), |(median, _)| format!("{:.0}%", median * 1e2))
 }

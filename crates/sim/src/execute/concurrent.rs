@@ -1,33 +1,33 @@
-//! Calls that disturb one another, or are disturbed: several jobs on one fabric, links that are slow or missing, GPUs that are throttled.
+//! Concurrent and disturbed calls: several jobs on one fabric, slow or missing links, throttled GPUs.
 
 use weftlink_fabric::{HostId, Paths};
 use weftlink_plan::cost::{Ground, Picoseconds};
 use weftlink_plan::{Layout, Partial};
 
-use super::charged::{Charged, Lines};
-use super::{ExecuteError, Execution, SLOTS, Site, charged, layout, picoseconds, recipe};
+use super::costs::{LibraryCosts, LineRates};
+use super::{ExecuteError, Execution, Runner, SLOTS, costs, layout, picoseconds, recipe};
 
 use crate::engine::{self, Conditions, Job, Load, Spans};
 use crate::estimate::Machine;
 use crate::library::{Prediction, predict_on};
 use crate::setup::{LibraryAlgorithm, Operation, Setup};
 
-/// Tiles of a call at most. What is disturbed is not in its stride, so that all of them are run.
+/// Maximum number of tiles of a call. A disturbed pipeline has no steady state, so all tiles are simulated.
 const TILES_MAX: u32 = 256;
 
-/// Ranks that all take their steps where conditions make them unlike one another.
+/// Largest number of ranks that are all simulated where conditions make the ranks of a class differ.
 const RANKS_WHOLE_MAX: usize = 512;
 
-/// A job's call: on some GPUs of the fabric, or on all.
+/// A job's call on some or all GPUs of the fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenant {
-    /// What its GPUs do.
+    /// The operation.
     pub operation: Operation,
-    /// Bytes of the call, as nccl-tests counts them.
+    /// Size of the call, as nccl-tests counts it.
     pub bytes: u64,
-    /// The numbers of its GPUs in the fabric, in order; as many of each host.
+    /// Its GPUs by number in the fabric, in order; the same number on each host.
     pub gpus: Vec<u32>,
-    /// When it is made.
+    /// Time of the call.
     pub start: Picoseconds,
 }
 
@@ -37,13 +37,13 @@ struct Prepared {
     chosen: Prediction,
     plan: Partial,
     load: Load,
-    /// The numbers of its GPUs, unless it has all of them.
+    /// Its GPUs, unless it has all of them.
     gpus: Option<Vec<u32>>,
 }
 
-impl Site<'_> {
-    /// A call on all GPUs, which conditions disturb, with its steps as far as there is room for them.
-    pub fn execute_under(
+impl Runner<'_> {
+    /// Executes a call on all GPUs under conditions, and records its steps in `spans`.
+    pub fn execute_with_conditions(
         &self,
         operation: Operation,
         bytes: u64,
@@ -52,12 +52,12 @@ impl Site<'_> {
     ) -> Result<Execution, ExecuteError> {
         let gpus = (0..self.setup.ranks()).collect();
         let tenant = Tenant { operation, bytes, gpus, start: Picoseconds(0) };
-        let done = self.execute_together(&[tenant], conditions, spans)?;
-        done.into_iter().next().ok_or_else(|| ExecuteError::Impossible("there is no call".to_owned()))
+        let done = self.execute_concurrently(&[tenant], conditions, spans)?;
+        done.into_iter().next().ok_or_else(|| ExecuteError::Impossible("no call given".to_owned()))
     }
 
-    /// Calls of several jobs, side by side. Each takes what the library would choose if it were alone.
-    pub fn execute_together(
+    /// Executes the calls of several jobs concurrently. Each uses the algorithm that the library would choose if the job were alone.
+    pub fn execute_concurrently(
         &self,
         tenants: &[Tenant],
         conditions: &Conditions,
@@ -65,17 +65,17 @@ impl Site<'_> {
     ) -> Result<Vec<Execution>, ExecuteError> {
         let ground = Ground::of(&self.fabric);
         let paths = Paths::of(&self.fabric);
-        let whole = self.must_be_whole(tenants, conditions);
+        let whole = self.needs_all_ranks(tenants, conditions);
         let prepared: Vec<Prepared> =
-            tenants.iter().map(|tenant| self.prepared(&ground, tenant, whole)).collect::<Result<_, _>>()?;
-        let charges: Vec<Charged<'_>> = tenants
+            tenants.iter().map(|tenant| self.prepare(&ground, tenant, whole)).collect::<Result<_, _>>()?;
+        let costs: Vec<LibraryCosts<'_>> = tenants
             .iter()
             .zip(&prepared)
             .map(|(tenant, ready)| {
-                Charged::new(
+                LibraryCosts::new(
                     self.constants,
                     &ready.machine,
-                    self.lines_of(&ready.machine),
+                    self.line_rates_of(&ready.machine),
                     &ready.chosen,
                     tenant.operation,
                     tenant.bytes as f64,
@@ -86,16 +86,16 @@ impl Site<'_> {
         let jobs: Vec<Job<'_>> = tenants
             .iter()
             .zip(&prepared)
-            .zip(&charges)
-            .map(|((tenant, ready), charges)| Job {
+            .zip(&costs)
+            .map(|((tenant, ready), costs)| Job {
                 plan: &ready.plan,
                 gpus: ready.gpus.as_deref(),
                 load: ready.load,
-                charges,
+                costs,
                 start: tenant.start,
             })
             .collect();
-        let outcomes = engine::run_watched(&jobs, &paths, conditions, spans)?;
+        let outcomes = engine::run_traced(&jobs, &paths, conditions, spans)?;
         let done = prepared.iter().zip(outcomes).map(|(ready, outcome)| {
             let device_us = outcome.time.0 as f64 / 1e6;
             let time = picoseconds(ready.chosen.estimate.with_device(device_us));
@@ -109,36 +109,38 @@ impl Site<'_> {
         Ok(done.collect())
     }
 
-    /// By classes all of a class are alike; what happens to one of them, or beside one, is found by running all. Where those are many,
-    /// classes stand for them: whoever waits for a class waits for its slowest. That is not so where everybody meets everybody.
-    fn must_be_whole(&self, tenants: &[Tenant], conditions: &Conditions) -> bool {
+    /// Whether every rank must be simulated: a class assumes that its ranks are identical, which disturbances and other jobs violate. With
+    /// many ranks, classes still approximate a disturbed call, since waiting for a class means waiting for its slowest rank; that does not
+    /// hold for an all-to-all.
+    fn needs_all_ranks(&self, tenants: &[Tenant], conditions: &Conditions) -> bool {
         let ranks = self.fabric.gpus().len();
         let on_some = tenants.iter().any(|tenant| tenant.gpus.len() < ranks);
         let all_meet = tenants.iter().any(|tenant| tenant.operation == Operation::AllToAll);
-        let is_calm = conditions.are_none();
+        let is_calm = conditions.is_empty();
         tenants.len() > 1
             || on_some
-            || !conditions.missing().is_empty()
+            || !conditions.missing_links().is_empty()
             || !is_calm && (all_meet || ranks <= RANKS_WHOLE_MAX)
     }
 
-    fn prepared(&self, ground: &Ground<'_>, tenant: &Tenant, whole: bool) -> Result<Prepared, ExecuteError> {
+    fn prepare(&self, ground: &Ground<'_>, tenant: &Tenant, whole: bool) -> Result<Prepared, ExecuteError> {
         let all = tenant.gpus.iter().copied().eq(0..self.setup.ranks());
-        let setup = self.part_of_setup(&tenant.gpus)?;
+        let setup = self.setup_of(&tenant.gpus)?;
         let machine = Machine::new(self.constants, &setup);
         let chosen = predict_on(self.constants, &machine, &setup, tenant.operation, tenant.bytes);
-        let mut chosen = chosen.ok_or(ExecuteError::NoWay(setup.library.name(), tenant.operation.name()))?;
-        // Of trees one of several that are alike is run, which nobody can share links with: rings take their place.
+        let mut chosen =
+            chosen.ok_or(ExecuteError::Unsupported(setup.library.name(), tenant.operation.name()))?;
+        // Only one of several identical trees is simulated, which cannot share links with other jobs: use rings instead.
         if whole && chosen.algorithm == LibraryAlgorithm::Tree && machine.lanes > 1.0 {
-            let told = Setup { algorithm: Some(LibraryAlgorithm::Ring), ..setup.clone() };
-            let ring = predict_on(self.constants, &machine, &told, tenant.operation, tenant.bytes);
-            chosen = ring.ok_or(ExecuteError::NoWay(setup.library.name(), tenant.operation.name()))?;
+            let forced = Setup { algorithm: Some(LibraryAlgorithm::Ring), ..setup.clone() };
+            let ring = predict_on(self.constants, &machine, &forced, tenant.operation, tenant.bytes);
+            chosen = ring.ok_or(ExecuteError::Unsupported(setup.library.name(), tenant.operation.name()))?;
         }
         let part;
         let of = if all {
             ground.layout()
         } else {
-            part = among(ground.layout(), &tenant.gpus);
+            part = sub_layout(ground.layout(), &tenant.gpus);
             &part
         };
         let layout = layout(of, &setup, chosen.algorithm);
@@ -147,30 +149,31 @@ impl Site<'_> {
             .with_depth_of(SLOTS);
         let per_island = layout.per_island().unwrap_or(layout.ranks());
         let plan = recipe.partial(if whole { layout.ranks() } else { per_island });
-        let (lines, bytes) = (self.lines_of(&machine), tenant.bytes as f64);
-        let share = bytes / charged::alike(&machine, &lines, chosen.algorithm, tenant.operation);
-        let charged = Charged::new(self.constants, &machine, lines, &chosen, tenant.operation, bytes, &plan);
-        let tiles = charged.tiles().min(TILES_MAX);
+        let (lines, bytes) = (self.line_rates_of(&machine), tenant.bytes as f64);
+        let share = bytes / costs::identical_plans(&machine, &lines, chosen.algorithm, tenant.operation);
+        let costs =
+            LibraryCosts::new(self.constants, &machine, lines, &chosen, tenant.operation, bytes, &plan);
+        let tiles = costs.tiles().min(TILES_MAX);
         let load = Load { bytes: (share.round() as u64).max(1), tiles };
         Ok(Prepared { machine, chosen, plan, load, gpus: (!all).then(|| tenant.gpus.clone()) })
     }
 
-    /// What the fabric says of the links of a job's machine.
-    fn lines_of(&self, machine: &Machine) -> Lines {
-        Lines::of(&self.fabric, &self.machine).of_part((machine.island / self.machine.island).min(1.0))
+    /// Line rates of the links of a job's machine.
+    fn line_rates_of(&self, machine: &Machine) -> LineRates {
+        LineRates::of(&self.fabric, &self.machine).for_share((machine.island / self.machine.island).min(1.0))
     }
 
-    /// What a job with some of the GPUs sees.
-    fn part_of_setup(&self, gpus: &[u32]) -> Result<Setup, ExecuteError> {
+    /// The setup of a job on some of the GPUs.
+    fn setup_of(&self, gpus: &[u32]) -> Result<Setup, ExecuteError> {
         let impossible = |why: &str| Err(ExecuteError::Impossible(why.to_owned()));
         if gpus.len() < 2 {
-            return impossible("a job with one GPU has nobody to talk to; give it two or more");
+            return impossible("a job needs two or more GPUs");
         }
         let mut hosts: Vec<(Option<HostId>, u32)> = Vec::new();
         for gpu in gpus {
             let Some(id) = self.fabric.gpus().get(*gpu as usize) else {
                 return impossible(&format!(
-                    "there is no GPU {gpu}: the fabric has {}, counted from 0",
+                    "no GPU {gpu}: the fabric has {}, counted from 0",
                     self.fabric.gpus().len()
                 ));
             };
@@ -182,22 +185,23 @@ impl Site<'_> {
         }
         let per_host = hosts[0].1;
         if hosts.iter().any(|(_, count)| *count != per_host) {
-            return impossible("a job needs as many GPUs of each of its hosts");
+            return impossible("a job needs the same number of GPUs on each of its hosts");
         }
-        // NICs come with the GPUs that they are beside.
+        // A job gets the NICs beside its GPUs.
         let all = self.setup.gpus_per_node.max(1);
         let nics_per_node = (self.setup.nics_per_node * per_host).div_ceil(all);
         Ok(Setup { gpus_per_node: per_host, nodes: hosts.len() as u32, nics_per_node, ..self.setup.clone() })
     }
 }
 
-/// The layout of some ranks, numbered anew. Rings were found for all of them; those of some leave each island from another rank.
-fn among(all: &Layout, ranks: &[u32]) -> Layout {
+/// The layout of some ranks, renumbered. The rings of the whole fabric do not fit, so the job gets new ones, each leaving an island from a
+/// different rank.
+fn sub_layout(all: &Layout, ranks: &[u32]) -> Layout {
     let number = |rank: &u32| ranks.iter().position(|kept| kept == rank).map(|at| at as u32);
     let kept = |order: &Vec<u32>| order.iter().filter_map(number).collect::<Vec<u32>>();
     let islands: Vec<Vec<u32>> = all.islands.iter().map(kept).filter(|island| !island.is_empty()).collect();
     let lanes = islands.iter().map(Vec::len).min().unwrap_or(1);
-    // Every second island is passed the other way, so that a ring enters on the rail that it left on.
+    // Every second island is traversed in reverse, so that a ring enters on the rail that it left on.
     let turned = |lane: usize| {
         let island = |(number, island): (usize, &Vec<u32>)| {
             let at = lane % island.len();

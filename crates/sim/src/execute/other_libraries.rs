@@ -1,5 +1,5 @@
-//! Libraries that do not choose by costs, on GPUs: Weft's own plans and MSCCL's programs at what links and lanes are charged with NCCL, and
-//! libraries of cores, for which buffers are copied to the host and back.
+//! Libraries on GPUs that do not choose by NCCL's costs: Weft's plans and MSCCL's programs, with the link and lane costs of NCCL; and CPU
+//! libraries, which stage buffers in host memory.
 
 use weftlink_fabric::Paths;
 use weftlink_plan::choose::{Chooser, Verdict};
@@ -7,8 +7,8 @@ use weftlink_plan::cost::Ground;
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Algorithm, Collective, Plan, Recipe, verify};
 
-use super::charged::{Charged, Lines};
-use super::{ExecuteError, Execution, SLOTS, Site, picoseconds};
+use super::costs::{LibraryCosts, LineRates};
+use super::{ExecuteError, Execution, Runner, SLOTS, picoseconds};
 use crate::constants::Name;
 use crate::engine::{self, Load};
 use crate::estimate::{Estimate, View, estimate, slot_line};
@@ -16,12 +16,12 @@ use crate::host::{self, Hosts};
 use crate::library::Prediction;
 use crate::setup::{Library, LibraryAlgorithm, Operation};
 
-/// Bytes of a chunk from which on it is cut into tiles that follow one another, and how many those are at most.
+/// Size of a tile of a chunk, and maximum number of tiles.
 const TILE_BYTES: f64 = 1024.0 * 1024.0;
 const TILES_MAX: f64 = 64.0;
 
-impl Site<'_> {
-    /// The same, ready to run a program of MSCCL's in place of what a library chooses. It is proved first.
+impl Runner<'_> {
+    /// Uses an MSCCL program in place of a library's choice, after verifying it.
     pub fn with_program(mut self, text: &str) -> Result<Self, ExecuteError> {
         let wrong = |why: String| ExecuteError::Program(why);
         let plan = Plan::from_msccl(text).map_err(|error| wrong(error.to_string()))?;
@@ -29,22 +29,22 @@ impl Site<'_> {
         if verified.ranks != self.setup.ranks() {
             let (program, there) = (verified.ranks, self.setup.ranks());
             return Err(wrong(format!(
-                "it is for {program} GPUs, and there are {there}; name a fabric with as many"
+                "written for {program} GPUs; the fabric has {there}: name a fabric with {program}"
             )));
         }
         self.program = Some((*verified).clone());
         Ok(self)
     }
 
-    /// A call of a library that does not choose by costs; nothing if this one does.
-    pub(super) fn other(
+    /// Executes a call of a library that does not choose by NCCL's costs; `None` for the others.
+    pub(super) fn by_other_library(
         &self,
         ground: &Ground<'_>,
         paths: &Paths<'_>,
         operation: Operation,
         bytes: u64,
     ) -> Result<Option<Execution>, ExecuteError> {
-        // Copy engines copy, whatever the library.
+        // Copy engines execute copies, whatever the library.
         if operation.is_copy() {
             return Ok(None);
         }
@@ -56,7 +56,7 @@ impl Site<'_> {
         }
     }
 
-    /// MSCCL's program, if it is for the call.
+    /// Runs the MSCCL program, if it implements the call.
     fn by_program(
         &self,
         paths: &Paths<'_>,
@@ -64,21 +64,19 @@ impl Site<'_> {
         bytes: u64,
     ) -> Result<Execution, ExecuteError> {
         let plan = self.program.as_ref().ok_or_else(|| {
-            ExecuteError::Program(
-                "msccl runs a program, and there is none; say which file holds it".to_owned(),
-            )
+            ExecuteError::Program("none given; name its file, as in msccl:ring.xml".to_owned())
         })?;
         let wanted = self.collective(operation)?;
         if plan.collective.name() != wanted.name() {
             let (does, wanted) = (plan.collective.name(), wanted.name());
-            return Err(ExecuteError::Program(format!("it does {does}, not {wanted}")));
+            return Err(ExecuteError::Program(format!("implements {does}, not {wanted}")));
         }
         let protocol = plan.channels.first().map_or(Protocol::Simple, |channel| channel.protocol);
         let recipe = Recipe::new(plan.clone(), |rank| plan.programs[rank as usize].clone());
         self.run(paths, &recipe, ("program", LibraryAlgorithm::Ring, protocol), operation, bytes)
     }
 
-    /// What Weft's own cost model chooses, without switches of the network, whose use needs a plugin.
+    /// Runs the choice of Weft's cost model, without reductions in the network, which need a plugin.
     fn by_plan(
         &self,
         ground: &Ground<'_>,
@@ -91,10 +89,10 @@ impl Site<'_> {
             .without(&[Algorithm::CollnetDirect, Algorithm::CollnetChain]);
         let choice = chooser.choose(bytes);
         let candidate = choice.candidates.iter().find(|candidate| candidate.verdict == Verdict::Chosen);
-        let candidate = candidate.ok_or(ExecuteError::NoWay("weft", operation.name()))?;
+        let candidate = candidate.ok_or(ExecuteError::Unsupported("weft", operation.name()))?;
         let protocol = candidate.protocol.unwrap_or(Protocol::Simple);
         let recipe = candidate.algorithm.recipe(&collective, ground.layout())?.with_protocol(protocol);
-        let charged_as = match candidate.algorithm {
+        let priced_as = match candidate.algorithm {
             Algorithm::Nvls => LibraryAlgorithm::Nvls,
             Algorithm::NvlsTree => LibraryAlgorithm::NvlsTree,
             Algorithm::OneShot | Algorithm::TwoShot | Algorithm::Pull | Algorithm::Staged => {
@@ -103,23 +101,23 @@ impl Site<'_> {
             _ => LibraryAlgorithm::Ring,
         };
         let recipe = recipe.with_depth_of(SLOTS);
-        self.run(paths, &recipe, (candidate.algorithm.name(), charged_as, protocol), operation, bytes)
+        self.run(paths, &recipe, (candidate.algorithm.name(), priced_as, protocol), operation, bytes)
     }
 
-    /// Runs a plan with what one of NCCL's algorithms is charged for links, lanes and hops.
+    /// Runs a plan with the link, lane and hop costs of one of NCCL's algorithms.
     fn run(
         &self,
         paths: &Paths<'_>,
         recipe: &Recipe<'_>,
-        (name, charged_as, protocol): (&'static str, LibraryAlgorithm, Protocol),
+        (name, priced_as, protocol): (&'static str, LibraryAlgorithm, Protocol),
         operation: Operation,
         bytes: u64,
     ) -> Result<Execution, ExecuteError> {
-        // What it takes to start is that of any call.
+        // The launch costs the same for every call.
         let started = estimate(
             self.constants,
             &self.machine,
-            View::Real,
+            View::Actual,
             Operation::AllReduce,
             bytes as f64,
             LibraryAlgorithm::Ring,
@@ -127,13 +125,13 @@ impl Site<'_> {
         );
         let started = started.unwrap_or_default();
         let launched = Estimate { hops_us: 0.0, wire_us: 0.0, fill_us: 0.0, ..started };
-        let chosen = Prediction { algorithm: charged_as, protocol, estimate: launched };
+        let chosen = Prediction { algorithm: priced_as, protocol, estimate: launched };
         let per_island = (self.machine.island as u32).clamp(1, self.setup.ranks());
         let plan = recipe.partial(per_island);
-        let charged = Charged::new(
+        let costs = LibraryCosts::new(
             self.constants,
             &self.machine,
-            Lines::of(&self.fabric, &self.machine),
+            LineRates::of(&self.fabric, &self.machine),
             &chosen,
             operation,
             bytes as f64,
@@ -142,10 +140,10 @@ impl Site<'_> {
         .alone();
         let chunks = recipe.outline().chunks;
         let chunk = bytes as f64 / f64::from(chunks.input.max(chunks.output).max(1));
-        // Steps that follow each other around a ring, or between two meetings, are a pipeline already: what fills it is in their hops.
+        // The steps of a ring, or between two barriers, already form a pipeline: their hops include its fill.
         let is_pipeline = matches!(name, "ring" | "nvls" | "one-shot" | "two-shot" | "pull" | "staged");
         let tiles = if is_pipeline { 1 } else { (chunk / TILE_BYTES).ceil().clamp(1.0, TILES_MAX) as u32 };
-        let outcome = engine::run(&plan, paths, Load { bytes: bytes.max(1), tiles }, &charged)?;
+        let outcome = engine::run(&plan, paths, Load { bytes: bytes.max(1), tiles }, &costs)?;
         let device_us = outcome.time.0 as f64 / 1e6;
         let time = picoseconds(launched.with_device(device_us));
         let wire_us = (device_us - launched.launch_us).max(0.0);
@@ -153,7 +151,7 @@ impl Site<'_> {
         Ok(Execution { chosen, algorithm: name, time, outcome: Some(outcome) })
     }
 
-    /// Copied to the host, done between cores there, a rank for each GPU, and copied back.
+    /// Copies buffers to the host, runs the call between cores with a rank for each GPU, and copies them back.
     fn by_host(&self, operation: Operation, bytes: u64) -> Result<Execution, ExecuteError> {
         let setup = self.setup;
         let hosts = Hosts {
@@ -172,7 +170,7 @@ impl Site<'_> {
         };
         let slot = slot_line(setup) * self.constants[Name::PcieHost];
         let estimate = Estimate {
-            // A copy there and a copy back.
+            // A copy to the host and a copy back.
             launch_us: 2.0 * self.constants[Name::LaunchUs],
             hops_us: call.time.0 as f64 / 1e6,
             wire_us: bytes as f64 * (inputs + outputs) / slot / 1e3,
@@ -185,6 +183,6 @@ impl Site<'_> {
 
     fn collective(&self, operation: Operation) -> Result<Collective, ExecuteError> {
         host::collective(operation, self.setup.ranks())
-            .ok_or(ExecuteError::NoWay(self.setup.library.name(), operation.name()))
+            .ok_or(ExecuteError::Unsupported(self.setup.library.name(), operation.name()))
     }
 }

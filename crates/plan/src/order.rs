@@ -17,7 +17,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::reduction::{DataType, Kind, Reduction};
+use crate::element::DataType;
+use crate::reduction::{Kind, Reduction};
 
 /// How far a plan goes in combining the ranks of its reductions in their order; and how far a call needs it to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

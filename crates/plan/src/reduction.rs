@@ -1,13 +1,5 @@
-//! The reductions: what a call combines elements with, and how that is done.
-//!
-//! A [`Reduction`] is a name, with the rules that do not depend on the type: what it is for, whether the order of ranks
-//! matters, which plans may carry it. A [`Reducer`] is a reduction made ready for elements of one type, in three parts:
-//!
-//! - **before**: what becomes of an element of a rank's input when it is first read (a pre-multiplied sum multiplies it by
-//!   the rank's factor, a logical operation turns it into 1 or 0);
-//! - **combine**: what the inputs of one step make, from left to right as they stand in the plan;
-//! - **after**: what becomes of a result in the end (an average is divided by how many ranks were combined: all of them, or
-//!   as many as a scan has got to).
+//! The reductions by name, with the rules that do not depend on the element type. A [`Reducer`](crate::Reducer) applies one to elements
+//! of a type.
 //!
 //! **What the bits are**, so that executors can be held to the oracle:
 //!
@@ -31,10 +23,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use weftlink_fabric::nearest::{did_you_mean, fold};
-
-use crate::Verified;
-pub use crate::element::{DataType, Element};
-use crate::plan::{Buffer, Input, Step};
 
 /// What elements are combined with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -152,36 +140,6 @@ impl Reduction {
                 | Reduction::LogicalXor
         )
     }
-
-    /// Whether a plan may carry it, and if not, why: a reduction that does not commute needs the ranks' order, and a switch
-    /// combines what lies in memory, with operations of its own.
-    pub fn allowed(self, plan: &Verified) -> Result<(), String> {
-        let is_switch = |input: &&Input| matches!(input, Input::Switch(_));
-        let lanes = plan.programs.iter().flat_map(|program| &program.lanes);
-        let steps: Vec<&Step> = lanes.flat_map(|lane| lane.steps()).collect();
-        let mut by_switch = steps.iter().flat_map(|step| &step.inputs).filter(is_switch);
-        let of_inputs = |input: &Input| matches!(input, Input::Switch(all) if all.buffer == Buffer::Input);
-        if !plan.collective.reduces() {
-            return Ok(());
-        }
-        if !self.commutes() && !plan.in_rank_order() {
-            return Err(format!(
-                "a {self} reduction that does not commute needs a plan that combines ranks in their order, which {} is \
-                 not known to do",
-                plan.name
-            ));
-        }
-        if matches!(self, Reduction::UserDefined { .. }) && by_switch.clone().next().is_some() {
-            return Err(format!("in {} a switch combines, which knows no {self} reduction", plan.name));
-        }
-        if self.changes_inputs() && by_switch.any(of_inputs) {
-            return Err(format!(
-                "in {} a switch combines inputs as they lie in memory, but a {self} changes them first",
-                plan.name
-            ));
-        }
-        Ok(())
-    }
 }
 
 impl fmt::Display for Reduction {
@@ -211,96 +169,5 @@ impl FromStr for Reduction {
             let hint = did_you_mean(name, names.iter().copied());
             format!("unknown operation `{name}`.{hint} Known operations: {}.", names.join(", "))
         })
-    }
-}
-
-/// What the first element of a step and all others make.
-type Combine<'a, T> = Box<dyn Fn(T, &mut dyn Iterator<Item = T>) -> T + Send + Sync + 'a>;
-
-/// A reduction of elements of one type.
-pub struct Reducer<'a, T> {
-    reduction: Reduction,
-    /// Given the rank whose input it is.
-    before: Option<Box<dyn Fn(u32, T) -> T + Send + Sync + 'a>>,
-    combine: Combine<'a, T>,
-    /// Given how many ranks were combined.
-    after: Option<fn(T, u32) -> T>,
-}
-
-impl<'a, T: Element + 'a> Reducer<'a, T> {
-    /// A reduction that needs nothing but its name, or why there is none for this type.
-    pub fn named(reduction: Reduction) -> Result<Self, String> {
-        if reduction == Reduction::PremultipliedSum {
-            return Err(format!("a {reduction} needs a factor of each rank"));
-        }
-        let truth = |_, value: T| value.truth();
-        let mut reducer = Self::plain(reduction)?;
-        reducer.before = reduction.changes_inputs().then(|| Box::new(truth) as _);
-        reducer.after = (reduction == Reduction::Average).then_some(T::divided);
-        Ok(reducer)
-    }
-
-    /// The sum of all ranks' inputs, rank r's multiplied by factor r, or why there is none for this type.
-    ///
-    /// # Panics
-    /// When it is used, if there are fewer factors than ranks.
-    pub fn premultiplied_sum(factors: Vec<T>) -> Result<Self, String> {
-        let mut sum = Self::plain(Reduction::PremultipliedSum)?;
-        let product = Self::plain(Reduction::Product)?;
-        sum.before = Some(Box::new(move |rank, value| product.combine(value, [factors[rank as usize]])));
-        Ok(sum)
-    }
-
-    fn plain(reduction: Reduction) -> Result<Self, String> {
-        let two = T::combining(reduction);
-        let two = two.ok_or_else(|| format!("there is no {reduction} of {}", T::TYPE))?;
-        let combine = move |first: T, others: &mut dyn Iterator<Item = T>| match others.next() {
-            Some(second) => {
-                T::narrow(others.fold(two(first.widen(), second.widen()), |sum, next| two(sum, next.widen())))
-            }
-            None => first,
-        };
-        Ok(Self { reduction, before: None, combine: Box::new(combine), after: None })
-    }
-}
-
-impl<'a, T> Reducer<'a, T> {
-    /// The caller's own reduction, of any type. It must be associative: plans put brackets where they like.
-    pub fn user_defined(commutes: bool, combine: impl Fn(T, T) -> T + Send + Sync + 'a) -> Self {
-        let reduction = Reduction::UserDefined { commutes };
-        let fold = move |first, others: &mut dyn Iterator<Item = T>| others.fold(first, &combine);
-        Self { reduction, before: None, combine: Box::new(fold), after: None }
-    }
-
-    /// Which reduction it is.
-    pub fn reduction(&self) -> Reduction {
-        self.reduction
-    }
-
-    /// An element of a rank's input as it takes part.
-    pub fn before(&self, rank: u32, value: T) -> T {
-        match &self.before {
-            Some(before) => before(rank, value),
-            None => value,
-        }
-    }
-
-    /// All inputs of a step combined, from left to right.
-    pub fn combine(&self, first: T, others: impl IntoIterator<Item = T>) -> T {
-        (self.combine)(first, &mut others.into_iter())
-    }
-
-    /// A result of so many ranks as the caller gets it.
-    pub fn after(&self, value: T, combined: u32) -> T {
-        match self.after {
-            Some(after) => after(value, combined),
-            None => value,
-        }
-    }
-}
-
-impl<T> fmt::Debug for Reducer<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Reducer({})", self.reduction)
     }
 }

@@ -9,7 +9,7 @@ use crate::collective::Promise;
 use crate::cut::Cut;
 use crate::interpret::{Access, Domain, Event, Machine, Shape};
 use crate::plan::{Aliasing, Buffer};
-use crate::reduction::Reducer;
+use crate::reducer::Reducer;
 use crate::refusal::{Cell, Spot};
 
 /// What a call should give: runs a plan on real elements, in blocks that are all cut in the same way.
@@ -46,7 +46,7 @@ pub fn oracle_uneven<T: Copy>(
 }
 
 /// The same for a reduction with all its parts. Whether the plan may carry it is for
-/// [`Reduction::allowed`](crate::Reduction::allowed) to say; it is done here in any case.
+/// [`Verified::allows`] to say; it is done here in any case.
 ///
 /// # Panics
 /// If the number or the lengths of inputs are not the plan's.

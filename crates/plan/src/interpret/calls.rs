@@ -2,9 +2,8 @@
 
 use std::ops::Range;
 
-use super::{Machine, RankState, Shape};
+use super::{Access, Domain, Machine, RankState, Shape};
 use crate::classes::Classes;
-use crate::domain::{Access, Domain};
 use crate::plan::{Aliasing, Buffer};
 use crate::refusal::{Cell, Spot};
 use crate::walk::Visit;

@@ -12,19 +12,20 @@
 //! and FIFO slots are the same memory in all tiles and calls.
 
 mod calls;
+mod domain;
 
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
 use crate::classes::{Classes, Turn};
-pub use crate::domain::{Access, Domain};
 use crate::plan::{Aliasing, Buffer, Grouped, Input, Lane, Op, Output, Place, Remote, Step, Wait};
 use crate::refusal::{Cell, Spot};
 use crate::walk::Walk;
 use crate::well_formed::WellFormed;
 
-pub(crate) use calls::cell_position;
+pub(crate) use self::calls::cell_position;
+pub use self::domain::{Access, Domain};
 
 /// How much is run, and how buffers are passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::refusal::{Cell, Fault, Spot, Toucher};
 use crate::well_formed::WellFormed;
 
 /// The verifier's domain. It keeps the first fault it sees.
-pub(crate) struct Contributions<'p> {
+pub(super) struct Contributions<'p> {
     plan: WellFormed<'p>,
     shape: Shape,
     /// Chunks of a block.
@@ -47,8 +47,8 @@ pub(crate) struct Contributions<'p> {
     /// For each turn that was met, where each lane's clock comes from.
     turned_clocks: FxHashMap<Turn, Rc<[u32]>>,
     /// How far every reduction so far combined the ranks in their order.
-    pub(crate) order: Order,
-    pub(crate) fault: Option<(Option<Spot>, Fault)>,
+    pub(super) order: Order,
+    pub(super) fault: Option<(Option<Spot>, Fault)>,
 }
 
 /// What a chunk of output must hold.
@@ -62,7 +62,7 @@ enum Promised {
 
 /// An expression: a numbered term with all its names turned, and the ranks it combines if it does so in their order.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Value {
+pub(super) struct Value {
     number: u32,
     turn: Turn,
     span: Option<Span>,
@@ -103,7 +103,7 @@ struct Touch {
 }
 
 impl<'p> Contributions<'p> {
-    pub(crate) fn new(plan: WellFormed<'p>, shape: Shape, classes: Classes) -> Self {
+    pub(super) fn new(plan: WellFormed<'p>, shape: Shape, classes: Classes) -> Self {
         let mut firsts = vec![0];
         for program in &plan.programs {
             firsts.push(firsts[firsts.len() - 1] + program.lanes.len() as u32);

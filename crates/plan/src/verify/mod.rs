@@ -15,12 +15,12 @@
 //!
 //! A symmetry that a plan declares is checked, and a large plan is run by its [classes](crate::classes).
 
-use std::ops::Deref;
+mod contributions;
+mod verified;
 
-use serde::{Deserialize, Serialize};
-
+use self::contributions::Contributions;
+pub use self::verified::{Proof, Verified};
 use crate::classes::Classes;
-use crate::domain::contributions::Contributions;
 use crate::interpret::{Blocked, Machine, Shape, Unset};
 use crate::limits::{EXACT_WORK_MAX, TURNED_MAX, limits};
 use crate::order::Order;
@@ -30,91 +30,6 @@ use crate::well_formed::WellFormed;
 
 /// How many of the waiting lanes a deadlock shows.
 const WAITING_SHOWN: usize = 4;
-
-/// A plan that was proved. Only [`verify`] makes one, here or in another process whose [`Proof`] the caller vouches for; it cannot be
-/// changed. Executors rely on it for memory safety.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verified {
-    plan: Plan,
-    hash: u64,
-    order: Order,
-}
-
-impl Deref for Verified {
-    type Target = Plan;
-
-    fn deref(&self) -> &Plan {
-        &self.plan
-    }
-}
-
-impl Verified {
-    /// A number that ranks compare to know that they run the same plan.
-    pub fn hash(&self) -> u64 {
-        self.hash
-    }
-
-    /// What was proved, to be told to processes that have written the same plan.
-    pub fn proof(&self) -> Proof {
-        Proof { hash: self.hash, order: self.order }
-    }
-
-    /// How far every reduction combines the ranks in their order. Not known, and so any, where the plan was proved by
-    /// classes.
-    pub fn order(&self) -> Order {
-        self.order
-    }
-
-    /// Whether every reduction combines the ranks in their order, so that an operation need not commute.
-    pub fn in_rank_order(&self) -> bool {
-        self.order >= Order::Ranks
-    }
-
-    /// The plan, for the interpreter.
-    pub fn well_formed(&self) -> WellFormed<'_> {
-        WellFormed::trusted(&self.plan)
-    }
-
-    /// The plan, to be changed; it has to be verified again.
-    pub fn into_plan(self) -> Plan {
-        self.plan
-    }
-}
-
-/// That a plan was proved, and what that showed. Proofs take long where ranks are many, and all ranks of a job write the same
-/// plans: one proves, and the others make sure that theirs is that one.
-///
-/// A proof can be sent to another process as bytes, and anybody can write bytes. So it proves nothing by itself, and turning it back
-/// into a [`Verified`] is unsafe: see [`Proof::of`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Proof {
-    hash: u64,
-    order: Order,
-}
-
-impl Proof {
-    /// The plan as one that was proved, if its fingerprint is that of the plan that was.
-    ///
-    /// # Safety
-    /// [`verify`] has accepted this very plan, here or in another process of the same job. Executors check no bounds that a proof
-    /// covers, so a plan that was not proved writes outside of its buffers. The fingerprint shows that two builds write different
-    /// plans; it does not stop anybody who chooses the plan and the proof.
-    ///
-    /// Safe code therefore cannot run a plan by a proof that it has read from somewhere:
-    ///
-    /// ```compile_fail,E0133
-    /// use weftlink_plan::{Plan, Proof, Verified};
-    ///
-    /// fn forged(plan: Plan, text: &str) -> Option<Verified> {
-    ///     let proof: Proof = serde_json::from_str(text).ok()?;
-    ///     proof.of(plan)
-    /// }
-    /// ```
-    #[allow(unsafe_code, reason = "only the declaration: the caller vouches for what the type promises")]
-    pub unsafe fn of(self, plan: Plan) -> Option<Verified> {
-        (plan.fingerprint() == self.hash).then_some(Verified { plan, hash: self.hash, order: self.order })
-    }
-}
 
 /// Proves a plan, or says where it is wrong.
 pub fn verify(plan: Plan) -> Result<Verified, Refusal> {
@@ -142,8 +57,7 @@ fn verify_up_to(plan: Plan, exact_work_max: u64) -> Result<Verified, Refusal> {
     if classes.are_trivial() {
         declared_classes(checked)?;
     }
-    let hash = plan.fingerprint();
-    Ok(Verified { plan, hash, order })
+    Ok(Verified::proved(plan, order))
 }
 
 /// What a plan can claim about the bits of its results. Nothing is proved; a plan that is wrong in another way is left to
@@ -221,24 +135,4 @@ fn declared_classes(plan: WellFormed<'_>) -> Result<Classes, Refusal> {
         }
     }
     Classes::check(plan.plan()).map_err(|(spot, what)| refuse(spot, Fault::Malformed(what)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Algorithm, Collective};
-
-    #[test]
-    #[allow(unsafe_code)]
-    fn a_proof_is_of_one_plan() {
-        let plan = |ranks| Algorithm::Ring.flat(&Collective::AllReduce, ranks, 1).unwrap();
-        let proved = verify(plan(4)).unwrap();
-        // SAFETY: nobody runs what comes of it.
-        let of = |plan| unsafe { proved.proof().of(plan) };
-        assert_eq!(of(plan(4)), Some(proved.clone()));
-        assert_eq!(of(plan(5)), None);
-        let mut changed = plan(4);
-        changed.name.push('s');
-        assert_eq!(of(changed), None);
-    }
 }

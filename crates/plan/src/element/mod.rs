@@ -1,7 +1,7 @@
 //! The types that reductions know: what each can be combined with, one macro for the integers, one for the floats, one for
 //! the floats that are combined as wider ones.
 //!
-//! [`Reducer`](crate::reduction::Reducer) is how these are used; [`reduction`](crate::reduction) says what the bits are.
+//! [`Reducer`](crate::Reducer) is how these are used; [`reduction`](crate::reduction) says what the bits are.
 
 mod data_type;
 mod fp8;
@@ -215,7 +215,7 @@ impl Element for bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reduction::Reducer;
+    use crate::reducer::Reducer;
 
     fn combine<T: Element>(reduction: Reduction, a: T, b: T) -> T {
         T::narrow(T::combining(reduction).unwrap()(a.widen(), b.widen()))

@@ -134,7 +134,7 @@ impl Classes {
     }
 
     /// The turn that undoes a turn.
-    pub fn back(&self, turn: Turn) -> Turn {
+    pub fn inverse(&self, turn: Turn) -> Turn {
         let Some(symmetry) = self.symmetry.as_ref().filter(|_| turn != Turn::NONE) else { return turn };
         let digits = symmetry.ranks.iter().zip(&self.places);
         Turn(
@@ -151,7 +151,7 @@ impl Classes {
     }
 
     /// The generators that leave every chunk of a buffer where it is.
-    pub fn generators_that_keep(&self, buffer: Buffer) -> Vec<Turn> {
+    pub fn generators_fixing(&self, buffer: Buffer) -> Vec<Turn> {
         let Some(symmetry) = &self.symmetry else { return Vec::new() };
         let moves = |turn: Turn| symmetry.of(buffer).iter().any(|digit| self.turned_by(digit, turn) > 0);
         self.generators().into_iter().filter(|turn| !moves(*turn)).collect()

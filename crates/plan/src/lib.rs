@@ -56,7 +56,7 @@ pub use ratio::Ratio;
 pub use recipe::{Partial, Recipe};
 pub use reducer::Reducer;
 pub use reduction::Reduction;
-pub use refusal::{Cell, Fault, Refusal, Spot, Toucher};
+pub use refusal::{Accessor, Cell, Fault, Refusal, Spot};
 pub use traffic::Traffic;
 pub use verify::{Proof, Verified, verify, verify_by_classes};
 pub use well_formed::WellFormed;

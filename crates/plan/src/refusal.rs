@@ -70,18 +70,18 @@ impl fmt::Display for Cell {
 
 /// Who touches memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Toucher {
+pub enum Accessor {
     /// A step.
     Step(Spot),
     /// The user of a rank, before or after a call.
     User(u32),
 }
 
-impl fmt::Display for Toucher {
+impl fmt::Display for Accessor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Toucher::Step(spot) => write!(f, "{spot}"),
-            Toucher::User(rank) => write!(f, "the caller on rank {rank}, outside the call"),
+            Accessor::Step(spot) => write!(f, "{spot}"),
+            Accessor::User(rank) => write!(f, "the caller on rank {rank}, outside the call"),
         }
     }
 }
@@ -112,7 +112,7 @@ pub enum Fault {
         /// "reading" or "writing".
         theirs: &'static str,
         /// The other access.
-        other: Toucher,
+        other: Accessor,
     },
     /// A step reads memory that nothing has written.
     #[error("{cell} is read before anything was written there ({aliasing})")]

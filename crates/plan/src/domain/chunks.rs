@@ -34,7 +34,7 @@ impl Domain for Origins {
     type Value = Origin;
     type Stamp = ();
 
-    fn fresh(&mut self, _call: u32, cell: Cell) -> Origin {
+    fn initial(&mut self, _call: u32, cell: Cell) -> Origin {
         Origin { rank: cell.rank, chunk: cell.chunk }
     }
 
@@ -44,7 +44,7 @@ impl Domain for Origins {
 
     fn returned(&mut self, _call: u32, _cell: Cell, _value: Option<&Origin>) {}
     fn stamp(&mut self, _lane: usize) {}
-    fn meet(&mut self, _lane: usize, _stamp: &()) {}
-    fn touch(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
+    fn join(&mut self, _lane: usize, _stamp: &()) {}
+    fn access(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
     fn stored(&mut self, _spot: &Spot, _cell: Cell, _value: &Origin) {}
 }

@@ -114,7 +114,7 @@ impl<T: Copy> Domain for Elements<'_, T> {
     type Value = Rc<[T]>;
     type Stamp = ();
 
-    fn fresh(&mut self, _call: u32, cell: Cell) -> Rc<[T]> {
+    fn initial(&mut self, _call: u32, cell: Cell) -> Rc<[T]> {
         let given = &self.inputs[cell.rank as usize][self.range(cell)];
         if !self.plan.collective.reduces() {
             return given.into();
@@ -146,7 +146,7 @@ impl<T: Copy> Domain for Elements<'_, T> {
     }
 
     fn stamp(&mut self, _lane: usize) {}
-    fn meet(&mut self, _lane: usize, _stamp: &()) {}
-    fn touch(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
+    fn join(&mut self, _lane: usize, _stamp: &()) {}
+    fn access(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
     fn stored(&mut self, _spot: &Spot, _cell: Cell, _value: &Rc<[T]>) {}
 }

@@ -52,9 +52,9 @@ struct Stamp {
 impl Domain for Counting<'_> {
     type Value = ();
     type Stamp = Stamp;
-    const REMEMBERS: bool = false;
+    const KEEPS_VALUES: bool = false;
 
-    fn fresh(&mut self, _call: u32, _cell: Cell) {}
+    fn initial(&mut self, _call: u32, _cell: Cell) {}
     fn reduce(&mut self, _spot: &Spot, _inputs: &[()]) {}
     fn returned(&mut self, _call: u32, _cell: Cell, _value: Option<&()>) {}
 
@@ -62,7 +62,7 @@ impl Domain for Counting<'_> {
         self.lanes[lane]
     }
 
-    fn meet(&mut self, lane: usize, stamp: &Stamp) {
+    fn join(&mut self, lane: usize, stamp: &Stamp) {
         let island = |rank: u32| self.islands[rank as usize];
         let (from, to) = (stamp.rank, self.lanes[lane].rank);
         let Hops { across, inside } = stamp.hops;
@@ -76,6 +76,6 @@ impl Domain for Counting<'_> {
     }
 
     fn credit(&mut self, _lane: usize, _stamp: &Stamp) {}
-    fn touch(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
+    fn access(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
     fn stored(&mut self, _spot: &Spot, _cell: Cell, _value: &()) {}
 }

@@ -248,7 +248,7 @@ impl Domain for Columns {
     type Value = Piece;
     type Stamp = (u32, u32);
 
-    fn fresh(&mut self, _call: u32, cell: Cell) -> Piece {
+    fn initial(&mut self, _call: u32, cell: Cell) -> Piece {
         Piece { owner: self.keeps_owner.then_some(cell.rank), chunk: cell.chunk }
     }
 
@@ -260,13 +260,13 @@ impl Domain for Columns {
         self.lanes[lane]
     }
 
-    fn meet(&mut self, lane: usize, &(from, column): &(u32, u32)) {
+    fn join(&mut self, lane: usize, &(from, column): &(u32, u32)) {
         let (rank, here) = &mut self.lanes[lane];
         *here = (*here).max(column + u32::from(from != *rank));
     }
 
     fn credit(&mut self, _lane: usize, _stamp: &(u32, u32)) {}
     fn returned(&mut self, _call: u32, _cell: Cell, _value: Option<&Piece>) {}
-    fn touch(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
+    fn access(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
     fn stored(&mut self, _spot: &Spot, _cell: Cell, _value: &Piece) {}
 }

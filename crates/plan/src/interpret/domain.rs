@@ -3,61 +3,60 @@
 use crate::classes::Turn;
 use crate::refusal::{Cell, Spot};
 
-/// What the machine computes with.
+/// The values and stamps of a run.
 pub trait Domain {
-    /// What a chunk holds.
+    /// The content of a chunk.
     type Value: Clone;
-    /// What a message, a free slot or a counter carries of its writer's past.
+    /// The writer's past that a message, a freed slot or a counter carries.
     type Stamp: Clone;
-    /// Whether chunks are remembered. If not, each holds what a [fresh](Domain::fresh) one does, and nobody looks at results.
-    const REMEMBERS: bool = true;
-    /// Whether lanes learn from each other. If not, [`meet`](Domain::meet) and [`credit`](Domain::credit) are not called.
-    const LEARNS: bool = true;
+    /// Whether memory holds values. If not, every read gives the [initial](Domain::initial) value, and results are not checked.
+    const KEEPS_VALUES: bool = true;
+    /// Whether lanes join stamps. If not, [`join`](Domain::join) and [`credit`](Domain::credit) are not called.
+    const JOINS_STAMPS: bool = true;
 
-    /// What the user of `cell.rank` has put into a chunk of its input before a call.
-    fn fresh(&mut self, call: u32, cell: Cell) -> Self::Value;
-    /// The inputs of a step combined, from left to right.
+    /// The value that the user of `cell.rank` writes into a chunk of its input before a call.
+    fn initial(&mut self, call: u32, cell: Cell) -> Self::Value;
+    /// The inputs of a step, combined from left to right.
     fn reduce(&mut self, spot: &Spot, inputs: &[Self::Value]) -> Self::Value;
-    /// What the members of a group hold, combined by a switch in whatever order.
+    /// The values of a group's members, combined by a switch in any order.
     fn reduce_unordered(&mut self, spot: &Spot, inputs: &[Self::Value]) -> Self::Value {
         self.reduce(spot, inputs)
     }
-    /// What a rank's user finds in a chunk of input or output when a call returns.
+    /// A rank's user reads a chunk of input or output after a call has returned.
     fn returned(&mut self, call: u32, cell: Cell, value: Option<&Self::Value>);
 
-    /// A rank enters a call, as seen by one of its lanes.
+    /// A rank enters a call; `lane` is its first lane.
     fn entered(&mut self, _rank: u32, _lane: usize) {}
-    /// A rank's call is over, as seen by one of its lanes, which knows all that the others know.
+    /// A rank leaves a call; `lane` is its first lane, joined with all others.
     fn left(&mut self, _call: u32, _rank: u32, _lane: usize) {}
 
-    /// What a representative holds, as another rank of its class holds it. Only needed to run by [classes](crate::classes).
+    /// A representative's value, turned to another rank of its class. Only needed to run by [classes](crate::classes).
     fn turned(&mut self, value: &Self::Value, _turn: Turn) -> Self::Value {
         value.clone()
     }
-    /// What a representative knows, as another rank of its class knows it.
+    /// A representative's stamp, turned to another rank of its class.
     fn turned_stamp(&mut self, stamp: &Self::Stamp, _turn: Turn) -> Self::Stamp {
         stamp.clone()
     }
 
-    /// The past of a lane as of now, to be carried elsewhere.
+    /// A lane's past up to now.
     fn stamp(&mut self, lane: usize) -> Self::Stamp;
-    /// A lane has seen a stamp: what it carries has happened before everything the lane does from now on.
-    fn meet(&mut self, lane: usize, stamp: &Self::Stamp);
-    /// A lane fills a slot that its receiver gave back, and has seen what that one knew.
+    /// Adds a stamp to a lane's past: it happened before everything that the lane does from now on.
+    fn join(&mut self, lane: usize, stamp: &Self::Stamp);
+    /// The same for the stamp of a slot that the receiver has freed and the lane fills again.
     fn credit(&mut self, lane: usize, stamp: &Self::Stamp) {
-        self.meet(lane, stamp);
+        self.join(lane, stamp);
     }
     /// A lane (or, between calls, the user of its rank) reads or writes memory.
-    fn touch(&mut self, lane: usize, spot: Option<&Spot>, cell: Cell, access: Access);
+    fn access(&mut self, lane: usize, spot: Option<&Spot>, cell: Cell, access: Access);
     /// A step puts its result into memory.
     fn stored(&mut self, spot: &Spot, cell: Cell, value: &Self::Value);
 }
 
-/// How memory is touched.
+/// A kind of memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Access {
-    /// Its value is used.
     Read,
-    /// It gets a new value.
     Write,
 }

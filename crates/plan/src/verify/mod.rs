@@ -15,7 +15,9 @@
 //!
 //! A symmetry that a plan declares is checked, and a large plan is run by its [classes](crate::classes).
 
+mod clocks;
 mod contributions;
+mod expressions;
 mod verified;
 
 use self::contributions::Contributions;

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use rustc_hash::FxHashMap;
 use weftlink_fabric::Paths;
 use weftlink_plan::cost::Picoseconds;
-use weftlink_plan::interpret::{Access, Blocked, Domain, Lesson, Machine, Shape, Taken};
+use weftlink_plan::interpret::{Access, Blocked, Domain, Edge, Machine, Shape, Taken};
 use weftlink_plan::plan::{Aliasing, Input, Output, Protocol, Step, Wait};
 use weftlink_plan::{Cell, Partial, Spot};
 
@@ -320,18 +320,18 @@ impl<'r> Timeline<'r> {
         let (times, wires, shares) = (&self.times, &mut self.wires, &mut self.shares);
         let (mut awaited, mut begins) = (None, state.begins);
         // What was learnt before need not be learnt again.
-        let learnt = machine.learns(local, state.learnt as usize, |lesson, of, step| {
+        let learnt = machine.edges(local, state.learnt as usize, |edge, of, step| {
             let (began, ended) = times[*step as usize];
             if ended == UNDER_WAY {
                 awaited = Some(*step);
                 return false;
             }
             // All enter a call at once, and a slot is given back while others are being filled.
-            let is_there = *step < jobs || of == rank || lesson == Lesson::Freed;
+            let is_there = *step < jobs || of == rank || edge == Edge::Credit;
             let hop = if is_there {
                 0
             } else {
-                let received = lesson == Lesson::Received;
+                let received = edge == Edge::Message;
                 let protocol = received.then(|| plan.well_formed().channels[channel as usize].protocol);
                 let sent = Sent { bytes: *chunk_bytes, time: Picoseconds(ended - began) };
                 let wire = wires.wire(side, of, rank, shares);
@@ -540,16 +540,16 @@ fn moved(resources: &[Resource], moved: &[f64]) -> Vec<Resource> {
 impl Domain for Began {
     type Value = ();
     type Stamp = StepId;
-    const REMEMBERS: bool = false;
-    const LEARNS: bool = false;
+    const KEEPS_VALUES: bool = false;
+    const JOINS_STAMPS: bool = false;
 
-    fn fresh(&mut self, _call: u32, _cell: Cell) {}
+    fn initial(&mut self, _call: u32, _cell: Cell) {}
     fn reduce(&mut self, _spot: &Spot, _inputs: &[()]) {}
     fn returned(&mut self, _call: u32, _cell: Cell, _value: Option<&()>) {}
     fn stamp(&mut self, lane: usize) -> StepId {
         self.lanes[lane]
     }
-    fn meet(&mut self, _lane: usize, _stamp: &StepId) {}
-    fn touch(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
+    fn join(&mut self, _lane: usize, _stamp: &StepId) {}
+    fn access(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
     fn stored(&mut self, _spot: &Spot, _cell: Cell, _value: &()) {}
 }

@@ -258,7 +258,7 @@ impl<'f> Wires<'f> {
     fn found(&mut self, side: &Side<'_>, from: u32, to: u32, shares: &mut Shares) -> Option<Wire> {
         let fabric = self.paths.fabric();
         let gpu = |rank: u32| fabric.gpus()[side.gpu(rank) as usize];
-        let back = side.classes.back(side.classes.turn_of(from));
+        let back = side.classes.inverse(side.classes.turn_of(from));
         let (first, target) = (side.classes.rank(from, back), side.classes.rank(to, back));
         // Those that stay under their switches and those that do not are of two kinds; all of a kind pass the same.
         let mut kinds = [(0.0, None), (0.0, None)];

@@ -3,7 +3,7 @@
 
 use weftlink_fabric::Paths;
 use weftlink_plan::choose::{Chooser, Verdict};
-use weftlink_plan::cost::Ground;
+use weftlink_plan::cost::Placement;
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Algorithm, Collective, Plan, Recipe, verify};
 
@@ -39,7 +39,7 @@ impl Site<'_> {
     /// A call of a library that does not choose by costs; nothing if this one does.
     pub(super) fn other(
         &self,
-        ground: &Ground<'_>,
+        ground: &Placement<'_>,
         paths: &Paths<'_>,
         operation: Operation,
         bytes: u64,
@@ -81,7 +81,7 @@ impl Site<'_> {
     /// What Weft's own cost model chooses, without switches of the network, whose use needs a plugin.
     fn by_plan(
         &self,
-        ground: &Ground<'_>,
+        ground: &Placement<'_>,
         paths: &Paths<'_>,
         operation: Operation,
         bytes: u64,

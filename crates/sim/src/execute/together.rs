@@ -1,7 +1,7 @@
 //! Calls that disturb one another, or are disturbed: several jobs on one fabric, links that are slow or missing, GPUs that are throttled.
 
 use weftlink_fabric::{HostId, Paths};
-use weftlink_plan::cost::{Ground, Picoseconds};
+use weftlink_plan::cost::{Picoseconds, Placement};
 use weftlink_plan::{Layout, Partial};
 
 use super::charged::{Charged, Lines};
@@ -63,7 +63,7 @@ impl Site<'_> {
         conditions: &Conditions,
         spans: Option<&mut Spans>,
     ) -> Result<Vec<Execution>, ExecuteError> {
-        let ground = Ground::of(&self.fabric);
+        let ground = Placement::of(&self.fabric);
         let paths = Paths::of(&self.fabric);
         let whole = self.must_be_whole(tenants, conditions);
         let prepared: Vec<Prepared> =
@@ -122,7 +122,12 @@ impl Site<'_> {
             || !is_calm && (all_meet || ranks <= RANKS_WHOLE_MAX)
     }
 
-    fn prepared(&self, ground: &Ground<'_>, tenant: &Tenant, whole: bool) -> Result<Prepared, ExecuteError> {
+    fn prepared(
+        &self,
+        ground: &Placement<'_>,
+        tenant: &Tenant,
+        whole: bool,
+    ) -> Result<Prepared, ExecuteError> {
         let all = tenant.gpus.iter().copied().eq(0..self.setup.ranks());
         let setup = self.part_of_setup(&tenant.gpus)?;
         let machine = Machine::new(self.constants, &setup);

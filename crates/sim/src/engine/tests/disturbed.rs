@@ -71,7 +71,7 @@ fn classes_suffer_what_one_rank_does() {
     let mut wrong = Vec::new();
     for spec in FABRICS {
         let fabric = resolve(spec).unwrap();
-        let (ground, paths) = (Ground::of(&fabric), Paths::of(&fabric));
+        let (ground, paths) = (Placement::of(&fabric), Paths::of(&fabric));
         for algorithm in [Algorithm::Ring, Algorithm::Hierarchical] {
             let recipe = algorithm.recipe(&Collective::AllReduce, ground.layout()).unwrap();
             for (what, conditions) in disturbances(&fabric) {
@@ -93,7 +93,7 @@ fn classes_suffer_what_one_rank_does() {
 fn what_classes_cannot_tell_is_run_whole() {
     for spec in FABRICS {
         let fabric = resolve(spec).unwrap();
-        let (ground, paths) = (Ground::of(&fabric), Paths::of(&fabric));
+        let (ground, paths) = (Placement::of(&fabric), Paths::of(&fabric));
         for (algorithm, collective) in
             [(Algorithm::Tree, Collective::AllReduce), (Algorithm::Pairwise, Collective::AllToAll)]
         {
@@ -111,7 +111,7 @@ fn what_classes_cannot_tell_is_run_whole() {
 
 fn ring(spec: &str, conditions: impl Fn(&Fabric) -> Conditions) -> f64 {
     let fabric = resolve(spec).unwrap();
-    let (ground, paths) = (Ground::of(&fabric), Paths::of(&fabric));
+    let (ground, paths) = (Placement::of(&fabric), Paths::of(&fabric));
     let recipe = Algorithm::Ring.recipe(&Collective::AllReduce, ground.layout()).unwrap();
     let ranks = recipe.outline().ranks;
     let done =
@@ -151,7 +151,7 @@ fn ways_are_found_around_a_missing_link() {
     assert!(missing > 1.5 * calm, "another NIC carries it: {missing} us, {calm} us without");
     let fabric = resolve("hgx-h100").unwrap();
     let paths = Paths::of(&fabric);
-    let ground = Ground::of(&fabric);
+    let ground = Placement::of(&fabric);
     let recipe = Algorithm::Ring.recipe(&Collective::AllReduce, ground.layout()).unwrap();
     let whole = recipe.partial(8);
     let cut_off = run_with(&whole, &paths, load(&recipe), &CHARGES, &slow(&port(&fabric, 3), 0.0));
@@ -164,7 +164,7 @@ fn ways_are_found_around_a_missing_link() {
 fn what_is_cut_off_or_means_nothing_is_refused() {
     let fabric = resolve("2x hgx-h100 + 1x ndr").unwrap();
     let paths = Paths::of(&fabric);
-    let ground = Ground::of(&fabric);
+    let ground = Placement::of(&fabric);
     let recipe = Algorithm::Ring.recipe(&Collective::AllReduce, ground.layout()).unwrap();
     let whole = |conditions: &Conditions| {
         run_with(&recipe.partial(16), &paths, load(&recipe), &CHARGES, conditions).unwrap_err()

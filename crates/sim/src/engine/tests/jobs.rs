@@ -52,7 +52,7 @@ fn jobs_share_what_they_both_pass() {
 #[test]
 fn jobs_of_the_same_classes_share_by_classes() {
     let fabric = resolve("4x hgx-h100 + 8x ndr").unwrap();
-    let (ground, paths) = (Ground::of(&fabric), Paths::of(&fabric));
+    let (ground, paths) = (Placement::of(&fabric), Paths::of(&fabric));
     let recipe = Algorithm::Ring.recipe(&Collective::AllReduce, ground.layout()).unwrap();
     let calm = Conditions::default();
     let [whole, classes] = [32, 8].map(|multiple| {

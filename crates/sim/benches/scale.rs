@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use weftlink_fabric::{Paths, resolve};
-use weftlink_plan::cost::{Ground, Picoseconds};
+use weftlink_plan::cost::{Picoseconds, Placement};
 use weftlink_plan::{Algorithm, Collective};
 use weftlink_sim::Constants;
 use weftlink_sim::engine::{Load, Nominal, run};
@@ -46,7 +46,7 @@ fn main() {
             peak::reset();
             let start = Instant::now();
             let fabric = resolve(&format!("{hosts}x hgx-h100 + 8x ndr")).expect("a spec");
-            let ground = Ground::of(&fabric);
+            let ground = Placement::of(&fabric);
             let built = start.elapsed();
             let start = Instant::now();
             let recipe = algorithm.recipe(&collective, ground.layout()).expect("possible there");

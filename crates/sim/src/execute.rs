@@ -10,7 +10,7 @@ mod other_libraries;
 
 use weftlink_fabric::{Fabric, FabricError, Paths};
 use weftlink_plan::algorithms::{Algorithm, Impossible};
-use weftlink_plan::cost::{Ground, Picoseconds};
+use weftlink_plan::cost::{Picoseconds, Placement};
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Collective, Layout, Plan, Recipe};
 
@@ -107,14 +107,14 @@ impl<'s> Runner<'s> {
 
     /// The same, with a result for each call.
     pub fn execute_each(&self, calls: &[(Operation, u64)]) -> Vec<Result<Execution, ExecuteError>> {
-        let ground = Ground::of(&self.fabric);
+        let ground = Placement::of(&self.fabric);
         let paths = Paths::of(&self.fabric);
         calls.iter().map(|(operation, bytes)| self.call(&ground, &paths, *operation, *bytes)).collect()
     }
 
     fn call(
         &self,
-        ground: &Ground<'_>,
+        ground: &Placement<'_>,
         paths: &Paths<'_>,
         operation: Operation,
         bytes: u64,

@@ -16,7 +16,7 @@
 //! floats may be off by one in the last digit, since dividing and multiplying by the inverse are both right.
 
 use weftlink_comm::{DataType, Reduction};
-use weftlink_plan::reduction::Element;
+use weftlink_plan::Element;
 
 use super::encode::{self, Number, exact_up_to};
 use super::names::{Op, Type, factor};

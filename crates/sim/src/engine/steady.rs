@@ -59,7 +59,7 @@ fn extrapolate(job: &Job<'_>, paths: &Paths<'_>, runs: [u32; 3]) -> Result<Optio
 mod tests {
     use weftlink_fabric::{Fabric, resolve};
     use weftlink_plan::algorithms::Algorithm;
-    use weftlink_plan::cost::Ground;
+    use weftlink_plan::cost::Placement;
     use weftlink_plan::{Collective, Partial};
 
     use super::*;
@@ -72,7 +72,7 @@ mod tests {
     }
 
     fn plan(fabric: &Fabric, algorithm: Algorithm, collective: Collective) -> Partial {
-        let ground = Ground::of(fabric);
+        let ground = Placement::of(fabric);
         algorithm.recipe(&collective, ground.layout()).unwrap().partial(8)
     }
 

@@ -3,7 +3,7 @@ mod jobs;
 
 use weftlink_fabric::{Paths, resolve};
 use weftlink_plan::algorithms::Algorithm;
-use weftlink_plan::cost::{Ground, Picoseconds};
+use weftlink_plan::cost::{Picoseconds, Placement};
 use weftlink_plan::{Collective, Recipe};
 
 use super::{Load, Nominal, Outcome, run};
@@ -12,7 +12,7 @@ const COSTS: Nominal = Nominal { launch: Picoseconds(5_000_000), hop: Picosecond
 
 fn simulate(spec: &str, algorithm: Algorithm, collective: Collective, exact: bool) -> Outcome {
     let fabric = resolve(spec).unwrap();
-    let ground = Ground::of(&fabric);
+    let ground = Placement::of(&fabric);
     let recipe: Recipe<'_> = algorithm.recipe(&collective, ground.layout()).unwrap();
     let multiple = if exact { recipe.outline().ranks } else { ground.layout().per_island().unwrap() };
     let load = Load { bytes: BYTES, tiles: if algorithm == Algorithm::Tree { 4 } else { 1 } };

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use rustc_hash::FxHashMap;
 use weftlink_fabric::Paths;
 use weftlink_plan::cost::Picoseconds;
-use weftlink_plan::interpret::{Access, Blocked, Domain, Lesson, Machine, Shape, Taken};
+use weftlink_plan::interpret::{Access, Blocked, Domain, Edge, Machine, Shape, Taken};
 use weftlink_plan::plan::{Aliasing, Wait};
 use weftlink_plan::{Cell, Partial, Spot};
 
@@ -323,18 +323,18 @@ impl<'r> Timeline<'r> {
         let (times, wires, shares) = (&self.times, &mut self.wires, &mut self.shares);
         let (mut awaited, mut begins) = (None, state.begins);
         // Skips the dependencies that are known to be met.
-        let dependencies_met = machine.learns(local, state.dependencies_met as usize, |lesson, of, step| {
+        let dependencies_met = machine.edges(local, state.dependencies_met as usize, |edge, of, step| {
             let (began, ended) = times[*step as usize];
             if ended == IN_PROGRESS {
                 awaited = Some(*step);
                 return false;
             }
             // Ranks enter a call at once, and freed slots are visible without a hop: others are still being filled.
-            let is_there = *step < jobs || of == rank || lesson == Lesson::Freed;
+            let is_there = *step < jobs || of == rank || edge == Edge::Credit;
             let hop = if is_there {
                 0
             } else {
-                let received = lesson == Lesson::Received;
+                let received = edge == Edge::Message;
                 let protocol = received.then(|| plan.well_formed().channels[channel as usize].protocol);
                 let sent = Sent { bytes: *chunk_bytes, time: Picoseconds(ended - began) };
                 let wire = wires.wire(job_wires, of, rank, shares);
@@ -430,16 +430,16 @@ fn moved(resources: &[Resource], moved: &[f64]) -> Vec<Resource> {
 impl Domain for StepDomain {
     type Value = ();
     type Stamp = StepId;
-    const REMEMBERS: bool = false;
-    const LEARNS: bool = false;
+    const KEEPS_VALUES: bool = false;
+    const JOINS_STAMPS: bool = false;
 
-    fn fresh(&mut self, _call: u32, _cell: Cell) {}
+    fn initial(&mut self, _call: u32, _cell: Cell) {}
     fn reduce(&mut self, _spot: &Spot, _inputs: &[()]) {}
     fn returned(&mut self, _call: u32, _cell: Cell, _value: Option<&()>) {}
     fn stamp(&mut self, lane: usize) -> StepId {
         self.lanes[lane]
     }
-    fn meet(&mut self, _lane: usize, _stamp: &StepId) {}
-    fn touch(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
+    fn join(&mut self, _lane: usize, _stamp: &StepId) {}
+    fn access(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
     fn stored(&mut self, _spot: &Spot, _cell: Cell, _value: &()) {}
 }

@@ -255,7 +255,7 @@ impl<'f> Wires<'f> {
     fn find_wire(&mut self, job: &JobWires<'_>, from: u32, to: u32, shares: &mut Shares) -> Option<Wire> {
         let fabric = self.paths.fabric();
         let gpu = |rank: u32| fabric.gpus()[job.gpu(rank) as usize];
-        let back = job.classes.back(job.classes.turn_of(from));
+        let back = job.classes.inverse(job.classes.turn_of(from));
         let (first, target) = (job.classes.rank(from, back), job.classes.rank(to, back));
         // Wires within a unit and wires between units differ; all wires of the same kind use the same links.
         let mut kinds = [(0.0, None), (0.0, None)];

@@ -1,7 +1,7 @@
 //! Concurrent and disturbed calls: several jobs on one fabric, slow or missing links, throttled GPUs.
 
 use weftlink_fabric::{HostId, Paths};
-use weftlink_plan::cost::{Ground, Picoseconds};
+use weftlink_plan::cost::{Picoseconds, Placement};
 use weftlink_plan::{Layout, Partial};
 
 use super::costs::{LibraryCosts, LineRates};
@@ -63,11 +63,11 @@ impl Runner<'_> {
         conditions: &Conditions,
         spans: Option<&mut Spans>,
     ) -> Result<Vec<Execution>, ExecuteError> {
-        let ground = Ground::of(&self.fabric);
+        let placement = Placement::of(&self.fabric);
         let paths = Paths::of(&self.fabric);
         let whole = self.needs_all_ranks(tenants, conditions);
         let prepared: Vec<Prepared> =
-            tenants.iter().map(|tenant| self.prepare(&ground, tenant, whole)).collect::<Result<_, _>>()?;
+            tenants.iter().map(|tenant| self.prepare(&placement, tenant, whole)).collect::<Result<_, _>>()?;
         let costs: Vec<LibraryCosts<'_>> = tenants
             .iter()
             .zip(&prepared)
@@ -123,7 +123,12 @@ impl Runner<'_> {
             || !is_calm && (all_meet || ranks <= RANKS_WHOLE_MAX)
     }
 
-    fn prepare(&self, ground: &Ground<'_>, tenant: &Tenant, whole: bool) -> Result<Prepared, ExecuteError> {
+    fn prepare(
+        &self,
+        placement: &Placement<'_>,
+        tenant: &Tenant,
+        whole: bool,
+    ) -> Result<Prepared, ExecuteError> {
         let all = tenant.gpus.iter().copied().eq(0..self.setup.ranks());
         let setup = self.setup_of(&tenant.gpus)?;
         let machine = Machine::new(self.constants, &setup);
@@ -138,9 +143,9 @@ impl Runner<'_> {
         }
         let part;
         let of = if all {
-            ground.layout()
+            placement.layout()
         } else {
-            part = sub_layout(ground.layout(), &tenant.gpus);
+            part = sub_layout(placement.layout(), &tenant.gpus);
             &part
         };
         let layout = layout(of, &setup, chosen.algorithm);

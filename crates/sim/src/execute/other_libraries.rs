@@ -3,7 +3,7 @@
 
 use weftlink_fabric::Paths;
 use weftlink_plan::choose::{Chooser, Verdict};
-use weftlink_plan::cost::Ground;
+use weftlink_plan::cost::Placement;
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Algorithm, Collective, Plan, Recipe, verify};
 
@@ -39,7 +39,7 @@ impl Runner<'_> {
     /// Executes a call of a library that does not choose by NCCL's costs; `None` for the others.
     pub(super) fn by_other_library(
         &self,
-        ground: &Ground<'_>,
+        ground: &Placement<'_>,
         paths: &Paths<'_>,
         operation: Operation,
         bytes: u64,
@@ -79,7 +79,7 @@ impl Runner<'_> {
     /// Runs the choice of Weft's cost model, without reductions in the network, which need a plugin.
     fn by_plan(
         &self,
-        ground: &Ground<'_>,
+        ground: &Placement<'_>,
         paths: &Paths<'_>,
         operation: Operation,
         bytes: u64,

@@ -71,7 +71,7 @@ fn disturbed_classes_match_whole_runs() {
     let mut wrong = Vec::new();
     for spec in FABRICS {
         let fabric = resolve(spec).unwrap();
-        let (ground, paths) = (Ground::of(&fabric), Paths::of(&fabric));
+        let (ground, paths) = (Placement::of(&fabric), Paths::of(&fabric));
         for algorithm in [Algorithm::Ring, Algorithm::Hierarchical] {
             let recipe = algorithm.recipe(&Collective::AllReduce, ground.layout()).unwrap();
             for (what, conditions) in disturbances(&fabric) {
@@ -94,7 +94,7 @@ fn disturbed_classes_match_whole_runs() {
 fn disturbances_do_not_speed_up_whole_runs() {
     for spec in FABRICS {
         let fabric = resolve(spec).unwrap();
-        let (ground, paths) = (Ground::of(&fabric), Paths::of(&fabric));
+        let (ground, paths) = (Placement::of(&fabric), Paths::of(&fabric));
         for (algorithm, collective) in
             [(Algorithm::Tree, Collective::AllReduce), (Algorithm::Pairwise, Collective::AllToAll)]
         {
@@ -114,7 +114,7 @@ fn disturbances_do_not_speed_up_whole_runs() {
 
 fn ring(spec: &str, conditions: impl Fn(&Fabric) -> Conditions) -> f64 {
     let fabric = resolve(spec).unwrap();
-    let (ground, paths) = (Ground::of(&fabric), Paths::of(&fabric));
+    let (ground, paths) = (Placement::of(&fabric), Paths::of(&fabric));
     let recipe = Algorithm::Ring.recipe(&Collective::AllReduce, ground.layout()).unwrap();
     let ranks = recipe.outline().ranks;
     let done = run_with(&recipe.partial(ranks), &paths, load(&recipe), &COSTS, &conditions(&fabric)).unwrap();
@@ -153,7 +153,7 @@ fn routes_avoid_a_missing_link() {
     assert!(missing > 1.5 * calm, "another NIC carries it: {missing} us, {calm} us without");
     let fabric = resolve("hgx-h100").unwrap();
     let paths = Paths::of(&fabric);
-    let ground = Ground::of(&fabric);
+    let ground = Placement::of(&fabric);
     let recipe = Algorithm::Ring.recipe(&Collective::AllReduce, ground.layout()).unwrap();
     let whole = recipe.partial(8);
     let cut_off = run_with(&whole, &paths, load(&recipe), &COSTS, &slow(&port(&fabric, 3), 0.0));
@@ -166,7 +166,7 @@ fn routes_avoid_a_missing_link() {
 fn unreachable_ranks_and_invalid_conditions_are_refused() {
     let fabric = resolve("2x hgx-h100 + 1x ndr").unwrap();
     let paths = Paths::of(&fabric);
-    let ground = Ground::of(&fabric);
+    let ground = Placement::of(&fabric);
     let recipe = Algorithm::Ring.recipe(&Collective::AllReduce, ground.layout()).unwrap();
     let whole = |conditions: &Conditions| {
         run_with(&recipe.partial(16), &paths, load(&recipe), &COSTS, conditions).unwrap_err()

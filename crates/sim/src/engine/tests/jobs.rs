@@ -52,7 +52,7 @@ fn jobs_share_common_links() {
 #[test]
 fn jobs_with_the_same_classes_run_by_classes() {
     let fabric = resolve("4x hgx-h100 + 8x ndr").unwrap();
-    let (ground, paths) = (Ground::of(&fabric), Paths::of(&fabric));
+    let (ground, paths) = (Placement::of(&fabric), Paths::of(&fabric));
     let recipe = Algorithm::Ring.recipe(&Collective::AllReduce, ground.layout()).unwrap();
     let calm = Conditions::default();
     let [whole, classes] = [32, 8].map(|multiple| {

@@ -1,9 +1,8 @@
-//! A fabric as costs see it: its layout, its bounds, and a few islands that stand for all of them.
+//! The placement of ranks on a fabric, for the cost model: layout, bounds, and a model of a few islands.
 //!
-//! What a plan gets of the wiring is found by laying it on links, which is work for a thousand ranks and too much for a
-//! hundred thousand. Clusters repeat themselves, so plans are laid on the first islands only, and the counts of
-//! hops and bytes are taken for all. Oversubscribed networks show where many islands meet: that is what the
-//! [bounds](Bounds) are for, and no prediction beats them.
+//! The load that a plan puts on the links is feasible to count for a thousand ranks, but not for a hundred thousand. Clusters
+//! are regular, so loads are counted on the first islands only, while hops and bytes are those of all ranks. A few islands do
+//! not show oversubscription of the network; the [bounds](Bounds) do, and no prediction is faster than them.
 
 use weftlink_fabric::{DeviceKind, Fabric, Paths};
 
@@ -12,13 +11,13 @@ use super::loads::Loads;
 use crate::wiring::{self, Bounds};
 use crate::{Collective, Layout};
 
-/// Islands that stand for all: two have no middle, and a tree has.
+/// Islands of the model: more than two, so that trees have inner nodes.
 const MODEL_ISLANDS_MAX: usize = 4;
-/// As long as they have no more ranks than this together; two islands always fit.
+/// Ranks of the model, unless two islands have more.
 const MODEL_RANKS_MAX: usize = 64;
 
-/// A fabric, digested.
-pub struct Ground<'f> {
+/// Ranks placed on a fabric: one per GPU, in order.
+pub struct Placement<'f> {
     fabric: &'f Fabric,
     layout: Layout,
     bounds: Bounds,
@@ -28,15 +27,15 @@ pub struct Ground<'f> {
     island_of: Vec<u32>,
 }
 
-/// Some of the islands as a layout of their own.
+/// The first islands as a layout of their own.
 struct Model {
     layout: Layout,
-    /// The ranks of the fabric that the model's ranks are, in rising order.
+    /// For each of the model's ranks, the rank of the fabric, in rising order.
     ranks: Vec<u32>,
 }
 
-impl<'f> Ground<'f> {
-    /// Looks at a fabric, whose ranks are its GPUs in order.
+impl<'f> Placement<'f> {
+    /// Places ranks on the GPUs of a fabric, in order.
     pub fn of(fabric: &'f Fabric) -> Self {
         let (layout, bounds, paths) = wiring::digest(fabric);
         let model = Model::of(&layout);
@@ -49,17 +48,17 @@ impl<'f> Ground<'f> {
         self.fabric
     }
 
-    /// How the ranks lie on it.
+    /// The layout of the ranks.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// How fast a collective can be on it at all.
+    /// The upper bounds on the speed of collectives.
     pub fn bounds(&self) -> &Bounds {
         &self.bounds
     }
 
-    /// How many islands there are, and the ranks of the largest: what the counts of hops and bytes are for.
+    /// The number of islands, and the ranks of the largest: the arguments of the formulas for hops and bytes.
     pub fn grid(&self) -> (u32, u32) {
         let largest = self.layout.islands.iter().map(Vec::len).max().unwrap_or(0);
         (self.layout.islands.len() as u32, largest as u32)
@@ -70,8 +69,8 @@ impl<'f> Ground<'f> {
         &self.island_of
     }
 
-    /// The ranks to look for the busiest of: those of the root's island, or one, which was the busiest of the model's
-    /// first island.
+    /// The ranks among which the busiest is: those of the root's island or, without a root, the rank that was the busiest of
+    /// the model's first island.
     pub(super) fn busiest(&self, collective: &Collective, of_model: u32) -> Vec<u32> {
         match collective.root().and_then(|root| self.island_of.get(root as usize)) {
             Some(island) => self.layout.islands[*island as usize].clone(),
@@ -79,12 +78,12 @@ impl<'f> Ground<'f> {
         }
     }
 
-    /// The islands that stand for all.
+    /// The layout of the model.
     pub(super) fn model(&self) -> &Layout {
         &self.model.layout
     }
 
-    /// A collective as the model has it: roots are its first rank, and what names ranks names those that it has.
+    /// A collective on the model: roots become its first rank, and messages of ranks outside the model are dropped.
     pub(super) fn modelled(&self, collective: &Collective) -> Collective {
         let ranks = self.model.layout.ranks();
         if ranks == self.layout.ranks() {
@@ -112,7 +111,7 @@ impl<'f> Ground<'f> {
         Loads::new(&self.paths, gpus, islands)
     }
 
-    /// What sums and multicasts of NVSwitches get of a port, in thousandths.
+    /// The efficiency of sums and multicasts by NVSwitches, in thousandths of a port's rate.
     pub(super) fn nvls_thousandths(&self) -> u64 {
         match self.compute_capability() >= constants::SM_BLACKWELL {
             true => constants::NVLS_THOUSANDTHS_BLACKWELL,
@@ -120,7 +119,7 @@ impl<'f> Ground<'f> {
         }
     }
 
-    /// The most payload per second that LL gets through.
+    /// The maximum rate of LL's payload.
     pub(super) fn ll_bytes_per_second(&self) -> u64 {
         let sm = self.compute_capability();
         match self.layout.islands.len() {
@@ -132,7 +131,7 @@ impl<'f> Ground<'f> {
         }
     }
 
-    /// Of the first GPU, times ten; 0 for other makers' and where the description does not say.
+    /// The first GPU's compute capability, times ten; 0 for other vendors' GPUs or if it is unknown.
     fn compute_capability(&self) -> u32 {
         let gpu = self.fabric.gpus().first().map(|gpu| &self.fabric.device(*gpu).kind);
         match gpu {
@@ -154,7 +153,7 @@ impl Model {
         let layout = Layout {
             islands: layout.islands[..count].iter().map(places).collect(),
             rings: layout.rings.iter().map(places).collect(),
-            // A tree over more ranks is no tree over fewer.
+            // A tree over more ranks is not a tree over fewer.
             trees: if is_all { layout.trees.clone() } else { Vec::new() },
             ..layout.clone()
         };

@@ -1,4 +1,4 @@
-//! An algorithm as a fabric would run it, for one collective and protocol: all that does not depend on the bytes.
+//! Candidates: the algorithms and protocols that can run a collective on a fabric, with all costs that do not depend on the bytes.
 
 use weftlink_fabric::DeviceId;
 
@@ -6,63 +6,63 @@ use super::constants::{
     BLOCK_BYTES_PER_SECOND, BLOCKS_MAX, HOP_FLAG, HOP_IN_A_ROW, HOP_NETWORK_SUM, HOP_PEER,
     HOP_TO_ONE_OF_SEVERAL, LAUNCH_MESSAGES, LAUNCH_PEER, MESSAGE_ACROSS, block_bytes, payload,
 };
-use super::loads::{Apart, Loads, Medium, Sides};
+use super::loads::{Loads, Medium, Sides, Unconnected};
 use super::usage::{Usage, messages_across};
-use super::{Ground, Picoseconds, over};
+use super::{Picoseconds, Placement, over};
 use crate::algorithms::{Algorithm, Impossible};
 use crate::plan::{Protocol, Switch};
 use crate::{Collective, Plan};
 
-/// An algorithm and a protocol, with what they cost on a fabric.
+/// An algorithm and a protocol, with their costs on a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entrant {
+pub struct Candidate {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// The protocol of its messages; nothing where it passes none, in peer memory and through switches.
+    /// The protocol of its messages; nothing if it sends none and uses peer memory or switches.
     pub protocol: Option<Protocol>,
     /// Lanes of a rank, at least one thread block each.
     pub lanes: u32,
-    /// To start and to end.
+    /// The time to start and to end.
     pub launch: Picoseconds,
     /// A hop inside an island.
     pub hop_inside: Picoseconds,
     /// A hop between islands.
     pub hop_across: Picoseconds,
-    /// Messages that a lane hands to the network one after the other.
+    /// Messages that a lane sends into the network one after the other.
     pub messages_across: u64,
-    /// What handing one over takes.
+    /// The time to send one of them.
     pub message_across: Picoseconds,
-    /// What the busiest rank gets of the links inside; nothing where nothing moves there.
+    /// The rate of the busiest rank inside its island; nothing if no data moves there.
     pub inside_bytes_per_second: Option<u64>,
-    /// What the busiest island gets of the links to others.
+    /// The rate of the busiest island to the others.
     pub across_bytes_per_second: Option<u64>,
-    /// What its slowest lane gets inside and across, one after the other.
-    pub in_turn_bytes_per_second: (Option<u64>, Option<u64>),
-    /// What the links inside and across would carry if LL's small words did not say how fast it is.
+    /// The rates of the slowest lane inside and across, one after the other.
+    pub serial_bytes_per_second: (Option<u64>, Option<u64>),
+    /// The rates of the links inside and across, without the limit of LL's small words.
     pub links_bytes_per_second: (Option<u64>, Option<u64>),
     /// The switches that compute for it.
     pub switch: Option<Switch>,
-    /// What joins the islands.
+    /// The links between islands.
     pub between: Medium,
-    /// What no algorithm of its kind can beat, in bytes of the call.
+    /// The upper bound for algorithms of its kind, in bytes of the call.
     pub bound_bytes_per_second: Option<u64>,
-    /// What the busiest rank moves inside and the busiest island to others, of so many parts of the call's bytes: counted,
-    /// where it depends on more than how many ranks there are.
+    /// For collectives made of messages: the parts of the call's bytes that the busiest rank moves inside its island, those that the
+    /// busiest island moves to others, and the number of parts.
     pub counted: Option<(u64, u64, u64)>,
 }
 
-/// All ways to do a collective that a fabric allows, in the order of algorithms and protocols, and why it does not allow the
-/// others. With `uneven`, blocks need not be equally long.
-pub fn entrants(
+/// The candidates for a collective on a fabric, in the order of algorithms and protocols, and why the other algorithms are
+/// impossible. With `uneven`, blocks may have different lengths.
+pub fn candidates(
     collective: &Collective,
     uneven: bool,
-    ground: &Ground<'_>,
-) -> (Vec<Entrant>, Vec<(Algorithm, Impossible)>) {
-    let mut loads = ground.loads();
+    placement: &Placement<'_>,
+) -> (Vec<Candidate>, Vec<(Algorithm, Impossible)>) {
+    let mut loads = placement.loads();
     let (mut possible, mut impossible) = (Vec::new(), Vec::new());
     for algorithm in Algorithm::ALL {
-        match of(algorithm, collective, uneven, ground, &mut loads) {
-            Ok(entrants) => possible.extend(entrants),
+        match of(algorithm, collective, uneven, placement, &mut loads) {
+            Ok(candidates) => possible.extend(candidates),
             Err(why) => impossible.push((algorithm, why)),
         }
     }
@@ -73,49 +73,50 @@ fn of(
     algorithm: Algorithm,
     collective: &Collective,
     uneven: bool,
-    ground: &Ground<'_>,
+    placement: &Placement<'_>,
     loads: &mut Loads<'_, '_>,
-) -> Result<Vec<Entrant>, Impossible> {
-    // The whole layout may say no where the model says yes.
-    let whole = algorithm.recipe(collective, ground.layout())?;
+) -> Result<Vec<Candidate>, Impossible> {
+    // A recipe may be possible on the model but not on the whole layout.
+    let whole = algorithm.recipe(collective, placement.layout())?;
     let outline = whole.outline();
     if uneven && !outline.uneven {
-        return Err(Impossible("its plan needs blocks of one length".to_owned()));
+        return Err(Impossible("its plan needs blocks of equal length".to_owned()));
     }
-    let model = algorithm.recipe(&ground.modelled(collective), ground.model())?;
+    let model = algorithm.recipe(&placement.modelled(collective), placement.model())?;
     let usage = Usage::of(&model);
-    let sides = loads.sides(&usage).map_err(|Apart(a, b)| {
-        let host = |gpu: DeviceId| ground.fabric().device(gpu).host;
+    let sides = loads.sides(&usage).map_err(|Unconnected(a, b)| {
+        let host = |gpu: DeviceId| placement.fabric().device(gpu).host;
         let next = match host(a) == host(b) {
-            true => "describe them, or leave one out",
+            true => "describe the links, or leave out one of the GPUs",
             false => "add NICs to the spec, as in `2x hgx-h100 + 8x ndr`",
         };
-        let (a, b) = (ground.fabric().device_name(a), ground.fabric().device_name(b));
-        Impossible(format!("no links of known speed join {a} to {b}; {next}"))
+        let (a, b) = (placement.fabric().device_name(a), placement.fabric().device_name(b));
+        Impossible(format!("no links of known speed connect {a} to {b}; {next}"))
     })?;
     let between = sides.across.map_or(Medium::Network, |side| side.medium);
-    if between == Medium::Network && usage.reaches_across(ground.model()) {
-        let why = "ranks reach into each other's memory, which they cannot do over the network";
+    if between == Medium::Network && usage.reaches_across(placement.model()) {
+        let why = "ranks access each other's memory, which is impossible over the network";
         return Err(Impossible(why.to_owned()));
     }
     let messages = match between {
         Medium::Network => {
-            let islands: Vec<u32> = ground.model().places().into_iter().map(|(island, _)| island).collect();
-            // Where nothing else is passed, a flag is a message of its own.
+            let islands: Vec<u32> =
+                placement.model().places().into_iter().map(|(island, _)| island).collect();
+            // In a plan that only waits, a flag is a message of its own.
             let flags = usage.only_waits();
-            let (_, busiest) = messages_across(&model, &ground.model().islands[0], &islands, flags);
-            messages_across(&whole, &ground.busiest(collective, busiest), ground.island_of(), flags).0
+            let (_, busiest) = messages_across(&model, &placement.model().islands[0], &islands, flags);
+            messages_across(&whole, &placement.busiest(collective, busiest), placement.island_of(), flags).0
         }
         Medium::GpuLinks | Medium::Pcie => 0,
     };
-    let entrant = |protocol: Option<Protocol>| Entrant {
+    let candidate = |protocol: Option<Protocol>| Candidate {
         messages_across: messages,
-        ..entrant(algorithm, protocol, outline, &usage, &sides, ground)
+        ..candidate(algorithm, protocol, outline, &usage, &sides, placement)
     };
-    Ok(protocols(algorithm, outline, &sides).into_iter().map(entrant).collect())
+    Ok(protocols(algorithm, outline, &sides).into_iter().map(candidate).collect())
 }
 
-/// The protocols that a plan can run with. One that was written for LL knows no other.
+/// The protocols that a plan can run with. A plan that was written for LL supports no other.
 fn protocols(algorithm: Algorithm, outline: &Plan, sides: &Sides) -> Vec<Option<Protocol>> {
     if outline.channels.is_empty() {
         return vec![None];
@@ -123,7 +124,7 @@ fn protocols(algorithm: Algorithm, outline: &Plan, sides: &Sides) -> Vec<Option<
     if outline.channels.iter().all(|channel| channel.protocol == Protocol::Ll) {
         return vec![Some(Protocol::Ll)];
     }
-    // Sums by switches come in chunks too large for flags in every line.
+    // Sums by switches use chunks too large for flags in every line.
     if !outline.groups.is_empty() {
         return vec![Some(Protocol::Simple)];
     }
@@ -134,35 +135,35 @@ fn protocols(algorithm: Algorithm, outline: &Plan, sides: &Sides) -> Vec<Option<
     ll.into_iter().chain(ll128).chain([Protocol::Simple]).map(Some).collect()
 }
 
-fn entrant(
+fn candidate(
     algorithm: Algorithm,
     protocol: Option<Protocol>,
     outline: &Plan,
     usage: &Usage,
     sides: &Sides,
-    ground: &Ground<'_>,
-) -> Entrant {
+    placement: &Placement<'_>,
+) -> Candidate {
     let sums = |switch: Switch| outline.groups.iter().any(|group| group.switch == switch);
     let medium = |medium: Option<Medium>, otherwise: Medium| medium.unwrap_or(otherwise) as usize;
     let (inside, across) = (sides.inside.map(|side| side.medium), sides.across.map(|side| side.medium));
-    let row = if usage.in_a_row { HOP_IN_A_ROW } else { HOP_TO_ONE_OF_SEVERAL };
+    let row = if usage.one_target { HOP_IN_A_ROW } else { HOP_TO_ONE_OF_SEVERAL };
     let signal = if usage.only_waits() { HOP_FLAG } else { HOP_PEER };
     let message = |medium: usize| protocol.map_or(signal[medium], |protocol| row[medium].of(protocol));
     let (inside_at, across_at) = (medium(inside, Medium::GpuLinks), medium(across, Medium::Network));
     let hop_inside = if usage.reaches_in { HOP_PEER[inside_at] } else { message(inside_at) };
     let hop_across = if sums(Switch::Network) { HOP_NETWORK_SUM } else { message(across_at) };
     let launch = protocol.map_or(LAUNCH_PEER, |protocol| LAUNCH_MESSAGES.of(protocol));
-    let thousandths = if sums(Switch::Nvswitch) { ground.nvls_thousandths() } else { 1000 };
-    // LL's words cannot be had faster, whatever the links.
-    let most = if protocol == Some(Protocol::Ll) { ground.ll_bytes_per_second() * 2 } else { u64::MAX };
+    let thousandths = if sums(Switch::Nvswitch) { placement.nvls_thousandths() } else { 1000 };
+    // LL's small words limit the rate on any links.
+    let most = if protocol == Some(Protocol::Ll) { placement.ll_bytes_per_second() * 2 } else { u64::MAX };
     let inside_rate =
         sides.inside.and_then(|side| side.bytes_per_second).map(|rate| rate / 1000 * thousandths);
     let across_rate = sides.across.and_then(|side| side.bytes_per_second);
     let bound = match outline.groups.is_empty() {
-        true => ground.bounds().bound_without_switches(&outline.collective),
-        false => ground.bounds().bound(&outline.collective),
+        true => placement.bounds().bound_without_switches(&outline.collective),
+        false => placement.bounds().bound(&outline.collective),
     };
-    Entrant {
+    Candidate {
         algorithm,
         protocol,
         lanes: usage.lanes,
@@ -171,9 +172,9 @@ fn entrant(
         hop_across,
         messages_across: 0,
         message_across: MESSAGE_ACROSS.of(protocol.unwrap_or(Protocol::Ll)),
-        in_turn_bytes_per_second: (
-            sides.inside.and_then(|side| side.in_turn_bytes_per_second),
-            sides.across.and_then(|side| side.in_turn_bytes_per_second),
+        serial_bytes_per_second: (
+            sides.inside.and_then(|side| side.serial_bytes_per_second),
+            sides.across.and_then(|side| side.serial_bytes_per_second),
         ),
         links_bytes_per_second: (inside_rate, across_rate),
         switch: outline.groups.iter().map(|group| group.switch).max(),
@@ -181,18 +182,18 @@ fn entrant(
         across_bytes_per_second: across_rate.map(|rate| rate.min(most)),
         between: across.unwrap_or(Medium::Network),
         bound_bytes_per_second: bound.map(|bound| bound.bytes_per_second),
-        counted: travelling(&outline.collective, ground),
+        counted: message_blocks(&outline.collective, placement),
     }
 }
 
-/// Of messages: the blocks that the busiest rank moves inside its island, those that the busiest island moves to others, and
-/// how many make the call's bytes. What a rank has for itself does not travel.
-fn travelling(collective: &Collective, ground: &Ground<'_>) -> Option<(u64, u64, u64)> {
+/// For messages: the blocks that the busiest rank moves inside its island, those that the busiest island moves to others, and
+/// the blocks of the call's bytes. Messages from a rank to itself do not count.
+fn message_blocks(collective: &Collective, placement: &Placement<'_>) -> Option<(u64, u64, u64)> {
     if !matches!(collective, Collective::SendReceive { .. } | Collective::Neighbours { .. }) {
         return None;
     }
-    let ranks = ground.layout().ranks();
-    let island = |rank: u32| ground.island_of()[rank as usize];
+    let ranks = placement.layout().ranks();
+    let island = |rank: u32| placement.island_of()[rank as usize];
     let (mut inside, mut across) = (vec![(0, 0); ranks as usize], vec![(0, 0); ranks as usize]);
     for (from, to) in collective.messages(ranks).into_iter().filter(|(from, to)| from != to) {
         let (ends, source, target) = match island(from) == island(to) {
@@ -208,16 +209,16 @@ fn travelling(collective: &Collective, ground: &Ground<'_>) -> Option<(u64, u64,
     (parts > 0).then(|| (most(inside), most(across), parts))
 }
 
-impl Entrant {
-    /// How long bytes take with this protocol, flags included.
+impl Candidate {
+    /// The time of bytes with this protocol, flags included.
     pub(super) fn over(&self, bytes: u64, bytes_per_second: Option<u64>) -> Picoseconds {
         let (part, whole) = self.protocol.map_or((1, 1), payload);
         let on_the_wire = (u128::from(bytes) * u128::from(whole)).div_ceil(part.into());
         over(u64::try_from(on_the_wire).unwrap_or(u64::MAX), bytes_per_second)
     }
 
-    /// Thread blocks for a call of so many bytes: as many as fill the links, as far as there is something to do for
-    /// them, and a whole number for each lane.
+    /// Thread blocks for a call of `bytes`: enough to fill the links, if there is enough data for them, and a multiple of the
+    /// lanes.
     pub fn thread_blocks(&self, bytes: u64) -> u32 {
         let rate = self.inside_bytes_per_second.or(self.across_bytes_per_second).unwrap_or(0);
         let useful = bytes.div_ceil(block_bytes(self.protocol.unwrap_or(Protocol::Simple)));

@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
-use weftlink_membership::Input;
 use weftlink_membership::durations::{
-    ACCEPT_POLL as TICK, HELLO as HELLO_LIMIT, HELLO_WITHOUT_THREAD as NO_THREAD_LIMIT,
+    ACCEPT_POLL as TICK, HELLO as HELLO_LIMIT, HELLO_WITHOUT_THREAD as NO_THREAD_LIMIT, SEND,
 };
+use weftlink_membership::{Input, regroup};
 use weftlink_shm::limits::{self, STACK_BYTES};
 use weftlink_shm::poll_hook;
 
@@ -47,8 +47,8 @@ const REST_MAX: Duration = Duration::from_secs(1);
 const ACCEPTED_MAX: usize = 64;
 /// How many may wait to be asked for.
 const ARRIVALS_MAX: usize = 8192;
-/// Groups that are remembered after this rank has left them.
-const LEFT_MAX: usize = 256;
+/// Groups that are remembered after this rank has left, abandoned or replaced them.
+const REMEMBERED_MAX: usize = 256;
 /// A retrying stranger must not fill the memory.
 const NOTES_MAX: usize = 8;
 /// Where one rank is found.
@@ -84,6 +84,12 @@ pub(super) struct State {
     arrivals: VecDeque<(Introduction, Channel)>,
     /// Groups that this rank has left, the last ones, and after how many calls.
     left: VecDeque<(u64, u32)>,
+    /// Groups whose trees this rank has abandoned while it regrouped.
+    abandoned: VecDeque<u64>,
+    /// The ranks that are left of each first group, by its number, once this rank has regrouped.
+    regrouped: VecDeque<(u64, Vec<u32>)>,
+    /// Eventfds of ranks that wait for connections.
+    wakes: Vec<Weak<OwnedFd>>,
     helpers: usize,
     notes: Vec<String>,
 }
@@ -159,12 +165,7 @@ impl Endpoint {
 
     /// Stops watching a group that this rank leaves after `calls` calls, and remembers it, for ranks that ask later.
     pub(super) fn leave(&self, group: &Arc<Group>, calls: u32) {
-        let mut state = self.inner.state();
-        state.left.push_back((group.id, calls));
-        if state.left.len() > LEFT_MAX {
-            state.left.pop_front();
-        }
-        drop(state);
+        remember(&mut self.inner.state().left, (group.id, calls));
         self.unwatch(group);
     }
 
@@ -203,6 +204,47 @@ impl Endpoint {
             state = self.inner.state();
             let waited = self.inner.changed.wait_timeout(state, left.min(TICK));
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Takes over the accepted connections whose introductions match, in the order in which they came.
+    pub(super) fn arrivals(&self, matches: impl Fn(&Introduction) -> bool) -> Vec<(Introduction, Channel)> {
+        let mut state = self.inner.state();
+        let (taken, kept) = std::mem::take(&mut state.arrivals)
+            .into_iter()
+            .partition(|(introduction, _)| matches(introduction));
+        state.arrivals = kept;
+        taken.into()
+    }
+
+    /// Writes to an eventfd whenever a connection has been accepted, for as long as the eventfd is there.
+    pub(super) fn wake_on_arrival(&self, wake: &Arc<OwnedFd>) {
+        let mut state = self.inner.state();
+        state.wakes.retain(|wake| wake.strong_count() > 0);
+        state.wakes.push(Arc::downgrade(wake));
+    }
+
+    /// Closes connections of children in the tree of a group that this rank has abandoned.
+    pub(super) fn refuse_children(&self, group: u64) {
+        let mut state = self.inner.state();
+        remember(&mut state.abandoned, group);
+        state.arrivals.retain(|(introduction, _)| {
+            !matches!(introduction, Introduction::Link { group: theirs, .. } if *theirs == group)
+        });
+    }
+
+    /// Remembers which ranks of a lineage are left, and answers all others that come to regroup that they are excluded.
+    pub(super) fn regrouped(&self, lineage: u64, ranks: &[u32]) {
+        let mut state = self.inner.state();
+        state.regrouped.retain(|(other, _)| *other != lineage);
+        remember(&mut state.regrouped, (lineage, ranks.to_vec()));
+        drop(state);
+        let late = self.arrivals(|introduction| {
+            let Introduction::Regroup { lineage: theirs, hello } = introduction else { return false };
+            *theirs == lineage && !ranks.contains(&hello.from)
+        });
+        for (_, channel) in late {
+            exclude(&channel);
         }
     }
 
@@ -301,10 +343,10 @@ fn verdict(failed: Vec<Tried>) -> Broken {
         Tried::Silent(_) => 0,
     };
     match failed.into_iter().max_by_key(weight) {
-        None => Broken::Strange("it told no address".to_owned()),
+        None => Broken::Unreachable("it told no address".to_owned()),
         Some(Tried::Connected(broken)) => broken,
         Some(Tried::Refused) => Broken::Refused,
-        Some(Tried::Silent(why)) => Broken::Strange(why),
+        Some(Tried::Silent(why)) => Broken::Unreachable(why),
     }
 }
 
@@ -542,34 +584,66 @@ impl Inner {
                         let _ = channel.send(&Message::NotInGroup { calls: left }, None, deadline);
                     }
                 }
-                // Others may have waited for this helper.
-                self.changed.notify_all();
-                self.wake();
-                return;
+                return self.heard_out();
             }
+            Ok((Message::Introduction(introduction), channel)) if state.excludes(&introduction) => {
+                drop(state);
+                exclude(&channel);
+                return self.heard_out();
+            }
+            Ok((Message::Introduction(Introduction::Link { group, .. }), _))
+                if state.abandoned.contains(&group) => {}
             Ok((Message::Introduction(introduction), channel)) => {
                 state.arrivals.push_back((introduction, channel));
+                for wake in state.wakes.iter().filter_map(Weak::upgrade) {
+                    let _ = rustix::io::write(&wake, &1_u64.to_ne_bytes());
+                }
             }
             Ok(_) | Err(Broken::Ended | Broken::Late | Broken::Refused) => {}
             Err(Broken::Stranger(refusal)) => {
                 state.note(refusal.to_string());
             }
-            Err(Broken::Strange(what) | Broken::Forged(what)) => state.note(what),
+            Err(Broken::Unreachable(what) | Broken::Strange(what) | Broken::Forged(what)) => state.note(what),
             Err(Broken::Another) => state.note(ANOTHER.to_owned()),
         }
         drop(state);
+        self.heard_out();
+    }
+
+    /// A helper is done, for which others may have waited.
+    fn heard_out(&self) {
         self.changed.notify_all();
         self.wake();
     }
 }
 
 impl State {
+    /// Whether somebody comes to regroup whom the others have excluded.
+    fn excludes(&self, introduction: &Introduction) -> bool {
+        let Introduction::Regroup { lineage, hello } = introduction else { return false };
+        let excludes = |(id, ranks): &(u64, Vec<u32>)| id == lineage && !ranks.contains(&hello.from);
+        self.regrouped.iter().any(excludes)
+    }
+
     fn note(&mut self, what: String) {
         tracing::trace!(target: "weft::meet", "somebody was turned away: {what}");
         if self.notes.len() < NOTES_MAX && !self.notes.contains(&what) {
             self.notes.push(what);
         }
     }
+}
+
+fn remember<T>(list: &mut VecDeque<T>, one: T) {
+    list.push_back(one);
+    if list.len() > REMEMBERED_MAX {
+        list.pop_front();
+    }
+}
+
+/// Answers a rank that comes to regroup after the others have.
+fn exclude(channel: &Channel) {
+    let abort = regroup::Message::Abort { group: None, why: regroup::Abort::Excluded };
+    let _ = channel.send(&Message::Regroup(abort), None, Deadline::new(SEND));
 }
 
 /// How long nobody is let in, because there is no descriptor for one.
@@ -622,7 +696,7 @@ mod tests {
             Broken::Refused,
             "where a host answers, nobody listens"
         );
-        assert_eq!(verdict(vec![silent(), silent()]), Broken::Strange("timed out".to_owned()));
+        assert_eq!(verdict(vec![silent(), silent()]), Broken::Unreachable("timed out".to_owned()));
         assert_eq!(verdict(vec![Tried::Refused, Tried::Connected(Broken::Another)]), Broken::Refused);
         assert_eq!(verdict(vec![Tried::Connected(Broken::Ended), Tried::Refused]), Broken::Ended);
     }

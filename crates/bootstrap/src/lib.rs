@@ -31,7 +31,6 @@ mod endpoint;
 mod environment;
 mod error;
 mod fork;
-mod found;
 mod group;
 mod host;
 pub mod launcher;
@@ -41,10 +40,12 @@ mod message;
 mod outgoing;
 mod peer;
 mod reason;
+mod regroup;
 mod reparent;
 mod room;
 mod roster;
 mod secret;
+mod split;
 mod stall;
 mod terms;
 mod waits;
@@ -80,9 +81,9 @@ pub use waits::Chain;
 pub use weftlink_membership::durations::{NOTE_AFTER, ROOTS as ROOTS_LIMIT};
 
 use endpoint::Endpoint;
-use found::Lineage;
 use group::{Group, HandOut};
 use launcher::report_start;
+use regroup::Lineage;
 use room::{Room, duplicate};
 use waits::Kind;
 
@@ -98,8 +99,6 @@ pub struct Bootstrap {
     failed: Option<Failure>,
     /// What each rank was in the group that this one came out of.
     origins: Vec<usize>,
-    /// Under which numbers its ranks find each other when it shrinks.
-    lineage: Lineage,
     /// How many sweeps have been made.
     sweeps: u32,
     /// How many calls, as the last word to the others will tell.
@@ -113,6 +112,8 @@ enum Link {
         group: Arc<Group>,
         /// Where others find this rank; a rank alone has nobody to be found by.
         endpoint: Option<Arc<Endpoint>>,
+        /// How its ranks find each other when they regroup.
+        lineage: Lineage,
     },
 }
 
@@ -175,8 +176,7 @@ impl Bootstrap {
             pids: members.iter().map(|member| member.contact.pid).collect(),
             hosts: members.iter().map(|member| member.host).collect(),
             origins: (0..members.len()).collect(),
-            lineage: Lineage::new(group.id, members.len()),
-            link: Link::Tree { group, endpoint },
+            link: Link::Tree { lineage: Lineage::new(&group), group, endpoint },
             failed: None,
             sweeps: 0,
             calls: 0,
@@ -331,7 +331,7 @@ impl Bootstrap {
         let passed = match &self.link {
             Link::Room(room) => room.descriptors(self.rank),
             Link::Tree { endpoint: None, .. } => duplicate(own, self.rank).map(|own| vec![Some(own)]),
-            Link::Tree { group, endpoint: Some(endpoint) } => {
+            Link::Tree { group, endpoint: Some(endpoint), .. } => {
                 descriptors::pass(group, endpoint, turn, own, purpose, until)
             }
         };
@@ -375,7 +375,7 @@ impl Bootstrap {
                 let room = room.room_for(u64::from(turn), part, origins.len());
                 Bootstrap::in_room(room, rank, origins.len())
             }
-            Link::Tree { group, endpoint } => {
+            Link::Tree { group, endpoint, .. } => {
                 let members = group.members.get().map_or(&[][..], Vec::as_slice);
                 let contacts: Vec<_> = origins.iter().map(|rank| members[*rank].contact.clone()).collect();
                 let id = part_of(group.id, turn, part);
@@ -385,11 +385,11 @@ impl Bootstrap {
                         let over = || group.verdict().map_or(Ok(()), Err);
                         let called: Vec<u32> = origins.iter().map(|&rank| rank as u32).collect();
                         let (elder, deadline) = ((group, &called[..]), Deadline::new(deadline));
-                        let found = found::found(endpoint, id, rank as u32, contacts, elder, deadline, over);
+                        let formed = split::form(endpoint, id, rank as u32, contacts, elder, deadline, over);
                         // What ended the whole group is said in its own numbers.
-                        let found = found
+                        let formed = formed
                             .map_err(|error| group.verdict().unwrap_or_else(|| renamed(error, &origins)));
-                        found.map_err(|error| {
+                        formed.map_err(|error| {
                             let ask = Ask { rank: self.rank, purpose: "a split".to_owned(), bytes: 0 };
                             self.fall(error, &ask, deadline)
                         })?
@@ -410,24 +410,21 @@ impl Bootstrap {
             Link::Room(room) => {
                 let (room, origins) = room.shrink(self.rank, Deadline::new(deadline));
                 let rank = origins.iter().position(|rank| *rank as usize == self.rank);
-                let too_late = || BootstrapError::Missing {
-                    ranks: vec![self.rank],
-                    purpose: "what is left of a group; the others went on without it".to_owned(),
-                    limit: deadline,
-                };
-                let mut shrunk = Bootstrap::in_room(room, rank.ok_or_else(too_late)?, origins.len());
+                let rank = rank.ok_or(BootstrapError::Excluded { rank: self.rank })?;
+                let mut shrunk = Bootstrap::in_room(room, rank, origins.len());
                 shrunk.origins = origins.into_iter().map(|rank| rank as usize).collect();
                 shrunk
             }
-            Link::Tree { endpoint: None, group } => {
+            Link::Tree { endpoint: None, group, .. } => {
                 let contacts = group.members.get().into_iter().flatten().map(|member| member.contact.clone());
                 Bootstrap::in_group(Group::alone(group.id, contacts.collect()), None)
             }
-            Link::Tree { group, endpoint: Some(endpoint) } => {
-                let (shrunk, origins) = found::shrink(group, endpoint, &self.lineage, deadline)?;
-                let mut shrunk = Bootstrap::in_group(shrunk, Some(Arc::clone(endpoint)));
-                shrunk.lineage = self.lineage.of(&origins);
-                shrunk.origins = origins.into_iter().map(|rank| rank as usize).collect();
+            Link::Tree { group, endpoint: Some(endpoint), lineage: old } => {
+                let (group, lineage) = regroup::regroup(group, endpoint, old, deadline)?;
+                let origins = old.origins(&lineage);
+                let mut shrunk = Bootstrap::in_group(Arc::clone(&group), Some(Arc::clone(endpoint)));
+                shrunk.link = Link::Tree { group, endpoint: Some(Arc::clone(endpoint)), lineage };
+                shrunk.origins = origins;
                 shrunk
             }
         };
@@ -441,7 +438,6 @@ impl Bootstrap {
             rank,
             process: std::process::id(),
             pids: vec![std::process::id(); size],
-            lineage: Lineage::new(room.id, size),
             hosts: vec![0; size],
             link: Link::Room(room),
             failed: None,
@@ -459,7 +455,7 @@ impl Bootstrap {
         streams: u32,
         deadline: Duration,
     ) -> Result<Vec<Vec<Connection>>, BootstrapError> {
-        let Link::Tree { group, endpoint: Some(endpoint) } = &self.link else { return Ok(Vec::new()) };
+        let Link::Tree { group, endpoint: Some(endpoint), .. } = &self.link else { return Ok(Vec::new()) };
         let deadline = Deadline::new(deadline);
         let mut connections: Vec<Vec<_>> = peers.iter().map(|_| Vec::new()).collect();
         match wires::connect(group, endpoint, peers, streams, deadline, &mut connections) {
@@ -650,7 +646,7 @@ impl Drop for Bootstrap {
         }
         match &self.link {
             Link::Room(room) => room.leave(self.rank),
-            Link::Tree { group, endpoint } => {
+            Link::Tree { group, endpoint, .. } => {
                 group.set_alarm(None);
                 if let Some(endpoint) = endpoint {
                     group.learn(Event::Left { rank: self.rank as u32, calls: self.calls });

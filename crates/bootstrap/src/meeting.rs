@@ -474,7 +474,7 @@ fn introduce(
             Err(Broken::Ended | Broken::Refused) => "whoever listened went away without an answer".to_owned(),
             Err(Broken::Late) => "it did not answer".to_owned(),
             // Whatever was changed on its way comes through another time.
-            Err(Broken::Strange(what) | Broken::Forged(what)) => what,
+            Err(Broken::Unreachable(what) | Broken::Strange(what) | Broken::Forged(what)) => what,
             Err(Broken::Another) => ANOTHER.to_owned(),
         };
     }

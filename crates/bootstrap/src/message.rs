@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+use weftlink_membership::regroup;
 
 use super::error::{Ask, BootstrapError, Refusal};
 use super::host::Host;
@@ -31,8 +32,8 @@ pub(super) enum Message {
     Up { number: u32, ask: Ask, said: Vec<(u32, Vec<u8>)> },
     /// From a parent: what all say.
     Down { number: u32, said: Vec<(u32, Vec<u8>)> },
-    /// To those who are left of a group: a new one, your rank there, and the old ranks of all.
-    Together { group: u64, rank: u32, ranks: Vec<u32> },
+    /// Between a leader and its followers that regroup.
+    Regroup(regroup::Message),
     /// Comes with a descriptor for the other end.
     Descriptor { turn: u32 },
     /// What everybody should know. Told on to everybody who did not know it.
@@ -52,8 +53,8 @@ pub(super) enum Introduction {
     Wire { group: u64, from: u32, stream: u32 },
     /// To give this rank a descriptor, and take one.
     Descriptor { group: u64, from: u32, turn: u32 },
-    /// To go on with what is left of a group; who is known to be dead.
-    Survivor { group: u64, from: u32, dead: Vec<u32> },
+    /// To regroup. `lineage` is the number of the first group.
+    Regroup { lineage: u64, hello: regroup::Hello },
     /// To see whether anybody is there.
     Probe,
 }
@@ -77,6 +78,13 @@ pub(super) struct Contact {
     pub(super) name: Vec<u8>,
     /// For those on other hosts; the likeliest first.
     pub(super) addresses: Vec<SocketAddr>,
+}
+
+impl Contact {
+    /// The error that this process, which is a rank of a group, has died.
+    pub(super) fn died(&self, rank: u32) -> BootstrapError {
+        BootstrapError::Died { rank: rank as usize, host: self.host.to_string(), pid: self.pid }
+    }
 }
 
 /// A rank's place in the tree.

@@ -59,7 +59,7 @@ impl Reason {
             E::Minority { others, .. } => (others.first().map_or(rank, |other| *other as u32), Reason::Lost),
             E::Died { rank, .. } => (*rank as u32, Reason::Died),
             E::GaveUp { rank, .. } => (*rank as u32, Reason::GaveUp),
-            E::Left { .. } => (rank, Reason::Left),
+            E::Left { .. } | E::Excluded { .. } => (rank, Reason::Left),
             E::Mismatch { .. } => (rank, Reason::Mismatch),
             E::Memory { .. } => (rank, Reason::Memory),
             E::Protocol { .. } => (rank, Reason::Protocol),

@@ -10,7 +10,6 @@ use super::channel::{Channel, Connection};
 use super::deadline::Deadline;
 use super::endpoint::Endpoint;
 use super::error::BootstrapError;
-use super::found;
 use super::group::Group;
 use super::message::Introduction;
 use super::waits::Watch;
@@ -86,9 +85,13 @@ pub(super) fn dial(
                 continue;
             }
             // What was damaged on its way comes through another time; who is gone does not come back.
-            Err(Broken::Stranger(_) | Broken::Another | Broken::Strange(_) | Broken::Forged(_))
-                if tries < TRIES_MAX && group.verdict().is_none() =>
-            {
+            Err(
+                Broken::Unreachable(_)
+                | Broken::Stranger(_)
+                | Broken::Another
+                | Broken::Strange(_)
+                | Broken::Forged(_),
+            ) if tries < TRIES_MAX && group.verdict().is_none() => {
                 tries += 1;
             }
             // Who died is told by those who watch over it, and this is a moment sooner.
@@ -101,7 +104,7 @@ pub(super) fn dial(
                             pid: contact.pid,
                             purpose: purpose.to_owned(),
                         },
-                        false => found::died(peer, contact),
+                        false => contact.died(peer),
                     };
                     return Err(group.await_failure(Deadline::new(NEWS_LIMIT)).unwrap_or_else(gone));
                 }

@@ -7,7 +7,7 @@
 use std::process::Child;
 use std::time::Duration;
 
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, BootstrapError, Meeting, Network, Place, Token};
 use weftlink_comm::{Communicator, Error, Options, Reduction};
 use weftlink_testkit::ports::reserved;
 use weftlink_testkit::processes::this_program;
@@ -121,6 +121,29 @@ fn those_who_are_left_go_on() {
         Ok(())
     })
     .unwrap();
+}
+
+#[test]
+fn a_rank_that_shrinks_too_late_is_excluded() {
+    let is_over = std::sync::Barrier::new(3);
+    let (meeting, deadline) = (meeting(3), Duration::from_secs(2));
+    let work = |rank: usize| {
+        let bootstrap = met(&of_host(&meeting, 1 + rank), rank);
+        if rank == 2 {
+            std::thread::sleep(2 * deadline);
+        }
+        let regrouped = bootstrap.shrink(deadline);
+        match rank {
+            2 => assert_eq!(regrouped.as_ref().unwrap_err(), &BootstrapError::Excluded { rank: 2 }),
+            _ => assert_eq!(regrouped.as_ref().unwrap().origins(), [0, 1]),
+        }
+        // The others are there until the late rank has its answer.
+        is_over.wait();
+    };
+    std::thread::scope(|scope| {
+        let start = |rank: usize| scope.spawn(move || work(rank));
+        (0..3).map(start).collect::<Vec<_>>().into_iter().for_each(|rank| rank.join().unwrap());
+    });
 }
 
 /// What each process does: it takes part until ranks die, and goes on with those who are left.

@@ -173,8 +173,8 @@ pub enum Action {
         /// The parent.
         parent: u32,
     },
-    /// Close the connections in the tree of a group that will not stand, or that this rank gives up.
-    Abandon(u64),
+    /// Close the connections in the tree of a group that will not form, or that this rank gives up.
+    Abandon(View),
     /// Find out whether anybody answers at a rank's address, and report [`Input::Probed`].
     Probe(u32),
     /// Regrouping is over.
@@ -342,6 +342,14 @@ impl Regroup {
     /// without hearing how that ended. A later attempt begins with these.
     pub fn views(&self) -> &[View] {
         &self.views
+    }
+
+    /// The group that is forming. Only its children may connect.
+    pub fn forming(&self) -> Option<&View> {
+        match &self.phase {
+            Phase::Forming(forming) => Some(&forming.view),
+            _ => None,
+        }
     }
 
     fn view(&self) -> &View {
@@ -785,7 +793,7 @@ impl Regroup {
         match &self.phase {
             Phase::Following { connection, .. } => actions.push(Action::Close(*connection)),
             Phase::Forming(forming) => {
-                actions.push(Action::Abandon(forming.view.group));
+                actions.push(Action::Abandon(forming.view.clone()));
                 actions.extend(forming.leader.map(|(_, connection)| Action::Close(connection)));
             }
             _ => {}
@@ -796,7 +804,7 @@ impl Regroup {
 
     fn done(&mut self, result: Result<View, Error>, actions: &mut Vec<Action>) {
         if let (Err(_), Phase::Forming(forming)) = (&result, &self.phase) {
-            actions.push(Action::Abandon(forming.view.group));
+            actions.push(Action::Abandon(forming.view.clone()));
         }
         if let Phase::Following { connection, .. } = &self.phase {
             actions.push(Action::Close(*connection));

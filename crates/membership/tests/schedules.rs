@@ -25,6 +25,7 @@ fn schedule(seed: u64, is_shown: bool) -> Result<Outcome, String> {
     let hosts = 1 + random.below(u64::from(size).min(5)) as u32;
     let patience = Duration::from_millis([500, 3_000, 12_000][random.below(3) as usize]);
     let mut world = World::new(random.next(), size, hosts, patience);
+    world.blocks = random.one_in(2);
     if is_shown {
         world.trace = Some(vec![format!("{size} ranks on {hosts} hosts, {patience:?} to regroup")]);
     }

@@ -5,7 +5,7 @@
 //! connection. Each rank drives the machines as the real driver does, with a backlog while it is stopped.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
 use weftlink_membership::durations::{HELLO, PROBE, REPARENT};
@@ -96,11 +96,24 @@ struct Node {
     regroup_deadline: Instant,
     /// Followers that came while this rank was not regrouping.
     arrivals: Vec<(u64, regroup::Hello)>,
-    /// Children that connected, by group.
+    /// Children that connected and were not given to the regrouping machine yet, by group.
     children: BTreeMap<GroupId, BTreeSet<u32>>,
+    /// Regrouping waits for an action that blocks: actions that follow it, the result of an earlier one, and inputs that wait.
+    blocked: Option<Blocked>,
+    /// What the regrouping machine knows of the group: dead ranks, and ranks whose connections failed.
+    known: Option<(BTreeSet<u32>, BTreeSet<u32>)>,
     /// Events that came before this rank heard that the group stands.
     early: BTreeMap<GroupId, Vec<Input<Failure>>>,
     wakes_at: Option<Instant>,
+}
+
+/// What waits while a rank carries out an action that blocks.
+#[derive(Default)]
+struct Blocked {
+    actions: VecDeque<regroup::Action>,
+    /// Results of actions that blocked before, in the same batch.
+    results: VecDeque<regroup::Input>,
+    inputs: VecDeque<regroup::Input>,
 }
 
 /// A connection between a follower and its leader.
@@ -143,6 +156,8 @@ pub(crate) struct World {
     /// Every group that a rank was in.
     epochs: Vec<View>,
     patience: Duration,
+    /// Whether ranks that regroup carry out actions one by one, as the driver of processes does, or all at once.
+    pub(crate) blocks: bool,
     at_commit: Vec<Fault>,
     faults: usize,
     had_cut: bool,
@@ -176,6 +191,7 @@ impl World {
             roots: BTreeMap::new(),
             epochs: vec![view.clone()],
             patience,
+            blocks: false,
             at_commit: Vec::new(),
             faults: 0,
             had_cut: false,
@@ -201,6 +217,8 @@ impl World {
                 regroup_deadline: start,
                 arrivals: Vec::new(),
                 children: BTreeMap::new(),
+                blocked: None,
+                known: None,
                 early: BTreeMap::new(),
                 wakes_at: None,
             })
@@ -312,6 +330,10 @@ impl World {
             },
             Happens::Arrives(rank, connection, hello) => match self.nodes[rank as usize].regroup {
                 Some(_) => self.regroup_input(rank, regroup::Input::Arrived(connection, hello)),
+                None if !self.nodes[rank as usize].view.ranks.contains(&hello.from) => {
+                    self.exclude(rank, connection);
+                    Ok(())
+                }
                 None => {
                     self.nodes[rank as usize].arrivals.push((connection, hello));
                     Ok(())
@@ -319,14 +341,23 @@ impl World {
             },
             Happens::Child(rank, group, child) => {
                 self.nodes[rank as usize].children.entry(group).or_default().insert(child);
-                match self.nodes[rank as usize].regroup {
-                    Some(_) => self.regroup_input(rank, regroup::Input::Child(group, child)),
-                    None => Ok(()),
-                }
+                self.accept_children(rank)
             }
             Happens::Shrink(rank, group) => self.shrink(rank, group),
             Happens::Wake(rank) => self.wake(rank),
         }
+    }
+
+    /// A rank that does not regroup, or no longer does, answers one that comes too late.
+    fn exclude(&mut self, rank: u32, connection: u64) {
+        let Some(star) = self.stars.get(&connection).filter(|star| star.is_open) else { return };
+        let (to, attempt, when) = (star.ends[0], star.attempts[0], self.now + Duration::from_millis(1));
+        let why = regroup::Message::Abort { group: None, why: regroup::Abort::Excluded };
+        self.at(
+            when.max(star.last[0]),
+            Happens::Regroup(to, attempt, regroup::Input::Message(connection, why)),
+        );
+        self.close_star(connection, Some(rank));
     }
 
     /// Gives both machines of a rank the time, if it has come.
@@ -341,7 +372,9 @@ impl World {
         if node.life != Life::Runs {
             return Ok(());
         }
-        if node.regroup.as_ref().and_then(Regroup::next_timeout).is_some_and(|when| when <= self.now) {
+        let is_due =
+            node.regroup.as_ref().and_then(Regroup::next_timeout).is_some_and(|when| when <= self.now);
+        if is_due && node.blocked.is_none() {
             self.regroup_input(rank, regroup::Input::Timeout)?;
         }
         self.schedule_wake(rank);
@@ -351,7 +384,8 @@ impl World {
     fn schedule_wake(&mut self, rank: u32) {
         let node = &self.nodes[rank as usize];
         let next = node.group.next_timeout().into_iter();
-        let next = next.chain(node.regroup.as_ref().and_then(Regroup::next_timeout)).min();
+        let regroup = node.regroup.as_ref().filter(|_| node.blocked.is_none());
+        let next = next.chain(regroup.and_then(Regroup::next_timeout)).min();
         if let Some(next) = next
             && node.wakes_at.is_none_or(|at| next < at)
         {
@@ -535,6 +569,7 @@ impl World {
             self.act(rank, group, action)?;
         }
         self.schedule_wake(rank);
+        self.tell_known(rank)?;
         let node = &mut self.nodes[rank as usize];
         if node.group.cause().is_some() && !node.has_failed && node.life == Life::Runs {
             node.has_failed = true;
@@ -651,6 +686,7 @@ impl World {
         }
         let deadline = self.now + self.patience;
         node.attempt += 1;
+        (node.blocked, node.known) = (None, None);
         node.regroup_deadline = deadline;
         node.regroup =
             Some(Regroup::new(rank, vec![node.view.clone()], self.hosts.clone(), deadline, random));
@@ -661,15 +697,38 @@ impl World {
         Ok(())
     }
 
-    /// Tells the regrouping machine what the group knows.
+    /// Gives the regrouping machine what the group knows, if that has changed.
     fn tell_known(&mut self, rank: u32) -> Result<(), String> {
         let node = &self.nodes[rank as usize];
+        if node.regroup.is_none() {
+            return Ok(());
+        }
         let of = |place: &u32| node.view.ranks[*place as usize];
-        let dead = node.group.dead().iter().map(of).collect();
+        let dead: BTreeSet<u32> = node.group.dead().iter().map(of).collect();
         let own = place_of(&node.view, rank);
-        let cut_off =
+        let cut_off: BTreeSet<u32> =
             node.group.lost().iter().filter(|(_, by)| *by == own).map(|(place, _)| of(place)).collect();
+        let known = Some((dead.clone(), cut_off.clone()));
+        if node.known == known {
+            return Ok(());
+        }
+        self.nodes[rank as usize].known = known;
         self.regroup_input(rank, regroup::Input::Known { dead, cut_off })
+    }
+
+    /// Gives the regrouping machine the children that have connected, if it awaits them.
+    fn accept_children(&mut self, rank: u32) -> Result<(), String> {
+        let node = &mut self.nodes[rank as usize];
+        if node.blocked.is_some() {
+            return Ok(());
+        }
+        let Some(group) = node.regroup.as_ref().and_then(Regroup::forming).map(|view| view.group) else {
+            return Ok(());
+        };
+        for child in node.children.remove(&group).unwrap_or_default() {
+            self.regroup_input(rank, regroup::Input::Child(group, child))?;
+        }
+        Ok(())
     }
 
     fn regroup_input(&mut self, rank: u32, input: regroup::Input) -> Result<(), String> {
@@ -685,10 +744,35 @@ impl World {
                 return Ok(());
             }
         }
-        let Some(regroup) = &mut node.regroup else { return Ok(()) };
-        let actions = regroup.handle(input, self.now);
-        for action in actions {
+        use regroup::Input as In;
+        if self.blocks
+            && let Some(blocked) = &mut node.blocked
+        {
+            let is_result = matches!(&input, In::Dialed(_) | In::Linked(..));
+            if !is_result {
+                blocked.inputs.push_back(input);
+                return Ok(());
+            }
+            blocked.results.push_back(input);
+            let blocked = node.blocked.take().unwrap_or_default();
+            return self.carry_out(rank, blocked);
+        }
+        let Some(regroup) = &mut node.regroup else {
+            // It came while this rank was busy, and has to come again.
+            if let In::Arrived(connection, _) = input {
+                self.close_star(connection, Some(rank));
+            }
+            return Ok(());
+        };
+        let actions = regroup.handle(input, self.now).into();
+        self.carry_out(rank, Blocked { actions, ..Blocked::default() })
+    }
+
+    /// Carries out actions until one blocks, then takes in what waited.
+    fn carry_out(&mut self, rank: u32, mut blocked: Blocked) -> Result<(), String> {
+        while let Some(action) = blocked.actions.pop_front() {
             let is_commit = matches!(&action, regroup::Action::Send(_, regroup::Message::Commit { .. }));
+            let blocks = matches!(&action, regroup::Action::Dial(..) | regroup::Action::Link { .. });
             self.regroup_act(rank, action)?;
             if is_commit && let Some(fault) = self.at_commit.pop() {
                 match fault {
@@ -696,7 +780,15 @@ impl World {
                     _ => return self.begin(Fault::Kill(rank)),
                 }
             }
+            if self.blocks && blocks {
+                self.nodes[rank as usize].blocked = Some(blocked);
+                return Ok(());
+            }
         }
+        for input in blocked.results.into_iter().chain(blocked.inputs) {
+            self.regroup_input(rank, input)?;
+        }
+        self.accept_children(rank)?;
         self.schedule_wake(rank);
         Ok(())
     }
@@ -744,7 +836,7 @@ impl World {
                 }
                 self.at(when, Happens::Regroup(rank, attempt, regroup::Input::Linked(group, linked)));
             }
-            Act::Abandon(group) => self.abandon(rank, group),
+            Act::Abandon(view) => self.abandon(rank, view.group),
             Act::Probe(to) => {
                 let (outcome, time) = self.probe(rank, to);
                 let input = regroup::Input::Probed(to, outcome);
@@ -811,6 +903,7 @@ impl World {
         let old = self.nodes[rank as usize].view.clone();
         let node = &mut self.nodes[rank as usize];
         (node.group, node.view, node.has_failed, node.regroup) = (group, view.clone(), false, None);
+        node.blocked = None;
         node.attempt += 1;
         let early = node.early.remove(&view.group).unwrap_or_default();
         node.early.clear();

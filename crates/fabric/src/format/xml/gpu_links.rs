@@ -7,9 +7,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::attributes::class;
 use super::elements::{Element, Tag};
+use super::local_link;
 use super::read::{TreeReader, bus_id};
-use super::switches::{Attachment, SwitchKey, merged};
-use super::{HIDDEN_DOMAIN, HIDDEN_SWITCH, local_link};
+use super::switches::SwitchKey;
 use crate::catalog::gpus::Vendor;
 use crate::catalog::links;
 use crate::device::{BusId, Device, DeviceKind, PciClass};
@@ -23,7 +23,7 @@ use crate::rate::Rate;
 const COUNT_MAX: u32 = 1_000;
 
 /// The class of a POWER CPU as the target of NVLinks.
-const CPU_BRIDGE: PciClass = PciClass(0x06_80_01);
+pub(super) const CPU_BRIDGE: PciClass = PciClass(0x06_80_01);
 
 /// Reads every link element, after all devices.
 pub(super) fn read(tree: &mut TreeReader<'_, '_>) -> Result<(), ReadError> {
@@ -68,12 +68,12 @@ struct LinkElement {
     repeats: bool,
 }
 
-struct LinkReader<'t, 'd, 'a> {
-    tree: &'t mut TreeReader<'d, 'a>,
+pub(super) struct LinkReader<'t, 'd, 'a> {
+    pub(super) tree: &'t mut TreeReader<'d, 'a>,
     /// Switches by host (none: shared by hosts) and bus id.
-    switches: FxHashMap<SwitchKey, DeviceId>,
+    pub(super) switches: FxHashMap<SwitchKey, DeviceId>,
     /// The switch that each merged switch became part of.
-    merged_into: FxHashMap<SwitchKey, SwitchKey>,
+    pub(super) merged_into: FxHashMap<SwitchKey, SwitchKey>,
     link_elements: Vec<LinkElement>,
     dropped_pcilinks: usize,
     self_links: usize,
@@ -164,87 +164,9 @@ impl LinkReader<'_, '_, '_> {
         self.tree.by_bus.get(&(host, bus)).copied()
     }
 
-    fn is_gpu(&self, near: DeviceId, bus: BusId) -> bool {
+    pub(super) fn is_gpu(&self, near: DeviceId, bus: BusId) -> bool {
         self.at_bus(near, bus)
             .is_some_and(|id| matches!(self.tree.builder.device(id).kind, DeviceKind::Gpu(_)))
-    }
-
-    /// The bus id of the switch that a link leads to, and whether the link names a GPU instead. NCCL identifies a switch
-    /// by its class alone, so the target may be missing.
-    fn switch_bus(&self, element: &Element<'_>, source: DeviceId) -> Result<(BusId, bool), ReadError> {
-        if element.text("target").is_none() {
-            return Ok((HIDDEN_SWITCH, false));
-        }
-        let target = bus_id(element, "target")?;
-        let names_gpu = self.is_gpu(source, target);
-        Ok((if names_gpu { HIDDEN_SWITCH } else { target }, names_gpu))
-    }
-
-    /// Finds the switches that have to be merged, before any link is read.
-    fn find_split_switches(&mut self) {
-        let document = self.tree.document;
-        let mut attachments = Vec::new();
-        for (at, element) in document.elements.iter().enumerate() {
-            let (Tag::NvLink | Tag::Xgmi, Some(gpu)) = (element.tag, self.tree.devices[at]) else {
-                continue;
-            };
-            let to_switch = match element.text("tclass").map(class) {
-                Some(Some(class)) => !class.is_gpu() && class != CPU_BRIDGE,
-                Some(None) => true,
-                None => false,
-            };
-            // Mistakes are reported when the element is read.
-            let (Ok(Some(_)), Ok((bus, _)), true, Some(host)) = (
-                count(element),
-                self.switch_bus(element, gpu),
-                to_switch,
-                self.tree.builder.device(gpu).host,
-            ) else {
-                continue;
-            };
-            attachments.push(Attachment { gpu, host, switch: self.switch_key(gpu, bus) });
-        }
-        self.merged_into = merged(&attachments);
-    }
-
-    fn switch_key(&self, near: DeviceId, bus: BusId) -> SwitchKey {
-        let host = self.tree.builder.device(near).host;
-        // In a file of several hosts, a hidden switch belongs to the rack.
-        let shared = bus.domain() >= u64::from(HIDDEN_DOMAIN)
-            && self.tree.builder.host_count() > 1
-            && self.switch_in_file((host, bus)).is_none();
-        (if shared { None } else { host }, bus)
-    }
-
-    fn switch_in_file(&self, (host, bus): SwitchKey) -> Option<DeviceId> {
-        let device = *self.tree.by_bus.get(&(host?, bus))?;
-        matches!(self.tree.builder.device(device).kind, DeviceKind::NvSwitch { .. }).then_some(device)
-    }
-
-    /// The switch at a bus id: a PCI function of the file, or a device that only links name.
-    fn switch(&mut self, near: DeviceId, bus: BusId, nvlink: Option<u8>) -> DeviceId {
-        let key = self.switch_key(near, bus);
-        let key = *self.merged_into.get(&key).unwrap_or(&key);
-        let switch = match self.switch_in_file(key) {
-            Some(switch) => switch,
-            None => *self.switches.entry(key).or_insert_with(|| {
-                let (owner, bus) = key;
-                self.tree.builder.add_device(Device {
-                    host: owner,
-                    ordinal: 0,
-                    kind: DeviceKind::NvSwitch { generation: None },
-                    bus: Some(bus),
-                    class: Some(PciClass::NVSWITCH),
-                    label: None,
-                    extra: Vec::new(),
-                })
-            }),
-        };
-        if let DeviceKind::NvSwitch { generation } = &mut self.tree.builder.device_mut(switch).kind {
-            // The first NVSwitch came with NVLink 2.
-            *generation = generation.or(nvlink.filter(|g| *g >= 2).map(|g| g - 1));
-        }
-        switch
     }
 
     /// The NUMA node above a link's GPU.
@@ -416,7 +338,7 @@ pub(super) fn order(spec: &LinkSpec) -> (LinkKind, u64) {
 }
 
 /// The number of links of an element; none for zero.
-fn count(element: &Element<'_>) -> Result<Option<u32>, ReadError> {
+pub(super) fn count(element: &Element<'_>) -> Result<Option<u32>, ReadError> {
     match element.number("count") {
         Some(count @ 1..) => Ok(Some(u32::try_from(count).unwrap_or(u32::MAX))),
         Some(_) => Ok(None),

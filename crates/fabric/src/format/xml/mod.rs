@@ -11,6 +11,7 @@ mod elements;
 mod gpu_links;
 mod hosts;
 mod identify;
+mod link_switches;
 mod markup;
 mod notes;
 mod read;

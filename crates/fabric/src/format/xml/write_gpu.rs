@@ -1,7 +1,7 @@
 //! The `<gpu>` elements of a PCI function and the links in them.
 
 use super::HIDDEN_SWITCH;
-use super::gpu_links::order;
+use super::gpu_links::{CPU_BRIDGE, order};
 use super::hosts::Dialect;
 use super::write::{Writer, find};
 use crate::catalog::gpus::Vendor;
@@ -96,7 +96,7 @@ impl Writer<'_> {
             return;
         }
         let (bus, class) = match &target.kind {
-            DeviceKind::Numa(_) => (HIDDEN_SWITCH, PciClass(0x06_80_01)),
+            DeviceKind::Numa(_) => (HIDDEN_SWITCH, CPU_BRIDGE),
             DeviceKind::NvSwitch { .. } => (self.tree.bus(link.target), PciClass::NVSWITCH),
             _ => (
                 self.tree.bus(link.target),

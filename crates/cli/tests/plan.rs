@@ -215,7 +215,7 @@ fn a_plan_that_was_tampered_with_is_refused() {
     assert_eq!(told["at"], json!({ "rank": 2, "lane": 0, "step": 2, "iterations": [] }));
     assert!(told["fault"].as_str().unwrap().contains("different chunks"), "{told}");
     for (file, text, fault) in [
-        ("no.json", "{", "this is no plan"),
+        ("no.json", "{", "not a plan"),
         ("no.xml", "<algo/>", "algo: the attribute coll is missing"),
         ("none.json", "", "is empty"),
     ] {
@@ -255,7 +255,7 @@ fn misuse_is_told_from_bad_input() {
         ("barrier hgx-h100 --without one-shot,dissemination", 1, "--without leaves out every algorithm"),
         ("all-reduce hgx-h100 --sizes 8", 2, "write two sizes with two dots between"),
         ("all-reduce hgx-h100 --root 1", 2, "--root does not apply to all-reduce"),
-        ("broadcast hgx-h100 --root 8", 2, "has no such root"),
+        ("broadcast hgx-h100 --root 8", 2, "is impossible on 8 ranks"),
         ("neighbours hgx-h100 --torus 3x3", 2, "3 x 3 is 9 places, but there are 8 ranks"),
         ("send-receive hgx-h100 --messages 0-1", 2, "write who sends to whom: 0:1,1:0"),
         ("all-reduce hgx-h100 --algorithm hierarchical", 2, "at least 2 islands"),
@@ -282,13 +282,13 @@ fn misuse_is_told_from_bad_input() {
         (
             "all-reduce --algorithm one-shot --emit msccl",
             1,
-            "it waits until rank 1 has entered the call; MSCCL's XML",
+            "it waits until rank 1 has entered the call, which MSCCL's XML",
         ),
         ("all-reduce hgx-h100 --emit msccl", 1, "--algorithm ring can be written"),
         (
             "verify no.json",
             1,
-            "no.json: this is no plan: unknown variant `plan/9`, expected `plan/1` at line 1 column 18\n",
+            "no.json: not a plan: unknown variant `plan/9`, expected `plan/1` at line 1 column 18\n",
         ),
     ] {
         let done = shell(&folder, &format!("weft plan {arguments}"));

@@ -1,9 +1,9 @@
-//! What moves when: collectives as plans that are proved before they run.
+//! Collectives as plans that are proved before they run.
 //!
-//! A [`Plan`] says, for one collective on `n` ranks, which chunk each rank takes from where, combines how and puts
-//! where. Algorithms ([`algorithms`]) write plans, the verifier proves them, the interpreter gives them their one
-//! meaning, and executors elsewhere compile them. This crate is pure: no clock, no IO, no threads, no unsafe
-//! code; one function, [`Proof::of`], is unsafe to call.
+//! A [`Plan`] says, for one collective on `n` ranks, which chunks each rank reads, how it combines them and where it puts
+//! the result. Algorithms ([`algorithms`]) write plans, the verifier proves them, the interpreter defines their meaning,
+//! and executors in other crates compile them. This crate is pure: no clock, no IO, no threads, no unsafe code; one
+//! function, [`Proof::of`], is unsafe to call.
 
 mod affine;
 pub mod algorithms;

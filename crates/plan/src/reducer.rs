@@ -11,24 +11,24 @@ use std::fmt;
 use crate::element::Element;
 use crate::reduction::Reduction;
 
-/// What the first element of a step and all others make.
+/// Combines the first element of a step with all others.
 type Combine<'a, T> = Box<dyn Fn(T, &mut dyn Iterator<Item = T>) -> T + Send + Sync + 'a>;
 
 /// A reduction of elements of one type.
 pub struct Reducer<'a, T> {
     reduction: Reduction,
-    /// Given the rank whose input it is.
+    /// Called with the rank whose input it is.
     before: Option<Box<dyn Fn(u32, T) -> T + Send + Sync + 'a>>,
     combine: Combine<'a, T>,
-    /// Given how many ranks were combined.
+    /// Called with the number of ranks combined.
     after: Option<fn(T, u32) -> T>,
 }
 
 impl<'a, T: Element + 'a> Reducer<'a, T> {
-    /// A reduction that needs nothing but its name, or why there is none for this type.
+    /// A reduction without parameters; the error says why this type has none.
     pub fn named(reduction: Reduction) -> Result<Self, String> {
         if reduction == Reduction::PremultipliedSum {
-            return Err(format!("a {reduction} needs a factor of each rank"));
+            return Err(format!("a {reduction} needs a factor for each rank; use `premultiplied_sum`"));
         }
         let truth = |_, value: T| value.truth();
         let mut reducer = Self::plain(reduction)?;
@@ -37,10 +37,10 @@ impl<'a, T: Element + 'a> Reducer<'a, T> {
         Ok(reducer)
     }
 
-    /// The sum of all ranks' inputs, rank r's multiplied by factor r, or why there is none for this type.
+    /// The sum of all ranks' inputs, rank r's multiplied by factor r; the error says why this type has none.
     ///
     /// # Panics
-    /// When it is used, if there are fewer factors than ranks.
+    /// In use, if there are fewer factors than ranks.
     pub fn premultiplied_sum(factors: Vec<T>) -> Result<Self, String> {
         let mut sum = Self::plain(Reduction::PremultipliedSum)?;
         let product = Self::plain(Reduction::Product)?;
@@ -50,7 +50,7 @@ impl<'a, T: Element + 'a> Reducer<'a, T> {
 
     fn plain(reduction: Reduction) -> Result<Self, String> {
         let two = T::combining(reduction);
-        let two = two.ok_or_else(|| format!("there is no {reduction} of {}", T::TYPE))?;
+        let two = two.ok_or_else(|| format!("{reduction} is not defined for {}", T::TYPE))?;
         let combine = move |first: T, others: &mut dyn Iterator<Item = T>| match others.next() {
             Some(second) => {
                 T::narrow(others.fold(two(first.widen(), second.widen()), |sum, next| two(sum, next.widen())))
@@ -62,19 +62,19 @@ impl<'a, T: Element + 'a> Reducer<'a, T> {
 }
 
 impl<'a, T> Reducer<'a, T> {
-    /// The caller's own reduction, of any type. It must be associative: plans put brackets where they like.
+    /// The caller's own reduction, of any type. It must be associative: plans put brackets anywhere.
     pub fn user_defined(commutes: bool, combine: impl Fn(T, T) -> T + Send + Sync + 'a) -> Self {
         let reduction = Reduction::UserDefined { commutes };
         let fold = move |first, others: &mut dyn Iterator<Item = T>| others.fold(first, &combine);
         Self { reduction, before: None, combine: Box::new(fold), after: None }
     }
 
-    /// Which reduction it is.
+    /// The reduction.
     pub fn reduction(&self) -> Reduction {
         self.reduction
     }
 
-    /// An element of a rank's input as it takes part.
+    /// An element of a rank's input, ready to be combined.
     pub fn before(&self, rank: u32, value: T) -> T {
         match &self.before {
             Some(before) => before(rank, value),
@@ -87,7 +87,7 @@ impl<'a, T> Reducer<'a, T> {
         (self.combine)(first, &mut others.into_iter())
     }
 
-    /// A result of so many ranks as the caller gets it.
+    /// The final result of `combined` ranks.
     pub fn after(&self, value: T, combined: u32) -> T {
         match self.after {
             Some(after) => after(value, combined),

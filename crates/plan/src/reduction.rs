@@ -1,43 +1,42 @@
 //! The reductions by name, with the rules that do not depend on the element type. A [`Reducer`](crate::Reducer) applies one to elements
 //! of a type.
 //!
-//! **What the bits are**, so that executors can be held to the oracle:
+//! **Results are defined bit by bit**, so that executors can be compared with the oracle:
 //!
 //! - Sums and products of integers wrap around. An average of integers is the wrapped sum divided, rounded towards zero.
-//! - Minimum and maximum of floats are those of IEEE 754-2019: -0 is less than +0, and if either operand is not a number the
-//!   result is `NAN`, always the same one. So they do not depend on the order. Sums do, in the last bit and in which NaN
-//!   they give; all ranks still hold the same bits, because a verified plan combines in one order everywhere.
+//! - Minimum and maximum of floats are those of IEEE 754-2019: -0 is less than +0, and if either operand is NaN the result is
+//!   `NAN`, always the same one. So they do not depend on the order. Sums do, in the last bit and in which NaN they give;
+//!   all ranks still hold the same bits, because a verified plan combines in one order everywhere.
 //! - Floats narrower than f32 (f16, bf16, fp8) are combined in f32 within a step: each input is widened, and the result is
 //!   narrowed once, to nearest and ties to even. Between steps a partial result has its own type. Overflow gives an
 //!   infinity, or NaN in f8e4m3, which has none. An average is divided in f32, and narrowed again.
 //! - A step with one input copies it, bit by bit.
-//! - A sum or product that is not a number is some NaN; neither its sign nor its payload is promised. With that exception,
-//!   all bits are.
+//! - If a sum or product is NaN, its sign and payload are unspecified. All other bits are specified.
 //! - A complex product is `(ac - bd) + (ad + bc)i`, each operation rounded. An average divides both parts.
 //! - Logical operations take everything but zero for true and give 1 or 0, on a single rank too.
 //!
-//! Deliberately absent: an order of complex numbers, truths of floats, and speed: these are the oracle's operations, and
-//! executors have their own.
+//! Deliberately absent: an order of complex numbers, logical operations on floats, and speed: these are the oracle's
+//! operations, and executors have their own.
 
 use std::fmt;
 use std::str::FromStr;
 
 use weftlink_fabric::nearest::{did_you_mean, fold};
 
-/// What elements are combined with.
+/// An operation that combines elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
-    /// All added up.
+    /// The sum.
     Sum,
-    /// All multiplied.
+    /// The product.
     Product,
-    /// The least.
+    /// The minimum.
     Minimum,
-    /// The greatest.
+    /// The maximum.
     Maximum,
     /// The sum divided by the number of ranks.
     Average,
-    /// The sum, each rank's input multiplied by a factor of its own first.
+    /// The sum of the ranks' inputs, each multiplied by a factor of its rank.
     PremultipliedSum,
     /// Whether all are true.
     LogicalAnd,
@@ -45,34 +44,34 @@ pub enum Reduction {
     LogicalOr,
     /// Whether an odd number of them is true.
     LogicalXor,
-    /// The bits that all have.
+    /// Bitwise and.
     BitAnd,
-    /// The bits that any has.
+    /// Bitwise or.
     BitOr,
-    /// The bits that an odd number of them has.
+    /// Bitwise exclusive or.
     BitXor,
-    /// A function of the caller's, which must be associative.
+    /// The caller's function, which must be associative.
     UserDefined {
-        /// Whether the ranks' order is of no account to it.
+        /// Whether it is commutative too, so that any order of the ranks will do.
         commutes: bool,
     },
 }
 
-/// The kinds of element that reductions tell apart.
+/// The kinds of element that reductions distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Whole numbers, with or without a sign.
+    /// Integers, signed or unsigned.
     Integer,
     /// Floating point numbers.
     Float,
     /// True or false.
     Bool,
-    /// Pairs of floating point numbers, which have no order.
+    /// Complex numbers, which have no order.
     Complex,
 }
 
 impl Reduction {
-    /// Those that have a name to be called by: all but the caller's own.
+    /// All that have a name: all but the caller's own.
     pub const NAMED: [Reduction; 12] = [
         Reduction::Sum,
         Reduction::Product,
@@ -107,7 +106,7 @@ impl Reduction {
         }
     }
 
-    /// Whether it means something for elements of a kind. Of its own types only the caller knows what they mean.
+    /// Whether it is defined for elements of a kind. A user-defined reduction is assumed to fit its type.
     pub fn is_for(self, kind: Kind) -> bool {
         match self {
             Reduction::Sum | Reduction::Product | Reduction::Average | Reduction::PremultipliedSum => {
@@ -124,13 +123,12 @@ impl Reduction {
         }
     }
 
-    /// Whether the order of the ranks is of no account, but for rounding.
+    /// Whether the result does not depend on the order of the ranks, except for rounding.
     pub fn commutes(self) -> bool {
         !matches!(self, Reduction::UserDefined { commutes: false })
     }
 
-    /// Whether it does something to an element before the first combination, so that inputs cannot be combined as they lie
-    /// in memory.
+    /// Whether it changes elements before the first combination, so that inputs cannot be combined as they are in memory.
     pub fn changes_inputs(self) -> bool {
         matches!(
             self,

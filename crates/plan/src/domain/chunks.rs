@@ -1,6 +1,6 @@
-//! Where each step's data comes from: the chunk of some rank's input that it moves or combines. Blocks differ in length and
-//! chunks at the end of one are shorter, so an executor needs this to know how many elements a step moves when it has only
-//! a message or scratch to look at.
+//! The origin of each step's data: the chunk of some rank's input that it moves or combines. Blocks differ in length and
+//! chunks at the end of a block are shorter, so an executor needs the origin to know how many elements a step moves from
+//! a message or from scratch.
 
 use crate::Verified;
 use crate::interpret::{Access, Domain, Machine, Shape};
@@ -9,13 +9,13 @@ use crate::refusal::{Cell, Spot};
 /// A chunk of a rank's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// The rank; any of those that were combined.
+    /// The rank; the first of those that were combined.
     pub rank: u32,
     /// The chunk of its input.
     pub chunk: u32,
 }
 
-/// What each step is about, by rank, lane and the order of steps in a tile; nothing for steps that move nothing.
+/// The origin of each step's data, by rank, lane and the order of steps in a tile; nothing for steps that only synchronise.
 pub fn origins_of_steps(plan: &Verified) -> Vec<Vec<Vec<Option<Origin>>>> {
     let lanes = plan.programs.iter().map(|program| vec![Vec::new(); program.lanes.len()]);
     let mut origins: Vec<Vec<Vec<_>>> = lanes.collect();

@@ -1,7 +1,7 @@
-//! The types that reductions know: what each can be combined with, one macro for the integers, one for the floats, one for
-//! the floats that are combined as wider ones.
+//! The element types and their reductions: one macro for the integers, one for the floats, one for the floats that are
+//! combined as wider ones.
 //!
-//! [`Reducer`](crate::Reducer) is how these are used; [`reduction`](crate::reduction) says what the bits are.
+//! A [`Reducer`](crate::Reducer) uses them; [`reduction`](crate::reduction) defines the resulting bits.
 
 mod data_type;
 mod fp8;
@@ -15,12 +15,12 @@ pub use self::data_type::DataType;
 pub use self::fp8::{F8E4m3, F8E5m2};
 use crate::reduction::Reduction;
 
-/// A type of element, in Rust.
+/// An element type, in Rust.
 pub trait Element: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
-    /// Which one.
+    /// The type as a value.
     const TYPE: DataType;
 
-    /// What a step combines its inputs in: f32 for floats that are narrower, otherwise the type itself.
+    /// The type in which a step combines its inputs: f32 for narrower floats, otherwise the type itself.
     type Wide: Copy;
 
     /// The same number.
@@ -29,21 +29,21 @@ pub trait Element: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The nearest number.
     fn narrow(wide: Self::Wide) -> Self;
 
-    /// What a reduction makes of two elements; nothing if it is not for this type. An average and a pre-multiplied sum
-    /// combine as a sum does.
+    /// The function that combines two elements; nothing if the reduction is not defined for this type. An average and a
+    /// pre-multiplied sum combine as a sum does.
     fn combining(reduction: Reduction) -> Option<Combining<Self::Wide>>;
 
-    /// 1 or true for everything but zero, where there are truths: integers and bool.
+    /// 1 or true for everything but zero, for integers and bool; other types are unchanged.
     fn truth(self) -> Self;
 
-    /// A sum of so many, as their average.
+    /// A sum divided by the number of summands.
     fn divided(self, by: u32) -> Self;
 }
 
-/// What two elements make, the one that stands further left first.
+/// Combines two elements, the left one first.
 pub type Combining<W> = fn(W, W) -> W;
 
-/// What is as wide as what it is combined in.
+/// Types that are combined as they are.
 macro_rules! as_itself {
     ($data_type:ident) => {
         const TYPE: DataType = DataType::$data_type;
@@ -84,7 +84,7 @@ macro_rules! integers {
                 Self::from(self != 0)
             }
 
-            /// Rounds towards zero. There may be more ranks than the type can count, so it is done in a wider one.
+            /// Rounds towards zero. The number of ranks may exceed the type's range, so the division is in a wider type.
             fn divided(self, by: u32) -> Self {
                 (i128::from(self) / i128::from(by)) as Self
             }
@@ -100,8 +100,8 @@ macro_rules! floats {
             as_itself!($data_type);
 
             fn combining(reduction: Reduction) -> Option<Combining<Self>> {
-                // The standard library's `min` prefers a number to NaN and may take either zero; both would let the order
-                // of ranks show.
+                // The standard library's `min` prefers a number to NaN and may return either zero; both would make the
+                // result depend on the order of the ranks.
                 Some(match reduction {
                     Reduction::Sum | Reduction::Average | Reduction::PremultipliedSum => |a, b| a + b,
                     Reduction::Product => |a, b| a * b,
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn types_have_the_reductions_that_are_for_them() {
+    fn types_have_the_reductions_of_their_kind() {
         fn agrees<T: Element>() {
             for reduction in Reduction::NAMED {
                 assert_eq!(
@@ -247,7 +247,7 @@ mod tests {
         agrees::<Complex<f32>>();
         agrees::<Complex<f64>>();
         let message = Reducer::<f32>::named(Reduction::BitXor).unwrap_err();
-        assert_eq!(message, "there is no bit-xor of f32");
+        assert_eq!(message, "bit-xor is not defined for f32");
         assert!("xor".parse::<Reduction>().unwrap_err().contains("logical-xor, bit-and"));
     }
 
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn least_and_greatest_do_not_depend_on_the_order() {
+    fn minimum_and_maximum_do_not_depend_on_the_order() {
         let other_nan = f32::from_bits(0x7fc0_1234);
         let values = [1.0_f32, -0.0, 0.0, f32::NAN, other_nan, -other_nan, f32::INFINITY, f32::NEG_INFINITY];
         for reduction in [Reduction::Minimum, Reduction::Maximum] {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn truths_are_one_or_zero() {
+    fn logical_results_are_one_or_zero() {
         let and = Reducer::<i32>::named(Reduction::LogicalAnd).unwrap();
         assert_eq!(and.before(0, 5), 1);
         assert_eq!(and.combine(and.before(0, 5), [and.before(1, 2)]), 1);
@@ -299,26 +299,26 @@ mod tests {
             let first = values.next().unwrap();
             Reducer::<T>::named(Reduction::Sum).unwrap().combine(first, values).widen()
         }
-        // One by one, each would round back to where it was.
+        // Rounded after each addition, the sum would not change.
         assert_eq!(sum::<f16>(&[2048.0, 1.0, 1.0]), 2050.0);
         assert_eq!(sum::<bf16>(&[256.0, 1.0, 1.0]), 258.0);
         assert_eq!(sum::<F8E4m3>(&[16.0, 0.5, 0.5, 1.0]), 18.0);
         assert_eq!(sum::<F8E5m2>(&[8.0, 0.5, 0.5, 1.0]), 10.0);
-        // What overflows only on the way is no overflow.
+        // An overflow of a partial sum within a step does not count.
         assert_eq!(sum::<f16>(&[60000.0, 60000.0, -60000.0]), 60000.0);
         let average = Reducer::<f16>::named(Reduction::Average).unwrap();
         assert_eq!(average.after(f16::from_f32(1.0), 3), f16::from_f32(1.0 / 3.0));
     }
 
     #[test]
-    fn a_single_input_is_left_as_it_is() {
+    fn a_single_input_is_copied_bit_by_bit() {
         let signalling = f16::from_bits(0x7c01);
         let sum = Reducer::<f16>::named(Reduction::Sum).unwrap();
         assert_eq!(sum.combine(signalling, []).to_bits(), 0x7c01);
     }
 
     #[test]
-    fn the_least_of_narrow_floats_is_one_nan() {
+    fn the_minimum_of_narrow_floats_has_one_nan() {
         for strange in [0x7c01, 0x7e00, 0xfe00, 0xffff] {
             let found = combine(Reduction::Minimum, f16::from_bits(strange), f16::ONE);
             assert_eq!(found.to_bits(), 0x7e00);

@@ -203,7 +203,7 @@ impl Domain for Contributions<'_> {
         }
         let Some(promised) = self.promised(cell.rank, cell.chunk) else { return };
         let fault = match value {
-            None => Some(wrong("whatever was there".to_owned(), describe(promised))),
+            None => Some(wrong("unwritten memory".to_owned(), describe(promised))),
             Some(&value) if !self.keeps(promised, value, call, cell.tile) => {
                 Some(wrong(self.expressions.describe(value), describe(promised)))
             }

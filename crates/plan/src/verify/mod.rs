@@ -1,19 +1,19 @@
-//! The verifier: proves that a plan computes its collective, whatever the schedule.
+//! The verifier: proves that a plan computes its collective under every schedule.
 //!
-//! It runs the [interpreter](crate::interpret) over expressions and vector clocks, under every aliasing the plan
-//! claims, once for calls of one tile and once for calls of as many tiles as the deepest FIFO has slots and one more,
-//! so that every slot, counter and scratch chunk is used again while its last user may still be near. One run each is
-//! enough: see [`plan`](crate::plan). What it shows:
+//! It runs the [interpreter](crate::interpret) over expressions and vector clocks, for every aliasing that the plan
+//! supports: once with calls of one tile and once with calls of one tile more than the deepest FIFO has slots, so that
+//! every slot, counter and scratch chunk is reused while its last use may still be in progress. One run each is enough:
+//! see [`plan`](crate::plan). The proof shows that
 //!
 //! - every output chunk holds what the collective promises, of this call and tile: one rank's chunk, or the reduction of
 //!   the ranks' chunks, each exactly once; no rank leaves a barrier that another has not entered;
-//! - all ranks combine in the same order, so that they hold the same bits, unless the plan does not claim it;
-//! - no step combines different chunks or puts one where another belongs, so that each has one length in elements;
-//! - nothing waits for ever;
-//! - no two accesses of the same memory are unordered unless both read, the caller's own before and after included;
-//! - an out-of-place call leaves its input alone.
+//! - all ranks combine in the same order and hold the same bits, if the plan claims so;
+//! - no step combines different chunks or stores one in the place of another, so that each chunk has one length;
+//! - nothing deadlocks;
+//! - any two accesses of the same memory are ordered unless both read, including the caller's before and after the call;
+//! - an out-of-place call does not change its input.
 //!
-//! A symmetry that a plan declares is checked, and a large plan is run by its [classes](crate::classes).
+//! It checks the symmetry that a plan declares, and runs a large plan by its [classes](crate::classes).
 
 mod clocks;
 mod contributions;
@@ -30,21 +30,21 @@ use crate::plan::{Agreement, Plan, Wait};
 use crate::refusal::{Fault, Refusal, Spot};
 use crate::well_formed::WellFormed;
 
-/// How many of the waiting lanes a deadlock shows.
+/// The number of waiting lanes that a deadlock lists.
 const WAITING_SHOWN: usize = 4;
 
-/// Proves a plan, or says where it is wrong.
+/// Proves a plan; the error says where it is wrong.
 pub fn verify(plan: Plan) -> Result<Verified, Refusal> {
     verify_up_to(plan, EXACT_WORK_MAX)
 }
 
-/// The same by the classes that a plan declares, however small it is: tests hold the two against each other.
+/// The same by the classes that a plan declares, even for small plans: tests compare the two.
 #[doc(hidden)]
 pub fn verify_by_classes(plan: Plan) -> Result<Verified, Refusal> {
     verify_up_to(plan, 0)
 }
 
-/// Proves a plan rank by rank if that takes no more than so much work, and by its classes if it takes more.
+/// Proves a plan rank by rank if that takes at most `exact_work_max`, else by its classes.
 fn verify_up_to(plan: Plan, exact_work_max: u64) -> Result<Verified, Refusal> {
     let checked = WellFormed::check(&plan)?;
     let classes = classes(checked, exact_work_max)?;
@@ -55,15 +55,14 @@ fn verify_up_to(plan: Plan, exact_work_max: u64) -> Result<Verified, Refusal> {
             order = order.min(prove(checked, Shape { calls, tiles, aliasing }, &classes)?);
         }
     }
-    // What is wrong with the plan itself is told first.
+    // After the proof, so that a fault of the plan is reported before one of its symmetry.
     if classes.are_trivial() {
         declared_classes(checked)?;
     }
     Ok(Verified::proved(plan, order))
 }
 
-/// What a plan can claim about the bits of its results. Nothing is proved; a plan that is wrong in another way is left to
-/// [`verify`].
+/// Whether the ranks' results of a plan have the same bits. Ignores all other faults, which are left to [`verify`].
 pub(crate) fn agreement(plan: &Plan) -> Agreement {
     let Ok(checked) = WellFormed::check(plan) else { return Agreement::SameBits };
     let Ok(classes) = classes(checked, EXACT_WORK_MAX) else { return Agreement::SameBits };
@@ -76,7 +75,7 @@ pub(crate) fn agreement(plan: &Plan) -> Agreement {
     }
 }
 
-/// Runs a plan once in the given shape, looking for faults; tells how far all reductions keep the ranks' order.
+/// Runs a plan once in the given shape and looks for faults; returns how far all reductions keep the ranks' order.
 fn prove(plan: WellFormed<'_>, shape: Shape, classes: &Classes) -> Result<Order, Refusal> {
     let refuse = |spot, fault| Err(Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) });
     let domain = Contributions::new(plan, shape, classes.clone());
@@ -97,7 +96,7 @@ fn prove(plan: WellFormed<'_>, shape: Shape, classes: &Classes) -> Result<Order,
     Ok(domain.order)
 }
 
-/// Who waits for what, in a clause.
+/// A blocked lane as text.
 fn waiting(spot: &Spot, why: &Blocked) -> String {
     let what = match why {
         Blocked::Finished => return format!("{spot} has finished"),
@@ -111,7 +110,7 @@ fn waiting(spot: &Spot, why: &Blocked) -> String {
     format!("{spot} waits for {what}")
 }
 
-/// The classes by which a plan is proved: every rank on its own up to so much work, else those it declares.
+/// The classes by which a plan is proved: every rank on its own up to `exact_work_max`, else those that it declares.
 fn classes(plan: WellFormed<'_>, exact_work_max: u64) -> Result<Classes, Refusal> {
     let refuse = |spot, fault| Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) };
     let trivial = Classes::trivial(plan.ranks);
@@ -121,7 +120,7 @@ fn classes(plan: WellFormed<'_>, exact_work_max: u64) -> Result<Classes, Refusal
     Ok(classes)
 }
 
-/// The classes that a plan declares, if its symmetry holds; every rank on its own if it declares none.
+/// The classes that a plan declares, after a check of its symmetry; every rank on its own if it declares none.
 fn declared_classes(plan: WellFormed<'_>) -> Result<Classes, Refusal> {
     let refuse = |spot, fault| Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) };
     let digits = plan.symmetry.iter().flat_map(|symmetry| &symmetry.ranks);

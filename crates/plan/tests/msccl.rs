@@ -140,7 +140,7 @@ fn inexpressible_plans_are_refused() {
     };
     says(
         Algorithm::OneShot.plan(2, 1),
-        "rank 0, lane 0, step 0: it waits until rank 1 has entered the call; MSCCL's XML has no way",
+        "rank 0, lane 0, step 0: it waits until rank 1 has entered the call, which MSCCL's XML cannot express",
     );
     let mut peers = Algorithm::OneShot.plan(2, 1);
     let Node::Step(step) = &mut peers.programs[0].lanes[0].nodes[0] else { panic!("a step") };
@@ -151,7 +151,7 @@ fn inexpressible_plans_are_refused() {
     says(mixed, "different protocols");
     let mut barrier = Plan::outline("barrier", Collective::Barrier, 2, 1);
     barrier.programs = vec![Program { lanes: vec![Lane { channel: 0, nodes: vec![] }] }; 2];
-    says(barrier, "it is a barrier; MSCCL's XML has no way");
+    says(barrier, "it is a barrier, which MSCCL's XML cannot express");
     let mut malformed = Algorithm::Ring.plan(3, 2);
     malformed.aliasing.clear();
     says(malformed, "is refused");

@@ -9,13 +9,13 @@ use weftlink_membership::{WAS_LOST, tree};
 use super::broken::PeerStatus;
 use super::channel::Channel;
 use super::deadline::Deadline;
-use super::error::{Ask, BootstrapError, Refusal};
+use super::error::{BootstrapError, Refusal, Request};
 use super::group::Group;
 use super::monitor::Monitor;
 
 use super::message::{Contact, Hello, Member, Message, Slot};
 use super::reason::failed_event;
-use super::rendezvous::{Meeting, PURPOSE, Place};
+use super::rendezvous::{PURPOSE, Rendezvous, RendezvousAddress};
 use super::slots::{await_children, in_place};
 use super::stall::Stall;
 use super::terms;
@@ -25,7 +25,7 @@ const NOTES_MAX: usize = 8;
 
 /// Rank 0's list of the others.
 pub(super) struct Admission<'a> {
-    meeting: &'a Meeting,
+    meeting: &'a Rendezvous,
     own: Contact,
     terms: Vec<(String, String)>,
     /// Of the ranks 1, 2, ..., in this order.
@@ -36,7 +36,7 @@ pub(super) struct Admission<'a> {
 }
 
 impl<'a> Admission<'a> {
-    pub(super) fn new(meeting: &'a Meeting, own: Contact, terms: Vec<(String, String)>) -> Admission<'a> {
+    pub(super) fn new(meeting: &'a Rendezvous, own: Contact, terms: Vec<(String, String)>) -> Admission<'a> {
         let slots = (1..meeting.size).map(|_| None).collect();
         let stall = Stall::new(0, meeting.purpose(), meeting.network.warn_after);
         Admission { meeting, own, terms, slots, turned_away: Vec::new(), stall }
@@ -102,8 +102,8 @@ impl<'a> Admission<'a> {
         let contacts: Vec<Contact> = std::iter::once(self.own).chain(others).collect();
         let hosts = tree::number_hosts(&contacts, |one, other| one.host.is_same(&other.host));
         // Ranks that found rank 0 by a path may find nobody else.
-        let parents = match self.meeting.place {
-            Place::Path(_) => tree::star(contacts.len()),
+        let parents = match self.meeting.address {
+            RendezvousAddress::Path(_) => tree::star(contacts.len()),
             _ => tree::parents(&hosts),
         };
         let members =
@@ -143,7 +143,7 @@ impl<'a> Admission<'a> {
 
 /// Everybody knows where to go.
 pub(super) struct Assigned<'a> {
-    meeting: &'a Meeting,
+    meeting: &'a Rendezvous,
     group: u64,
     members: Vec<Member>,
     parents: Vec<Option<u32>>,
@@ -155,7 +155,7 @@ impl Assigned<'_> {
     /// Whether a rank is a child of rank 0 whose channel is the right kind already: a socket of this host for those on it.
     fn is_child_here(&self, rank: u32) -> bool {
         let (own, other) = (&self.members[0].contact, &self.members[rank as usize].contact);
-        let is_network = matches!(self.meeting.place, Place::Tcp { .. });
+        let is_network = matches!(self.meeting.address, RendezvousAddress::Tcp { .. });
         self.parents[rank as usize] == Some(0) && own.host.is_same(&other.host) != is_network
     }
 
@@ -165,7 +165,7 @@ impl Assigned<'_> {
         monitor: &Monitor,
         deadline: Deadline,
     ) -> Result<Arc<Group>, BootstrapError> {
-        let ask = Ask { rank: 0, purpose: PURPOSE.to_owned(), bytes: 0 };
+        let ask = Request { rank: 0, purpose: PURPOSE.to_owned(), bytes: 0 };
         let warn_after = self.meeting.network.warn_after;
         let mut stall = Stall::new(0, self.meeting.purpose(), warn_after);
         let children = tree::children(&self.parents, 0);

@@ -27,7 +27,7 @@ use weftlink_shm::poll_hook;
 use super::broken::Broken;
 use super::deadline::Deadline;
 use super::error::Refusal;
-use super::fork::Kept;
+use super::fork::CloseOnFork;
 use super::message::{FRAME_BYTES_MAX, Message};
 use super::outgoing::{Outgoing, write_some};
 use super::peer;
@@ -50,7 +50,7 @@ const READ_BYTES: usize = 16 << 10;
 /// One side of a connection.
 #[derive(Debug)]
 pub(super) struct Channel {
-    socket: Kept,
+    socket: CloseOnFork,
     seal: Seal,
     writing: Mutex<Writing>,
     reading: Mutex<Reading>,
@@ -77,7 +77,7 @@ struct Reading {
 #[derive(Debug)]
 pub struct Connection {
     /// The socket, which a forked process closes.
-    pub socket: Kept,
+    pub socket: CloseOnFork,
     /// The keys of the connection.
     pub seal: Seal,
     /// What has come already: the other side may have gone on before this one took up the connection.
@@ -146,7 +146,7 @@ impl Channel {
     fn sealed_by(socket: OwnedFd, handshake: snow::HandshakeState) -> Result<Channel, snow::Error> {
         let seal = Seal::new(handshake)?;
         let (writing, reading) = (Mutex::default(), Mutex::default());
-        Ok(Channel { socket: Kept::new(socket), seal, writing, reading, wake: OnceLock::new() })
+        Ok(Channel { socket: CloseOnFork::new(socket), seal, writing, reading, wake: OnceLock::new() })
     }
 
     /// Sends a message, and with it a descriptor if both sides are on one host, and waits until it is written. If that takes

@@ -12,7 +12,7 @@ use crate::blame::{Blame, BlameKind};
 
 /// What one rank asked its group for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ask {
+pub struct Request {
     /// Who asked.
     pub rank: usize,
     /// What for.
@@ -21,7 +21,7 @@ pub struct Ask {
     pub bytes: usize,
 }
 
-impl fmt::Display for Ask {
+impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rank {} asked {} bytes for {:?}", self.rank, self.bytes, self.purpose)
     }
@@ -45,7 +45,7 @@ pub enum BootstrapError {
     },
     /// The place cannot be used: choose another.
     #[error("cannot meet at {place}: {reason}")]
-    Place {
+    RendezvousAddress {
         /// Where.
         place: String,
         /// Why not.
@@ -104,9 +104,9 @@ pub enum BootstrapError {
     #[error("ranks must make the same calls in the same order, but {one}, while {other}")]
     Mismatch {
         /// One side.
-        one: Ask,
+        one: Request,
         /// The other.
-        other: Ask,
+        other: Request,
     },
     /// A rank has ended, or dropped its bootstrap.
     #[error("rank {rank} (pid {pid}) left while others waited for it, for {purpose}")]
@@ -218,7 +218,7 @@ impl BootstrapError {
     pub fn blamed(&self) -> Vec<Blame> {
         use BlameKind::{Died, Differs, Failed, Late, Left, Unreachable};
         match self {
-            Self::BadCall { .. } | Self::System { .. } | Self::Place { .. } => Vec::new(),
+            Self::BadCall { .. } | Self::System { .. } | Self::RendezvousAddress { .. } => Vec::new(),
             Self::NobodyListens { .. } => Blame::all(&[0], Late),
             Self::Missing { ranks, .. } => Blame::all(ranks, Late),
             Self::NoAnswer { rank, pid, .. } => vec![Blame::of(*rank, Late, "", *pid)],

@@ -7,7 +7,7 @@ use weftlink_membership::durations::{ROOTS, THREAD_CAUSE};
 
 use super::blame::{Blame, BlameKind, Failure};
 use super::deadline::Deadline;
-use super::error::{Ask, BootstrapError};
+use super::error::{BootstrapError, Request};
 use super::group::Group;
 use super::in_process::InProcessGroup;
 use super::message::Event;
@@ -105,7 +105,12 @@ impl Bootstrap {
 
     /// Tells the others why it is over, as far as they still listen. If that is that ranks waited for too long, finds out for
     /// whom in the end, and makes that the error.
-    pub(super) fn fall(&mut self, error: BootstrapError, ask: &Ask, deadline: Deadline) -> BootstrapError {
+    pub(super) fn fall(
+        &mut self,
+        error: BootstrapError,
+        ask: &Request,
+        deadline: Deadline,
+    ) -> BootstrapError {
         use BootstrapError::{Late, Missing};
         let group = match &self.link {
             Link::InProcess(local) => {

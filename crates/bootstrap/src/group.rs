@@ -32,7 +32,7 @@ pub(super) struct Link {
 }
 
 /// What is done with news as soon as it comes, on the steward's thread, and what this rank has to say to it.
-pub type Alarm = Box<dyn Fn(&Event) -> Option<Event> + Send>;
+pub type EventHandler = Box<dyn Fn(&Event) -> Option<Event> + Send>;
 
 /// One rank's place in a group.
 pub(super) struct Group {
@@ -45,7 +45,7 @@ pub(super) struct Group {
     pub(super) later: Mutex<Vec<Arc<Link>>>,
     state: Mutex<State>,
     changed: Condvar,
-    alarm: Mutex<Option<Alarm>>,
+    alarm: Mutex<Option<EventHandler>>,
     /// Held while something is taken in and told on: what a rank says last must not overtake what it heard before.
     pub(super) driving: Mutex<()>,
 }
@@ -111,7 +111,7 @@ impl Group {
     }
 
     /// What to do with news from now on. Of that of before it is told what still matters.
-    pub(super) fn set_alarm(&self, alarm: Option<Alarm>) {
+    pub(super) fn set_event_handler(&self, alarm: Option<EventHandler>) {
         let mut place = self.alarm.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(alarm) = &alarm
             && !mutant!("deaths-before-the-alarm-forgotten")

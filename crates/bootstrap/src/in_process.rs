@@ -15,7 +15,7 @@ use weftlink_shm::memory::SharedMemory;
 use weftlink_shm::poll_hook;
 
 use super::deadline::Deadline;
-use super::error::{Ask, BootstrapError, list};
+use super::error::{BootstrapError, Request, list};
 
 #[derive(Debug)]
 pub(super) struct InProcessGroup {
@@ -30,8 +30,8 @@ struct State {
     turn: u64,
     there: Vec<bool>,
     left: Vec<bool>,
-    first: Option<Ask>,
-    mismatch: Option<Ask>,
+    first: Option<Request>,
+    mismatch: Option<Request>,
     created: Option<Arc<OwnedFd>>,
     said: Vec<Vec<u8>>,
     /// Descriptors that ranks give each other, by rank.
@@ -71,7 +71,7 @@ impl InProcessGroup {
         InProcessGroup { id, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    pub(super) fn share(&self, ask: &Ask, deadline: Deadline) -> Result<SharedMemory, BootstrapError> {
+    pub(super) fn share(&self, ask: &Request, deadline: Deadline) -> Result<SharedMemory, BootstrapError> {
         let mut state = self.enter();
         state.compare(ask);
         let state = self.step(state, ask, deadline, State::create)?;
@@ -89,7 +89,7 @@ impl InProcessGroup {
     /// What all say, by rank.
     pub(super) fn exchange(
         &self,
-        ask: &Ask,
+        ask: &Request,
         mine: Vec<u8>,
         deadline: Deadline,
     ) -> Result<Vec<Vec<u8>>, BootstrapError> {
@@ -203,7 +203,7 @@ impl InProcessGroup {
     fn step<'room>(
         &'room self,
         mut state: MutexGuard<'room, State>,
-        ask: &Ask,
+        ask: &Request,
         deadline: Deadline,
         complete: fn(&mut State) -> Result<(), BootstrapError>,
     ) -> Result<MutexGuard<'room, State>, BootstrapError> {
@@ -275,7 +275,7 @@ impl State {
         self.there.iter().enumerate().filter(|(_, there)| !**there).map(|(rank, _)| rank)
     }
 
-    fn compare(&mut self, ask: &Ask) {
+    fn compare(&mut self, ask: &Request) {
         let first = self.first.get_or_insert_with(|| ask.clone());
         if (&first.purpose, first.bytes) != (&ask.purpose, ask.bytes) {
             self.mismatch.get_or_insert_with(|| ask.clone());

@@ -70,16 +70,15 @@ pub use blame::{Blame, BlameKind, Failure};
 pub use channel::Connection;
 pub use deadline::Deadline;
 pub use environment::{
-    Environment, EnvironmentError, Launcher, Rendezvous, SECRET_BYTES_MAX, Secret, Surroundings,
-    expand_nodelist,
+    Environment, EnvironmentError, EnvironmentSource, Launcher, SECRET_BYTES_MAX, Secret, expand_nodelist,
 };
-pub use error::{Ask, BootstrapError, Refusal, list};
-pub use fork::{Kept, generation};
-pub use group::Alarm;
+pub use error::{BootstrapError, Refusal, Request, list};
+pub use fork::{CloseOnFork, generation};
+pub use group::EventHandler;
 pub use host::Host;
 pub use message::Event;
 pub use reason::{Reason, is_on_purpose};
-pub use rendezvous::{Meeting, Network, Place};
+pub use rendezvous::{Network, Rendezvous, RendezvousAddress};
 pub use secret::{SEALED_BYTES_MAX, Seal, TAG_BYTES, Token, random_number};
 pub use waits::Chain;
 pub use weftlink_membership::durations::{NOTE_AFTER, ROOTS as ROOTS_LIMIT};
@@ -138,26 +137,24 @@ impl Bootstrap {
     pub fn from_environment(knobs: &Knobs) -> Result<Bootstrap, BootstrapError> {
         log::install();
         let bad = |error: EnvironmentError| BootstrapError::BadCall { what: error.to_string() };
-        let Environment { rank, size, place, secret, secret_is_guessable, .. } =
+        let Environment { rank, size, address, secret, secret_is_guessable, .. } =
             Environment::of_this_process().map_err(bad)?;
-        let place = match place {
-            Rendezvous::Tcp { host, ports } => Place::Tcp { host, ports },
-            Rendezvous::OneHost { name } => Place::Abstract(name),
-        };
-        if secret_is_guessable && rank == 0 && matches!(place, Place::Tcp { .. }) {
+        if secret_is_guessable && rank == 0 && matches!(address, RendezvousAddress::Tcp { .. }) {
             tracing::warn!(target: "weft::meet", rank,
-                "no WEFT_SECRET is set: whoever reaches {place} can join; `weft run` sets one"
+                "WEFT_SECRET is not set: any process that reaches {address} can join. `weft run` sets a secret"
             );
         }
         let token = Token::new(secret.bytes())?;
         let token = if secret_is_guessable { token.guessable() } else { token };
-        let meeting =
-            Meeting { network: Network::of(knobs), ..Meeting::new(place, token, size, knobs.deadline) };
+        let meeting = Rendezvous {
+            network: Network::of(knobs),
+            ..Rendezvous::new(address, token, size, knobs.deadline)
+        };
         if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) }
     }
 
     /// Rank 0 of a group of processes: listens at the place until every other rank has come.
-    pub fn listen(meeting: &Meeting) -> Result<Bootstrap, BootstrapError> {
+    pub fn listen(meeting: &Rendezvous) -> Result<Bootstrap, BootstrapError> {
         log::install();
         let told = |error: &BootstrapError| report_start(0, meeting.size, &failure_of(error));
         let (monitor, group) = listen::listen(meeting).inspect_err(told)?;
@@ -165,7 +162,7 @@ impl Bootstrap {
     }
 
     /// Another rank of a group of processes: goes to the place, as soon as rank 0 listens there, and waits for all.
-    pub fn join(meeting: &Meeting, rank: usize) -> Result<Bootstrap, BootstrapError> {
+    pub fn join(meeting: &Rendezvous, rank: usize) -> Result<Bootstrap, BootstrapError> {
         log::install();
         let told = |error: &BootstrapError| report_start(rank, meeting.size, &failure_of(error));
         let (monitor, group) = join::join(meeting, rank).inspect_err(told)?;
@@ -381,23 +378,23 @@ impl Bootstrap {
             Ok(()) => Ok(connections),
             // The connections stay open while `fall` tells the peers why. A peer that saw its connection close first would blame this rank.
             Err(error) => {
-                let ask = Ask { rank: self.rank, purpose: wires::PURPOSE.to_owned(), bytes: 0 };
+                let ask = Request { rank: self.rank, purpose: wires::PURPOSE.to_owned(), bytes: 0 };
                 Err(self.fall(error, &ask, deadline))
             }
         }
     }
 
     /// What to do with news from now on, on the steward's thread; nothing after the bootstrap is dropped.
-    pub fn set_alarm(&self, alarm: Alarm) {
+    pub fn set_event_handler(&self, alarm: EventHandler) {
         if let Link::Tree { group, .. } = &self.link {
-            group.set_alarm(Some(alarm));
+            group.set_event_handler(Some(alarm));
         }
     }
 
     /// Nothing more is done with news. What the alarm points to may go.
-    pub fn clear_alarm(&self) {
+    pub fn clear_event_handler(&self) {
         if let Link::Tree { group, .. } = &self.link {
-            group.set_alarm(None);
+            group.set_event_handler(None);
         }
     }
 
@@ -409,12 +406,12 @@ impl Bootstrap {
         }
     }
 
-    fn ask(&self, purpose: &str, bytes: usize) -> Result<Ask, BootstrapError> {
+    fn ask(&self, purpose: &str, bytes: usize) -> Result<Request, BootstrapError> {
         if let Some(Failure { why, blamed, .. }) = &self.failed {
             return Err(BootstrapError::Poisoned { cause: why.clone(), blamed: blamed.clone() });
         }
         check(purpose)?;
-        Ok(Ask { rank: self.rank, purpose: purpose.to_owned(), bytes })
+        Ok(Request { rank: self.rank, purpose: purpose.to_owned(), bytes })
     }
 
     fn next_sweeps(&mut self, count: u32) -> u32 {
@@ -434,7 +431,7 @@ impl Drop for Bootstrap {
         match &self.link {
             Link::InProcess(local) => local.leave(self.rank),
             Link::Tree { group, monitor, .. } => {
-                group.set_alarm(None);
+                group.set_event_handler(None);
                 if let Some(monitor) = monitor {
                     group.leave(self.calls, || monitor.wake());
                     monitor.leave(group, self.calls);

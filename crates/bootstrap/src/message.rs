@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use weftlink_membership::regroup;
 
-use super::error::{Ask, BootstrapError, Refusal};
+use super::error::{BootstrapError, Refusal, Request};
 use super::host::Host;
 
 /// Room for what rank 0 tells of each of 4,096 ranks.
@@ -29,7 +29,7 @@ pub(super) enum Message {
     /// From a parent, once: who is who.
     Members(Vec<Member>),
     /// To a parent: what all below want and say.
-    Up { number: u32, ask: Ask, said: Vec<(u32, Vec<u8>)> },
+    Up { number: u32, ask: Request, said: Vec<(u32, Vec<u8>)> },
     /// From a parent: what all say.
     Down { number: u32, said: Vec<(u32, Vec<u8>)> },
     /// Between a leader and its followers that regroup.

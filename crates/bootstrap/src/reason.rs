@@ -65,7 +65,7 @@ impl Reason {
             E::Memory { .. } => (rank, Reason::Memory),
             E::Protocol { .. } => (rank, Reason::Protocol),
             E::System { .. } => (rank, Reason::System),
-            E::BadCall { .. } | E::Place { .. } | E::Refused { .. } | E::Poisoned { .. } => {
+            E::BadCall { .. } | E::RendezvousAddress { .. } | E::Refused { .. } | E::Poisoned { .. } => {
                 (rank, Reason::Setup)
             }
         };

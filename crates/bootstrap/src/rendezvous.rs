@@ -23,9 +23,9 @@ const RANKS_MAX: usize = 4096;
 
 /// What the ranks of a job agree on before they meet.
 #[derive(Debug, Clone)]
-pub struct Meeting {
-    /// Where.
-    pub place: Place,
+pub struct Rendezvous {
+    /// Where rank 0 listens.
+    pub address: RendezvousAddress,
     /// How the ranks of this job know each other.
     pub token: Token,
     /// How many ranks there are, rank 0 included.
@@ -106,19 +106,19 @@ impl Network {
     }
 }
 
-impl Meeting {
+impl Rendezvous {
     /// A meeting for ranks that reach each other as they can.
-    pub fn new(place: Place, token: Token, size: usize, deadline: Duration) -> Meeting {
-        Meeting { place, token, size, deadline, network: Network::default() }
+    pub fn new(address: RendezvousAddress, token: Token, size: usize, deadline: Duration) -> Rendezvous {
+        Rendezvous { address, token, size, deadline, network: Network::default() }
     }
 
     pub(super) fn purpose(&self) -> String {
-        format!("the meeting at {}", self.place)
+        format!("the meeting at {}", self.address)
     }
 
     pub(super) fn host(&self) -> Result<Host, BootstrapError> {
         let here = Host::here()?;
-        let here = if let Place::Path(_) = self.place { here.anywhere() } else { here };
+        let here = if let RendezvousAddress::Path(_) = self.address { here.anywhere() } else { here };
         match (self.network.pretended_host, self.network.shared_memory) {
             (Some(number), _) => Ok(here.apart(number)),
             (None, true) => Ok(here),
@@ -139,7 +139,7 @@ impl Meeting {
 
 /// Where ranks meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum RendezvousAddress {
     /// A name in the kernel's table: nothing is left behind, however the ranks end. Seen by all processes of one
     /// network namespace, so not across containers.
     Abstract(String),
@@ -154,15 +154,15 @@ pub enum Place {
     },
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for RendezvousAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Abstract(name) => write!(f, "@{name}"),
-            Place::Path(path) => write!(f, "{}", path.display()),
-            Place::Tcp { host, ports } if host.contains(':') && !host.starts_with('[') => {
+            RendezvousAddress::Abstract(name) => write!(f, "@{name}"),
+            RendezvousAddress::Path(path) => write!(f, "{}", path.display()),
+            RendezvousAddress::Tcp { host, ports } if host.contains(':') && !host.starts_with('[') => {
                 write!(f, "[{host}]:{}", Ports(ports))
             }
-            Place::Tcp { host, ports } => write!(f, "{host}:{}", Ports(ports)),
+            RendezvousAddress::Tcp { host, ports } => write!(f, "{host}:{}", Ports(ports)),
         }
     }
 }
@@ -185,7 +185,7 @@ pub(super) type Met = (Option<Monitor>, Arc<Group>);
 /// another name.
 pub(super) const PURPOSE: &str = "the meeting";
 
-pub(super) fn check(meeting: &Meeting, rank: usize) -> Result<(), BootstrapError> {
+pub(super) fn check(meeting: &Rendezvous, rank: usize) -> Result<(), BootstrapError> {
     match meeting.size {
         0 => Err(bad_call("a group has at least one rank".to_owned())),
         size if size > RANKS_MAX => Err(bad_call(format!("{size} ranks are more than {RANKS_MAX}"))),
@@ -198,6 +198,6 @@ pub(super) fn bad_call(what: String) -> BootstrapError {
     BootstrapError::BadCall { what }
 }
 
-pub(super) fn unusable(place: &Place, reason: impl fmt::Display) -> BootstrapError {
-    BootstrapError::Place { place: place.to_string(), reason: reason.to_string() }
+pub(super) fn unusable(place: &RendezvousAddress, reason: impl fmt::Display) -> BootstrapError {
+    BootstrapError::RendezvousAddress { place: place.to_string(), reason: reason.to_string() }
 }

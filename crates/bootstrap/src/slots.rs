@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::deadline::Deadline;
-use super::error::{Ask, BootstrapError};
+use super::error::{BootstrapError, Request};
 use super::group::{Group, Link};
 use super::message::{Introduction, Member};
 use super::monitor::Monitor;
@@ -15,7 +15,7 @@ pub(super) fn await_children(
     group: u64,
     children: &[u32],
     links: &mut Vec<Arc<Link>>,
-    ask: &Ask,
+    ask: &Request,
     deadline: Deadline,
     mut over: impl FnMut(&[u32]) -> Result<(), BootstrapError>,
 ) -> Result<(), BootstrapError> {
@@ -43,7 +43,7 @@ pub(super) fn await_children(
 pub(super) fn in_place(
     group: &Group,
     members: Option<Vec<Member>>,
-    ask: &Ask,
+    ask: &Request,
     deadline: Deadline,
 ) -> Result<(), BootstrapError> {
     let settle = || {

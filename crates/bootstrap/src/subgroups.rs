@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::deadline::Deadline;
-use super::error::{Ask, BootstrapError};
+use super::error::{BootstrapError, Request};
 use super::group::Group;
 use super::{Bootstrap, Link, regroup, split};
 
@@ -51,7 +51,7 @@ impl Bootstrap {
                         let formed = formed
                             .map_err(|error| group.verdict().unwrap_or_else(|| renamed(error, &origins)));
                         formed.map_err(|error| {
-                            let ask = Ask { rank: self.rank, purpose: "a split".to_owned(), bytes: 0 };
+                            let ask = Request { rank: self.rank, purpose: "a split".to_owned(), bytes: 0 };
                             self.fall(error, &ask, deadline)
                         })?
                     }

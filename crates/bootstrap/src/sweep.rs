@@ -14,7 +14,7 @@ use weftlink_shm::memory::{MemoryError, SharedMemory};
 use super::broken::Broken;
 use super::channel::Received;
 use super::deadline::Deadline;
-use super::error::{Ask, BootstrapError};
+use super::error::{BootstrapError, Request};
 use super::group::{Group, Link, State};
 use super::message::{Member, Message};
 use super::waits::Watch;
@@ -36,7 +36,7 @@ impl Group {
     pub(super) fn sweep(
         &self,
         number: u32,
-        ask: &Ask,
+        ask: &Request,
         mine: Vec<u8>,
         deadline: Deadline,
         host_descriptor: Option<HostDescriptor<'_>>,
@@ -71,7 +71,7 @@ impl Group {
     fn gather(
         &self,
         number: u32,
-        ask: &Ask,
+        ask: &Request,
         said: &mut Said,
         deadline: Deadline,
     ) -> Result<(), BootstrapError> {
@@ -134,7 +134,7 @@ impl Group {
         &self,
         number: u32,
         parent: &Link,
-        ask: &Ask,
+        ask: &Request,
         deadline: Deadline,
     ) -> Result<(Said, Option<OwnedFd>), BootstrapError> {
         let late = deadline.later(VERDICT * (1 + self.generation()));
@@ -173,7 +173,11 @@ impl Group {
     }
 
     /// Takes the first message of a parent, which tells who is who.
-    pub(super) fn await_members(&self, ask: &Ask, deadline: Deadline) -> Result<Vec<Member>, BootstrapError> {
+    pub(super) fn await_members(
+        &self,
+        ask: &Request,
+        deadline: Deadline,
+    ) -> Result<Vec<Member>, BootstrapError> {
         let Some(parent) = &self.parent else { return Ok(Vec::new()) };
         let mut watch = Watch::new(self, &ask.purpose);
         let mut state = self.state();
@@ -205,7 +209,7 @@ impl Group {
     pub(super) fn send_members(
         &self,
         members: &[Member],
-        ask: &Ask,
+        ask: &Request,
         deadline: Deadline,
     ) -> Result<(), BootstrapError> {
         let message = Message::Members(members.to_vec());
@@ -217,7 +221,7 @@ impl Group {
         link: &Link,
         message: &Message,
         descriptor: Option<&OwnedFd>,
-        ask: &Ask,
+        ask: &Request,
         deadline: Deadline,
     ) -> Result<(), BootstrapError> {
         let late = deadline.later(VERDICT);
@@ -244,7 +248,7 @@ impl Group {
     }
 
     /// What became of a rank that cannot be told anything, as the steward finds out.
-    fn found_out(&self, rank: u32, ask: &Ask) -> Option<BootstrapError> {
+    fn found_out(&self, rank: u32, ask: &Request) -> Option<BootstrapError> {
         let patience = Deadline::new(INQUIRY_RESULT);
         let mut state = self.state();
         loop {
@@ -256,7 +260,7 @@ impl Group {
         }
     }
 
-    fn missing(&self, ranks: &[u32], ask: &Ask, deadline: Deadline) -> BootstrapError {
+    fn missing(&self, ranks: &[u32], ask: &Request, deadline: Deadline) -> BootstrapError {
         let ranks = ranks.iter().map(|&rank| rank as usize).collect();
         BootstrapError::Missing { ranks, purpose: ask.purpose.clone(), limit: deadline.limit() }
     }
@@ -293,7 +297,7 @@ impl State {
     }
 
     /// Whether there is any point in waiting for these.
-    fn check(&self, group: &Group, awaited: &[u32], ask: &Ask) -> Result<(), BootstrapError> {
+    fn check(&self, group: &Group, awaited: &[u32], ask: &Request) -> Result<(), BootstrapError> {
         if let Some(verdict) = group.verdict_of(self) {
             return Err(verdict);
         }
@@ -311,7 +315,7 @@ impl State {
 pub(super) fn share(
     group: &Group,
     number: u32,
-    ask: &Ask,
+    ask: &Request,
     deadline: Deadline,
 ) -> Result<SharedMemory, BootstrapError> {
     let rank = ask.rank;

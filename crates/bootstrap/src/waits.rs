@@ -107,7 +107,7 @@ impl<'a> Watch<'a> {
         let whom = self.note(whom);
         let group = self.elder.as_ref().map_or(self.group, |(elder, _)| elder);
         if waited >= self.next {
-            // A caller that looks rarely has not asked yet. Ask now, and give the other ranks time to answer.
+            // A caller that looks rarely has not asked yet. Request now, and give the other ranks time to answer.
             let roots = match self.asked {
                 Some(asked) if asked.elapsed() < ASK_AHEAD.min(group.warn_after() / 2) => return,
                 Some(asked) => group.roots(None, asked).all(),

@@ -117,13 +117,13 @@ fn take_slot(
         })?;
         ended.map_or(Ok(()), |broken| Err(broken.of((0, 0), rank as usize, &ask.purpose, deadline)))
     };
-    // Who is next to one that does not come gives up first, because it knows best who that is.
+    // The neighbour of a missing rank times out first, because it knows best which rank is missing.
     let soon = deadline.sooner(HELLO / 2);
     let mut links = Vec::new();
     let come = await_children(monitor, id, &children, &mut links, &ask, soon, over);
     let group = Group::new(id, rank, Some(parent), links);
     group.set_warn_after(stall.warn_after());
-    // Else those who are linked already would take this rank for dead when it goes.
+    // Otherwise children that are connected would take this rank for dead when it ends.
     come.inspect_err(|error| group.fail_for(error))?;
     monitor.watch(&group);
     in_place(&group, None, &ask, deadline)
@@ -194,7 +194,9 @@ fn introduce(
                 reason.to_string()
             }
             Ok(Err(reason)) | Err(Broken::Stranger(reason)) => return Err(refused(reason)),
-            Err(Broken::Ended | Broken::Refused) => "whoever listened went away without an answer".to_owned(),
+            Err(Broken::Ended | Broken::Refused) => {
+                "the listener closed the connection without an answer".to_owned()
+            }
             Err(Broken::Late) => "it did not answer".to_owned(),
             // Whatever was changed on its way comes through another time.
             Err(Broken::Unreachable(what) | Broken::Strange(what) | Broken::Forged(what)) => what,

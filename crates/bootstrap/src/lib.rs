@@ -32,6 +32,7 @@ mod environment;
 mod error;
 mod failure;
 mod fork;
+mod greeting;
 mod group;
 mod host;
 mod in_process;
@@ -58,7 +59,6 @@ mod waits;
 mod wires;
 
 use std::collections::BTreeSet;
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ pub use weftlink_membership::durations::{NOTE_AFTER, ROOTS as ROOTS_LIMIT};
 
 use failure::failure_of;
 use group::Group;
-use in_process::{InProcessGroup, duplicate};
+use in_process::InProcessGroup;
 use launcher::report_start;
 use monitor::Monitor;
 use regroup::Lineage;
@@ -104,7 +104,7 @@ pub struct Bootstrap {
     origins: Vec<usize>,
     /// How many sweeps have been made.
     sweeps: u32,
-    /// How many calls, as the last word to the others will tell.
+    /// The number of calls, which this rank announces when it leaves.
     pub calls: u32,
 }
 
@@ -153,7 +153,7 @@ impl Bootstrap {
         if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) }
     }
 
-    /// Rank 0 of a group of processes: listens at the place until every other rank has come.
+    /// Rank 0 of a group of processes: listens until every other rank has joined.
     pub fn listen(meeting: &Rendezvous) -> Result<Bootstrap, BootstrapError> {
         log::install();
         let told = |error: &BootstrapError| report_start(0, meeting.size, &failure_of(error));
@@ -161,7 +161,7 @@ impl Bootstrap {
         Ok(Bootstrap::in_group(group, monitor.map(Arc::new)))
     }
 
-    /// Another rank of a group of processes: goes to the place, as soon as rank 0 listens there, and waits for all.
+    /// Another rank of a group of processes: connects as soon as rank 0 listens, and waits for all.
     pub fn join(meeting: &Rendezvous, rank: usize) -> Result<Bootstrap, BootstrapError> {
         log::install();
         let told = |error: &BootstrapError| report_start(rank, meeting.size, &failure_of(error));
@@ -212,7 +212,7 @@ impl Bootstrap {
         &self.hosts
     }
 
-    /// How people call a rank: its number, host and process.
+    /// The name of a rank in messages: its number, host and process.
     pub fn name(&self, rank: usize) -> String {
         let pid = self.pids[rank];
         match &self.link {
@@ -265,7 +265,7 @@ impl Bootstrap {
         self.share_unless_ended(purpose, bytes, deadline, None)
     }
 
-    /// The same, but given up within milliseconds when somebody ends the communicator of this waiter on purpose. The error is
+    /// The same, but given up within milliseconds when a caller aborts the communicator of this waiter on purpose. The error is
     /// then that of a wait that took too long; the caller, who has the waiter, knows better.
     pub fn share_unless_ended(
         &mut self,
@@ -284,7 +284,7 @@ impl Bootstrap {
         shared.map_err(|error| self.fall(error, &ask, deadline))
     }
 
-    /// All ranks say something, and each hears what all say, by rank.
+    /// All ranks contribute bytes, and each gets the bytes of all, by rank.
     pub fn exchange(
         &mut self,
         purpose: &str,
@@ -312,38 +312,6 @@ impl Bootstrap {
         heard.map_err(|error| self.fall(error, &ask, deadline))
     }
 
-    /// All ranks give a descriptor to every rank of their host. Returns them by rank: nothing for ranks of other hosts, a
-    /// duplicate for this one. All ranks call this together, and it is a barrier.
-    pub fn pass_descriptors(
-        &mut self,
-        purpose: &str,
-        own: BorrowedFd<'_>,
-        deadline: Duration,
-    ) -> Result<Vec<Option<OwnedFd>>, BootstrapError> {
-        let ask = self.ask(purpose, 0)?;
-        let turn = self.sweeps.wrapping_add(1);
-        if let Link::InProcess(local) = &self.link {
-            let put = duplicate(own, self.rank).map(|own| local.put_descriptor(self.rank, Some(own)));
-            put.map_err(|error| self.fall(error, &ask, Deadline::new(deadline)))?;
-        }
-        // Nobody has a descriptor of this turn before, and all have theirs after the second exchange.
-        self.exchange(purpose, Vec::new(), deadline)?;
-        let until = Deadline::new(deadline);
-        let passed = match &self.link {
-            Link::InProcess(local) => local.descriptors(self.rank),
-            Link::Tree { monitor: None, .. } => duplicate(own, self.rank).map(|own| vec![Some(own)]),
-            Link::Tree { group, monitor: Some(monitor), .. } => {
-                descriptors::pass(group, monitor, turn, own, purpose, until)
-            }
-        };
-        let passed = passed.map_err(|error| self.fall(error, &ask, until))?;
-        self.exchange(purpose, Vec::new(), deadline)?;
-        if let Link::InProcess(local) = &self.link {
-            local.put_descriptor(self.rank, None);
-        }
-        Ok(passed)
-    }
-
     /// What each rank was in the group that this one was split or shrunk from; its own number if there was none.
     pub fn origins(&self) -> &[usize] {
         &self.origins
@@ -363,7 +331,7 @@ impl Bootstrap {
         }
     }
 
-    /// Connections to ranks of other hosts, for messages of plans: so many to each, in the order of the ranks. The ranks all
+    /// Connections to ranks of other hosts, for messages of plans: `streams` to each, in the order of the ranks. The ranks all
     /// do this together.
     pub fn connect(
         &mut self,
@@ -376,7 +344,7 @@ impl Bootstrap {
         let mut connections: Vec<Vec<_>> = peers.iter().map(|_| Vec::new()).collect();
         match wires::connect(group, monitor, peers, streams, deadline, &mut connections) {
             Ok(()) => Ok(connections),
-            // The connections stay open while `fall` tells the peers why. A peer that saw its connection close first would blame this rank.
+            // The connections stay open while `fall` reports the error to the peers. A peer that saw its connection close first would blame this rank.
             Err(error) => {
                 let ask = Request { rank: self.rank, purpose: wires::PURPOSE.to_owned(), bytes: 0 };
                 Err(self.fall(error, &ask, deadline))
@@ -384,21 +352,21 @@ impl Bootstrap {
         }
     }
 
-    /// What to do with news from now on, on the steward's thread; nothing after the bootstrap is dropped.
+    /// Sets the function that the monitor thread calls for every event, until the bootstrap is dropped.
     pub fn set_event_handler(&self, alarm: EventHandler) {
         if let Link::Tree { group, .. } = &self.link {
             group.set_event_handler(Some(alarm));
         }
     }
 
-    /// Nothing more is done with news. What the alarm points to may go.
+    /// Removes the event handler. What it refers to may be dropped afterwards.
     pub fn clear_event_handler(&self) {
         if let Link::Tree { group, .. } = &self.link {
             group.set_event_handler(None);
         }
     }
 
-    /// After how long people are told of waits outside of calls.
+    /// Sets the time after which a wait outside of calls is logged.
     pub fn set_warn_after(&self, warn_after: Duration) {
         match &self.link {
             Link::InProcess(local) => local.warn_after(warn_after),

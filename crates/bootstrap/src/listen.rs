@@ -14,7 +14,7 @@ use super::monitor::Monitor;
 use super::rendezvous::{Met, Rendezvous, RendezvousAddress, check, unusable};
 use super::secret::random_number;
 
-/// Rank 0: waits for all others.
+/// Rank 0: waits until all other ranks have joined.
 pub(super) fn listen(meeting: &Rendezvous) -> Result<Met, BootstrapError> {
     check(meeting, 0)?;
     let deadline = Deadline::new(meeting.deadline);
@@ -51,7 +51,7 @@ pub(super) fn listen(meeting: &Rendezvous) -> Result<Met, BootstrapError> {
     }
     listeners.iter().for_each(|listener| monitor.stop_listening(listener));
     drop(listeners);
-    // What remains takes as long as messages do, unless somebody is stopped just now.
+    // What remains takes as long as messages do, unless a rank is stopped just now.
     let deadline = deadline.later(HELLO);
     let assigned = admission.slot(&monitor, random_number()?)?;
     let group = assigned.take_place(&monitor, deadline)?;

@@ -21,16 +21,16 @@ use super::terms;
 
 const RANKS_MAX: usize = 4096;
 
-/// What the ranks of a job agree on before they meet.
+/// What all ranks of a job are given to find each other.
 #[derive(Debug, Clone)]
 pub struct Rendezvous {
     /// Where rank 0 listens.
     pub address: RendezvousAddress,
-    /// How the ranks of this job know each other.
+    /// The secret by which ranks of this job recognise each other.
     pub token: Token,
-    /// How many ranks there are, rank 0 included.
+    /// The number of ranks, rank 0 included.
     pub size: usize,
-    /// How long to wait for all to come.
+    /// How long to wait for all ranks to join.
     pub deadline: Duration,
     /// How to reach each other.
     pub network: Network,
@@ -45,9 +45,9 @@ pub struct Network {
     pub ports: Option<RangeInclusive<u16>>,
     /// Whether ranks of one host share memory. If not they send through the network, as if each had a host of its own.
     pub shared_memory: bool,
-    /// After how long a rank that waits for others to come logs a warning.
+    /// Log a stall warning after this long.
     pub warn_after: Duration,
-    /// What else must be the same for all ranks, by name. Ranks that differ are refused, and told in what.
+    /// What else must be the same for all ranks, by name. Rank 0 refuses ranks that differ, and says in what.
     pub terms: Vec<(String, String)>,
     /// Processes with different numbers are on different hosts, whatever the kernel says. For tests.
     #[doc(hidden)]
@@ -107,13 +107,13 @@ impl Network {
 }
 
 impl Rendezvous {
-    /// A meeting for ranks that reach each other as they can.
+    /// A rendezvous with the default network.
     pub fn new(address: RendezvousAddress, token: Token, size: usize, deadline: Duration) -> Rendezvous {
         Rendezvous { address, token, size, deadline, network: Network::default() }
     }
 
     pub(super) fn purpose(&self) -> String {
-        format!("the meeting at {}", self.address)
+        format!("the rendezvous at {}", self.address)
     }
 
     pub(super) fn host(&self) -> Result<Host, BootstrapError> {
@@ -137,7 +137,7 @@ impl Rendezvous {
     }
 }
 
-/// Where ranks meet.
+/// Where rank 0 listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RendezvousAddress {
     /// A name in the kernel's table: nothing is left behind, however the ranks end. Seen by all processes of one
@@ -178,12 +178,12 @@ impl fmt::Display for Ports<'_> {
     }
 }
 
-/// A rank that has met the others.
+/// The monitor and the group of a rank that has joined.
 pub(super) type Met = (Option<Monitor>, Arc<Group>);
 
 /// What ranks that have found each other call what they are about. Where they did is not part of it: some know that place by
 /// another name.
-pub(super) const PURPOSE: &str = "the meeting";
+pub(super) const PURPOSE: &str = "the rendezvous";
 
 pub(super) fn check(meeting: &Rendezvous, rank: usize) -> Result<(), BootstrapError> {
     match meeting.size {

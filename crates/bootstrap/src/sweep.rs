@@ -19,10 +19,10 @@ use super::group::{Group, Link, State};
 use super::message::{Member, Message};
 use super::waits::Watch;
 
-/// What ranks say, in any order.
+/// Ranks and their bytes, in any order.
 type Said = Vec<(u32, Vec<u8>)>;
 
-/// How ranks of a host come to have the same descriptor.
+/// A descriptor that all ranks of a host get: the first creates it, the others open it.
 pub(super) struct HostDescriptor<'a> {
     /// For the first of them.
     pub(super) make: &'a mut dyn FnMut() -> Result<OwnedFd, BootstrapError>,
@@ -31,7 +31,7 @@ pub(super) struct HostDescriptor<'a> {
 }
 
 impl Group {
-    /// All ranks say something and hear what all said, by rank. With `host_descriptor`, all ranks of a host get the descriptor that
+    /// All ranks contribute bytes and get those of all, by rank. With `host_descriptor`, all ranks of a host get the descriptor that
     /// the first of them makes.
     pub(super) fn sweep(
         &self,
@@ -67,7 +67,7 @@ impl Group {
         Ok(said.into_iter().map(|(_, said)| said).collect())
     }
 
-    /// Takes what all children say.
+    /// Collects the bytes of all children.
     fn gather(
         &self,
         number: u32,
@@ -172,7 +172,7 @@ impl Group {
         }
     }
 
-    /// Takes the first message of a parent, which tells who is who.
+    /// Takes the first message of a parent: the members of the group.
     pub(super) fn await_members(
         &self,
         ask: &Request,
@@ -205,7 +205,7 @@ impl Group {
         }
     }
 
-    /// Tells children who is who.
+    /// Sends the members to the children.
     pub(super) fn send_members(
         &self,
         members: &[Member],
@@ -247,7 +247,7 @@ impl Group {
         })
     }
 
-    /// What became of a rank that cannot be told anything, as the steward finds out.
+    /// What became of a rank that cannot be written to, as the monitor thread finds out.
     fn found_out(&self, rank: u32, ask: &Request) -> Option<BootstrapError> {
         let patience = Deadline::new(INQUIRY_RESULT);
         let mut state = self.state();
@@ -280,7 +280,7 @@ impl State {
         self.inbox.get(&rank).is_some_and(|inbox| !inbox.is_empty())
     }
 
-    /// Whom a rank waits for that waits for these: them, or whom they said that they wait for.
+    /// The ranks that a rank waits for which waits for these: they themselves, or those that they announced.
     fn missing(&self, number: u32, silent: &[u32]) -> Vec<u32> {
         let of = |rank: &u32| match self.waiting.get(rank) {
             Some((theirs, ranks))

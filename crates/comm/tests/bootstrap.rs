@@ -181,7 +181,7 @@ fn calls_that_make_no_sense_are_refused() {
 fn ranks_that_do_not_come_are_named() {
     let meeting = Rendezvous { deadline: BRIEF, ..meeting("missing", 4) };
     let error = Bootstrap::listen(&meeting).unwrap_err().to_string();
-    assert!(error.starts_with("ranks 1, 2 and 3 did not come within 0.03 s"), "{error}");
+    assert!(error.starts_with("timed out after 0.03 s waiting for ranks 1, 2 and 3 ("), "{error}");
     let error = Bootstrap::join(&meeting, 1).unwrap_err();
     assert!(matches!(error, BootstrapError::NobodyListens { .. }), "{error}");
 
@@ -221,8 +221,8 @@ fn different_asks_are_an_error_on_every_rank_that_shows_both() {
         for error in &errors {
             let text = error.to_string();
             assert!(matches!(error, BootstrapError::Mismatch { .. }), "{text}");
-            assert!(text.contains("rank 1 asked 4096 bytes for \"heap\""), "{text}");
-            assert!(text.contains("asked 8192 bytes for \"heap\""), "{text}");
+            assert!(text.contains("rank 1 requested 4096 bytes for \"heap\""), "{text}");
+            assert!(text.contains("requested 8192 bytes for \"heap\""), "{text}");
             assert_eq!(error, &errors[0]);
         }
     }

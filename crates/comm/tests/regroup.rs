@@ -269,15 +269,18 @@ fn rank_that_leaves_with_its_parent(role: &str) {
     let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
     let meeting = Rendezvous::new(place, Token::new("regroup").unwrap(), 4, AMPLE);
     let mut comm = Communicator::new(met(&of_host(&meeting, 1), rank), options()).unwrap();
-    comm.barrier().unwrap();
+    let message = |comm: &mut Communicator| {
+        let (mine, mut theirs) = (vec![7_u64; usize::from(rank == 1)], vec![0; usize::from(rank == 0)]);
+        comm.send_receive((&mine, &mut theirs), &[(1, 0)], 1).unwrap();
+    };
+    message(&mut comm);
     if rank >= 2 {
         std::thread::sleep(Duration::from_micros(later_us * (rank as u64 - 2)));
         return;
     }
     // A rank that is not heard of is probed within 0.8 s.
     std::thread::sleep(Duration::from_millis(1500));
-    let (mine, mut theirs) = (vec![7_u64; rank], vec![0; 1 - rank]);
-    comm.send_receive((&mine, &mut theirs), &[(1, 0)], 1).unwrap();
+    message(&mut comm);
 }
 
 #[test]

@@ -17,7 +17,7 @@
 //! Seen with Open MPI 4.1, MPICH 4.0, Intel MPI 2021.19 and Slurm 22.05 on one machine. What is read of torchrun and of PMIx
 //! launchers without Open MPI is from their documentation, unverified.
 //!
-//! Pure: [`Environment::read`] looks only at the [`Surroundings`] it is given. Deliberately absent: whether two ranks
+//! Pure: [`Environment::read`] looks only at the [`EnvironmentSource`] it is given. Deliberately absent: whether two ranks
 //! really are on one host. That is found out when they meet; here it decides only where.
 
 mod address;
@@ -32,7 +32,8 @@ pub use error::EnvironmentError;
 pub use nodelist::expand as expand_nodelist;
 
 use std::fmt;
-use std::ops::RangeInclusive;
+
+use super::rendezvous::RendezvousAddress;
 
 /// What a process knows of its job before it meets anybody.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,43 +48,13 @@ pub struct Environment {
     pub local_rank: Option<usize>,
     /// How many ranks its host has, where the launcher tells.
     pub local_size: Option<usize>,
-    /// Where the ranks meet.
-    pub place: Rendezvous,
+    /// Where rank 0 listens.
+    pub address: RendezvousAddress,
     /// How they know each other.
     pub secret: Secret,
     /// True if no secret was given: it was made of what others can find out too (the job's number, its address). Then
     /// anybody who reaches the place can join, and a rank that listens there should warn.
     pub secret_is_guessable: bool,
-}
-
-/// Where the ranks of a job meet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rendezvous {
-    /// Rank 0 listens on the first of these ports that is free; the others try them all.
-    Tcp {
-        /// Where rank 0 is, by name or by address (IPv6 without its brackets).
-        host: String,
-        /// The ports to try.
-        ports: RangeInclusive<u16>,
-    },
-    /// All ranks are on one host, by their launcher's count.
-    OneHost {
-        /// A name for an abstract Unix socket, at most 107 bytes.
-        name: String,
-    },
-}
-
-impl fmt::Display for Rendezvous {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Rendezvous::Tcp { host, ports } => {
-                let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
-                write!(f, "{open}{host}{close}:{}", ports.start())?;
-                if ports.end() > ports.start() { write!(f, "-{}", ports.end()) } else { Ok(()) }
-            }
-            Rendezvous::OneHost { name } => write!(f, "@{name}"),
-        }
-    }
 }
 
 /// What only the ranks of one job should know. It never shows in messages.
@@ -144,7 +115,7 @@ impl Launcher {
 }
 
 /// All that [`Environment::read`] looks at.
-pub struct Surroundings<'a> {
+pub struct EnvironmentSource<'a> {
     /// The value of a variable.
     pub variable: &'a dyn Fn(&str) -> Option<String>,
     /// What the file of this name holds, for `WEFT_SECRET_FILE`; at most [`SECRET_BYTES_MAX`] + 1 bytes are looked at.
@@ -171,10 +142,10 @@ impl Environment {
     }
 
     /// What a launcher told, by its variables.
-    pub fn read(around: &Surroundings<'_>) -> Result<Environment, EnvironmentError> {
+    pub fn read(around: &EnvironmentSource<'_>) -> Result<Environment, EnvironmentError> {
         let variables = Variables { around };
         let told = launchers::read(&variables)?;
-        let place = address::place(&variables, &told)?;
+        let address = address::of(&variables, &told)?;
         let given = variables.secret()?;
         let secret_is_guessable = given.is_none();
         let secret = given.unwrap_or_else(|| {
@@ -182,7 +153,7 @@ impl Environment {
             let job = told.job.as_deref().unwrap_or_default();
             let restarts = variables.text("TORCHELASTIC_RESTART_COUNT").ok().flatten().unwrap_or_default();
             let (name, size) = (told.launcher.name(), told.size);
-            Secret(format!("weft without a secret: {name} {job} {restarts} {size} {place}").into_bytes())
+            Secret(format!("weft without a secret: {name} {job} {restarts} {size} {address}").into_bytes())
         });
         Ok(Environment {
             launcher: told.launcher,
@@ -190,7 +161,7 @@ impl Environment {
             size: told.size,
             local_rank: told.local_rank,
             local_size: told.local_size,
-            place,
+            address,
             secret,
             secret_is_guessable,
         })
@@ -198,7 +169,7 @@ impl Environment {
 }
 
 /// Reads the environment of this process.
-fn of_this_process<T>(read: impl FnOnce(&Surroundings<'_>) -> T) -> T {
+fn of_this_process<T>(read: impl FnOnce(&EnvironmentSource<'_>) -> T) -> T {
     let file = |name: &str| {
         use std::io::Read;
         let mut bytes = Vec::new();
@@ -207,7 +178,7 @@ fn of_this_process<T>(read: impl FnOnce(&Surroundings<'_>) -> T) -> T {
             .map(|_| bytes)
             .map_err(|error| error.to_string())
     };
-    read(&Surroundings {
+    read(&EnvironmentSource {
         variable: &|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()),
         file: &file,
         user: rustix::process::geteuid().as_raw(),
@@ -218,7 +189,7 @@ fn of_this_process<T>(read: impl FnOnce(&Surroundings<'_>) -> T) -> T {
 
 /// Variables, read as what they should be.
 struct Variables<'a> {
-    around: &'a Surroundings<'a>,
+    around: &'a EnvironmentSource<'a>,
 }
 
 impl Variables<'_> {

@@ -15,17 +15,17 @@ use super::address::{call_abstract, call_path, call_tcp, resolve};
 use super::broken::{ANOTHER, Broken};
 use super::channel::Channel;
 use super::deadline::Deadline;
-use super::error::{Ask, BootstrapError, Refusal};
+use super::error::{BootstrapError, Refusal, Request};
 use super::group::Group;
 use super::message::{Hello, Introduction, Message, Slot};
 use super::monitor::Monitor;
 use super::reason::error_in;
-use super::rendezvous::{Meeting, Met, PURPOSE, Place, bad_call, check, unusable};
+use super::rendezvous::{Met, PURPOSE, Rendezvous, RendezvousAddress, bad_call, check, unusable};
 use super::slots::{await_children, in_place};
 use super::stall::Stall;
 
 /// Any other rank: finds rank 0 and waits until all are there.
-pub(super) fn join(meeting: &Meeting, rank: usize) -> Result<Met, BootstrapError> {
+pub(super) fn join(meeting: &Rendezvous, rank: usize) -> Result<Met, BootstrapError> {
     check(meeting, rank)?;
     if rank == 0 {
         return Err(bad_call("rank 0 listens, only the others join".to_owned()));
@@ -43,7 +43,7 @@ pub(super) fn join(meeting: &Meeting, rank: usize) -> Result<Met, BootstrapError
         stall.look(&[0]);
         // One that would only be late is not tried: its error would hide this one.
         let Some(left) = deadline.left().filter(|left| *left > pause) else {
-            let (place, limit) = (meeting.place.to_string(), deadline.limit());
+            let (place, limit) = (meeting.address.to_string(), deadline.limit());
             return Err(BootstrapError::NobodyListens { place, last, limit });
         };
         std::thread::sleep(pause.min(left));
@@ -83,7 +83,7 @@ fn take_slot(
     mut stall: Stall,
     deadline: Deadline,
 ) -> Result<Arc<Group>, BootstrapError> {
-    let ask = Ask { rank: rank as usize, purpose: PURPOSE.to_owned(), bytes: 0 };
+    let ask = Request { rank: rank as usize, purpose: PURPOSE.to_owned(), bytes: 0 };
     let Slot { group: id, parent, children } = slot;
     let (parent, root) = match parent {
         None => (monitor.link(0, root), None),
@@ -117,13 +117,13 @@ fn take_slot(
         })?;
         ended.map_or(Ok(()), |broken| Err(broken.of((0, 0), rank as usize, &ask.purpose, deadline)))
     };
-    // Who is next to one that does not come gives up first, because it knows best who that is.
+    // The neighbour of a missing rank times out first, because it knows best which rank is missing.
     let soon = deadline.sooner(HELLO / 2);
     let mut links = Vec::new();
     let come = await_children(monitor, id, &children, &mut links, &ask, soon, over);
     let group = Group::new(id, rank, Some(parent), links);
     group.set_warn_after(stall.warn_after());
-    // Else those who are linked already would take this rank for dead when it goes.
+    // Otherwise children that are connected would take this rank for dead when it ends.
     come.inspect_err(|error| group.fail_for(error))?;
     monitor.watch(&group);
     in_place(&group, None, &ask, deadline)
@@ -141,17 +141,18 @@ fn final_error(root: &Channel) -> Option<BootstrapError> {
 
 /// One try: the channel on which rank 0 has accepted us and its process, or why it is worth trying again.
 fn introduce(
-    meeting: &Meeting,
+    meeting: &Rendezvous,
     rank: usize,
     monitor: &Monitor,
     found_at: &mut Option<Vec<SocketAddr>>,
     stall: &mut Stall,
     deadline: Deadline,
 ) -> Result<Result<(Channel, u32), String>, BootstrapError> {
-    let refused = |reason| BootstrapError::Refused { rank, place: meeting.place.to_string(), reason };
+    let refused = |reason| BootstrapError::Refused { rank, place: meeting.address.to_string(), reason };
     let mut last = "nothing was tried".to_owned();
-    let is_only_one = !matches!(&meeting.place, Place::Tcp { ports, .. } if ports.start() != ports.end());
-    for socket in reach(&meeting.place, deadline)? {
+    let is_only_one =
+        !matches!(&meeting.address, RendezvousAddress::Tcp { ports, .. } if ports.start() != ports.end());
+    for socket in reach(&meeting.address, deadline)? {
         let (socket, local) = match socket {
             Ok(socket) => socket,
             Err(why) => {
@@ -160,7 +161,7 @@ fn introduce(
             }
         };
         if let (Some(ip), None) = (local.or_else(|| meeting.reached_here()), &found_at) {
-            let own = meeting.network.listen(ip).map_err(|error| unusable(&meeting.place, error))?;
+            let own = meeting.network.listen(ip).map_err(|error| unusable(&meeting.address, error))?;
             let port = monitor.listen_tcp(own)?;
             *found_at = Some(meeting.network.addresses(ip, port));
         }
@@ -193,7 +194,9 @@ fn introduce(
                 reason.to_string()
             }
             Ok(Err(reason)) | Err(Broken::Stranger(reason)) => return Err(refused(reason)),
-            Err(Broken::Ended | Broken::Refused) => "whoever listened went away without an answer".to_owned(),
+            Err(Broken::Ended | Broken::Refused) => {
+                "the listener closed the connection without an answer".to_owned()
+            }
             Err(Broken::Late) => "it did not answer".to_owned(),
             // Whatever was changed on its way comes through another time.
             Err(Broken::Unreachable(what) | Broken::Strange(what) | Broken::Forged(what)) => what,
@@ -208,7 +211,7 @@ type Reached = Result<(OwnedFd, Option<IpAddr>), String>;
 
 /// Connections to all places where rank 0 may be, as far as they can be made now.
 fn reach(
-    place: &Place,
+    place: &RendezvousAddress,
     deadline: Deadline,
 ) -> Result<Box<dyn Iterator<Item = Reached> + '_>, BootstrapError> {
     let unix = |called: Result<OwnedFd, Errno>| match called {
@@ -219,9 +222,9 @@ fn reach(
         Err(error) => Err(unusable(place, error)),
     };
     match place {
-        Place::Abstract(name) => unix(call_abstract(name.as_bytes(), deadline)),
-        Place::Path(path) => unix(call_path(path, deadline)),
-        Place::Tcp { host, ports } => Ok(Box::new(ports.clone().flat_map(move |port| {
+        RendezvousAddress::Abstract(name) => unix(call_abstract(name.as_bytes(), deadline)),
+        RendezvousAddress::Path(path) => unix(call_path(path, deadline)),
+        RendezvousAddress::Tcp { host, ports } => Ok(Box::new(ports.clone().flat_map(move |port| {
             // A name that is not known yet may be soon, as those of containers are.
             let found = resolve(host, port).map_err(|error| format!("{host}: {error}"));
             let found =

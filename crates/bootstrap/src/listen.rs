@@ -11,11 +11,11 @@ use super::error::BootstrapError;
 use super::group::Group;
 use super::message::{Contact, Introduction};
 use super::monitor::Monitor;
-use super::rendezvous::{Meeting, Met, Place, check, unusable};
+use super::rendezvous::{Met, Rendezvous, RendezvousAddress, check, unusable};
 use super::secret::random_number;
 
-/// Rank 0: waits for all others.
-pub(super) fn listen(meeting: &Meeting) -> Result<Met, BootstrapError> {
+/// Rank 0: waits until all other ranks have joined.
+pub(super) fn listen(meeting: &Rendezvous) -> Result<Met, BootstrapError> {
     check(meeting, 0)?;
     let deadline = Deadline::new(meeting.deadline);
     if meeting.size == 1 {
@@ -31,7 +31,7 @@ pub(super) fn listen(meeting: &Meeting) -> Result<Met, BootstrapError> {
     let (listeners, reached_at) = listen_at(meeting)?;
     let found_at = match reached_at {
         Some(ip) => {
-            let own = meeting.network.listen(ip).map_err(|error| unusable(&meeting.place, error))?;
+            let own = meeting.network.listen(ip).map_err(|error| unusable(&meeting.address, error))?;
             let port = monitor.listen_tcp(own)?;
             meeting.network.addresses(ip, port)
         }
@@ -51,7 +51,7 @@ pub(super) fn listen(meeting: &Meeting) -> Result<Met, BootstrapError> {
     }
     listeners.iter().for_each(|listener| monitor.stop_listening(listener));
     drop(listeners);
-    // What remains takes as long as messages do, unless somebody is stopped just now.
+    // What remains takes as long as messages do, unless a rank is stopped just now.
     let deadline = deadline.later(HELLO);
     let assigned = admission.slot(&monitor, random_number()?)?;
     let group = assigned.take_place(&monitor, deadline)?;
@@ -59,18 +59,18 @@ pub(super) fn listen(meeting: &Meeting) -> Result<Met, BootstrapError> {
 }
 
 /// The sockets at which rank 0 is found, and the address that leads to it, if it is one of the network.
-fn listen_at(meeting: &Meeting) -> Result<(Vec<Listener>, Option<IpAddr>), BootstrapError> {
-    let place = &meeting.place;
+fn listen_at(meeting: &Rendezvous) -> Result<(Vec<Listener>, Option<IpAddr>), BootstrapError> {
+    let place = &meeting.address;
     match place {
-        Place::Abstract(name) => {
+        RendezvousAddress::Abstract(name) => {
             let listener = listen_abstract(name.as_bytes()).map_err(|error| unusable(place, error))?;
             Ok((vec![Listener::Unix(listener)], meeting.reached_here()))
         }
-        Place::Path(path) => {
+        RendezvousAddress::Path(path) => {
             let listener = Listener::at_path(path).map_err(|reason| unusable(place, reason))?;
             Ok((vec![listener], meeting.reached_here()))
         }
-        Place::Tcp { host, ports } => {
+        RendezvousAddress::Tcp { host, ports } => {
             let first = resolve(host, *ports.start()).map_err(|error| unusable(place, error))?;
             let ip = first.first().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
             let listeners = listen_tcp(ip, Some(ports), &meeting.network.interfaces, Some(ip));

@@ -36,6 +36,7 @@ mod window;
 #[cfg(test)]
 mod call_tests;
 
+pub use bytemuck;
 pub use background::{
     Background, Done, Ended, Handle, OwnedBuffers, OwnedOperation, OwnedRequest, QUEUE_MAX, RawBuffers,
     RawHandle, RawRequest, ReadOnly, Scope, ScopedHandle,

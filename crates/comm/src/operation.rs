@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use weftlink_kernels::{Access, Kernel};
 use weftlink_plan::{DataType, Reduction};
 
-use crate::data::Data;
+use crate::data::{Data, data_type_of};
 
 /// What a reducing call combines elements with: a [`Reduction`] by its name, or one that needs more than a name.
 ///
@@ -106,9 +106,8 @@ impl<'a> Operation<'a> {
     pub fn premultiplied_sum<T: Data>(factor: T) -> Self {
         let mut bytes = [0; FACTOR_BYTES];
         let length = size_of::<T>().min(FACTOR_BYTES);
-        // SAFETY: at most as many bytes as either has, and all bytes of plain data are initialised.
-        unsafe { std::ptr::copy_nonoverlapping((&raw const factor).cast(), bytes.as_mut_ptr(), length) };
-        let detail = Detail::Factor { bytes, data_type: T::TYPE };
+        bytes[..length].copy_from_slice(&bytemuck::bytes_of(&factor)[..length]);
+        let detail = Detail::Factor { bytes, data_type: data_type_of::<T>() };
         Operation { reduction: Reduction::PremultipliedSum, detail }
     }
 

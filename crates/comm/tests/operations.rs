@@ -2,21 +2,18 @@
 //! that matters.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(unsafe_code)] // That a type may be moved as bytes is a promise of whoever says so.
 
+use bytemuck::{Pod, Zeroable};
 use weftlink_comm::{
-    Buffers, Communicator, Data, DataType, Error, Operation, Options, Reduction, Request, on_threads,
+    Buffers, Communicator, DataType, Error, Operation, Options, Reduction, Request, on_threads,
 };
 use weftlink_plan::{Aliasing, Collective, Verified, verify};
 use weftlink_testkit::cases::doing;
 
 /// A matrix of 2 x 2 whose products depend on their order, and wrap.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 struct Matrix([u32; 4]);
-
-// SAFETY: four numbers, no padding, nothing that points anywhere.
-unsafe impl Data for Matrix {}
 
 impl Matrix {
     const ONE: Matrix = Matrix([1, 0, 0, 1]);

@@ -19,7 +19,7 @@ use weftlink_recorder::header::GROUP;
 
 use super::{Communicator, Request};
 use crate::buffers::Buffers;
-use crate::data::{Data, bytes_of, bytes_of_mut};
+use crate::data::{Data, data_type_of};
 use crate::error::Error;
 
 /// How many groups whose messages go different ways have a plan of their own.
@@ -54,16 +54,16 @@ impl<'a> Group<'a> {
 
     /// Sends elements to a rank, itself included.
     pub fn send<T: Data>(&mut self, to: usize, elements: &'a [T]) -> Result<(), Error> {
-        let bytes = bytes_of(elements);
-        self.tell(Told { sends: true, peer: to, data_type: T::TYPE, bytes: bytes.len() })?;
+        let bytes: &[u8] = bytemuck::cast_slice(elements);
+        self.tell(Told { sends: true, peer: to, data_type: data_type_of::<T>(), bytes: bytes.len() })?;
         self.sends.push((to, bytes));
         Ok(())
     }
 
     /// Receives elements from a rank: the next ones that it sends to this rank in the same group.
     pub fn receive<T: Data>(&mut self, from: usize, elements: &'a mut [T]) -> Result<(), Error> {
-        let bytes = bytes_of_mut(elements);
-        self.tell(Told { sends: false, peer: from, data_type: T::TYPE, bytes: bytes.len() })?;
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(elements);
+        self.tell(Told { sends: false, peer: from, data_type: data_type_of::<T>(), bytes: bytes.len() })?;
         self.receives.push((from, bytes));
         Ok(())
     }

@@ -80,6 +80,12 @@ impl<'a> Buffers<'a> {
         Ok(self)
     }
 
+    /// The same buffers, borrowed for a shorter time.
+    #[inline]
+    pub(crate) fn reborrow(&mut self) -> Buffers<'_> {
+        Buffers { _borrow: PhantomData, ..*self }
+    }
+
     /// Whether peers can reach them.
     #[inline]
     pub(crate) fn is_symmetric(&self) -> bool {

@@ -38,7 +38,8 @@ fn windows() {
         let mut window = comm.window::<i32>(7).unwrap();
         window.fill(comm.rank() as i32 + 1);
         for _ in 0..3 {
-            let request = Request::new(&Collective::AllReduce, &mut window).with(Reduction::Sum).by(plan);
+            let request =
+                Request::new(&Collective::AllReduce, &mut window).operation(Reduction::Sum).plan(plan);
             comm.run(request).unwrap();
         }
         window[6]
@@ -63,7 +64,7 @@ fn borrowed_by_a_scope() {
         let background: Background = comm.into_background().unwrap();
         let mut values = [background.rank() as f64 + 1.0; 4];
         background.scope(|scope| {
-            let request = Request::new(&Collective::AllReduce, &mut values[..]).with(Reduction::Product);
+            let request = Request::new(&Collective::AllReduce, &mut values[..]).operation(Reduction::Product);
             scope.start(request).wait().unwrap();
         });
         values[3]

@@ -88,15 +88,11 @@ impl Memory {
         gotten: &[usize],
     ) -> Result<(), Error> {
         let [inputs, outputs] = [given, gotten].map(|counts| counts.iter().sum::<usize>());
-        let request = match self {
-            Memory::Ordinary([input, output]) => {
-                Request::new(collective, (&input[..inputs], &mut output[..outputs]))
-            }
-            Memory::Windows([input, output]) => {
-                Request::new(collective, (input.part(0..inputs), output.part_mut(0..outputs)))
-            }
+        let buffers = match self {
+            Memory::Ordinary([input, output]) => Buffers::from((&input[..inputs], &mut output[..outputs])),
+            Memory::Windows([input, output]) => (input.part(0..inputs), output.part_mut(0..outputs)).into(),
         };
-        comm.run(Request { counts: Some((given, gotten)), ..request })
+        comm.run(Request::new(collective, buffers).counts(given, gotten))
     }
 
     fn output(&self) -> &[i32] {

@@ -417,12 +417,14 @@ fn a_plan_that_is_not_eligible_is_refused_and_the_next_call_is_fine() {
         |comm| {
             let ring = comm.built_in(Algorithm::Ring, &Collective::AllReduce).unwrap();
             let mut values = [1.0_f32, 2.0, 3.0];
-            let by_ring = Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(ring);
+            let by_ring =
+                Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum).plan(ring);
             let Err(Error::Misuse(why)) = comm.run(by_ring) else { panic!("a ring adds as it likes") };
             assert!(why.contains("\"ring\"") && why.contains("deterministic"), "{why}");
             // What has the same bits in any order may go any way.
             let mut whole = [comm.rank() as i32, 5];
-            comm.run(Request::new(&Collective::AllReduce, &mut whole).with(Reduction::Sum).by(ring)).unwrap();
+            comm.run(Request::new(&Collective::AllReduce, &mut whole).operation(Reduction::Sum).plan(ring))
+                .unwrap();
             assert_eq!(whole, [3, 15]);
             comm.all_reduce(&mut values, Reduction::Sum).unwrap();
             values

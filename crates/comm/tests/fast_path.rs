@@ -54,8 +54,8 @@ fn calls_neither_allocate_nor_free() {
                             &Collective::AllReduce,
                             (input.part(0..count), output.part_mut(0..count)),
                         )
-                        .with(Reduction::Sum)
-                        .by(plan),
+                        .operation(Reduction::Sum)
+                        .plan(plan),
                     )
                     .unwrap();
                 }
@@ -114,7 +114,8 @@ fn calls_between_hosts_neither_allocate_nor_free() {
                     };
                     for &plan in &plans {
                         counted(&mut comm, &mut |comm| {
-                            let request = Request::new(&collective, &mut values[..]).with(Reduction::Maximum);
+                            let request =
+                                Request::new(&collective, &mut values[..]).operation(Reduction::Maximum);
                             comm.run(Request { plan, ..request }).unwrap();
                         });
                     }

@@ -68,9 +68,9 @@ impl Call {
         let mut output = vec![0; bytes(collective.gets(rank, size))];
         let buffers = Buffers::from((&input[..], &mut output[..])).of_type(*data_type)?;
         let request = Request::new(collective, buffers);
-        let request = if collective.reduces() { request.with(*reduction) } else { request };
-        comm.run_within(request, deadline)?;
-        comm.run_within(Request::new(&Collective::Barrier, Buffers::none()), deadline)
+        let request = if collective.reduces() { request.operation(*reduction) } else { request };
+        comm.run(request.deadline(deadline))?;
+        comm.run(Request::new(&Collective::Barrier, Buffers::none()).deadline(deadline))
     }
 }
 
@@ -90,7 +90,12 @@ fn a_rank_that_stays_away_is_named_at_the_deadline() {
             let error = errors[0].as_ref().unwrap();
             assert!(matches!(error, Error::Deadline { .. }), "{collective}: {error}");
             let text = error.to_string();
-            assert!(text.contains("rank 0 waited") && text.contains("rank 1"), "{collective}: {text}");
+            assert!(
+                text.contains("timed out")
+                    && text.contains("rank 0 was waiting for")
+                    && text.contains("rank 1"),
+                "{collective}: {text}"
+            );
         }
     }
 }

@@ -23,9 +23,9 @@
 //! - [`fabric`] describes what is wired to what, and how fast; [`sim`] predicts how long calls take on it.
 
 pub use weftlink_comm::{
-    Background, Blame, BlameKind, Buffers, Communicator, Counters, Data, DataType, Done, Ended, Endpoint,
-    Error, FlightRecorder, Group, Handle, Operation, Options, OwnedBuffers, OwnedOperation, OwnedRequest,
-    Part, PartMut, PlanId, RawBuffers, RawHandle, RawRequest, ReadOnly, Record, Reduction, Request, Scope,
+    Background, Blame, BlameKind, Buffers, Communicator, Completion, Counters, Counts, Data, DataType,
+    Endpoint, Error, FlightRecorder, Group, Handle, HandleFuture, Operation, Options, OwnedBuffers, Part,
+    PartMut, PlanId, RawBuffers, RawHandle, ReadOnly, Record, Reduction, Request, Scope, ScopedFuture,
     ScopedHandle, Window, attach, bootstrap, bytemuck, knobs, on_threads, recorder, while_waiting, why,
 };
 pub use weftlink_fabric as fabric;

@@ -7,13 +7,14 @@ use weftlink_recorder::header::{Header, What, kind};
 use weftlink_recorder::waiting::Waiting;
 use weftlink_shm::wait::Stop;
 
+use super::Communicator;
 use super::check::Fitted;
 use super::current::Current;
-use super::{Communicator, Request};
 use crate::compile::Lengths;
 use crate::data::Elements;
 use crate::engine::Stopped;
 use crate::error::Error;
+use crate::request::CallArgs;
 use crate::shared::numbered;
 
 /// A call that has been announced.
@@ -26,7 +27,7 @@ pub(super) struct Announced {
 impl Communicator {
     /// Announces the call that has been checked. From here on it fails for all ranks, or for none.
     #[inline]
-    pub(super) fn announce(&mut self, request: &Request<'_>) -> Result<Announced, Error> {
+    pub(super) fn announce(&mut self, request: &CallArgs<'_>) -> Result<Announced, Error> {
         self.calls = self.calls.wrapping_add(1);
         let number = self.calls;
         self.shared.recorder.begin(number);
@@ -51,8 +52,8 @@ impl Communicator {
     }
 
     /// The header of a call.
-    pub(super) fn header(&self, request: &Request<'_>, fitted: &Fitted) -> Header {
-        let Request { collective, buffers, operation, plan, .. } = request;
+    pub(super) fn header(&self, request: &CallArgs<'_>, fitted: &Fitted) -> Header {
+        let CallArgs { collective, buffers, operation, plan, .. } = request;
         let plan = plan.map_or(0, |plan| self.engines.get(plan.index).map_or(0, |engine| engine.plan.hash()));
         let (elements, count) = elements(request, fitted);
         Header {
@@ -75,7 +76,7 @@ impl Communicator {
 
 /// The type and the number of elements that a call announces: the caller's, although what is only moved is moved as bytes, so
 /// that a rank does not take integers for floats.
-fn elements(request: &Request<'_>, fitted: &Fitted) -> (Elements, usize) {
+fn elements(request: &CallArgs<'_>, fitted: &Fitted) -> (Elements, usize) {
     let elements = request.buffers.elements;
     // A rank without messages has no type to announce; where lengths are compared, so are the types of those that have some.
     let is_open =

@@ -5,15 +5,16 @@ use weftlink_kernels::Kernels;
 use weftlink_plan::{Aliasing, Collective, Order, Reduction};
 use weftlink_recorder::header::Location;
 
+use super::Communicator;
 use super::current::Current;
-use super::{Communicator, Request};
 use crate::buffers::{Buffers, ORDINARY};
 use crate::choose::{self, Memory};
 use crate::compile::{Lengths, Shape};
 use crate::data::Elements;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::operation::{Arithmetic, Detail, Operation};
+use crate::operation::{Arithmetic, Detail, OperationRef};
+use crate::request::CallArgs;
 use crate::transport::to_buffers_in;
 
 /// A call as the engine needs it.
@@ -46,7 +47,7 @@ pub(super) struct Caller {
 impl Communicator {
     /// Checks a call and finds out what it comes to, unless it is the same as the call before. Returns how it combines elements.
     #[inline]
-    pub(super) fn check<'a>(&mut self, request: &Request<'a>) -> Result<Arithmetic<'a>, Error> {
+    pub(super) fn check<'a>(&mut self, request: &CallArgs<'a>) -> Result<Arithmetic<'a>, Error> {
         match self.current.again(request) {
             Some(arithmetic) => Ok(arithmetic),
             None => self.check_anew(request),
@@ -55,7 +56,7 @@ impl Communicator {
 
     /// Finds out all about a call that is not the same as before.
     #[inline(never)]
-    fn check_anew<'a>(&mut self, request: &Request<'a>) -> Result<Arithmetic<'a>, Error> {
+    fn check_anew<'a>(&mut self, request: &CallArgs<'a>) -> Result<Arithmetic<'a>, Error> {
         let (fitted, arithmetic, plan) = self.check_own(request)?;
         let header = self.header(request, &fitted);
         let engines = match plan {
@@ -67,7 +68,7 @@ impl Communicator {
         let bytes = input_length.max(output_length) as u64 * elements.bytes as u64;
         self.shared.recorder.describe(self.calls.wrapping_add(1), &header, bytes, Some(engines));
         self.current = Current::new(request, fitted, &arithmetic, header, engines, finishing);
-        self.current.compare_with(&self.known);
+        self.current.compare_with(&self.signatures);
         if tracing::enabled!(target: "weft::call", tracing::Level::TRACE) {
             self.trace_current();
         }
@@ -77,7 +78,7 @@ impl Communicator {
     /// Checks what concerns this rank alone: its buffers, the operation, and the plan that it names.
     pub(super) fn check_own<'a>(
         &self,
-        request: &Request<'a>,
+        request: &CallArgs<'a>,
     ) -> Result<(Fitted, Arithmetic<'a>, Option<usize>), Error> {
         let fitted = fit(request, self.caller())?;
         let arithmetic = arithmetic(request.operation.as_ref(), fitted.elements, &self.shared.kernels)?;
@@ -115,8 +116,8 @@ impl Communicator {
 
 /// Lays a request's buffers out as the blocks of its collective.
 #[inline]
-pub(super) fn fit(request: &Request<'_>, caller: Caller) -> Result<Fitted, Error> {
-    let Request { collective, buffers, .. } = request;
+pub(super) fn fit(request: &CallArgs<'_>, caller: Caller) -> Result<Fitted, Error> {
+    let CallArgs { collective, buffers, .. } = request;
     let Caller { rank, size, identity } = caller;
     if buffers.owner != ORDINARY && buffers.owner != identity {
         return misuse("a window of another communicator cannot be used here".to_owned());
@@ -178,7 +179,7 @@ fn own_offset(shape: &Shape, collective: &Collective, rank: u32) -> usize {
 
 /// The elements of each block.
 #[inline]
-fn count(request: &Request<'_>, gives: usize, gets: usize) -> Result<usize, Error> {
+fn count(request: &CallArgs<'_>, gives: usize, gets: usize) -> Result<usize, Error> {
     let Buffers { input_length, output_length, aliasing, .. } = request.buffers;
     let sides = match aliasing {
         Aliasing::InPlace => [(gives.max(gets), output_length), (0, 0)],
@@ -201,8 +202,8 @@ fn count(request: &Request<'_>, gives: usize, gets: usize) -> Result<usize, Erro
 }
 
 #[cold]
-fn unfit(request: &Request<'_>, gives: usize, gets: usize) -> String {
-    let Request { collective, buffers, .. } = request;
+fn unfit(request: &CallArgs<'_>, gives: usize, gets: usize) -> String {
+    let CallArgs { collective, buffers, .. } = request;
     let Buffers { input_length, output_length, aliasing, .. } = buffers;
     let blocks = |count: usize| if count == 1 { "1 block".to_owned() } else { format!("{count} blocks") };
     let has = match aliasing {
@@ -218,7 +219,7 @@ fn unfit(request: &Request<'_>, gives: usize, gets: usize) -> String {
 
 #[cold]
 fn uneven(
-    request: &Request<'_>,
+    request: &CallArgs<'_>,
     input: &[usize],
     output: &[usize],
     gives: usize,
@@ -226,7 +227,7 @@ fn uneven(
     elements: Elements,
     scale: usize,
 ) -> Result<Shape, Error> {
-    let Request { collective, buffers, .. } = request;
+    let CallArgs { collective, buffers, .. } = request;
     if !collective.may_be_uneven() {
         return misuse(format!("the blocks of a {collective} are all of one length"));
     }
@@ -276,13 +277,13 @@ fn is_one_sided(collective: &Collective) -> bool {
 /// How a call's elements are combined, if they are and if that means anything.
 #[inline]
 pub(super) fn arithmetic<'a>(
-    operation: Option<&Operation<'a>>,
+    operation: Option<&OperationRef<'a>>,
     elements: Elements,
     kernels: &Kernels,
 ) -> Result<Arithmetic<'a>, Error> {
     let Some(operation) = operation else { return Ok(Arithmetic::None) };
     match (operation.detail, elements.data_type) {
-        (Detail::User(user), _) if elements.id == Some(user.id) => Ok(Arithmetic::User(user)),
+        (Detail::User(user), _) if elements.id == Some(user.id()) => Ok(Arithmetic::User(user)),
         (Detail::User(_), _) => misuse("the operation is not one of the buffers' elements".to_owned()),
         (Detail::None, _) if operation.reduction == Reduction::PremultipliedSum => {
             misuse("a pre-multiplied sum needs a factor: Operation::premultiplied_sum".to_owned())
@@ -300,7 +301,7 @@ pub(super) fn arithmetic<'a>(
 
 /// Whether a plan of the caller's choice can be run on its buffers.
 #[inline]
-fn check_plan(engine: &Engine, request: &Request<'_>, readable: bool, order: Order) -> Result<(), Error> {
+fn check_plan(engine: &Engine, request: &CallArgs<'_>, readable: bool, order: Order) -> Result<(), Error> {
     let buffers = &request.buffers;
     let memory = match (buffers.is_symmetric(), readable) {
         (true, _) => Memory::Symmetric,
@@ -336,7 +337,7 @@ const DETERMINISTIC: &str = "this communicator is deterministic: its bits would 
                              let it choose, or name a plan that combines all ranks in one step";
 
 #[cold]
-fn operation_misuse(request: &Request<'_>) -> Error {
+fn operation_misuse(request: &CallArgs<'_>) -> Error {
     let collective = request.collective;
     Error::Misuse(match request.operation {
         Some(_) => format!("a {collective} combines nothing, so it takes no operation"),

@@ -6,16 +6,17 @@ use weftlink_plan::Order;
 use weftlink_recorder::header::{Header, kind};
 use weftlink_recorder::waiting::Waiting;
 
+use super::Communicator;
 use super::announce::Announced;
 use super::check::Fitted;
-use super::{Communicator, Request};
 use crate::buffers::ORDINARY;
 use crate::choose::{self, Choice, Key, Memory};
 use crate::compile::Unfit;
 use crate::engine::Stopped;
 use crate::error::Error;
 use crate::failure::reached;
-use crate::operation::{Arithmetic, Operation};
+use crate::operation::{Arithmetic, OperationRef};
+use crate::request::CallArgs;
 use crate::shared::{Call, Shared};
 use crate::symmetric::Reached;
 
@@ -35,7 +36,7 @@ impl Communicator {
     #[inline(always)]
     pub(super) fn choose(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         announced: Announced,
         arithmetic: &Arithmetic<'_>,
         longest: Option<usize>,
@@ -52,7 +53,7 @@ impl Communicator {
     #[inline(always)]
     fn choose_anew(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         announced: Announced,
         arithmetic: &Arithmetic<'_>,
         longest: Option<usize>,
@@ -75,7 +76,7 @@ impl Communicator {
                 }
             }
             if std::mem::take(&mut self.current.is_new) {
-                self.known.add(&self.current.header, self.current.hash);
+                self.signatures.add(&self.current.header, self.current.hash);
             }
         }
         match self.engines[engine].prepare(&self.current.fitted.shape, &self.ports) {
@@ -88,7 +89,7 @@ impl Communicator {
     #[inline]
     pub(super) fn engines_for(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         fitted: &Fitted,
         header: &Header,
     ) -> Result<(usize, usize), Error> {
@@ -118,7 +119,7 @@ impl Communicator {
     #[inline]
     fn engine_for(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         fitted: &Fitted,
         header: &Header,
         (memory, choice): (Memory, Choice),
@@ -141,9 +142,10 @@ impl Communicator {
 
     /// The order in which a call's plan must combine ranks.
     #[inline]
-    pub(super) fn order(&self, request: &Request<'_>) -> Order {
+    pub(super) fn order(&self, request: &CallArgs<'_>) -> Order {
         let data_type = request.buffers.elements.data_type;
-        let of = |operation: Operation<'_>| operation.reduction.order(data_type, self.options.deterministic);
+        let of =
+            |operation: OperationRef<'_>| operation.reduction.order(data_type, self.options.deterministic);
         request.operation.map_or(Order::Any, of)
     }
 

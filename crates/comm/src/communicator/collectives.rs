@@ -2,10 +2,11 @@
 
 use weftlink_plan::Collective;
 
-use super::{Communicator, Request};
+use super::Communicator;
 use crate::buffers::Buffers;
 use crate::error::Error;
 use crate::operation::Operation;
+use crate::request::CallArgs;
 
 impl Communicator {
     /// Combines the buffers of all ranks; every rank ends with the same bits.
@@ -27,7 +28,8 @@ impl Communicator {
         buffers: impl Into<Buffers<'a>>,
         operation: impl Into<Operation<'a>>,
     ) -> Result<(), Error> {
-        self.run(Request::new(&Collective::AllReduce, buffers).with(operation))
+        let operation = operation.into();
+        self.call(CallArgs::new(&Collective::AllReduce, buffers).with(operation.borrow()))
     }
 
     /// Combines the buffers of all ranks into the root's output. The others pass what is read.
@@ -40,7 +42,7 @@ impl Communicator {
     ) -> Result<(), Error> {
         let collective = Collective::Reduce { root: index(root) };
         let (buffers, operation) = (buffers.into(), operation.into());
-        self.run(Request::new(&collective, buffers).with(operation))
+        self.call(CallArgs::new(&collective, buffers).with(operation.borrow()))
     }
 
     /// Combines the buffers of all ranks; each gets its block of the result. In place, that is where its block is.
@@ -50,7 +52,8 @@ impl Communicator {
         buffers: impl Into<Buffers<'a>>,
         operation: impl Into<Operation<'a>>,
     ) -> Result<(), Error> {
-        self.run(Request::new(&Collective::ReduceScatter, buffers).with(operation))
+        let operation = operation.into();
+        self.call(CallArgs::new(&Collective::ReduceScatter, buffers).with(operation.borrow()))
     }
 
     /// The same with blocks of different lengths: `counts` tells the length of each rank's.
@@ -60,9 +63,10 @@ impl Communicator {
         operation: impl Into<Operation<'a>>,
         counts: &'a [usize],
     ) -> Result<(), Error> {
+        let operation = operation.into();
         let mine = counts.get(self.rank..=self.rank).unwrap_or(&[]);
-        let request = Request::new(&Collective::ReduceScatter, buffers).with(operation);
-        self.run(Request { counts: Some((counts, mine)), ..request })
+        let request = CallArgs::new(&Collective::ReduceScatter, buffers).with(operation.borrow());
+        self.call(CallArgs { counts: Some((counts, mine)), ..request })
     }
 
     /// Every rank gets the combination of all ranks up to itself.
@@ -72,7 +76,8 @@ impl Communicator {
         buffers: impl Into<Buffers<'a>>,
         operation: impl Into<Operation<'a>>,
     ) -> Result<(), Error> {
-        self.run(Request::new(&Collective::Scan, buffers).with(operation))
+        let operation = operation.into();
+        self.call(CallArgs::new(&Collective::Scan, buffers).with(operation.borrow()))
     }
 
     /// Every rank gets the combination of all ranks before itself. Rank 0 gets nothing: what it passes stays as it is.
@@ -82,7 +87,8 @@ impl Communicator {
         buffers: impl Into<Buffers<'a>>,
         operation: impl Into<Operation<'a>>,
     ) -> Result<(), Error> {
-        self.run(Request::new(&Collective::ExclusiveScan, buffers).with(operation))
+        let operation = operation.into();
+        self.call(CallArgs::new(&Collective::ExclusiveScan, buffers).with(operation.borrow()))
     }
 
     /// Every rank gets the root's buffer.
@@ -100,14 +106,14 @@ impl Communicator {
     pub fn broadcast<'a>(&mut self, buffers: impl Into<Buffers<'a>>, root: usize) -> Result<(), Error> {
         let collective = Collective::Broadcast { root: index(root) };
         let buffers = buffers.into();
-        self.run(Request::new(&collective, buffers))
+        self.call(CallArgs::new(&collective, buffers))
     }
 
     /// Every rank gets the buffers of all, in the order of the ranks. In place, each passes the whole with its own block in
     /// its place.
     #[inline]
     pub fn all_gather<'a>(&mut self, buffers: impl Into<Buffers<'a>>) -> Result<(), Error> {
-        self.run(Request::new(&Collective::AllGather, buffers))
+        self.call(CallArgs::new(&Collective::AllGather, buffers))
     }
 
     /// The same with blocks of different lengths: `counts` tells the length of each rank's.
@@ -117,7 +123,7 @@ impl Communicator {
         counts: &'a [usize],
     ) -> Result<(), Error> {
         let mine = counts.get(self.rank..=self.rank).unwrap_or(&[]);
-        self.run(Request { counts: Some((mine, counts)), ..Request::new(&Collective::AllGather, buffers) })
+        self.call(CallArgs { counts: Some((mine, counts)), ..CallArgs::new(&Collective::AllGather, buffers) })
     }
 
     /// The root gets the buffers of all, in the order of the ranks; the others pass what is read.
@@ -125,7 +131,7 @@ impl Communicator {
     pub fn gather<'a>(&mut self, buffers: impl Into<Buffers<'a>>, root: usize) -> Result<(), Error> {
         let collective = Collective::Gather { root: index(root) };
         let buffers = buffers.into();
-        self.run(Request::new(&collective, buffers))
+        self.call(CallArgs::new(&collective, buffers))
     }
 
     /// The same with blocks of different lengths: `counts` tells the root the length of each rank's, and the others theirs.
@@ -141,8 +147,8 @@ impl Communicator {
         } else {
             (counts, &[][..])
         };
-        let request = Request::new(&collective, buffers);
-        self.run(Request { counts: Some(counts), ..request })
+        let request = CallArgs::new(&collective, buffers);
+        self.call(CallArgs { counts: Some(counts), ..request })
     }
 
     /// Every rank gets its block of the root's buffer.
@@ -150,7 +156,7 @@ impl Communicator {
     pub fn scatter<'a>(&mut self, buffers: impl Into<Buffers<'a>>, root: usize) -> Result<(), Error> {
         let collective = Collective::Scatter { root: index(root) };
         let buffers = buffers.into();
-        self.run(Request::new(&collective, buffers))
+        self.call(CallArgs::new(&collective, buffers))
     }
 
     /// The same with blocks of different lengths: `counts` tells the root the length of each rank's, and the others theirs.
@@ -166,14 +172,14 @@ impl Communicator {
         } else {
             (&[][..], counts)
         };
-        let request = Request::new(&collective, buffers);
-        self.run(Request { counts: Some(counts), ..request })
+        let request = CallArgs::new(&collective, buffers);
+        self.call(CallArgs { counts: Some(counts), ..request })
     }
 
     /// Block r of every rank's buffer goes to rank r, which gets them in the order of the ranks.
     #[inline]
     pub fn all_to_all<'a>(&mut self, buffers: impl Into<Buffers<'a>>) -> Result<(), Error> {
-        self.run(Request::new(&Collective::AllToAll, buffers))
+        self.call(CallArgs::new(&Collective::AllToAll, buffers))
     }
 
     /// The same with blocks of different lengths: how many elements go to each rank, and how many come from each.
@@ -183,7 +189,10 @@ impl Communicator {
         sent: &'a [usize],
         received: &'a [usize],
     ) -> Result<(), Error> {
-        self.run(Request { counts: Some((sent, received)), ..Request::new(&Collective::AllToAll, buffers) })
+        self.call(CallArgs {
+            counts: Some((sent, received)),
+            ..CallArgs::new(&Collective::AllToAll, buffers)
+        })
     }
 
     /// Messages between ranks, as one group: `messages` lists who sends to whom, the same list on all ranks. A rank's input
@@ -207,8 +216,8 @@ impl Communicator {
     ) -> Result<(), Error> {
         let collective = Collective::SendReceive { messages: messages.to_vec() };
         let buffers = buffers.into();
-        let request = Request::new(&collective, buffers);
-        self.run(Request { count: Some(count), ..request })
+        let request = CallArgs::new(&collective, buffers);
+        self.call(CallArgs { count: Some(count), ..request })
     }
 
     /// Every rank exchanges a block with each of its neighbours on a torus: six blocks in and out, before and behind it in
@@ -216,13 +225,13 @@ impl Communicator {
     pub fn neighbours<'a>(&mut self, buffers: impl Into<Buffers<'a>>, torus: [u32; 3]) -> Result<(), Error> {
         let collective = Collective::Neighbours { torus };
         let buffers = buffers.into();
-        self.run(Request::new(&collective, buffers))
+        self.call(CallArgs::new(&collective, buffers))
     }
 
     /// Returns when all ranks have called it.
     #[inline]
     pub fn barrier(&mut self) -> Result<(), Error> {
-        self.run(Request::new(&Collective::Barrier, Buffers::none()))
+        self.call(CallArgs::new(&Collective::Barrier, Buffers::none()))
     }
 }
 

@@ -22,12 +22,13 @@ use weftlink_recorder::header::kind;
 use weftlink_recorder::header::{COUNTS, GROUP};
 use weftlink_shm::wait::AbortCode;
 
+use super::Communicator;
 use super::check::Fitted;
-use super::{Communicator, Request};
 use crate::compile::Lengths;
 use crate::data::Elements;
 use crate::engine::Silent;
 use crate::error::Error;
+use crate::request::CallArgs;
 
 /// Words of what a rank tells, before its counts: the longest of its blocks, and the type of its elements.
 const FIRST: usize = 2;
@@ -45,7 +46,7 @@ struct Disagreement {
 impl Communicator {
     /// Compares the lengths of a call's blocks with those of the other ranks, and gives the longest block of any rank.
     #[cold]
-    pub(super) fn compare_counts(&mut self, request: &Request<'_>) -> Result<usize, Error> {
+    pub(super) fn compare_counts(&mut self, request: &CallArgs<'_>) -> Result<usize, Error> {
         // What is wrong with this rank's call alone is found before anything is sent.
         let (fitted, ..) = self.check_own(request)?;
         let Some(lengths) = &fitted.shape.uneven else { return Ok(fitted.shape.count) };
@@ -62,7 +63,7 @@ impl Communicator {
     /// Every rank compares with every other what they send each other.
     fn compare_with_each(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         fitted: &Fitted,
         lengths: &Lengths,
     ) -> Result<Result<usize, Disagreement>, Error> {
@@ -81,8 +82,8 @@ impl Communicator {
             fill(sent, &pairs.sent[other]);
             fill(expected, &pairs.expected[other]);
         }
-        let call = Request::new(&Collective::AllToAll, (&told[..], &mut heard[..]));
-        self.perform(Request { tag: COUNTS | u32::from(kind(request.collective)), ..call }, &mut Silent)?;
+        let call = CallArgs::new(&Collective::AllToAll, (&told[..], &mut heard[..]));
+        self.perform(CallArgs { tag: COUNTS | u32::from(kind(request.collective)), ..call }, &mut Silent)?;
         let mut longest = 0;
         for (other, (mine, theirs)) in told.chunks_exact(words).zip(heard.chunks_exact(words)).enumerate() {
             longest = longest.max(theirs[0]);
@@ -113,7 +114,7 @@ impl Communicator {
     /// The root compares with each rank, and all hear what it found.
     fn compare_with_root(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         fitted: &Fitted,
         lengths: &Lengths,
         root: usize,
@@ -133,8 +134,8 @@ impl Communicator {
         if self.rank == root {
             let mut heard = vec![[0_u64; 3]; self.size];
             let gather = Collective::Gather { root: root_rank };
-            let call = Request::new(&gather, (&told[..], &mut heard[..]));
-            self.perform(Request { tag, ..call }, &mut Silent)?;
+            let call = CallArgs::new(&gather, (&told[..], &mut heard[..]));
+            self.perform(CallArgs { tag, ..call }, &mut Silent)?;
             found[0] = heard.iter().map(|heard| heard[0]).max().unwrap_or(0);
             let differs = |(_, (heard, mine)): &(usize, (&[u64; 3], &usize))| {
                 (heard[1], heard[2]) != (elements.code, elements.count(**mine))
@@ -151,11 +152,11 @@ impl Communicator {
             }
         } else {
             let gather = Collective::Gather { root: root_rank };
-            let call = Request::new(&gather, &told[..]);
-            self.perform(Request { tag, ..call }, &mut Silent)?;
+            let call = CallArgs::new(&gather, &told[..]);
+            self.perform(CallArgs { tag, ..call }, &mut Silent)?;
         }
         let broadcast = Collective::Broadcast { root: root_rank };
-        self.perform(Request { tag, ..Request::new(&broadcast, &mut found[..]) }, &mut Silent)?;
+        self.perform(CallArgs { tag, ..CallArgs::new(&broadcast, &mut found[..]) }, &mut Silent)?;
         let [longest, differs, other, its_count, its_type, count, code] = found;
         if differs == 0 {
             return Ok(Ok(longest as usize));
@@ -209,7 +210,7 @@ struct Scale {
 }
 
 impl Scale {
-    fn of(request: &Request<'_>, fitted: &Fitted) -> Self {
+    fn of(request: &CallArgs<'_>, fitted: &Fitted) -> Self {
         let Elements { bytes, data_type, .. } = request.buffers.elements;
         let known = data_type.map_or(0, |data_type| data_type as u64 + 1);
         Self { code: known << 48 | bytes as u64, per_element: (bytes / fitted.elements.bytes).max(1) }

@@ -9,14 +9,14 @@ use weftlink_plan::{Collective, Reduction};
 use weftlink_recorder::header::Header;
 use weftlink_shm::line::PAYLOAD_WORDS;
 
-use super::Request;
 use super::announce::Announced;
 use super::check::Fitted;
 use crate::buffers::{Buffers, ORDINARY};
 use crate::compile::Shape;
-use crate::known::Known;
-use crate::operation::{Arithmetic, Detail, Operation};
+use crate::operation::{Arithmetic, Detail, OperationRef};
+use crate::request::CallArgs;
 use crate::shared::Call;
+use crate::signatures::SignatureTable;
 
 /// What a call is and what it comes to.
 pub(super) struct Current {
@@ -54,8 +54,8 @@ struct Asked([u64; 8]);
 
 impl Asked {
     #[inline]
-    fn by(request: &Request<'_>) -> Self {
-        let Request { collective, buffers, operation, count, plan, tag, .. } = request;
+    fn by(request: &CallArgs<'_>) -> Self {
+        let CallArgs { collective, buffers, operation, count, plan, tag, .. } = request;
         let Buffers { input_length, output_length, elements, aliasing, owner, .. } = buffers;
         let reduction = operation.as_ref().map_or(0, |operation| 1 + code(operation.reduction));
         let data_type = elements.data_type.map_or(0, |data_type| 1 + data_type as u64);
@@ -78,7 +78,7 @@ impl Asked {
 
 /// Whether an operation is its reduction and nothing else.
 #[inline]
-fn is_plain(operation: Option<&Operation<'_>>) -> bool {
+fn is_plain(operation: Option<&OperationRef<'_>>) -> bool {
     operation.is_none_or(|operation| matches!(operation.detail, Detail::None))
 }
 
@@ -112,7 +112,7 @@ impl Current {
     pub(super) fn none() -> Self {
         let none = Buffers::none();
         let shape = Shape { aliasing: none.aliasing, element_bytes: 1, count: 0, uneven: None };
-        let request = Request::new(&Collective::Barrier, none);
+        let request = CallArgs::new(&Collective::Barrier, none);
         let fitted = Fitted::nothing(shape);
         let header = Header::allocating(weftlink_recorder::header::What::Load, 0, 0, (None, 1));
         let mut none = Self::new(&request, fitted, &Arithmetic::None, header, (0, 0), [None; 2]);
@@ -121,7 +121,7 @@ impl Current {
     }
 
     pub(super) fn new(
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         fitted: Fitted,
         arithmetic: &Arithmetic<'_>,
         header: Header,
@@ -171,8 +171,8 @@ impl Current {
     }
 
     /// Finds out whether the call has been made before, and with it its signature.
-    pub(super) fn compare_with(&mut self, known: &Known) {
-        (self.signature, self.is_new) = known.signature(&self.header, self.hash);
+    pub(super) fn compare_with(&mut self, table: &SignatureTable) {
+        (self.signature, self.is_new) = table.signature(&self.header, self.hash);
     }
 
     /// Lets no call be the same again as this one.
@@ -182,7 +182,7 @@ impl Current {
 
     /// Takes the buffers of a call that is the same again, and tells how it combines; nothing if it is another call.
     #[inline]
-    pub(super) fn again(&mut self, request: &Request<'_>) -> Option<Arithmetic<'static>> {
+    pub(super) fn again(&mut self, request: &CallArgs<'_>) -> Option<Arithmetic<'static>> {
         let same = self.repeatable
             && self.asked == Asked::by(request)
             && self.collective.as_ref().is_none_or(|collective| collective == request.collective)

@@ -108,8 +108,8 @@ pub(super) fn only_ended(faults: &[(u32, Fault)]) -> bool {
 pub(super) fn broken(faults: &[(u32, Fault)], awaited: Option<u32>) -> (Option<u32>, String) {
     match faults.iter().max_by_key(|(rank, fault)| (*fault != Fault::Ended, Some(*rank) == awaited)) {
         Some((rank, Fault::Corrupt(what))) => (Some(*rank), what.clone()),
-        Some((rank, Fault::Ended)) => (Some(*rank), "it has ended".to_owned()),
-        None => (None, "it has ended".to_owned()),
+        Some((rank, Fault::Ended)) => (Some(*rank), "connection closed by peer".to_owned()),
+        None => (None, "connection closed by peer".to_owned()),
     }
 }
 
@@ -232,7 +232,7 @@ fn timed_out(evidence: &Evidence) -> Option<Error> {
     let (rank, call) = (evidence.rank, evidence.call);
     let step = match evidence.step {
         Some((lane, ordinal)) => format!("lane {lane}, step {ordinal}"),
-        None => "no lane could go on".to_owned(),
+        None => "no lane could continue".to_owned(),
     };
     let (direct, roots) = (evidence.waiting.rank(), &evidence.roots);
     let is_chain = evidence.timeout().is_some()

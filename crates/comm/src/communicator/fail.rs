@@ -10,11 +10,12 @@ use weftlink_shm::counter::Counter;
 use weftlink_shm::line::Poll;
 use weftlink_shm::wait::{AbortCode, Stop};
 
+use super::Communicator;
 use super::diagnose::{Difference, Evidence, broken, diagnose, only_ended, own_reason};
-use super::{Communicator, Request};
+use crate::abort_note::purpose;
 use crate::engine::Stopped;
 use crate::error::Error;
-use crate::note::purpose;
+use crate::request::CallArgs;
 use crate::shared::{Call, HEADERS};
 use crate::symmetric::Reached;
 use crate::transport::Fault;
@@ -45,7 +46,7 @@ impl Communicator {
     #[cold]
     pub(super) fn fail_current(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         stopped: &Stopped,
         reached: Reached,
     ) -> Error {
@@ -135,13 +136,17 @@ impl Communicator {
     /// Shows ranks on other hosts what this one calls, and gives them a moment to do the same.
     #[cold]
     pub(super) fn compare(&self, call: &Call<'_>) {
-        let Some(tell) =
-            self.shared.crier.tell.as_ref().filter(|_| !mutant!("mismatch-not-compared-across-hosts"))
+        let Some(send_header) = self
+            .shared
+            .stall_reporter
+            .send_header
+            .as_ref()
+            .filter(|_| !mutant!("mismatch-not-compared-across-hosts"))
         else {
             return;
         };
         // What is left over from an earlier call may be what was noticed.
-        (0..COMPARED_MAX).for_each(|back| tell(call.number.wrapping_sub(back)));
+        (0..COMPARED_MAX).for_each(|back| send_header(call.number.wrapping_sub(back)));
         let began = Instant::now();
         while began.elapsed() < REPORT_LIMIT && self.shared.difference(self.rank, call).is_none() {
             std::thread::sleep(Duration::from_millis(1));

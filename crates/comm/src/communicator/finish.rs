@@ -7,9 +7,10 @@ use weftlink_kernels::Finish;
 use weftlink_plan::collective::Promise;
 use weftlink_plan::{Collective, DataType};
 
+use super::Communicator;
 use super::choose::Chosen;
 use super::current::Current;
-use super::{Communicator, Request};
+use crate::request::CallArgs;
 
 impl Communicator {
     /// Records a call that has run, and remembers its engine if the next call of its kind can be run without meeting the other ranks.
@@ -28,7 +29,7 @@ impl Communicator {
     /// What will be left to do with the result of a call.
     pub(super) fn finishing(
         &self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         data_type: Option<DataType>,
     ) -> [Option<Finish>; 2] {
         let (Some(operation), Some(data_type)) = (request.operation, data_type) else { return [None; 2] };

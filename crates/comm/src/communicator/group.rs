@@ -17,10 +17,11 @@ use std::collections::BTreeMap;
 use weftlink_plan::{Collective, DataType};
 use weftlink_recorder::header::GROUP;
 
-use super::{Communicator, Request};
+use super::Communicator;
 use crate::buffers::Buffers;
 use crate::data::{Data, data_type_of};
 use crate::error::Error;
+use crate::request::CallArgs;
 
 /// How many groups whose messages go different ways have a plan of their own.
 const PATTERNS_MAX: usize = 64;
@@ -164,7 +165,7 @@ impl Communicator {
         let own = &mut words[WORDS * self.rank..][..WORDS];
         own[0] = mine.len() as u64;
         own[1..].iter_mut().zip(mine).for_each(|(word, told)| *word = told.pack());
-        self.run(Request { tag: GROUP, ..Request::new(&Collective::AllGather, &mut words[..]) })?;
+        self.call(CallArgs { tag: GROUP, ..CallArgs::new(&Collective::AllGather, &mut words[..]) })?;
         let blocks = words.chunks_exact(WORDS);
         let counts: Vec<usize> = blocks.clone().map(|block| block[0] as usize).collect();
         let mut told: Vec<Vec<Told>> = blocks
@@ -233,8 +234,8 @@ impl Communicator {
             let between = |from, to| pairs.get(&(from, to)).copied().unwrap_or(0);
             let sent: Vec<usize> = (0..self.size).map(|to| between(rank, to)).collect();
             let received: Vec<usize> = (0..self.size).map(|from| between(from, rank)).collect();
-            let request = Request::new(&Collective::AllToAll, buffers);
-            return self.run(Request {
+            let request = CallArgs::new(&Collective::AllToAll, buffers);
+            return self.call(CallArgs {
                 counts: Some((&sent, &received)),
                 count: longest,
                 tag: GROUP,
@@ -247,12 +248,12 @@ impl Communicator {
         let collective = Collective::SendReceive { messages };
         let mut lengths = pairs.values();
         let first = lengths.next().copied();
-        let request = Request::new(&collective, buffers);
+        let request = CallArgs::new(&collective, buffers);
         if lengths.all(|bytes| Some(*bytes) == first) {
-            self.run(Request { count: first, ..request })
+            self.call(CallArgs { count: first, ..request })
         } else {
             let (sent, received) = (of(|pair| pair.0), of(|pair| pair.1));
-            self.run(Request { counts: Some((&sent, &received)), count: longest, tag: GROUP, ..request })
+            self.call(CallArgs { counts: Some((&sent, &received)), count: longest, tag: GROUP, ..request })
         }
     }
 }

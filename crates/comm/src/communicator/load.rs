@@ -77,7 +77,7 @@ impl Communicator {
         let proved = own.as_ref().and_then(|own| own.as_ref().ok());
         let told = proved.and_then(|(choice, plan)| Told::of(*choice, plan));
         let told = told.and_then(|told| postcard::to_stdvec(&told).ok()).unwrap_or_default();
-        let heard = self.hear_all(*header, told)?;
+        let heard = self.exchange_all(*header, told)?;
         if let Some(own) = own {
             return Ok(own?.1);
         }

@@ -19,14 +19,15 @@ use weftlink_shm::line::Poll;
 use weftlink_shm::memory::SharedMemory;
 use weftlink_shm::wait::{AbortCode, Park, Stop};
 
-use super::{Communicator, Request, fit};
+use super::{Communicator, fit};
 use crate::buffers::Buffers;
 use crate::data::Data;
 use crate::engine::Stopped;
 use crate::error::Error;
 use crate::failure::take_back;
-use crate::foreign;
-use crate::shared::{Call, Noted};
+use crate::racy_copy;
+use crate::request::CallArgs;
+use crate::shared::{Call, WaitRecord};
 use crate::symmetric::Using;
 use crate::transport::{LINE, lines_at};
 use crate::window::Window;
@@ -100,7 +101,7 @@ impl Communicator {
         }
         // If the window was taken back by a call of another communicator, it has aborted this one, and opening fails.
         let using = Using::begin(&self.windows, [Some(window.number()), None]).unwrap_or_default();
-        if let Err(error) = self.run(opening(window.number())) {
+        if let Err(error) = self.call(opening(window.number())) {
             drop(using);
             // A rank that heard of the failure later may have found all there, and writes.
             if let Some(why) = &self.failed {
@@ -117,7 +118,7 @@ impl Communicator {
 
     /// A barrier that only meets barriers for the same purpose.
     fn tagged_barrier(&mut self, tag: u32) -> Result<(), Error> {
-        self.run(Request { tag, ..Request::new(&Collective::Barrier, Buffers::none()) })
+        self.call(CallArgs { tag, ..CallArgs::new(&Collective::Barrier, Buffers::none()) })
     }
 }
 
@@ -125,8 +126,8 @@ pub(crate) const OPENS: u32 = 1;
 pub(crate) const CLOSES: u32 = 2;
 
 /// The call that opens a window.
-fn opening(window: u16) -> Request<'static> {
-    Request { tag: tag(window, OPENS), ..Request::new(&Collective::Barrier, Buffers::none()) }
+fn opening(window: u16) -> CallArgs<'static> {
+    CallArgs { tag: tag(window, OPENS), ..CallArgs::new(&Collective::Barrier, Buffers::none()) }
 }
 
 fn tag(window: u16, what: u32) -> u32 {
@@ -138,7 +139,7 @@ impl<T: Data> Open<'_, T> {
     pub fn put(&mut self, rank: usize, at: usize, elements: &[T]) -> Result<(), Error> {
         let target = self.place(rank, at, elements.len())?;
         // SAFETY: the place is within the window, whose slice nobody has while it is open.
-        unsafe { foreign::copy(target.cast(), elements.as_ptr().cast(), size_of_val(elements)) };
+        unsafe { racy_copy::copy(target.cast(), elements.as_ptr().cast(), size_of_val(elements)) };
         Ok(())
     }
 
@@ -147,7 +148,7 @@ impl<T: Data> Open<'_, T> {
         let source = self.place(rank, at, into.len())?;
         // SAFETY: the place is within the window; the target is the caller's. A mixture of values that ranks wrote is only
         // seen where the caller let them write at the same time, and plain data takes it.
-        unsafe { foreign::copy(into.as_mut_ptr().cast(), source.cast(), size_of_val(into)) };
+        unsafe { racy_copy::copy(into.as_mut_ptr().cast(), source.cast(), size_of_val(into)) };
         Ok(())
     }
 
@@ -166,7 +167,7 @@ impl<T: Data> Open<'_, T> {
         }
         let (source, target) = (self.place(from, start, length)?, self.place(to, target, length)?);
         // SAFETY: both places are within the window, whose slice nobody has while it is open.
-        unsafe { foreign::copy(target.cast(), source.cast(), length * size_of::<T>()) };
+        unsafe { racy_copy::copy(target.cast(), source.cast(), length * size_of::<T>()) };
         Ok(())
     }
 
@@ -197,12 +198,12 @@ impl<T: Data> Open<'_, T> {
             left.then_some(Stop::Left { rank: rank as u32 })
         };
         let waiting = Waiting::Reached { rank: rank as u32, counter: number as u32 };
-        let noted = Noted::new(shared, self.comm.calls, None, waiting);
+        let record = WaitRecord::new(shared, self.comm.calls, None, waiting);
         let waited = shared.waiter.wait_doubting(Park::Line(counter.line()), here, |waited| {
-            noted.again(waited);
+            record.poll(waited);
             doubt()
         });
-        noted.over(waited.is_ok());
+        record.end(waited.is_ok());
         match waited {
             Ok(()) => {
                 signals.awaited[from] = wanted;

@@ -14,17 +14,18 @@
 use weftlink_plan::{Collective, Reduction};
 use weftlink_recorder::header::BARRIER;
 
-use super::{Communicator, Request};
+use super::Communicator;
 use crate::engine::{Silent, Tracer};
 use crate::error::Error;
-use crate::operation::{Detail, Operation};
+use crate::operation::{Detail, OperationRef};
+use crate::request::CallArgs;
 
 impl Communicator {
     /// Makes a call.
     #[inline]
-    pub(super) fn perform(&mut self, request: Request<'_>, tracer: &mut impl Tracer) -> Result<(), Error> {
+    pub(super) fn perform(&mut self, request: CallArgs<'_>, tracer: &mut impl Tracer) -> Result<(), Error> {
         self.usable()?;
-        if let Some(Operation { detail: Detail::Factor { .. }, .. }) = request.operation {
+        if let Some(OperationRef { detail: Detail::Factor(_), .. }) = request.operation {
             return self.perform_multiplied(request, tracer);
         }
         if self.spans_hosts && *request.collective == Collective::Barrier {
@@ -53,7 +54,7 @@ impl Communicator {
     #[cold]
     fn barrier_across(&mut self, tag: u32) -> Result<(), Error> {
         let mut nothing = [0_u8];
-        let call = Request::new(&Collective::AllReduce, &mut nothing[..]).with(Reduction::Maximum);
-        self.perform(Request { tag: BARRIER | tag, ..call }, &mut Silent)
+        let call = CallArgs::new(&Collective::AllReduce, &mut nothing[..]).with(Reduction::Maximum.into());
+        self.perform(CallArgs { tag: BARRIER | tag, ..call }, &mut Silent)
     }
 }

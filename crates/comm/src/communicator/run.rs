@@ -8,14 +8,15 @@ use std::time::Duration;
 use weftlink_recorder::waiting::Waiting;
 use weftlink_shm::wait::Stop;
 
+use super::Communicator;
 use super::announce::Announced;
 use super::choose::Chosen;
 use super::finish::finish_result;
-use super::{Communicator, Request};
 use crate::buffers::ORDINARY;
 use crate::engine::{Stopped, Tracer};
 use crate::failure::{Unfinished, code_of, reached, windows_of};
 use crate::operation::Arithmetic;
+use crate::request::CallArgs;
 use crate::shared::Shared;
 use crate::symmetric::{TakenBack, Using};
 
@@ -24,7 +25,7 @@ impl Communicator {
     #[inline(always)]
     pub(super) fn run_engine(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         announced: Announced,
         arithmetic: &Arithmetic<'_>,
         chosen: Chosen,
@@ -46,7 +47,7 @@ impl Communicator {
     #[inline(always)]
     fn run_guarded(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         announced: Announced,
         arithmetic: &Arithmetic<'_>,
         engine: usize,

@@ -18,12 +18,12 @@ use weftlink_shm::wait::{AbortCode, WaitPolicy, Waiter};
 use super::Communicator;
 use super::cores;
 use super::current::Current;
+use crate::abort_note::note;
 use crate::choose::Table;
 use crate::engine::Ports;
 use crate::error::Error;
-use crate::known::Known;
-use crate::note::note;
-use crate::shared::{Crier, HEADERS, Shared};
+use crate::shared::{HEADERS, Shared, StallReporter};
+use crate::signatures::SignatureTable;
 use crate::transport::cma::{self, Process};
 use crate::transport::{LINE, Transports, lines_at};
 
@@ -262,7 +262,7 @@ impl Parts {
         let names = (0..size).map(|rank| bootstrap.name(rank)).collect();
         let mut shared = Shared {
             here,
-            crier: Crier::new(rank as u32, warn_after, names, bootstrap.chain()),
+            stall_reporter: StallReporter::new(rank as u32, warn_after, names, bootstrap.chain()),
             headers: lines_at(&control, headers, size * HEADERS).iter().map(Counter::new).collect(),
             departures: (0..size).map(|rank| Counter::new(line(apart(2 + rank)))).collect(),
             waiter: Waiter::new(line(0), line(apart(1)), patience),
@@ -274,7 +274,8 @@ impl Parts {
         };
         if spans_hosts {
             let (call, tell) = (own_call(&shared, rank), bootstrap.teller());
-            shared.crier.tell = Some(Box::new(move |number| call(number).into_iter().for_each(&tell)));
+            shared.stall_reporter.send_header =
+                Some(Box::new(move |number| call(number).into_iter().for_each(&tell)));
         }
         tell(bootstrap, spin, readable, &table);
         Ok(Parts { control, shared, table, readable, own_cores, transports, hosts, spans_hosts })
@@ -304,7 +305,7 @@ impl Communicator {
             own_cores,
             chosen: Vec::new(),
             current: Current::none(),
-            known: Known::new(),
+            signatures: SignatureTable::new(),
             shared,
             windows: Vec::new(),
             bootstrap,

@@ -8,7 +8,7 @@ use crate::engine::Tracer;
 
 /// A step that was taken, in the order of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Taken {
+pub struct TracedStep {
     /// Its place among all steps of all ranks: taken when its inputs were there, before anything was published.
     pub ticket: u64,
     /// The lane.
@@ -22,13 +22,13 @@ pub struct Taken {
 /// Records each step under a ticket that all ranks share.
 pub(super) struct Recorder<'a> {
     pub(super) tickets: &'a AtomicU64,
-    pub(super) taken: Vec<Taken>,
+    pub(super) steps: Vec<TracedStep>,
 }
 
 impl Tracer for Recorder<'_> {
     fn step(&mut self, lane: u32, tile: u32, ordinal: u32) {
         let ticket = self.tickets.fetch_add(1, Ordering::AcqRel);
-        self.taken.push(Taken { ticket, lane, tile, ordinal });
+        self.steps.push(TracedStep { ticket, lane, tile, ordinal });
     }
 }
 

@@ -116,7 +116,7 @@ pub(crate) fn judge(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String
         let is_right = mentions(error, victim)
             && match how(draw) {
                 How::StaysAway => true,
-                How::Differs => error.contains(" differs: "),
+                How::Differs => error.contains(" does not match: "),
                 How::Aborts => error.contains(REASON),
             };
         if !is_right {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use weftlink_comm::{Background, DataType, Error, OwnedOperation, RawBuffers, RawRequest, Reduction};
+use weftlink_comm::{Background, DataType, Error, RawBuffers, Reduction, Request};
 use weftlink_plan::Collective;
 
 /// Adds up the values of all ranks, in place. They may lie in a window.
@@ -19,15 +19,8 @@ pub(crate) fn sum(comm: &Background, values: &mut [f32], deadline: Option<Durati
         output: address,
         output_length: length,
     };
-    let request = RawRequest {
-        collective: Collective::AllReduce,
-        buffers,
-        operation: Some(OwnedOperation::from(Reduction::Sum)),
-        counts: None,
-        count: None,
-        deadline,
-        makes_way: false,
-    };
+    let request = Request::new(Collective::AllReduce, buffers).operation(Reduction::Sum);
+    let request = Request { deadline, ..request };
     // SAFETY: the values are borrowed for the call, which is made here and over when this returns.
     match unsafe { comm.run_raw(request) } {
         Ok(made) => made,

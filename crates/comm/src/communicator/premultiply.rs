@@ -9,21 +9,22 @@
 use weftlink_plan::Aliasing;
 use weftlink_recorder::header::Location;
 
+use super::Communicator;
 use super::check::fit;
-use super::{Communicator, Request};
 use crate::engine::Tracer;
 use crate::error::Error;
-use crate::operation::{Detail, Operation};
+use crate::operation::{Detail, Factor, OperationRef};
+use crate::request::CallArgs;
 
 impl Communicator {
     /// A call whose operation has a factor.
     #[cold]
     pub(super) fn perform_multiplied(
         &mut self,
-        request: Request<'_>,
+        request: CallArgs<'_>,
         tracer: &mut impl Tracer,
     ) -> Result<(), Error> {
-        let Some(Operation { detail: Detail::Factor { bytes: factor, data_type }, reduction }) =
+        let Some(OperationRef { detail: Detail::Factor(Factor { bytes: factor, data_type }), reduction }) =
             request.operation
         else {
             unreachable!("the caller has looked");
@@ -42,7 +43,7 @@ impl Communicator {
         let in_place = request.buffers.aliasing == Aliasing::InPlace && gets;
         let mut multiplied = std::mem::take(&mut self.multiplied);
         let mut request =
-            Request { operation: Some(Operation { reduction, detail: Detail::Multiplied }), ..request };
+            CallArgs { operation: Some(OperationRef { reduction, detail: Detail::Multiplied }), ..request };
         let buffers = &mut request.buffers;
         let length = buffers.input_length;
         let target = if in_place {

@@ -32,7 +32,7 @@ pub(crate) fn purpose(waiter: &Waiter<'static>, departures: &[Counter<'static>],
     let departure = departures.get(by as usize);
     let what = departure.map(|departure| told(departure.announcement())).unwrap_or_default();
     // Where the note does not get to, the reason does.
-    let what = if what.is_empty() { format!("gave up ({reason})") } else { what };
+    let what = if what.is_empty() { format!("aborted ({reason})") } else { what };
     (by, what)
 }
 

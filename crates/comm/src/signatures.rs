@@ -44,7 +44,7 @@ const HASH_BITS: u32 = 32 - NUMBER_BITS;
 
 /// The calls that one rank has made.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct SignatureTable {
     /// Their hashes, which are looked through first, and the calls with their numbers, at the same places.
     hashes: Vec<u64>,
     calls: Vec<(Key, u32)>,
@@ -52,7 +52,7 @@ pub(crate) struct Known {
     new: u64,
 }
 
-impl Known {
+impl SignatureTable {
     pub(crate) fn new() -> Self {
         Self { hashes: Vec::with_capacity(KNOWN_MAX), calls: Vec::with_capacity(KNOWN_MAX), new: 0 }
     }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     /// Makes a call, and gives its signature and whether it was new.
-    fn make(known: &mut Known, header: &Header) -> (u32, bool) {
+    fn make(known: &mut SignatureTable, header: &Header) -> (u32, bool) {
         let (signature, is_new) = known.signature(header, header.hash());
         if is_new {
             known.add(header, header.hash());
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn known_calls_have_different_signatures_whatever_their_hashes_are() {
-        let mut known = Known::new();
+        let mut known = SignatureTable::new();
         // Counts that are 2^20 apart have the same hash in a signature.
         let calls: Vec<Header> = (0..KNOWN_MAX).map(|number| call(number << HASH_BITS)).collect();
         let first: Vec<_> = calls.iter().map(|header| make(&mut known, header)).collect();
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_oldest_call_is_forgotten_first_and_is_new_again() {
-        let mut known = Known::new();
+        let mut known = SignatureTable::new();
         for round in 0..3 {
             for count in 0..=KNOWN_MAX {
                 assert!(make(&mut known, &call(count)).1, "count {count} of round {round}");
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn calls_with_one_hash_are_told_apart() {
-        let mut known = Known::new();
+        let mut known = SignatureTable::new();
         known.add(&call(1), 5);
         known.add(&call(2), 5);
         let [one, two] = [1, 2].map(|count| known.signature(&call(count), 5));

@@ -7,7 +7,7 @@ use weftlink_plan::{Algorithm, Collective};
 
 use crate::{Background, Communicator, Operation, Options, Reduction, Request};
 
-/// What each of two ranks gave.
+/// Runs `work` on two ranks, and returns their results.
 fn on_two<T: Send>(work: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
     // An interpreted call takes seconds.
     let options =

@@ -1,13 +1,13 @@
 //! Runs plans between ranks: through shared memory on one host, over TCP between hosts.
 //!
-//! A [`Communicator`] is one rank's end of a group whose ranks are threads or processes. They meet through
+//! A [`Communicator`] is one rank's handle of a group whose ranks are threads or processes. They meet through
 //! [`bootstrap`], map the same memory, and run [verified plans](weftlink_plan::Verified) in it.
 //!
 //! The layers below are crates of their own: shared memory and its lock-free protocols (`weftlink_shm`), kernels, the
 //! [`bootstrap`] and the [`recorder`]. Here, `layout` places a plan's FIFOs, counters and scratch in its memory, `compile` turns one rank's
 //! part of it into flat lists, and `engine` runs them over the ports of a `transport`.
 //!
-//! Unsafe code is denied in this crate but in the modules that say why they need it; UNSAFE.md lists them.
+//! Unsafe code is denied except in the modules that UNSAFE.md lists.
 
 #[macro_use]
 extern crate weftlink_shm;

@@ -62,9 +62,9 @@ pub struct Communicator {
     rank: usize,
     size: usize,
     options: Options,
-    /// Tells this communicator's windows from others'.
+    /// Distinguishes this communicator's windows from others'.
     identity: u64,
-    /// The process that made it, which a process that was forked is not.
+    /// The process that made it. A forked process has another.
     pid: u32,
     calls: u32,
     failed: Option<Failure>,
@@ -74,11 +74,11 @@ pub struct Communicator {
     hosts: Vec<u32>,
     spans_hosts: bool,
     table: Table,
-    /// Whether the kernel reads peers' memory for us, and fast.
+    /// Whether single-copy reads of peers' memory are allowed and fast.
     readable: bool,
     /// Cores that this rank has for itself.
     own_cores: usize,
-    /// The engine for each kind of call there was.
+    /// The engine for each kind of call so far.
     chosen: Vec<(Key, usize)>,
     current: Current,
     /// The calls that ranks have compared whole.
@@ -86,10 +86,10 @@ pub struct Communicator {
     shared: Shared,
     windows: Vec<Arc<Symmetric>>,
     bootstrap: Bootstrap,
-    /// Where inputs are multiplied before they are added up.
+    /// Scratch for the inputs of pre-multiplied sums.
     multiplied: Vec<u8>,
     signals: Option<Box<open::Signals>>,
-    /// The ways of messages for which groups have a plan.
+    /// The patterns of messages for which groups have a plan.
     patterns: Vec<Vec<(u32, u32)>>,
     /// Unmapped last: headers and flags point into it.
     control: Arc<SharedMemory>,
@@ -109,7 +109,7 @@ impl Communicator {
         self.rank
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     #[inline]
     pub fn size(&self) -> usize {
         self.size
@@ -120,7 +120,8 @@ impl Communicator {
         self.run_with(request.erased(), &mut Silent)
     }
 
-    /// Makes a call and records each step of this rank. For tests: every step takes a ticket that all ranks share.
+    /// Makes a call and records the steps of this rank, each with a ticket from a counter that all ranks share: the order of all steps of a
+    /// job.
     pub fn run_traced<'a>(
         &mut self,
         request: Request<'a, impl Into<Buffers<'a>>>,
@@ -131,8 +132,8 @@ impl Communicator {
         Ok(recorder.steps)
     }
 
-    /// Makes a call and records when each step of this rank waited, began and ended. For people who look at it: reading the
-    /// clock takes longer than some steps.
+    /// Makes a call and records when each step of this rank began to wait, started and ended. This is slower: reading the clock takes
+    /// longer than some steps.
     pub fn run_timed<'a>(
         &mut self,
         request: Request<'a, impl Into<Buffers<'a>>>,
@@ -189,29 +190,28 @@ impl Communicator {
         Ok(Arc::clone(&self.engines[engine].plan))
     }
 
-    /// How a plan cuts a block of so many elements: what the oracle needs to know to combine in the same order. Nothing if
-    /// not even one element fits into its messages.
+    /// How a plan cuts a block of `count` elements, which determines the order in which they are combined. `None` if not even one element
+    /// fits into a message of the plan.
     pub fn cut(&self, plan: PlanId, count: usize, element_bytes: usize) -> Result<Option<Cut>, Error> {
         Ok(self.engines[self.index(plan)?].cut(count, element_bytes))
     }
 
-    /// Whether ordinary memory is read by the kernel where that is faster.
+    /// Whether the kernel reads peers' ordinary memory where that is faster.
     pub fn reads_peers(&self) -> bool {
         self.readable
     }
 
-    /// The flight recorder: the last calls, what is waited for, counters. It may be read from any thread, also while a call
-    /// is stuck.
+    /// The flight recorder: the last calls, the current wait, counters. Any thread may read it, also while a call is stuck.
     pub fn flight_recorder(&self) -> FlightRecorder {
         self.shared.recorder.reader()
     }
 
-    /// What has been counted so far.
+    /// The counters of this communicator.
     pub fn counters(&self) -> Counters {
         self.flight_recorder().counters()
     }
 
-    /// Writes the flight recorder's present record into a folder, for `weft why`, and tells where.
+    /// Writes the flight recorder's record into a folder, for `weft why`, and returns its path.
     pub fn dump(&self, folder: &Path) -> io::Result<PathBuf> {
         self.flight_recorder().dump(folder)
     }
@@ -236,11 +236,11 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // A process that was forked has the same memory and is not this rank.
+        // A forked process has the same memory and is not this rank.
         if self.pid != std::process::id() {
             return;
         }
-        // What ended by a panic is noted here: nobody was there to do it.
+        // A panic between calls is recorded here.
         let panicked = || {
             let why = || format!("rank {} panicked between calls", self.rank);
             std::thread::panicking().then(|| Failure::own(self.rank as u32, why()))
@@ -251,7 +251,7 @@ impl Drop for Communicator {
             self.note_failure(failure);
         }
         self.windows.iter().for_each(|window| window.leave(self.identity));
-        // Whoever waits for this rank from now on waits in vain, and finds out by looking here. Nobody sleeps on it.
+        // A rank that waits for this one polls this line. Nobody sleeps on it, so nobody has to be woken.
         let _ = self.shared.departures[self.rank].publish(1, 0);
         self.bootstrap.calls = self.calls;
     }

@@ -2,14 +2,14 @@
 //!
 //! | stage | file | what it does |
 //! |---|---|---|
-//! | check | `check.rs` | refuses a call that cannot be made, lays out its buffers, finds its engines; nothing has been announced |
+//! | check | `check.rs` | refuses invalid calls, lays out buffers, finds engines; nothing has been announced |
 //! | announce | `announce.rs` | numbers the call and publishes its header |
-//! | choose | `choose.rs` | meets the other ranks where the plan depends on their buffers, compiles the program |
+//! | choose | `choose.rs` | waits for the other ranks if the plan depends on their buffers, compiles the program |
 //! | run | `run.rs` | hands the buffers to the engine |
-//! | finish | `finish.rs` | records the call, and remembers it for the next one |
-//! | fail | `fail.rs`, `diagnose.rs`, `abort.rs` | collects evidence, decides what happened, aborts for all ranks |
+//! | finish | `finish.rs` | records the call, and keeps it for the next one |
+//! | fail | `fail.rs`, `diagnose.rs`, `abort.rs` | collects evidence, decides what happened, aborts on all ranks |
 //!
-//! A call that is the same as the one before it (`current.rs`) passes through check and choose in a few comparisons.
+//! A call that repeats the one before it (`current.rs`) passes check and choose in a few comparisons.
 
 use weftlink_plan::{Collective, Reduction};
 use weftlink_recorder::header::BARRIER;
@@ -50,7 +50,7 @@ impl Communicator {
         }
     }
 
-    /// A barrier of ranks on several hosts, which see no counters of each other: an all-reduce is over when all ranks have entered it.
+    /// A barrier between hosts, whose ranks do not see each other's counters: an all-reduce, which ends when all ranks have entered it.
     #[cold]
     fn barrier_across(&mut self, tag: u32) -> Result<(), Error> {
         let mut nothing = [0_u8];

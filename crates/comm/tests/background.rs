@@ -1,5 +1,4 @@
-//! Calls that do not block: they give the same results, their buffers come back, and whatever goes wrong is an error on every
-//! rank, never a hang.
+//! Calls in the background: they give the same results, return their buffers, and fail with an error on every rank, never a hang.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code)] // Calls by address are unsafe to make.
@@ -20,7 +19,7 @@ use weftlink_plan::Collective;
 /// Long enough that only a hang reaches it.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Runs something on each rank, and returns what each gave.
+/// Runs `work` on each rank, and returns the results.
 fn on_ranks<T: Send>(size: usize, work: impl Fn(Background) -> T + Sync) -> Vec<T> {
     let options = Options { deadline: LONG, single_copy: Some(false), ..Options::default() };
     let ranks = Communicator::threads(size, options).unwrap();
@@ -236,7 +235,7 @@ fn scope_rank(background: &Background) -> usize {
 }
 
 #[test]
-fn calls_by_address_tell_when_they_are_over() {
+fn raw_calls_run_their_callback() {
     on_ranks(2, |background| {
         let (input, mut output) = (vec![1_u16, 2, 3], vec![0_u16; 3]);
         let (tell, told) = mpsc::channel();
@@ -329,7 +328,7 @@ fn the_queue_has_an_end_and_says_so() {
 }
 
 #[test]
-fn when_the_last_clone_is_dropped_what_was_submitted_is_still_made() {
+fn submitted_calls_run_after_the_last_clone_is_dropped() {
     let gate = Barrier::new(2);
     on_ranks(2, |background| {
         if background.rank() == 1 {
@@ -425,7 +424,7 @@ fn a_caller_makes_its_call_itself_unless_others_come_first() {
 
 /// Who helps and the worker race for the calls, which stay in order; nobody can wait for one within another.
 #[test]
-fn who_waits_can_help() {
+fn a_waiting_caller_can_run_its_call() {
     on_ranks(2, |background| {
         let here = std::thread::current().id();
         let log = Arc::new(Mutex::new(Vec::new()));
@@ -471,7 +470,7 @@ fn who_waits_can_help() {
 
 /// A call that comes later may depend on what the helper does next.
 #[test]
-fn who_helps_makes_nothing_that_comes_later() {
+fn help_runs_no_later_calls() {
     let gate = Barrier::new(2);
     on_ranks(2, |background| {
         for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! Whatever ends a call that does not block, on purpose or not, ends it on all ranks, and all are told who and why.
+//! Failures, cancellations and aborts of calls in the background: they reach all ranks, and errors name the rank and the reason.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code, reason = "a call is made by address, on the caller's own thread")]
@@ -46,7 +46,7 @@ fn warm_up(background: &Background, warm: bool) {
 }
 
 #[test]
-fn a_deadline_of_a_call_names_the_rank_that_stayed_away() {
+fn a_timeout_names_the_missing_rank() {
     for warm in WARM {
         let gate = Barrier::new(2);
         on_ranks(2, |background| {
@@ -116,7 +116,7 @@ fn a_deadline_of_a_call_is_only_that_calls() {
 }
 
 #[test]
-fn who_cancels_a_call_is_named_to_all() {
+fn all_ranks_learn_which_rank_cancelled() {
     for warm in WARM {
         let gate = Barrier::new(3);
         on_ranks(3, |background| {
@@ -168,7 +168,7 @@ fn a_call_that_waits_in_the_queue_can_be_cancelled() {
 }
 
 #[test]
-fn an_abort_ends_what_runs_and_what_comes() {
+fn an_abort_ends_running_and_later_calls() {
     let reason = "the loss is not a number, and more than fits into a line";
     for (warm, idle) in [(false, false), (true, false), (false, true), (true, true)] {
         let gate = Barrier::new(2);
@@ -237,7 +237,7 @@ fn abort_while_waiting(met: Bootstrap, warm: bool, aborted: (Sender<()>, &mut Re
 }
 
 #[test]
-fn what_a_thread_does_while_its_call_waits_may_abort_it() {
+fn a_poll_hook_may_abort_its_call() {
     for warm in WARM {
         let place = Place::Abstract(format!("weft-abort-{warm}-{}", std::process::id()));
         let meeting = Meeting::new(place, Token::new("background").unwrap(), 2, Duration::from_secs(60));
@@ -301,7 +301,7 @@ fn a_blocking_rank_hears_of_an_abort_too() {
 }
 
 #[test]
-fn a_panic_in_an_operation_is_told_and_ends_it_for_all() {
+fn a_panic_in_an_operation_aborts_all_ranks() {
     let gate = Barrier::new(2);
     on_ranks(2, |background| {
         let panics = background.rank() == 1;
@@ -342,7 +342,7 @@ fn a_panic_before_the_call_ends_it_for_all_too() {
 }
 
 #[test]
-fn a_worker_that_is_gone_leaves_nobody_waiting() {
+fn calls_of_a_worker_that_panicked_are_refused() {
     /// What cannot even be thrown away.
     struct Bomb;
     impl Drop for Bomb {
@@ -460,8 +460,8 @@ fn process(test: &str, rank: usize) {
 }
 
 #[test]
-fn processes_hear_who_cancelled() {
-    const TEST: &str = "processes_hear_who_cancelled";
+fn processes_learn_which_rank_cancelled() {
+    const TEST: &str = "processes_learn_which_rank_cancelled";
     if let Ok(rank) = std::env::var(ROLE) {
         return process(TEST, rank.parse().unwrap());
     }

@@ -1,6 +1,6 @@
-//! Once a count has been compiled, a call allocates nothing and frees nothing, whatever the plan and however it waits.
+//! Once a count has been compiled, a call neither allocates nor frees memory, with any plan and any wait policy.
 //!
-//! System calls are not counted here: a rank whose peer was not given a core yields and sleeps, and should.
+//! System calls are not counted: a rank whose peer has no core yields and sleeps, and should.
 #![allow(unsafe_code)] // An allocator of one's own is unsafe to write.
 #![allow(clippy::unwrap_used)] // All of this is test.
 

@@ -1,4 +1,4 @@
-//! What goes wrong is an error on every rank it concerns, names who, and never a hang.
+//! Faults are errors on every rank they concern, name the cause, and never hang.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -158,7 +158,7 @@ fn bystanders_of_a_difference_end_too() {
 }
 
 #[test]
-fn a_rank_that_stays_away_is_named_at_the_deadline() {
+fn a_missing_rank_is_named_at_the_deadline() {
     for algorithm in Algorithm::doing(&Collective::AllReduce) {
         let (done, wait) = (std::sync::Barrier::new(2), SHORT);
         for errors in on_ranks(2, wait, |mut comm| {

@@ -1,8 +1,8 @@
-//! What goes wrong in any collective is an error that names who, on every rank it concerns: a rank that stays away, one that
-//! leaves, one that calls something else. `faults.rs` has what concerns one collective or the communicator as a whole.
+//! Faults in every collective: a missing rank, a rank that leaves, a rank that makes another call. Every rank concerned gets an error that
+//! names the cause. `faults.rs` covers single collectives and the communicator as a whole.
 //!
-//! Some calls need nothing of some ranks: a root that has sent is through. So every call is followed by a barrier, in which such a rank
-//! learns of it at the latest.
+//! Some ranks do not depend on others: a root may return when it has sent. So a barrier follows every call, in which such a rank
+//! learns of the fault at the latest.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -75,7 +75,7 @@ impl Call {
 }
 
 #[test]
-fn a_rank_that_stays_away_is_named_at_the_deadline() {
+fn a_missing_rank_is_named_at_the_deadline() {
     for collective in collectives(2) {
         let done = Barrier::new(2);
         for errors in on_ranks(2, LONG, |mut comm| {
@@ -101,7 +101,7 @@ fn a_rank_that_stays_away_is_named_at_the_deadline() {
 }
 
 #[test]
-fn a_rank_that_stays_away_while_plans_are_loaded_is_named_too() {
+fn a_rank_missing_while_plans_load_is_named() {
     for collective in collectives(2) {
         let done = Barrier::new(2);
         for errors in on_ranks(2, LONG, |mut comm| {

@@ -1,7 +1,6 @@
-//! Communicators come and go by the thousand and leave nothing behind; and a process that is forked while there are some
-//! neither hangs nor disturbs them.
+//! Thousands of communicators leak nothing; and a process that is forked while there are some neither hangs nor disturbs them.
 //!
-//! Each of these counts what the whole process has, so they take turns.
+//! The tests count resources of the whole process, so they take turns.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code)] // Fork is unsafe to call.

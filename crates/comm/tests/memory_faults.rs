@@ -1,4 +1,4 @@
-//! Memory that calls borrow, when a call fails: its owner has it back and writes to it, and no other rank takes that for data.
+//! The buffers of a failed call: the caller may write them at once, and no other rank returns what it writes as data.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code, reason = "calls on memory that is known by its address")]

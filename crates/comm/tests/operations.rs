@@ -1,5 +1,4 @@
-//! Operations that need more than a name: functions of the caller's, on types of the caller's, in the order of the ranks where
-//! that matters.
+//! User-defined operations, on the caller's own types, in rank order if they do not commute; and pre-multiplied sums.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -87,7 +86,7 @@ fn multiply(comm: &mut Communicator, collective: &Collective, count: usize, plan
 }
 
 #[test]
-fn what_does_not_commute_is_combined_in_the_order_of_the_ranks() {
+fn noncommutative_operations_combine_in_rank_order() {
     for ranks in [1, 2, 3, 5] {
         for collective in reducing(ranks) {
             let plans: Vec<Verified> = doing(&collective, ranks)

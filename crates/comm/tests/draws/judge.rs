@@ -1,4 +1,4 @@
-//! What must hold of a draw, whatever was drawn.
+//! The properties that every draw must have.
 
 use std::collections::BTreeSet;
 

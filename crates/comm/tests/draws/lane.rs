@@ -1,5 +1,5 @@
-//! A communicator that fails alone: two communicators of the same ranks use one window, as the lanes of a long call do. One of
-//! them fails. Calls of the other still use the window, and are right or fail.
+//! Two communicators of the same ranks use one window, as the lanes of a long call do, and one of them fails. Calls of the other on the
+//! window succeed with the right results, or fail.
 
 use std::time::Duration;
 

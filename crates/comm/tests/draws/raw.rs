@@ -1,5 +1,4 @@
-//! An all-reduce on memory that is known by its address, made by a background communicator on the caller's own thread: what the
-//! bindings for other languages do.
+//! An all-reduce on raw addresses, run by a background on the caller's own thread, as bindings to other languages do.
 
 // The call takes addresses.
 #![allow(unsafe_code)]
@@ -9,7 +8,7 @@ use std::time::Duration;
 use weftlink_comm::{Background, DataType, Error, RawBuffers, Reduction, Request};
 use weftlink_plan::Collective;
 
-/// Adds up the values of all ranks, in place. They may lie in a window.
+/// Sums the values of all ranks, in place. They may lie in a window.
 pub(crate) fn sum(comm: &Background, values: &mut [f32], deadline: Option<Duration>) -> Result<(), Error> {
     let (address, length) = (values.as_mut_ptr().cast::<u8>(), values.len());
     let buffers = RawBuffers {

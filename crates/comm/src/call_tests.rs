@@ -52,7 +52,7 @@ fn operations_of_the_caller() {
     let gave = on_two(|mut comm| {
         let longest = |one: [u16; 3], other: [u16; 3]| if one > other { one } else { other };
         let mut values = [[comm.rank() as u16; 3]; 2];
-        comm.all_reduce(&mut values[..], Operation::user_defined(true, &longest)).unwrap();
+        comm.all_reduce(&mut values[..], Operation::user_defined(true, longest)).unwrap();
         values
     });
     assert_eq!(gave, [[[1; 3]; 2]; 2]);

@@ -192,7 +192,7 @@ fn scopes_lend_buffers() {
         let meanwhile = background.scope(|scope| {
             let reduce = Request::new(&Collective::AllReduce, (&given, &mut got)).operation(Reduction::Sum);
             let first = scope.start(reduce);
-            let own = Operation::user_defined(true, &add);
+            let own = Operation::user_defined(true, add);
             let request = Request::new(&Collective::AllReduce, &mut other).operation(own);
             // Nobody waits for this one, but the scope.
             scope.start(request.deadline(LONG));

@@ -377,7 +377,7 @@ fn a_peer_in_the_middle_of_a_step_does_not_reach_a_window_that_its_rank_has_back
             }
             one + other
         };
-        let sum = Operation::user_defined(true, &slow);
+        let sum = Operation::user_defined(true, slow);
         let buffers = match separate {
             true => Buffers::from((&given, &mut window)),
             false => Buffers::from(&mut window),

@@ -109,7 +109,7 @@ fn a_sum_without_its_factor_is_refused_after_one_with_it_too() {
 fn no_elements_of_any_size_are_reduced() {
     let gave = on_two(|comm| {
         let sum = |a: [f64; 200], _: [f64; 200]| a;
-        comm.all_reduce(&mut [[0.0_f64; 200]; 0][..], Operation::user_defined(true, &sum))
+        comm.all_reduce(&mut [[0.0_f64; 200]; 0][..], Operation::user_defined(true, sum))
     });
     assert!(gave.iter().flatten().all(Result::is_ok), "{gave:?}");
 }

@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sums = weftlink::on_threads(4, |mut comm| {
         let plan = comm.load(star.clone())?;
         let mut values = [comm.rank() as f32; 1000];
-        comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(plan))?;
+        comm.run(Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum).plan(plan))?;
         Ok(values[999])
     })?;
     println!("verified; every rank holds 0 + 1 + 2 + 3 = {sums:?}");

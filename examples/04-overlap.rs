@@ -19,7 +19,7 @@ fn main() -> Result<(), Error> {
             .collect();
 
         // The buffers come back with the sums in them.
-        let sums = pending.into_iter().map(|call| Ok(call.wait()?.buffers[ELEMENTS - 1]));
+        let sums = pending.into_iter().map(|call| Ok(call.wait()?[ELEMENTS - 1]));
         sums.collect::<Result<Vec<f32>, Error>>()
     })?;
     assert!(sums.iter().all(|of_rank| *of_rank == sums[0]));

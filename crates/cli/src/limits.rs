@@ -31,7 +31,7 @@ pub(crate) fn prepare() -> Result<(), String> {
 /// Starts a thread that listens to somebody.
 pub(crate) fn listener(work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     let started = thread::Builder::new().stack_size(STACK_BYTES).spawn(work);
-    started.map(drop).map_err(|error| anyhow!(weftlink_comm::no_thread(&error)))
+    started.map(drop).map_err(|error| anyhow!(weftlink_shm::limits::no_thread(&error)))
 }
 
 /// Advice for a process that could not be started.

@@ -114,11 +114,11 @@ fn times<B: OwnedBuffers>(
                 if kind == 2 {
                     compute(&mut cached, rounds);
                 }
-                buffers = call.wait()?.buffers;
+                buffers = call.wait()?;
             }
             *milliseconds = began.elapsed().as_secs_f64() * 1e3;
         }
-        let slowest = background.all_reduce(mine.to_vec(), Reduction::Maximum).wait()?.buffers;
+        let slowest = background.all_reduce(mine.to_vec(), Reduction::Maximum).wait()?;
         let slowest = [slowest[0], slowest[1], slowest[2]];
         if repetition < WARM_UPS {
             // All ranks have the same numbers, so all compute as long.

@@ -1,4 +1,4 @@
-//! What a call reads and writes: slices or windows, once their types are gone.
+//! The buffers of a call: slices or windows, with their types erased.
 
 use std::marker::PhantomData;
 
@@ -8,30 +8,30 @@ use weftlink_recorder::header::Location;
 use crate::data::{Data, Elements};
 use crate::error::Error;
 
-/// What a collective reads and writes:
+/// The buffers of a collective:
 ///
-/// - one that is read and written, in place: `&mut [T]`, `&mut Window<T>` or a [`PartMut`](crate::PartMut). Where a rank only gets something,
-///   this is where it goes. Where one side is larger (gather and scatter of any kind), the buffer is the larger one, and the
-///   rank's own block in it is the smaller;
-/// - two, out of place: a pair of slices, of windows or of parts;
-/// - one that is only read: `&[T]` or a [`Part`](crate::Part), where a rank only gives.
+/// - in place, one buffer that is read and written: `&mut [T]`, `&mut Window<T>` or a [`PartMut`](crate::PartMut). A rank that only
+///   receives passes its output like this. Where one side is larger (gather and scatter of any kind), the buffer is the larger side,
+///   and the rank's own block in it is the smaller one;
+/// - out of place, two buffers: a pair of slices, of windows or of parts, input first;
+/// - one buffer that is only read, for a rank that only sends: `&[T]` or a [`Part`](crate::Part).
 #[derive(Debug)]
 pub struct Buffers<'a> {
     pub(crate) input: *const u8,
     pub(crate) output: *mut u8,
-    /// In elements.
+    /// The number of elements.
     pub(crate) input_length: usize,
     pub(crate) output_length: usize,
     pub(crate) elements: Elements,
     pub(crate) aliasing: Aliasing,
     pub(crate) input_location: Location,
     pub(crate) output_location: Location,
-    /// The communicator whose windows these are; [`ORDINARY`] if they are none, [`MIXED`] if they are of two.
+    /// The communicator that owns the windows; [`ORDINARY`] if the buffers are no windows, [`MIXED`] if they belong to two communicators.
     pub(crate) owner: u64,
     _borrow: PhantomData<&'a mut u8>,
 }
 
-/// The owner of memory that is no window, and of windows that do not belong together. No communicator has these numbers.
+/// The owner of ordinary memory, and of windows of two communicators. No communicator has these identities.
 pub(crate) const ORDINARY: u64 = 0;
 pub(crate) const MIXED: u64 = u64::MAX;
 
@@ -56,21 +56,21 @@ impl Side {
 }
 
 impl<'a> Buffers<'a> {
-    /// No buffers: what a barrier has, and a rank that neither gives nor gets anything.
+    /// No buffers, for a barrier or a rank that neither sends nor receives.
     pub fn none() -> Self {
         Self::new::<u8>(Side::NONE, Side::NONE, Aliasing::OutOfPlace)
     }
 
-    /// The same memory as elements of another type, known only when the program runs.
+    /// The same memory as elements of a type that is chosen at run time.
     ///
-    /// Refused if the bytes are no whole number of them.
+    /// It is an error if the memory is not a whole number of such elements.
     pub fn of_type(mut self, data_type: DataType) -> Result<Self, Error> {
         let elements = Elements::of_type(data_type);
         for length in [&mut self.input_length, &mut self.output_length] {
             let bytes = *length * self.elements.bytes;
             if !bytes.is_multiple_of(elements.bytes) {
                 return Err(Error::Misuse(format!(
-                    "{bytes} bytes are no whole number of {}",
+                    "{bytes} bytes are not a whole number of {} elements",
                     data_type.name()
                 )));
             }
@@ -80,13 +80,19 @@ impl<'a> Buffers<'a> {
         Ok(self)
     }
 
-    /// Whether peers can reach them.
+    /// The same buffers, borrowed for a shorter time.
+    #[inline]
+    pub(crate) fn reborrow(&mut self) -> Buffers<'_> {
+        Buffers { _borrow: PhantomData, ..*self }
+    }
+
+    /// Whether peers can access the buffers.
     #[inline]
     pub(crate) fn is_symmetric(&self) -> bool {
         self.input_location.is_symmetric() && self.output_location.is_symmetric()
     }
 
-    /// The same where the sides lie in windows of a communicator, if they do.
+    /// Marks the sides that lie in windows of a communicator.
     pub(crate) fn located(self, owner: u64, locate: impl Fn(*const u8, usize) -> Option<Location>) -> Self {
         let at = |address: *const u8, length: usize| match length {
             0 => None,

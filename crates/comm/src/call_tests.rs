@@ -7,7 +7,7 @@ use weftlink_plan::{Algorithm, Collective};
 
 use crate::{Background, Communicator, Operation, Options, Reduction, Request};
 
-/// What each of two ranks gave.
+/// Runs `work` on two ranks, and returns their results.
 fn on_two<T: Send>(work: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
     // An interpreted call takes seconds.
     let options =
@@ -38,7 +38,8 @@ fn windows() {
         let mut window = comm.window::<i32>(7).unwrap();
         window.fill(comm.rank() as i32 + 1);
         for _ in 0..3 {
-            let request = Request::new(&Collective::AllReduce, &mut window).with(Reduction::Sum).by(plan);
+            let request =
+                Request::new(&Collective::AllReduce, &mut window).operation(Reduction::Sum).plan(plan);
             comm.run(request).unwrap();
         }
         window[6]
@@ -51,7 +52,7 @@ fn operations_of_the_caller() {
     let gave = on_two(|mut comm| {
         let longest = |one: [u16; 3], other: [u16; 3]| if one > other { one } else { other };
         let mut values = [[comm.rank() as u16; 3]; 2];
-        comm.all_reduce(&mut values[..], Operation::user_defined(true, &longest)).unwrap();
+        comm.all_reduce(&mut values[..], Operation::user_defined(true, longest)).unwrap();
         values
     });
     assert_eq!(gave, [[[1; 3]; 2]; 2]);
@@ -63,7 +64,7 @@ fn borrowed_by_a_scope() {
         let background: Background = comm.into_background().unwrap();
         let mut values = [background.rank() as f64 + 1.0; 4];
         background.scope(|scope| {
-            let request = Request::new(&Collective::AllReduce, &mut values[..]).with(Reduction::Product);
+            let request = Request::new(&Collective::AllReduce, &mut values[..]).operation(Reduction::Product);
             scope.start(request).wait().unwrap();
         });
         values[3]

@@ -7,13 +7,13 @@ use weftlink_plan::Refusal;
 
 use weftlink_bootstrap::{Blame, BlameKind, BootstrapError, Failure};
 
-/// Why a communicator or a call failed. [`Error::Misuse`] and [`Error::Refused`] leave the communicator as it was: mend
-/// the call and go on. After the others it cannot be used again: leave it and make a new one. [`Error::blamed`] lists the
-/// ranks to look at.
+/// Why a communicator or a call failed. After [`Error::Misuse`], [`Error::Refused`] and [`Error::QueueFull`] the communicator
+/// is as before: fix the call and continue. After the others it cannot be used again: [shrink](crate::Communicator::shrink) it or
+/// make a new one. [`Error::blamed`] lists the ranks to look at.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The call cannot be made like this. Mend it; nothing has been sent.
+    /// The arguments of the call are wrong. Fix the call; nothing has been sent.
     #[error("{0}")]
     Misuse(String),
     /// The system refused a thread or a descriptor that Weft needs. Raise the limit (`ulimit -u`, `ulimit -n`), or use fewer
@@ -26,34 +26,34 @@ pub enum Error {
         rank: u32,
         /// What it could not do.
         what: &'static str,
-        /// What the system says.
+        /// The system's error.
         error: String,
     },
-    /// The plan is not right. Mend the plan.
+    /// The verifier refused the plan. Fix the plan.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The ranks could not meet or share memory.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
-    /// Ranks make different calls. Mend the program: all ranks make the same calls in the same order.
+    /// Ranks make different calls. Fix the program: all ranks make the same calls in the same order.
     #[error(
-        "call #{call} differs: rank {rank} calls {mine}, rank {other} {theirs}{}",
-        if mine == theirs { ", with other blocks or partners" } else { "" }
+        "call #{call} does not match: rank {rank} calls {mine}, rank {other} calls {theirs}{}",
+        if mine == theirs { ", with different counts or partners" } else { "" }
     )]
     Mismatch {
-        /// The number of the call, from 1; windows and loaded plans count.
+        /// The number of the call, from 1; allocating a window and loading a plan count as calls.
         call: u32,
         /// This rank.
         rank: u32,
-        /// What it calls.
+        /// The call of this rank.
         mine: String,
-        /// A rank that calls something else.
+        /// A rank that makes another call.
         other: u32,
-        /// What that is.
+        /// The call of that rank.
         theirs: String,
     },
     /// A rank did not do its part in time. It is stopped, stuck, dead or slow: look there.
-    #[error("call #{call}: rank {rank} waited {:.1} s for {what} ({step})", waited.as_secs_f64())]
+    #[error("call #{call} timed out after {:.1} s: rank {rank} was waiting for {what} ({step})", waited.as_secs_f64())]
     Deadline {
         /// The number of the call.
         call: u32,
@@ -63,13 +63,13 @@ pub enum Error {
         what: String,
         /// The step of the plan.
         step: String,
-        /// How long.
+        /// How long it waited.
         waited: Duration,
-        /// The ranks that it waited for in the end, as far as they are known.
+        /// The ranks that the whole chain of waits depends on, if they are known.
         blamed: Vec<Blame>,
     },
-    /// A rank left the communicator before the call was over: it returned, failed or panicked. Look there.
-    #[error("call #{call}: rank {left} left before it was over, so rank {rank} cannot finish it")]
+    /// A rank left the communicator before the call was over: its program returned, failed or panicked. Look there.
+    #[error("call #{call} failed on rank {rank}: rank {left} left the communicator before the call was over")]
     Left {
         /// The number of the call.
         call: u32,
@@ -79,11 +79,14 @@ pub enum Error {
         left: u32,
     },
     /// A rank's process ended. Look there; the others can shrink to the survivors.
-    #[error("{name} died; rank {rank} had waited {:.1} s in call #{call}, {what}", waited.as_secs_f64())]
+    #[error(
+        "{name} died during call #{call}, {what}; rank {rank} had waited {:.1} s. To continue without it, call shrink()",
+        waited.as_secs_f64()
+    )]
     Died {
         /// The number of the call.
         call: u32,
-        /// What it was.
+        /// The call.
         what: String,
         /// This rank.
         rank: u32,
@@ -91,91 +94,88 @@ pub enum Error {
         died: u32,
         /// The same with its host and process.
         name: String,
-        /// How long this rank had waited when it heard.
+        /// How long this rank had waited when it heard of the death.
         waited: Duration,
     },
-    /// The kernel does not let this rank read a peer's memory any more. The peer is gone: look there.
+    /// The kernel no longer lets this rank read a peer's memory. The peer is gone: look there.
     #[error("call #{call}: rank {rank} cannot read the memory of rank {peer}: {error}")]
     Unreadable {
         /// The number of the call.
         call: u32,
         /// This rank.
         rank: u32,
-        /// Whose memory.
+        /// The rank whose memory it is.
         peer: u32,
-        /// What the system says.
+        /// The system's error.
         error: String,
     },
-    /// A connection to a rank on another host is of no more use: it ended, or what it brought was changed on its way. Look at
-    /// the rank, and at the network between the two.
+    /// A connection to a rank on another host was closed, or data was corrupted on the way. Look at that rank, and at the
+    /// network between the two.
     #[error("call #{call}: the connection of rank {rank} to {peer} is broken: {what}")]
     Broken {
         /// The number of the call.
         call: u32,
-        /// The rank at one end: this one, or the one that noticed and told.
+        /// The rank at one end: this one, or the one that reported it.
         rank: u32,
         /// The rank at the other end, with its host and process.
         peer: String,
-        /// What is wrong.
+        /// What happened to the connection.
         what: String,
-        /// The ranks at the ends of the connection, but for the rank that has this error.
+        /// The ranks at the ends of the connection, without the rank that has this error.
         blamed: Vec<Blame>,
     },
-    /// The plan of the caller's choice cannot carry the call. Let the library choose, or load another.
-    #[error("call #{call}: rank {rank} cannot make it: {what}")]
+    /// The plan that the caller chose cannot carry the call. Let the communicator choose, or load another plan.
+    #[error("call #{call}: rank {rank} cannot run it: {what}")]
     Unfit {
         /// The number of the call.
         call: u32,
         /// This rank.
         rank: u32,
-        /// Why.
+        /// Why not.
         what: String,
     },
-    /// Another rank gave up first, and says why itself.
-    #[error("call #{call}: rank {by} gave up ({reason}), so rank {rank} does{}", said(cause))]
+    /// Another rank aborted the call first. Look at its error.
+    #[error("call #{call} aborted by rank {by}{}", aborted_because(reason, cause))]
     Aborted {
         /// The number of the call.
         call: u32,
         /// This rank.
         rank: u32,
-        /// Who gave up first.
+        /// The rank that aborted first.
         by: u32,
-        /// Why.
+        /// Why, in a few words.
         reason: &'static str,
-        /// What it said itself, if that is known here.
+        /// That rank's error, if it is known here.
         cause: String,
         /// The ranks that it blamed, or else itself.
         blamed: Vec<Blame>,
     },
-    /// A rank ended the communicator on purpose: it cancelled a call, or its program aborted it. Ask there why.
-    #[error(
-        "rank {by} {what}, which ends the communicator for all ranks, so rank {rank} cannot make call #{call}"
-    )]
+    /// A rank ended the communicator on purpose: it cancelled a call, or its program aborted it. Look there for the reason.
+    #[error("call #{call} cancelled: rank {by} {what} (this ends the communicator on all ranks)")]
     Cancelled {
         /// The number of the call that this rank was in, or would have made next.
         call: u32,
         /// This rank.
         rank: u32,
-        /// Who ended it.
+        /// The rank that ended it.
         by: u32,
         /// What it did.
         what: String,
     },
-    /// An operation or a buffer of the caller's own panicked in a call that a worker made for it. Mend it.
+    /// The caller's operation or buffer panicked in a call that a worker made. Fix it.
     #[error("rank {rank} panicked in call #{call}: {what}")]
     Panicked {
         /// The number of the call.
         call: u32,
         /// This rank.
         rank: u32,
-        /// What it said.
+        /// The panic's message.
         what: String,
     },
-    /// So many calls wait for the worker of a communicator that no more are taken. Wait for some of them; the communicator
-    /// stays as it was.
-    #[error("{limit} calls are waiting to be made already; wait for some of them before starting more")]
+    /// The queue is full. Wait for some of its operations; the communicator is as before.
+    #[error("{limit} operations are pending already; wait for some of them before starting more")]
     QueueFull {
-        /// How many may wait.
+        /// How many may be pending.
         limit: usize,
     },
     /// An earlier call failed.
@@ -195,13 +195,13 @@ impl From<&Error> for Failure {
 }
 
 impl Error {
-    /// The error of calls that are made after a failure.
+    /// The error of calls after a failure.
     pub(crate) fn again(failure: &Failure) -> Error {
         Error::Failed { why: failure.why.clone(), blamed: failure.blamed.clone() }
     }
 
-    /// The ranks that are the reason for this error, the first one first: where to look. The rank that has the error is among
-    /// them if it is the reason itself. Empty where no rank is known to be, and for calls that could not be made like this.
+    /// The ranks that caused this error, the first cause first: where to look. The rank that has the error is among them if it is
+    /// the cause itself. Empty if no rank is known to be, and for misuse.
     pub fn blamed(&self) -> Vec<Blame> {
         let one = |rank: &u32, kind| vec![Blame::new(*rank, kind)];
         match self {
@@ -222,7 +222,7 @@ impl Error {
         }
     }
 
-    /// The rank whose failure this error only passes on, if it does.
+    /// The rank whose failure this error reports, if it is another rank's.
     pub fn aborted_by(&self) -> Option<u32> {
         match self {
             Error::Aborted { by, .. } => Some(*by),
@@ -231,17 +231,17 @@ impl Error {
         }
     }
 
-    /// A call on a communicator, or part of one, that is not there any more.
+    /// A call on something that no longer exists.
     pub(crate) fn gone(why: &str) -> Error {
         Error::Failed { why: why.to_owned(), blamed: Vec::new() }
     }
 }
 
-fn said(cause: &str) -> String {
-    if cause.is_empty() { String::new() } else { format!(". It said: {cause}") }
+fn aborted_because(reason: &str, cause: &str) -> String {
+    if cause.is_empty() { format!(": {reason}") } else { format!(" ({reason}): {cause}") }
 }
 
-/// A setting that makes no sense is a call that cannot be made like this.
+/// An invalid setting is a misuse.
 impl From<KnobError> for Error {
     fn from(error: KnobError) -> Self {
         Error::Misuse(error.to_string())

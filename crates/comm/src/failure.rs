@@ -1,12 +1,11 @@
-//! What a call leaves behind when it does not end well, by an error or a panic: the word to the other ranks, wherever
-//! they wait, and memory that is the caller's alone again.
+//! After a failed call, by an error or a panic: the other ranks are aborted wherever they wait, and the call's windows become the
+//! caller's alone.
 //!
-//! A rank that has announced a call may find its peers anywhere in it: not there yet, or in the middle of a kernel that
-//! reads or writes its windows. They cannot be waited for, since one of them may be what the call failed for; and the
-//! borrow of the windows ends when the call returns. So the rank keeps a copy of its part of them, and other communicators that use
-//! the same windows fail with it (`symmetric.rs`).
+//! Peers may be anywhere in the call: not in it yet, or in a kernel that reads or writes this rank's windows. The rank cannot wait for
+//! them, because one of them may be why the call failed; and the borrow of the windows ends when the call returns. So the rank
+//! keeps a private copy of its part, and other communicators that use the same windows fail too (`symmetric.rs`).
 //!
-//! Deliberately absent: buffers that plans do not let peers reach, which need none of this.
+//! Deliberately absent: buffers that the plan does not expose to peers, which need none of this.
 
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ use crate::error::Error;
 use crate::shared::Shared;
 use crate::symmetric::{Reached, Symmetric};
 
-/// The abort code of a rank that could not prepare a call.
+/// The abort code of a rank that could not set up a call.
 pub(crate) fn code_of_preparing(error: &Error, rank: u32) -> AbortCode {
     let reason = match error {
         Error::Bootstrap(error) => return Reason::of(error, rank),
@@ -44,9 +43,8 @@ pub(crate) fn windows_of(header: &Header) -> Reached {
     })
 }
 
-/// After a call that did not end well: peers may be anywhere in it, or come to it later, and use the windows that were
-/// passed to it. Those are the caller's again as soon as the call returns, so this rank keeps a copy of its part, at the
-/// same address, and leaves to the peers what they see. The communicator has been aborted.
+/// Makes this rank's part of the windows of a failed call private, at the same address: peers that are in the call, or enter it
+/// later, use the memory that they see. The communicator has been aborted.
 #[cold]
 pub(crate) fn take_back(
     shared: &Shared,
@@ -67,13 +65,13 @@ pub(crate) fn take_back(
     }
 }
 
-/// Why a communicator was aborted; if it was not, a rank lets go of a window that was open.
+/// Why a communicator was aborted; if it was not, this rank dropped an open window.
 pub(crate) fn code_of(shared: &Shared, rank: usize) -> AbortCode {
     let ours = AbortCode { rank: rank as u32, reason: Reason::LeftOpen.code() };
     shared.waiter.aborted().unwrap_or(ours)
 }
 
-/// A call that is being run. It is only ever dropped by a panic, and then ends for all ranks what is left of it.
+/// A running call. It is dropped only by a panic, and then aborts the call on all ranks.
 pub(crate) struct Unfinished<'a> {
     pub(crate) rank: usize,
     pub(crate) identity: u64,

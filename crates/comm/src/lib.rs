@@ -1,17 +1,18 @@
 //! Runs plans between ranks: through shared memory on one host, over TCP between hosts.
 //!
-//! A [`Communicator`] is one rank's end of a group whose ranks are threads or processes. They meet through
+//! A [`Communicator`] is one rank's handle of a group whose ranks are threads or processes. They meet through
 //! [`bootstrap`], map the same memory, and run [verified plans](weftlink_plan::Verified) in it.
 //!
 //! The layers below are crates of their own: shared memory and its lock-free protocols (`weftlink_shm`), kernels, the
 //! [`bootstrap`] and the [`recorder`]. Here, `layout` places a plan's FIFOs, counters and scratch in its memory, `compile` turns one rank's
 //! part of it into flat lists, and `engine` runs them over the ports of a `transport`.
 //!
-//! Unsafe code is denied in this crate but in the modules that say why they need it; UNSAFE.md lists them.
+//! Unsafe code is denied except in the modules that UNSAFE.md lists.
 
 #[macro_use]
 extern crate weftlink_shm;
 
+mod abort_note;
 mod affinity;
 mod background;
 mod buffers;
@@ -22,13 +23,13 @@ mod data;
 mod engine;
 mod error;
 mod failure;
-mod foreign;
-mod known;
 mod layout;
-mod note;
 mod operation;
 mod p2p;
+mod racy_copy;
+mod request;
 mod shared;
+mod signatures;
 mod symmetric;
 mod transport;
 mod window;
@@ -37,26 +38,26 @@ mod window;
 mod call_tests;
 
 pub use background::{
-    Background, Done, Ended, Handle, OwnedBuffers, OwnedOperation, OwnedRequest, QUEUE_MAX, RawBuffers,
-    RawHandle, RawRequest, ReadOnly, Scope, ScopedHandle,
+    Background, Completion, Handle, HandleFuture, OwnedBuffers, QUEUE_MAX, RawBuffers, RawHandle, ReadOnly,
+    Scope, ScopedFuture, ScopedHandle,
 };
 pub use buffers::Buffers;
+pub use bytemuck;
 pub use choose::tuning::{TuningError, check as check_tuning};
 pub use communicator::{
-    Communicator, Group, Open, Options, PlanId, Request, SIGNALS, Taken, TimedStep, on_threads,
+    Communicator, Group, Open, Options, PlanId, SIGNALS, TimedStep, TracedStep, on_threads,
 };
 pub use data::Data;
 pub use error::Error;
 pub use operation::Operation;
 pub use p2p::{Endpoint, MESSAGES_MAX};
+pub use request::{Counts, Request};
 pub use weftlink_bootstrap as bootstrap;
 pub use weftlink_bootstrap::{Blame, BlameKind};
 pub use weftlink_knobs as knobs;
 pub use weftlink_plan::{DataType, Reduction};
 pub use weftlink_recorder::recorder::{Counters, FlightRecorder, Record};
 pub use weftlink_recorder::{attach, recorder, why};
-pub use weftlink_shm::available::memory_bytes as available_memory_bytes;
-pub use weftlink_shm::limits::{address_space_bytes as available_address_space_bytes, no_thread};
 /// ```
 /// use weftlink_comm::{on_threads, while_waiting};
 /// use std::{cell::Cell, rc::Rc, time::Duration};

@@ -1,31 +1,44 @@
 //! How a call combines elements.
 
-#![allow(unsafe_code)] // A function of the caller's is applied to elements behind addresses.
+#![allow(unsafe_code)] // Applies the caller's function to elements behind addresses.
 
 use std::any::TypeId;
+use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use weftlink_kernels::{Access, Kernel};
 use weftlink_plan::{DataType, Reduction};
 
-use crate::data::Data;
+use crate::data::{Data, data_type_of};
 
-/// What a reducing call combines elements with: a [`Reduction`] by its name, or one that needs more than a name.
+/// How a reducing call combines elements: a [`Reduction`] by its name, or an operation that needs more than a name.
 ///
 /// ```
 /// use weftlink_comm::{Operation, on_threads};
 ///
-/// let longest = Operation::user_defined(true, &|a: [u32; 2], b: [u32; 2]| if a[0] >= b[0] { a } else { b });
-/// let found = on_threads(2, |mut comm| {
-///     let mut found = [[comm.rank() as u32 + 3, 7]];
-///     comm.all_reduce(&mut found, longest)?;
-///     Ok(found)
+/// let longest = Operation::user_defined(true, |a: [u32; 2], b: [u32; 2]| if a[0] >= b[0] { a } else { b });
+/// let results = on_threads(2, |mut comm| {
+///     let mut pair = [[comm.rank() as u32 + 3, 7]];
+///     comm.all_reduce(&mut pair, &longest)?;
+///     Ok(pair)
 /// })?;
-/// assert_eq!(found, [[[4, 7]]; 2]);
+/// assert_eq!(results, [[[4, 7]]; 2]);
 /// # Ok::<(), weftlink_comm::Error>(())
 /// ```
+#[derive(Clone)]
+pub struct Operation<'a>(Kind<'a>);
+
+#[derive(Clone)]
+enum Kind<'a> {
+    Named(Reduction),
+    PremultipliedSum(Factor),
+    UserDefined { commutes: bool, function: Arc<dyn Combine + 'a> },
+}
+
+/// An [`Operation`], borrowed for a call.
 #[derive(Clone, Copy, Debug)]
-pub struct Operation<'a> {
+pub(crate) struct OperationRef<'a> {
     pub(crate) reduction: Reduction,
     pub(crate) detail: Detail<'a>,
 }
@@ -33,37 +46,48 @@ pub struct Operation<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Detail<'a> {
     None,
-    /// The factor of a pre-multiplied sum, as bytes of its type.
-    Factor {
-        bytes: [u8; FACTOR_BYTES],
-        data_type: Option<DataType>,
-    },
+    Factor(Factor),
     /// A pre-multiplied sum whose inputs have been multiplied.
     Multiplied,
     User(UserDefined<'a>),
 }
 
-/// The largest element that is a number.
-pub(crate) const FACTOR_BYTES: usize = 16;
-
-/// A function of the caller's, once its type is gone.
+/// The factor of a pre-multiplied sum, as bytes of its type.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct UserDefined<'a> {
-    function: *const (),
-    combine: unsafe fn(*const (), &[*mut u8], &[*const u8], usize),
-    pub(crate) id: TypeId,
-    _borrow: PhantomData<&'a ()>,
+pub(crate) struct Factor {
+    pub(crate) bytes: [u8; FACTOR_BYTES],
+    pub(crate) data_type: Option<DataType>,
 }
 
-// SAFETY: the function behind the address is `Sync`, as `user_defined` demands.
-unsafe impl Send for UserDefined<'_> {}
-// SAFETY: as above.
-unsafe impl Sync for UserDefined<'_> {}
+/// The bytes of the largest number type.
+const FACTOR_BYTES: usize = 16;
+
+/// The caller's function, with its type erased.
+#[derive(Clone, Copy)]
+pub(crate) struct UserDefined<'a>(&'a dyn Combine);
+
+/// A function that combines elements behind addresses.
+trait Combine: Send + Sync {
+    /// The type of its elements.
+    fn id(&self) -> TypeId;
+
+    /// Combines `len` elements of all sources, in their order, into all targets.
+    ///
+    /// # Safety
+    /// As for [`Kernel::combine`], for elements of the type with this `id`.
+    unsafe fn combine(&self, targets: &[*mut u8], sources: &[*const u8], len: usize);
+}
+
+/// A function of two elements of a type.
+struct Function<T, F> {
+    function: F,
+    _elements: PhantomData<fn(T, T) -> T>,
+}
 
 /// How the reducing steps of a call combine elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arithmetic<'a> {
-    /// There are none.
+    /// The call has no reducing steps.
     None,
     Kernel(Kernel),
     User(UserDefined<'a>),
@@ -86,9 +110,44 @@ impl Arithmetic<'_> {
         unsafe {
             match self {
                 Arithmetic::Kernel(kernel) => kernel.combine(targets, sources, len, access),
-                Arithmetic::User(user) => user.combine(targets, sources, len),
-                Arithmetic::None => unreachable!("only collectives that reduce have steps that do"),
+                Arithmetic::User(user) => user.0.combine(targets, sources, len),
+                Arithmetic::None => unreachable!("only plans of reducing collectives have reducing steps"),
             }
+        }
+    }
+}
+
+impl<'a> Operation<'a> {
+    /// The sum of all ranks' inputs, this rank's multiplied by a factor first. Elements have the factor's type. In place, the
+    /// call multiplies the whole buffer, and then writes the result to its place.
+    pub fn premultiplied_sum<T: Data>(factor: T) -> Self {
+        let mut bytes = [0; FACTOR_BYTES];
+        let length = size_of::<T>().min(FACTOR_BYTES);
+        bytes[..length].copy_from_slice(&bytemuck::bytes_of(&factor)[..length]);
+        Self(Kind::PremultipliedSum(Factor { bytes, data_type: data_type_of::<T>() }))
+    }
+
+    /// A function of two elements, the one of the lower ranks first. It must be associative, because plans choose where the
+    /// brackets go. If it does not commute, ranks are combined in their order.
+    ///
+    /// If it panics in a call in the background, the communicator fails on all ranks, and the call's error has the panic's
+    /// message.
+    pub fn user_defined<T: Data>(commutes: bool, function: impl Fn(T, T) -> T + Send + Sync + 'a) -> Self {
+        let function = Arc::new(Function { function, _elements: PhantomData });
+        Self(Kind::UserDefined { commutes, function })
+    }
+
+    #[inline]
+    pub(crate) fn borrow(&self) -> OperationRef<'_> {
+        match &self.0 {
+            Kind::Named(reduction) => OperationRef { reduction: *reduction, detail: Detail::None },
+            Kind::PremultipliedSum(factor) => {
+                OperationRef { reduction: Reduction::PremultipliedSum, detail: Detail::Factor(*factor) }
+            }
+            Kind::UserDefined { commutes, function } => OperationRef {
+                reduction: Reduction::UserDefined { commutes: *commutes },
+                detail: Detail::User(UserDefined(&**function)),
+            },
         }
     }
 }
@@ -96,64 +155,57 @@ impl Arithmetic<'_> {
 impl From<Reduction> for Operation<'_> {
     #[inline]
     fn from(reduction: Reduction) -> Self {
-        Operation { reduction, detail: Detail::None }
+        Self(Kind::Named(reduction))
     }
 }
 
-impl<'a> Operation<'a> {
-    /// The sum of all ranks' inputs, this rank's multiplied by a factor first. Elements have the factor's type. In place, all of
-    /// the buffer that is passed is multiplied, and then the result is written to where it belongs.
-    pub fn premultiplied_sum<T: Data>(factor: T) -> Self {
-        let mut bytes = [0; FACTOR_BYTES];
-        let length = size_of::<T>().min(FACTOR_BYTES);
-        // SAFETY: at most as many bytes as either has, and all bytes of plain data are initialised.
-        unsafe { std::ptr::copy_nonoverlapping((&raw const factor).cast(), bytes.as_mut_ptr(), length) };
-        let detail = Detail::Factor { bytes, data_type: T::TYPE };
-        Operation { reduction: Reduction::PremultipliedSum, detail }
+impl<'a> From<&Operation<'a>> for Operation<'a> {
+    fn from(operation: &Operation<'a>) -> Self {
+        operation.clone()
     }
+}
 
-    /// A function of two elements, the one of the lower ranks first. It must be associative: plans put brackets where they
-    /// like. If it does not commute, ranks are combined in their order.
-    pub fn user_defined<T: Data, F: Fn(T, T) -> T + Sync>(commutes: bool, function: &'a F) -> Self {
-        let user = UserDefined {
-            function: std::ptr::from_ref(function).cast(),
-            combine: combine::<T, F>,
-            id: TypeId::of::<T>(),
-            _borrow: PhantomData,
-        };
-        Operation { reduction: Reduction::UserDefined { commutes }, detail: Detail::User(user) }
+impl From<Reduction> for OperationRef<'_> {
+    #[inline]
+    fn from(reduction: Reduction) -> Self {
+        Self { reduction, detail: Detail::None }
     }
 }
 
 impl UserDefined<'_> {
-    /// Combines `len` elements of all sources, in their order, into all targets.
-    ///
-    /// # Safety
-    /// As for [`Kernel::combine`](weftlink_kernels::Kernel::combine), for elements of the type with this `id`.
-    pub(crate) unsafe fn combine(&self, targets: &[*mut u8], sources: &[*const u8], len: usize) {
-        // SAFETY: the function lives as long as the borrow, and was made for this type.
-        unsafe { (self.combine)(self.function, targets, sources, len) }
+    /// The type of the function's elements.
+    pub(crate) fn id(&self) -> TypeId {
+        self.0.id()
     }
 }
 
-/// # Safety
-/// `function` is an `F`; the rest as for [`UserDefined::combine`].
-unsafe fn combine<T: Data, F: Fn(T, T) -> T>(
-    function: *const (),
-    targets: &[*mut u8],
-    sources: &[*const u8],
-    len: usize,
-) {
-    // SAFETY: the caller's promise.
-    let function = unsafe { &*function.cast::<F>() };
-    let Some((first, others)) = sources.split_first() else { return };
-    for at in 0..len {
-        // SAFETY: the caller's promise.
-        let value = |source: &*const u8| unsafe { source.cast::<T>().add(at).read_unaligned() };
-        let result = others.iter().map(value).fold(value(first), function);
-        for target in targets {
+impl<T: Data, F: Fn(T, T) -> T + Send + Sync> Combine for Function<T, F> {
+    fn id(&self) -> TypeId {
+        TypeId::of::<T>()
+    }
+
+    unsafe fn combine(&self, targets: &[*mut u8], sources: &[*const u8], len: usize) {
+        let Some((first, others)) = sources.split_first() else { return };
+        for at in 0..len {
             // SAFETY: the caller's promise.
-            unsafe { target.cast::<T>().add(at).write_unaligned(result) };
+            let value = |source: &*const u8| unsafe { source.cast::<T>().add(at).read_unaligned() };
+            let result = others.iter().map(value).fold(value(first), &self.function);
+            for target in targets {
+                // SAFETY: the caller's promise.
+                unsafe { target.cast::<T>().add(at).write_unaligned(result) };
+            }
         }
+    }
+}
+
+impl fmt::Debug for Operation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.borrow().fmt(f)
+    }
+}
+
+impl fmt::Debug for UserDefined<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("UserDefined")
     }
 }

@@ -1,8 +1,7 @@
-//! What a rank shares with the others of its communicator, whatever the plan: headers, departures, the lines waits
-//! need, windows.
+//! What the ranks of a communicator share, whatever the plan: headers, departures, the lines that waits use, windows.
 //!
-//! Every rank keeps the headers of its last calls, so that peers that are behind can still read what it called. That no
-//! rank gets so far ahead that it overwrites one is seen to before a header is written ([`Shared::look_back`]).
+//! Every rank keeps the headers of its last calls, so that peers that are behind can still read them. Before a rank writes a
+//! header it checks that no peer is so far behind that it still needs the one it overwrites ([`Shared::look_back`]).
 
 // Lines and windows are places in mapped memory.
 #![allow(unsafe_code)]
@@ -20,22 +19,22 @@ use weftlink_shm::counter::Counter;
 use weftlink_shm::line::{PAYLOAD_WORDS, Poll, distance};
 use weftlink_shm::wait::{Park, Stop, Waiter};
 
-use crate::known;
 use crate::operation::Arithmetic;
+use crate::signatures;
 use crate::transport::Signature;
 use crate::transport::cma::Process;
 
-/// How many of its headers a rank keeps.
+/// The number of headers that a rank keeps.
 pub(crate) const HEADERS: usize = 64;
-/// How often ranks make sure that none is far behind, in calls. Whoever passes such a call knows that all have made the one
-/// this many and one more before it; with half of the headers that is enough to never overwrite one that is still read.
+/// How often ranks check that none is far behind, in calls. A rank that passes the check knows that all ranks have made the
+/// call `LOOK_BACK - 1` before it, so with half of the headers it never overwrites one that a peer may still read.
 const LOOK_BACK: u32 = HEADERS as u32 / 2;
 
-/// One rank's view of what all share.
+/// One rank's view of the shared state.
 pub(crate) struct Shared {
-    /// Every rank's headers.
+    /// The headers of all ranks.
     pub(crate) headers: Vec<Counter<'static>>,
-    /// Every rank's word that it makes no more calls.
+    /// Set by a rank that makes no more calls.
     pub(crate) departures: Vec<Counter<'static>>,
     pub(crate) waiter: Waiter<'static>,
     pub(crate) windows: Vec<WindowPlace>,
@@ -46,26 +45,26 @@ pub(crate) struct Shared {
     pub(crate) recorder: Recorder,
     /// Which ranks are on this host.
     pub(crate) here: Vec<bool>,
-    /// Whom to tell when a call waits for long.
-    pub(crate) crier: Crier,
+    pub(crate) stall_reporter: StallReporter,
 }
 
-/// Tells people and other hosts of a call that waits for long.
-pub(crate) struct Crier {
+/// Reports stalled calls: to other hosts, which may be in a different call, and in the log.
+pub(crate) struct StallReporter {
     pub(crate) rank: u32,
-    /// After how long people are told whom it waits for, and every so often again.
+    /// The interval between warnings.
     pub(crate) warn_after: Duration,
-    /// How a rank is called.
+    /// The ranks as messages name them.
     pub(crate) names: Vec<String>,
-    /// The call whose header other hosts know, and how long this rank had waited when it last told people.
-    cried: Cell<u32>,
+    /// The last call whose header was sent to other hosts.
+    sent: Cell<u32>,
+    /// The last call with a warning, and how long it had waited then.
     warned: Cell<(u32, Duration)>,
-    /// Who waits for whom: what this rank has noted there, and when it last asked.
+    /// The chain of waits: the rank that this one last registered there, and when it last queried the chain.
     chain: Chain,
-    noted: Cell<Option<u32>>,
-    asked: Cell<Option<Instant>>,
-    /// Tells other hosts what this rank calls.
-    pub(crate) tell: Option<Box<dyn Fn(u32) + Send>>,
+    registered: Cell<Option<u32>>,
+    queried: Cell<Option<Instant>>,
+    /// Sends the header of a call to other hosts.
+    pub(crate) send_header: Option<Box<dyn Fn(u32) + Send>>,
 }
 
 /// A window of symmetric memory: rank r's part is at `base + r * stride`.
@@ -92,23 +91,23 @@ pub(crate) struct Call<'a> {
     pub(crate) output: *mut u8,
 }
 
-/// The signature of a call: two that are alike have different ones if their numbers differ, so that what is left over from a
-/// call that only some ranks made is never taken for the next.
+/// The signature of a call with its number mixed in, so that what is left over from a call that only some ranks made never
+/// passes for the next one.
 #[inline]
 pub(crate) fn numbered(signature: u32, number: u32) -> u32 {
     signature.wrapping_add(number.wrapping_mul(0x9e37_79b1))
 }
 
 impl<'a> Call<'a> {
-    /// A call that moves nothing, or nothing more.
+    /// A call that moves no data, or none any more.
     pub(crate) fn without_buffers(header: &'a Header, number: u32, collective: &'a Collective) -> Self {
         let (input, output) = (std::ptr::null(), std::ptr::null_mut());
-        let signature = numbered(known::unnumbered(header), number);
+        let signature = numbered(signatures::unnumbered(header), number);
         let hash = header.hash();
         Self { header, signature, hash, number, collective, arithmetic: &Arithmetic::None, input, output }
     }
 
-    /// What tells its messages from those of other calls, by kind and by number.
+    /// What distinguishes its messages from those of other calls.
     #[inline]
     pub(crate) fn signatures(&self) -> Signature {
         Signature { short: self.signature, hash: self.hash, number: self.number }
@@ -116,7 +115,7 @@ impl<'a> Call<'a> {
 }
 
 impl Shared {
-    /// How many ranks there are.
+    /// The number of ranks.
     #[inline]
     pub(crate) fn size(&self) -> u32 {
         self.departures.len() as u32
@@ -133,14 +132,14 @@ impl Shared {
         (0..self.size() as usize).map(move |rank| self.header(rank, number))
     }
 
-    /// Publishes what this rank calls; `words` is the call's header, packed.
+    /// Publishes the header of this rank's call, packed in `words`.
     #[inline]
     pub(crate) fn announce(&self, rank: usize, number: u32, signature: u32, words: &[u64; PAYLOAD_WORDS]) {
         self.waiter.wake(self.header(rank, number).announce(number, signature, words));
     }
 
-    /// Waits, now and then, until all ranks are near enough that the header of a call may be written. Who is not, if that
-    /// takes too long.
+    /// Every [`LOOK_BACK`] calls, waits until all ranks are close enough that a header may be overwritten. An error names the rank that
+    /// is not.
     #[inline]
     pub(crate) fn look_back(&self, number: u32) -> Result<(), (Stop, u32)> {
         if number.is_multiple_of(LOOK_BACK) {
@@ -165,39 +164,38 @@ impl Shared {
                 let gone = self.departures[rank as usize].poll(1, 0, 1) == Poll::Ready;
                 (gone && !header.has_reached(number) && self.may_leave()).then_some(Stop::Left { rank })
             };
-            let noted = Noted::new(self, number, None, Waiting::Entered { rank });
+            let record = WaitRecord::new(self, number, None, Waiting::Entered { rank });
             let waited = self.waiter.wait_doubting(Park::Line(header.line()), arrived, |waited| {
-                noted.again(waited);
+                record.poll(waited);
                 left()
             });
-            noted.over(waited.is_ok());
+            record.end(waited.is_ok());
             waited.map_err(|stop| (stop, rank))?;
         }
         Ok(())
     }
 
-    /// What all ranks call under a number, once they have.
+    /// The calls of all ranks with this number. All have announced theirs.
     pub(crate) fn calls(&self, number: u32) -> impl Iterator<Item = Header> {
         self.headers_of(number).map(|header| Header::unpack(header.announcement()))
     }
 
-    /// Why a wait will never end: a rank that is in a call of the same number but not in the same call, or that has left
-    /// before it made the call.
+    /// Why a wait will never end: a rank makes another call with the same number, or left before it made the call.
     #[cold]
     pub(crate) fn doubt(&self, call: &Call<'_>, waited: Duration) -> Option<Stop> {
-        self.crier.cry(call.number, waited);
+        self.stall_reporter.share(call.number, waited);
         let left = || self.left(call).filter(|_| self.may_leave() && !mutant!("departures-not-noticed"));
         self.differs(call)
             .filter(|_| !mutant!("differences-not-noticed"))
             .or_else(|| left().map(|rank| Stop::Left { rank }))
     }
 
-    /// A rank that has left before it made a call.
+    /// A rank that left before it made the call.
     #[cold]
     pub(crate) fn left(&self, call: &Call<'_>) -> Option<u32> {
-        // A rank's departure is looked at first: its last call was announced before it.
+        // The departure is read first: a rank announces its last call before it departs.
         let gone = |rank: u32, header: Counter<'_>, departure: &Counter<'_>| {
-            // Of ranks elsewhere it is known how many calls they made.
+            // A rank on another host leaves the number of its last call.
             let made = match self.is_here(rank) {
                 true => header.poll(call.number, call.signature, call.number) != Poll::Pending,
                 false => distance(departure.announcement()[0] as u32, call.number) >= 0,
@@ -208,14 +206,14 @@ impl Shared {
         ranks.find(|&(rank, (header, departure))| gone(rank, header, departure)).map(|(rank, _)| rank)
     }
 
-    /// Whether a rank that has left is itself the reason why others cannot go on. If not, somebody has given up before it left,
-    /// and that is told instead: a rank that hears of a death first is gone when others still wait for it.
+    /// Whether a departure explains why a wait cannot end. It does not if another rank aborted before, say because of a death: then
+    /// the abort is the cause, and the departure its consequence.
     fn may_leave(&self) -> bool {
         mutant!("departure-hides-abort")
             || self.waiter.aborted().is_none_or(|code| Reason::is(code, Reason::Left))
     }
 
-    /// Whether a rank makes another call under the same number, as far as headers tell. Those of this host are compared whole.
+    /// Whether the headers show a rank that makes another call with the same number. Headers of this host are compared whole.
     pub(crate) fn differs(&self, call: &Call<'_>) -> Option<Stop> {
         let key = call.header.key();
         let other = |(rank, header): (u32, Counter<'_>)| {
@@ -226,8 +224,8 @@ impl Shared {
         (0..).zip(self.headers_of(call.number)).find_map(other)
     }
 
-    /// A call in which ranks differ: this one, or else the last one before it that headers still tell of. Its number, what this
-    /// rank calls, another that calls something else, and what that is.
+    /// The last call, this one or one before it, in which another rank differs according to the headers: its number, this rank's
+    /// header, the other rank and its header.
     #[cold]
     pub(crate) fn difference(&self, rank: usize, call: &Call<'_>) -> Option<(u32, Header, u32, Header)> {
         (0..HEADERS as u32 - 1).find_map(|back| {
@@ -250,58 +248,58 @@ fn key_at(header: Counter<'_>) -> Key {
     Header::unpack(header.announcement()).key()
 }
 
-/// After how long other hosts are told what a rank calls: ranks that differ may be waiting for each other.
-const CRY_AFTER: Duration = Duration::from_millis(100);
+/// When a waiting rank sends its header to other hosts: ranks in different calls may be waiting for each other.
+const SEND_HEADER_AFTER: Duration = Duration::from_millis(100);
 
-impl Crier {
+impl StallReporter {
     pub(crate) fn new(rank: u32, warn_after: Duration, names: Vec<String>, chain: Chain) -> Self {
         let warned = Cell::new((0, Duration::ZERO));
-        let (cried, noted, asked) = (Cell::new(0), Cell::new(None), Cell::new(None));
-        Self { rank, warn_after, names, cried, warned, chain, noted, asked, tell: None }
+        let (sent, registered, queried) = (Cell::new(0), Cell::new(None), Cell::new(None));
+        Self { rank, warn_after, names, sent, warned, chain, registered, queried, send_header: None }
     }
 
-    /// Tells other hosts of a call, once.
-    fn cry(&self, number: u32, waited: Duration) {
-        if let Some(tell) = &self.tell
-            && waited >= CRY_AFTER
-            && self.cried.replace(number) != number
+    /// Sends the header of a stalled call to other hosts, once.
+    fn share(&self, number: u32, waited: Duration) {
+        if let Some(send_header) = &self.send_header
+            && waited >= SEND_HEADER_AFTER
+            && self.sent.replace(number) != number
         {
-            tell(number);
+            send_header(number);
         }
     }
 
-    /// Tells people of a call that waits for long.
+    /// Logs a warning for a stalled call.
     fn warn(&self, number: u32, waited: Duration, waiting: &Waiting) {
         let (last, when) = self.warned.get();
         let next = if last == number && waited >= when { when + self.warn_after } else { self.warn_after };
         if waited >= NOTE_AFTER.min(self.warn_after / 4)
-            && self.noted.replace(waiting.rank()) != waiting.rank()
+            && self.registered.replace(waiting.rank()) != waiting.rank()
         {
             self.chain.note(waiting.rank());
         }
-        if waited >= Chain::asks_at(next) && self.asked.get().is_none() {
-            self.asked.set(Some(Instant::now()));
+        if waited >= Chain::asks_at(next) && self.queried.get().is_none() {
+            self.queried.set(Some(Instant::now()));
             self.chain.ask();
         }
-        if let Some(asked) = self.asked.get().filter(|_| waited >= next) {
-            self.asked.set(None);
+        if let Some(queried) = self.queried.get().filter(|_| waited >= next) {
+            self.queried.set(None);
             self.warned.set((number, waited));
-            let roots = self.chain.roots(asked);
+            let roots = self.chain.roots(queried);
             let (whom, seconds) = (whom(&self.names, waiting.rank(), &roots), waited.as_secs_f64());
             tracing::warn!(target: "weft::fault", rank = self.rank as usize, "call #{number} has waited {seconds:.1} s for {whom}");
         }
     }
 
-    /// A wait is over that may have been noted, and what was awaited came.
-    fn over(&self) {
-        if self.noted.take().is_some() {
+    /// A wait has ended successfully.
+    fn clear(&self) {
+        if self.registered.take().is_some() {
             self.chain.note(None);
         }
-        self.asked.set(None);
+        self.queried.set(None);
     }
 }
 
-/// Names the ranks that a call waits for in the end, and the rank between if it waits for that one itself.
+/// Names the ranks that a call waits for at the end of the chain of waits, and the rank between if there is one.
 pub(crate) fn whom(names: &[String], direct: Option<u32>, roots: &[u32]) -> String {
     let name = |rank: &u32| names.get(*rank as usize).map_or("an unknown rank", String::as_str);
     match (direct, roots) {
@@ -310,60 +308,60 @@ pub(crate) fn whom(names: &[String], direct: Option<u32>, roots: &[u32]) -> Stri
         (Some(direct), roots) if roots.is_empty() || roots.contains(&direct) => name(&direct).to_owned(),
         (direct, roots) => {
             let names = roots.iter().map(name).collect::<Vec<_>>().join(" and ");
-            let between = direct.map_or(String::new(), |rank| format!(", for whom rank {rank} waits"));
+            let between = direct.map_or(String::new(), |rank| format!(", which rank {rank} is waiting for"));
             format!("{names}{between}")
         }
     }
 }
 
-/// With so many looks beyond spinning a wait is noted. Where ranks share cores and do not spin, most are over before.
-const NOTED_LOOKS: u32 = 4;
+/// A wait enters the recorder after this many polls beyond spinning. Where ranks share cores and do not spin, most waits are over before.
+const RECORDED_POLLS: u32 = 4;
 
-/// A wait that is noted in the recorder once it takes long.
-pub(crate) struct Noted<'a> {
+/// A wait, which enters the recorder once it takes long.
+pub(crate) struct WaitRecord<'a> {
     shared: &'a Shared,
     call: u32,
     step: Option<(u32, u32)>,
     waiting: Cell<Waiting>,
-    looks: Cell<u32>,
+    polls: Cell<u32>,
     began_ns: Cell<u64>,
 }
 
-impl<'a> Noted<'a> {
+impl<'a> WaitRecord<'a> {
     /// A wait in a call, at a lane's step, for something.
     pub(crate) fn new(shared: &'a Shared, call: u32, step: Option<(u32, u32)>, waiting: Waiting) -> Self {
-        Self { shared, call, step, waiting: Cell::new(waiting), looks: Cell::new(0), began_ns: Cell::new(0) }
+        Self { shared, call, step, waiting: Cell::new(waiting), polls: Cell::new(0), began_ns: Cell::new(0) }
     }
 
-    /// It is this that is waited for just now, of several things.
+    /// Sets what the wait is for at the moment, of several things.
     pub(crate) fn is_for(&self, waiting: Waiting) {
         self.waiting.set(waiting);
     }
 
-    /// Whether it has taken so long that it should be known what it is for.
+    /// Whether the wait has taken so long that [`WaitRecord::is_for`] should be set.
     pub(crate) fn is_long(&self) -> bool {
-        self.looks.get().is_multiple_of(NOTED_LOOKS / 2) && self.looks.get() > 0
+        self.polls.get().is_multiple_of(RECORDED_POLLS / 2) && self.polls.get() > 0
     }
 
-    /// To be called at every look beyond spinning.
+    /// Called at every poll beyond spinning.
     #[cold]
-    pub(crate) fn again(&self, waited: Duration) {
-        self.shared.crier.warn(self.call, waited, &self.waiting.get());
-        self.looks.set(self.looks.get().saturating_add(1));
-        if self.looks.get() == NOTED_LOOKS {
+    pub(crate) fn poll(&self, waited: Duration) {
+        self.shared.stall_reporter.warn(self.call, waited, &self.waiting.get());
+        self.polls.set(self.polls.get().saturating_add(1));
+        if self.polls.get() == RECORDED_POLLS {
             let began = self.shared.recorder.wait_begins(self.call, self.step, self.waiting.get());
             self.began_ns.set(began);
         }
     }
 
-    /// The wait is over, and what was awaited came or did not.
+    /// The wait is over, successfully or not.
     #[inline]
-    pub(crate) fn over(&self, came: bool) {
-        if self.looks.get() >= NOTED_LOOKS {
+    pub(crate) fn end(&self, came: bool) {
+        if self.polls.get() >= RECORDED_POLLS {
             if came {
-                self.shared.crier.over();
+                self.shared.stall_reporter.clear();
             }
-            self.shared.recorder.wait_ends(self.began_ns.get(), self.looks.get(), came);
+            self.shared.recorder.wait_ends(self.began_ns.get(), self.polls.get(), came);
         }
     }
 }

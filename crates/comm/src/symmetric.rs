@@ -1,19 +1,19 @@
 //! The memory of a window, and the communicators of this rank that use it.
 //!
-//! A call that fails leaves its rank with a private copy of its part of the window (`failure.rs`). A communicator that has adopted
-//! the window would go on with memory that its peers no longer see, and take stale bytes for results. So communicators that share a
-//! window fail together, and the copy is made while none of this rank's calls uses the memory:
+//! A failed call leaves its rank with a private copy of its part of the window (`failure.rs`). A communicator that has adopted the
+//! window would continue with memory that its peers no longer see, and return stale bytes. So communicators that share a window fail
+//! together, and the copy is made while none of this rank's calls uses the memory:
 //!
 //! 1. The call that failed has stopped using the memory. It aborts the other communicators, so that their calls end, and then
 //!    sets [`FAILED`], after which no call begins.
 //! 2. It waits until the count of calls is 0.
-//! 3. The first that gets there makes the copy and sets [`PRIVATE`].
+//! 3. The first failed call that gets there makes the copy and sets [`PRIVATE`].
 //!
-//! All of it is one word, `state`, and changes by read-modify-write operations: a call is either counted before `FAILED` is set, and
-//! waited for, or finds it set and does not begin. Because the abort comes first, such a call finds its communicator aborted. A count
-//! falls with release and is read with acquire, so the copy has what a call wrote.
+//! All of this is one word, `state`, changed by read-modify-write operations: a call is either counted before `FAILED` is set, and
+//! awaited, or finds it set and does not begin. Because the abort comes first, such a call finds its communicator aborted. The count
+//! decreases with release and is read with acquire, so the copy contains what a call wrote.
 //!
-//! A window of one communicator is not counted: its calls follow each other.
+//! Calls on a window of one communicator are not counted, because they run one after the other.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,10 +35,10 @@ const PRIVATE: u32 = 1 << 29;
 /// Calls that use it.
 const CALLS: u32 = PRIVATE - 1;
 
-/// How long a rank waits for other calls that use the memory, however short the deadline of its own call is. All of them are aborted,
-/// so only one that computes, or a program that keeps the window open, takes long.
+/// How long a rank waits for other calls that use the memory, independent of its own call's deadline. All of them are aborted, so only
+/// one that computes, or a program that keeps the window open, takes long.
 const OTHER_CALLS_LIMIT: Duration = Duration::from_secs(30);
-/// How often a rank looks whether other calls have ended.
+/// The interval between polls for the end of other calls.
 const POLL: Duration = Duration::from_micros(100);
 
 /// The memory of a window.
@@ -54,8 +54,8 @@ pub(crate) struct User {
     pub(crate) identity: u64,
     pub(crate) rank: u32,
     pub(crate) waiter: Waiter<'static>,
-    /// Tells ranks that are not in a call.
-    pub(crate) tell: Box<dyn Fn(Event) + Send>,
+    /// Reports to ranks that are not in a call.
+    pub(crate) report: Box<dyn Fn(Event) + Send>,
     /// What the waiter points into.
     pub(crate) _control: Arc<SharedMemory>,
 }
@@ -67,7 +67,7 @@ impl std::fmt::Debug for User {
 }
 
 impl Symmetric {
-    /// Fresh memory of one communicator.
+    /// New memory of one communicator.
     pub(crate) fn new(memory: SharedMemory, user: User) -> Arc<Self> {
         Arc::new(Self { memory, state: AtomicU32::new(0), users: Mutex::new(vec![user]) })
     }
@@ -76,7 +76,7 @@ impl Symmetric {
         &self.memory
     }
 
-    /// One more communicator uses the memory. False if a call on it has failed.
+    /// Adds a communicator that uses the memory. False if a call on it has failed.
     pub(crate) fn adopt(&self, user: User) -> bool {
         let mut users = self.users();
         if self.state.fetch_or(SHARED, Ordering::AcqRel) & FAILED != 0 {
@@ -86,13 +86,13 @@ impl Symmetric {
         true
     }
 
-    /// A communicator does not use the memory any more.
+    /// Removes a communicator.
     pub(crate) fn leave(&self, identity: u64) {
         self.users().retain(|user| user.identity != identity);
     }
 
-    /// Makes the rank's part, so many bytes from `at` on, its own, after a call of the communicator `identity` failed with a code. The
-    /// other communicators that use the memory fail with it; calls of theirs that use it are waited for, [`OTHER_CALLS_LIMIT`] at most.
+    /// Makes the rank's part, `bytes` bytes from `at` on, private after a call of the communicator `identity` failed with `code`. Aborts the
+    /// other communicators that use the memory, and waits for their calls that use it, [`OTHER_CALLS_LIMIT`] at most.
     pub(crate) fn take_back(
         &self,
         (at, bytes): (usize, usize),
@@ -107,19 +107,19 @@ impl Symmetric {
         self.state.fetch_or(FAILED, Ordering::AcqRel);
         drop(users);
         let began = Instant::now();
-        // Every wait of a call ends with an abort. Only a call that does not wait but computes can take longer; it fails when it ends, and
-        // so do its peers, which look at the abort word then.
+        // An abort ends every wait of a call. Only a call that computes can take longer; it fails when it ends, and so do its peers, which
+        // check the abort word then.
         while self.state.load(Ordering::Acquire) & CALLS != 0 && began.elapsed() < OTHER_CALLS_LIMIT {
             std::thread::sleep(POLL);
         }
-        // So that only one makes the copy, and the others find it made.
+        // Only the first makes the copy.
         let _users = self.users();
         if self.state.load(Ordering::Acquire) & PRIVATE == 0 {
             let kept = self.memory.keep_private(at, bytes);
             if kept < bytes {
                 let lost = bytes - kept;
                 tracing::warn!(target: "weft::fault",
-                    "memory is short: of {bytes} bytes of a window, {lost} could not be kept after a call that failed, and are zero now"
+                    "out of memory: {lost} of {bytes} bytes of a window could not be kept after a failed call, and are zero now"
                 );
             }
             self.state.fetch_or(PRIVATE, Ordering::AcqRel);
@@ -133,7 +133,7 @@ impl Symmetric {
 
 impl User {
     fn abort(&self, code: AbortCode, failure: &Failure) {
-        // The ranks that were late belong to the communicator that failed. The message names them; this abort code must not.
+        // The late ranks are those of the communicator that failed. The message names them; this abort code must not.
         let code = match Reason::is(code, Reason::Deadline) {
             true => AbortCode { rank: self.rank, reason: Reason::GaveUp.code() },
             false => code,
@@ -143,7 +143,7 @@ impl User {
         let blamed = failure.blamed.clone();
         let error = BootstrapError::GaveUp { rank: self.rank as usize, cause, blamed };
         let AbortCode { rank: culprit, reason } = code;
-        (self.tell)(Event::Failed { rank: self.rank, reason: reason.get(), culprit, error });
+        (self.report)(Event::Failed { rank: self.rank, reason: reason.get(), culprit, error });
     }
 }
 
@@ -156,8 +156,8 @@ pub(crate) struct Using([Option<Arc<Symmetric>>; 2]);
 pub(crate) struct TakenBack;
 
 impl Using {
-    /// A call begins whose buffers lie in such windows, whether or not peers reach into them: the copy that is made of this rank's part
-    /// must have what the call writes.
+    /// Begins a call whose buffers lie in such windows, whether or not peers reach into them: a copy of this rank's part must contain
+    /// what the call writes.
     #[inline]
     pub(crate) fn begin(windows: &[Arc<Symmetric>], reached: Reached) -> Result<Self, TakenBack> {
         let mut using = Self::default();
@@ -176,8 +176,8 @@ impl Using {
         Ok(using)
     }
 
-    /// Runs a call whose buffers lie in windows. An error if one was taken back before it had ended, by this rank or by a peer: that peer has
-    /// aborted the communicator first, and may have written the rest of its part into a copy of its own.
+    /// Runs a call whose buffers lie in windows. It is an error if this rank or a peer took one back before the call ended: that peer
+    /// aborted the communicator first, and may have written the rest of its part into a private copy.
     #[inline(never)]
     pub(crate) fn windows<T, E>(
         windows: &[Arc<Symmetric>],

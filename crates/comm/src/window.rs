@@ -1,9 +1,8 @@
 //! Symmetric memory: windows that all ranks allocate together.
 //!
-//! A window gives every rank a part of the same length, which the other ranks can reach. A rank sees its own part as a
-//! slice between calls; peers touch it only while the rank is inside a call that passes it, which the verifier has
-//! proved of every plan. A call that fails has no such end, so it leaves the rank with a copy of its part that peers
-//! cannot reach (`failure.rs`).
+//! A window gives every rank a part of the same length, which the other ranks can access. Between calls a rank sees its own part
+//! as a slice; peers access it only while the rank is in a call on it, which the verifier has proved of every plan. After a
+//! failed call peers may still be in that call, so the rank keeps a private copy of its part (`failure.rs`).
 
 // A part of a window becomes a slice, and slices become addresses for the engine.
 #![allow(unsafe_code)]
@@ -27,7 +26,7 @@ pub struct Window<T> {
     address: *mut T,
     length: usize,
     number: u16,
-    /// Which communicator it belongs to.
+    /// The communicator it belongs to.
     owner: u64,
     rank: usize,
     stride: usize,
@@ -59,7 +58,7 @@ impl<T: Data> Window<T> {
         Self { address, length, number, owner, rank, stride, memory }
     }
 
-    /// Some elements of it, to be read by a call.
+    /// Elements that a call reads.
     ///
     /// # Panics
     /// If the range is not within the window.
@@ -68,7 +67,7 @@ impl<T: Data> Window<T> {
         Part { side: self.at(&range), _window: PhantomData }
     }
 
-    /// Some elements of it, to be written by a call.
+    /// Elements that a call writes.
     ///
     /// # Panics
     /// If the range is not within the window.
@@ -77,7 +76,7 @@ impl<T: Data> Window<T> {
         PartMut { side: self.at(&range), _window: PhantomData }
     }
 
-    /// All ranks' parts, and how many bytes each has.
+    /// The parts of all ranks, and the bytes of each.
     pub(crate) fn whole(&self) -> (&Arc<Symmetric>, usize) {
         (&self.memory, self.stride)
     }
@@ -87,7 +86,7 @@ impl<T: Data> Window<T> {
         self.owner
     }
 
-    /// The rank whose part it is, there.
+    /// The rank whose part it is.
     pub(crate) fn rank(&self) -> usize {
         self.rank
     }

@@ -1,23 +1,25 @@
-//! Calls that do not block: they give the same results, their buffers come back, and whatever goes wrong is an error on every
-//! rank, never a hang.
+//! Calls in the background: they give the same results, return their buffers, and fail with an error on every rank, never a hang.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code)] // Calls by address are unsafe to make.
 
+use std::future::{Future, IntoFuture};
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use weftlink_comm::{
-    Background, Communicator, DataType, Error, Operation, Options, OwnedOperation, OwnedRequest, QUEUE_MAX,
-    RawBuffers, RawRequest, ReadOnly, Reduction, Request, Window,
+    Background, Communicator, DataType, Error, Operation, Options, QUEUE_MAX, RawBuffers, ReadOnly,
+    Reduction, Request, Window,
 };
 use weftlink_plan::Collective;
 
 /// Long enough that only a hang reaches it.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Runs something on each rank, and returns what each gave.
+/// Runs `work` on each rank, and returns the results.
 fn on_ranks<T: Send>(size: usize, work: impl Fn(Background) -> T + Sync) -> Vec<T> {
     let options = Options { deadline: LONG, single_copy: Some(false), ..Options::default() };
     let ranks = Communicator::threads(size, options).unwrap();
@@ -28,8 +30,8 @@ fn on_ranks<T: Send>(size: usize, work: impl Fn(Background) -> T + Sync) -> Vec<
     })
 }
 
-fn sum(values: Vec<f32>) -> OwnedRequest<Vec<f32>> {
-    OwnedRequest::new(Collective::AllReduce, values).with(Reduction::Sum)
+fn sum(values: Vec<f32>) -> Request<'static, Vec<f32>> {
+    Request::new(Collective::AllReduce, values).operation(Reduction::Sum)
 }
 
 #[test]
@@ -52,26 +54,26 @@ fn buffers_of_all_kinds_come_back_with_the_result() {
         let barrier = background.barrier();
         let numbers = [vector.number(), pair.number(), boxed.number(), pair_of_windows.number()];
         assert_eq!(numbers, [2, 3, 4, 5], "the windows were the first");
-        assert_eq!(vector.wait().unwrap().buffers, [3.0; 1000]);
-        let (input, output) = pair.wait().unwrap().buffers;
+        assert_eq!(vector.wait().unwrap(), [3.0; 1000]);
+        let (input, output) = pair.wait().unwrap();
         assert_eq!((&input[..], &output[..]), (&[me; 50][..], &[3.0; 50][..]));
-        assert_eq!(boxed.wait().unwrap().buffers[..], [2.0; 9]);
-        let (one, two) = pair_of_windows.wait().unwrap().buffers;
+        assert_eq!(boxed.wait().unwrap()[..], [2.0; 9]);
+        let (one, two) = pair_of_windows.wait().unwrap();
         assert_eq!((&one[..], &two[..]), (&[me; 40][..], &[3.0; 40][..]));
-        assert_eq!(shared.wait().unwrap().buffers.1, [6.0; 5]);
-        assert_eq!(root.wait().unwrap().buffers, [7; 33]);
+        assert_eq!(shared.wait().unwrap().1, [6.0; 5]);
+        assert_eq!(root.wait().unwrap(), [7; 33]);
         barrier.wait().unwrap();
         // Blocks of different lengths, and a rank that only gives.
         let counts = if me == 0.0 { (vec![1], vec![1, 2, 3]) } else { (vec![me as usize + 1], vec![]) };
         let mine = vec![me as i32; me as usize + 1];
         let gather = Collective::Gather { root: 0 };
         if me == 0.0 {
-            let request = OwnedRequest::new(gather, (mine, vec![9; 6]));
-            let got = background.start(OwnedRequest { counts: Some(counts), ..request });
-            assert_eq!(got.wait().unwrap().buffers.1, [0, 1, 1, 2, 2, 2]);
+            let request = Request::new(gather, (mine, vec![9; 6]));
+            let got = background.start(request.counts(counts.0, counts.1));
+            assert_eq!(got.wait().unwrap().1, [0, 1, 1, 2, 2, 2]);
         } else {
-            let request = OwnedRequest::new(gather, ReadOnly(mine));
-            background.start(OwnedRequest { counts: Some(counts), ..request }).wait().unwrap();
+            let request = Request::new(gather, ReadOnly(mine));
+            background.start(request.counts(counts.0, counts.1)).wait().unwrap();
         }
         let mut comm = background.close().unwrap();
         comm.barrier().unwrap();
@@ -85,7 +87,7 @@ fn calls_are_made_in_order_and_never_on_the_callers_thread() {
         let handles: Vec<_> = (0..200)
             .map(|number: usize| {
                 let log = Arc::clone(&log);
-                let operation = OwnedOperation::user_defined(true, move |a: u32, b: u32| {
+                let operation = Operation::user_defined(true, move |a: u32, b: u32| {
                     log.lock().unwrap().push((number, std::thread::current().id()));
                     a + b
                 });
@@ -93,7 +95,7 @@ fn calls_are_made_in_order_and_never_on_the_callers_thread() {
             })
             .collect();
         for (number, handle) in handles.into_iter().enumerate() {
-            assert_eq!(handle.wait().unwrap().buffers, [2 * number as u32]);
+            assert_eq!(handle.wait().unwrap(), [2 * number as u32]);
         }
         let log = log.lock().unwrap();
         assert!(log.is_sorted_by_key(|(number, _)| *number) && log.len() >= 100, "{}", log.len());
@@ -119,7 +121,7 @@ fn handles_can_be_dropped_waited_for_a_while_and_watched() {
         } else {
             handle
         };
-        assert_eq!(handle.wait_timeout(LONG).unwrap().unwrap().buffers, [2.0; 10]);
+        assert_eq!(handle.wait_timeout(LONG).unwrap().unwrap(), [2.0; 10]);
 
         let (tell, told) = mpsc::channel();
         let (before, after) = (tell.clone(), tell);
@@ -128,7 +130,7 @@ fn handles_can_be_dropped_waited_for_a_while_and_watched() {
         let handle = background.start(sum(vec![3.0]));
         background.barrier().wait().unwrap();
         assert!(handle.is_done() && !handle.cancel(), "what is over cannot be cancelled");
-        handle.on_done(move |ended| after.send(ended.into_result().unwrap().buffers).unwrap());
+        handle.on_done(move |ended| after.send(ended.into_result().unwrap()).unwrap());
         assert_eq!(told.try_recv().unwrap(), [6.0], "it was over, so it is told at once");
         later.wait();
     });
@@ -140,7 +142,7 @@ fn callbacks_may_start_calls_but_not_wait_for_them() {
         let (tell, told) = mpsc::channel();
         let again = background.clone();
         background.start(sum(vec![1.0])).on_done(move |ended| {
-            let next = again.start(sum(ended.into_result().unwrap().buffers));
+            let next = again.start(sum(ended.into_result().unwrap()));
             let error = again.barrier().wait().unwrap_err().to_string();
             let scoped = again.scope(|scope| {
                 scope.start(Request::new(&Collective::Barrier, weftlink_comm::Buffers::none())).wait()
@@ -151,8 +153,8 @@ fn callbacks_may_start_calls_but_not_wait_for_them() {
         let (next, waited, scoped) = told.recv_timeout(LONG).unwrap();
         assert!(waited.contains("cannot wait for a call"), "{waited}");
         assert!(scoped.contains("cannot wait for a call"), "{scoped}");
-        assert_eq!(next.wait().unwrap().buffers, [4.0]);
-        assert_eq!(background.start(sum(vec![5.0])).wait().unwrap().buffers, [10.0]);
+        assert_eq!(next.wait().unwrap(), [4.0]);
+        assert_eq!(background.start(sum(vec![5.0])).wait().unwrap(), [10.0]);
     });
 }
 
@@ -169,10 +171,7 @@ fn many_threads_and_many_communicators_run_side_by_side() {
                     for _ in 0..3 {
                         scope.spawn(|| {
                             for _ in 0..20 {
-                                assert_eq!(
-                                    background.start(sum(vec![1.5; 77])).wait().unwrap().buffers,
-                                    [3.0; 77]
-                                );
+                                assert_eq!(background.start(sum(vec![1.5; 77])).wait().unwrap(), [3.0; 77]);
                                 done.fetch_add(1, Ordering::Relaxed);
                             }
                         });
@@ -191,12 +190,12 @@ fn scopes_lend_buffers() {
         let (given, mut got, mut other) = (vec![me; 2000], vec![0.0; 2000], [me; 3]);
         let add = |a: f32, b: f32| a + b + 100.0;
         let meanwhile = background.scope(|scope| {
-            let reduce = Request::new(&Collective::AllReduce, (&given, &mut got)).with(Reduction::Sum);
+            let reduce = Request::new(&Collective::AllReduce, (&given, &mut got)).operation(Reduction::Sum);
             let first = scope.start(reduce);
-            let own = Operation::user_defined(true, &add);
-            let request = Request::new(&Collective::AllReduce, &mut other).with(own);
+            let own = Operation::user_defined(true, add);
+            let request = Request::new(&Collective::AllReduce, &mut other).operation(own);
             // Nobody waits for this one, but the scope.
-            scope.start_within(request, LONG);
+            scope.start(request.deadline(LONG));
             let (sum, number) = (given.iter().sum::<f32>(), first.number());
             match first.wait_timeout(LONG) {
                 Ok(result) => result.unwrap(),
@@ -219,7 +218,7 @@ fn a_scope_that_panics_waits_too() {
         }
         let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             background.scope(|scope| {
-                scope.start(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum));
+                scope.start(Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum));
                 if scope_rank(&background) == 0 {
                     gate.wait();
                 }
@@ -236,21 +235,14 @@ fn scope_rank(background: &Background) -> usize {
 }
 
 #[test]
-fn calls_by_address_tell_when_they_are_over() {
+fn raw_calls_run_their_callback() {
     on_ranks(2, |background| {
         let (input, mut output) = (vec![1_u16, 2, 3], vec![0_u16; 3]);
         let (tell, told) = mpsc::channel();
         let start = |buffers, tell: &mpsc::Sender<Result<(), Error>>| {
-            let (collective, operation) = (Collective::AllReduce, Some(Reduction::Sum.into()));
-            let request = RawRequest {
-                collective,
-                buffers,
-                operation,
-                counts: None,
-                count: None,
-                deadline: Some(LONG),
-                makes_way: true,
-            };
+            let request =
+                Request::new(Collective::AllReduce, buffers).operation(Reduction::Sum).deadline(LONG);
+            let request = Request { yields_core: true, ..request };
             let tell = tell.clone();
             // SAFETY: the vectors are not touched before it is told.
             unsafe { background.start_raw(request, move |result| tell.send(result).unwrap()) }
@@ -302,9 +294,9 @@ fn calls_that_differ_are_shown_from_both_sides() {
 #[test]
 fn misuse_harms_no_other_call() {
     on_ranks(2, |background| {
-        let error = background.start(OwnedRequest::new(Collective::AllReduce, vec![1.0])).wait().unwrap_err();
+        let error = background.start(Request::new(Collective::AllReduce, vec![1.0])).wait().unwrap_err();
         assert!(matches!(error, Error::Misuse(_)), "{error}");
-        assert_eq!(background.start(sum(vec![1.0])).wait().unwrap().buffers, [2.0]);
+        assert_eq!(background.start(sum(vec![1.0])).wait().unwrap(), [2.0]);
     });
 }
 
@@ -336,18 +328,18 @@ fn the_queue_has_an_end_and_says_so() {
 }
 
 #[test]
-fn when_the_last_clone_is_dropped_what_was_submitted_is_still_made() {
+fn submitted_calls_run_after_the_last_clone_is_dropped() {
     let gate = Barrier::new(2);
     on_ranks(2, |background| {
         if background.rank() == 1 {
             gate.wait();
-            assert_eq!(background.start(sum(vec![1.0])).wait().unwrap().buffers, [2.0]);
+            assert_eq!(background.start(sum(vec![1.0])).wait().unwrap(), [2.0]);
             return;
         }
         let handle = background.start(sum(vec![1.0]));
         drop(background);
         gate.wait();
-        assert_eq!(handle.wait().unwrap().buffers, [2.0]);
+        assert_eq!(handle.wait().unwrap(), [2.0]);
     });
 }
 
@@ -387,22 +379,12 @@ fn a_worker_is_not_bound_to_its_callers_core() {
 }
 
 /// A sum of all ranks' words, in place.
-fn raw_sum(words: &mut [u32]) -> RawRequest {
+fn raw_sum(words: &mut [u32]) -> Request<'static, RawBuffers> {
     let at = words.as_mut_ptr().cast::<u8>();
     let (data_type, length) = (DataType::U32, words.len());
     let buffers =
         RawBuffers { data_type, input: at, input_length: length, output: at, output_length: length };
-    let operation = Some(Reduction::Sum.into());
-    let collective = Collective::AllReduce;
-    RawRequest {
-        collective,
-        buffers,
-        operation,
-        counts: None,
-        count: None,
-        deadline: Some(LONG),
-        makes_way: false,
-    }
+    Request::new(Collective::AllReduce, buffers).operation(Reduction::Sum).deadline(LONG)
 }
 
 #[test]
@@ -442,7 +424,7 @@ fn a_caller_makes_its_call_itself_unless_others_come_first() {
 
 /// Who helps and the worker race for the calls, which stay in order; nobody can wait for one within another.
 #[test]
-fn who_waits_can_help() {
+fn a_waiting_caller_can_run_its_call() {
     on_ranks(2, |background| {
         let here = std::thread::current().id();
         let log = Arc::new(Mutex::new(Vec::new()));
@@ -453,7 +435,7 @@ fn who_waits_can_help() {
         let rounds = 300;
         for round in 0..rounds {
             let (again, first, second) = (background.clone(), note(2 * round), note(2 * round + 1));
-            let operation = OwnedOperation::user_defined(true, move |a: u32, b: u32| {
+            let operation = Operation::user_defined(true, move |a: u32, b: u32| {
                 let barrier = Request::new(&Collective::Barrier, weftlink_comm::Buffers::none());
                 again.scope(|scope| scope.start(barrier).wait()).unwrap_err();
                 // SAFETY: no call is made.
@@ -488,7 +470,7 @@ fn who_waits_can_help() {
 
 /// A call that comes later may depend on what the helper does next.
 #[test]
-fn who_helps_makes_nothing_that_comes_later() {
+fn help_runs_no_later_calls() {
     let gate = Barrier::new(2);
     on_ranks(2, |background| {
         for _ in 0..50 {
@@ -535,5 +517,79 @@ fn memory_of_a_window_is_known_by_its_address() {
         }
         assert_ne!(plans[0], plans[1], "symmetric memory has a faster plan");
         assert!(window[..1 << 10].iter().chain(&window[(1 << 17) + (1 << 10)..]).all(|word| *word == 1));
+    });
+}
+
+/// Runs a future on this thread: what every runtime does, with nothing else to run.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let (mut context, mut future) = (Context::from_waker(&waker), pin!(future));
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park_timeout(LONG),
+        }
+    }
+}
+
+#[test]
+fn handles_are_futures() {
+    on_ranks(2, |background| {
+        let mut values = [background.rank() as f32, 1.0];
+        block_on(async {
+            let (first, second) = (background.start(sum(vec![1.0; 3])), background.start(sum(vec![2.0; 3])));
+            // In any order, and also when the call is over.
+            assert_eq!(second.await.unwrap(), [4.0; 3]);
+            assert_eq!(first.await.unwrap(), [2.0; 3]);
+            background.barrier().await.unwrap();
+        });
+        background.scope(|scope| {
+            let request = Request::new(Collective::AllReduce, &mut values).operation(Reduction::Sum);
+            let call = scope.start(request);
+            block_on(async { call.await.unwrap() });
+        });
+        assert_eq!(values, [1.0, 2.0]);
+    });
+}
+
+#[test]
+fn a_pending_future_wakes_the_task_that_polled_it_last() {
+    struct Woken(mpsc::Sender<u32>, u32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.send(self.1).unwrap();
+        }
+    }
+
+    let gate = Barrier::new(2);
+    on_ranks(2, |background| {
+        if background.rank() == 1 {
+            // Only now, so that the call of rank 0 was pending.
+            gate.wait();
+            background.start(sum(vec![1.0])).wait().unwrap();
+            return;
+        }
+        let (sender, woken) = mpsc::channel();
+        let mut call = pin!(background.start(sum(vec![1.0])).into_future());
+        let mut poll = |number: u32| {
+            let waker = Waker::from(Arc::new(Woken(sender.clone(), number)));
+            call.as_mut().poll(&mut Context::from_waker(&waker))
+        };
+        assert!(poll(1).is_pending() && poll(2).is_pending());
+        gate.wait();
+        assert_eq!(woken.recv_timeout(LONG), Ok(2));
+        assert_eq!(poll(3).map(Result::unwrap), Poll::Ready(vec![2.0]));
+        assert!(woken.try_recv().is_err(), "the task that polled first was woken");
+        let Poll::Ready(Err(error)) = poll(4) else { panic!("polled after its end") };
+        assert!(error.to_string().contains("waited for already"), "{error}");
     });
 }

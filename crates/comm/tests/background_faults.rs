@@ -1,4 +1,4 @@
-//! Whatever ends a call that does not block, on purpose or not, ends it on all ranks, and all are told who and why.
+//! Failures, cancellations and aborts of calls in the background: they reach all ranks, and errors name the rank and the reason.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code, reason = "a call is made by address, on the caller's own thread")]
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use weftlink_comm::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{
-    Background, Communicator, DataType, Error, Handle, Options, OwnedOperation, OwnedRequest, RawBuffers,
-    RawRequest, Reduction, Request, while_waiting,
+    Background, Communicator, DataType, Error, Handle, Operation, Options, RawBuffers, Reduction, Request,
+    while_waiting,
 };
 use weftlink_plan::Collective;
 use weftlink_testkit::ports::Port;
@@ -46,7 +46,7 @@ fn warm_up(background: &Background, warm: bool) {
 }
 
 #[test]
-fn a_deadline_of_a_call_names_the_rank_that_stayed_away() {
+fn a_timeout_names_the_missing_rank() {
     for warm in WARM {
         let gate = Barrier::new(2);
         on_ranks(2, |background| {
@@ -56,8 +56,8 @@ fn a_deadline_of_a_call_names_the_rank_that_stayed_away() {
                 // Not only late, but told that it is too late.
                 return drop(start(&background).wait().unwrap_err());
             }
-            let request = OwnedRequest::new(Collective::AllReduce, vec![1.0; 50]).with(Reduction::Sum);
-            let error = background.start(request.within(Duration::from_millis(30))).wait().unwrap_err();
+            let request = Request::new(Collective::AllReduce, vec![1.0; 50]).operation(Reduction::Sum);
+            let error = background.start(request.deadline(Duration::from_millis(30))).wait().unwrap_err();
             assert!(error.to_string().contains("rank 1"), "{error}");
             assert!(!warm || matches!(error, Error::Deadline { .. }), "{error}");
             let later = start(&background).wait().unwrap_err();
@@ -72,10 +72,10 @@ fn a_deadline_of_a_call_names_the_rank_that_stayed_away() {
 type Way = fn(Communicator, Duration) -> Option<Result<(), Error>>;
 
 fn in_the_background(comm: Communicator, deadline: Duration) -> Option<Result<(), Error>> {
-    let request = || OwnedRequest::new(Collective::AllReduce, vec![1.0]).with(Reduction::Sum);
+    let request = || Request::new(Collective::AllReduce, vec![1.0]).operation(Reduction::Sum);
     let background = comm.into_background().unwrap();
     warm_up(&background, true);
-    background.start(request().within(deadline)).wait().ok()?;
+    background.start(request().deadline(deadline)).wait().ok()?;
     if background.rank() == 1 {
         std::thread::sleep(2 * deadline);
     }
@@ -85,11 +85,8 @@ fn in_the_background(comm: Communicator, deadline: Duration) -> Option<Result<()
 fn while_the_caller_waits(mut comm: Communicator, deadline: Duration) -> Option<Result<(), Error>> {
     let sum = |comm: &mut Communicator, deadline: Option<Duration>| {
         let mut values = [1.0];
-        let request = Request::new(&Collective::AllReduce, &mut values[..]).with(Reduction::Sum);
-        match deadline {
-            None => comm.run(request),
-            Some(deadline) => comm.run_within(request, deadline),
-        }
+        let request = Request::new(&Collective::AllReduce, &mut values[..]).operation(Reduction::Sum);
+        comm.run(Request { deadline, ..request })
     };
     sum(&mut comm, None).unwrap();
     sum(&mut comm, Some(deadline)).ok()?;
@@ -119,13 +116,13 @@ fn a_deadline_of_a_call_is_only_that_calls() {
 }
 
 #[test]
-fn who_cancels_a_call_is_named_to_all() {
+fn all_ranks_learn_which_rank_cancelled() {
     for warm in WARM {
         let gate = Barrier::new(3);
         on_ranks(3, |background| {
             warm_up(&background, warm);
             let number = if warm { 2 } else { 1 };
-            let wanted = format!("rank 2 cancelled all-reduce #{number}, ");
+            let wanted = format!(" cancelled: rank 2 cancelled all-reduce #{number} (");
             // Rank 1 does not come, so the others wait for it.
             if background.rank() == 1 {
                 gate.wait();
@@ -136,7 +133,7 @@ fn who_cancels_a_call_is_named_to_all() {
             }
             let error = first.wait().unwrap_err();
             assert!(matches!(error, Error::Cancelled { by: 2, .. }), "{error}");
-            assert!(error.to_string().starts_with(&wanted), "{error}");
+            assert!(error.to_string().contains(&wanted), "{error}");
             let error = second.wait().unwrap_err().to_string();
             assert!(error.contains(&wanted), "{error}");
             let error = start(&background).wait().unwrap_err().to_string();
@@ -159,7 +156,7 @@ fn a_call_that_waits_in_the_queue_can_be_cancelled() {
         if background.rank() == 1 {
             gate.wait();
             let error = start(&background).wait().unwrap_err().to_string();
-            assert!(error.starts_with("rank 0 cancelled all-reduce #3"), "{error}");
+            assert!(error.contains(" cancelled: rank 0 cancelled all-reduce #3"), "{error}");
             return;
         }
         let (running, queued) = (start(&background), start(&background));
@@ -171,7 +168,7 @@ fn a_call_that_waits_in_the_queue_can_be_cancelled() {
 }
 
 #[test]
-fn an_abort_ends_what_runs_and_what_comes() {
+fn an_abort_ends_running_and_later_calls() {
     let reason = "the loss is not a number, and more than fits into a line";
     for (warm, idle) in [(false, false), (true, false), (false, true), (true, true)] {
         let gate = Barrier::new(2);
@@ -183,7 +180,10 @@ fn an_abort_ends_what_runs_and_what_comes() {
                 std::thread::scope(|scope| drop(scope.spawn(|| background.abort(reason))));
                 if let Some(running) = running {
                     let error = running.wait().unwrap_err().to_string();
-                    assert!(error.starts_with("rank 1 aborted: the loss is not a number"), "{error}");
+                    assert!(
+                        error.contains(" cancelled: rank 1 aborted: the loss is not a number"),
+                        "{error}"
+                    );
                 }
                 gate.wait();
                 return;
@@ -191,7 +191,10 @@ fn an_abort_ends_what_runs_and_what_comes() {
             gate.wait();
             let error = start(&background).wait().unwrap_err();
             assert!(matches!(error, Error::Cancelled { by: 1, .. }), "{error}");
-            assert!(error.to_string().starts_with("rank 1 aborted: the loss is not a number"), "{error}");
+            assert!(
+                error.to_string().contains(" cancelled: rank 1 aborted: the loss is not a number"),
+                "{error}"
+            );
         });
     }
 }
@@ -207,21 +210,9 @@ fn abort_while_waiting(met: Bootstrap, warm: bool, aborted: (Sender<()>, &mut Re
     }
     let mut words = [1_u32; 50];
     let at = words.as_mut_ptr().cast::<u8>();
-    let request = RawRequest {
-        collective: Collective::AllReduce,
-        buffers: RawBuffers {
-            data_type: DataType::U32,
-            input: at,
-            input_length: 50,
-            output: at,
-            output_length: 50,
-        },
-        operation: Some(Reduction::Sum.into()),
-        counts: None,
-        count: None,
-        deadline: None,
-        makes_way: false,
-    };
+    let buffers =
+        RawBuffers { data_type: DataType::U32, input: at, input_length: 50, output: at, output_length: 50 };
+    let request = Request::new(Collective::AllReduce, buffers).operation(Reduction::Sum);
     let ender = background.clone();
     let work = move || {
         ender.abort("enough");
@@ -246,7 +237,7 @@ fn abort_while_waiting(met: Bootstrap, warm: bool, aborted: (Sender<()>, &mut Re
 }
 
 #[test]
-fn what_a_thread_does_while_its_call_waits_may_abort_it() {
+fn a_poll_hook_may_abort_its_call() {
     for warm in WARM {
         let place = RendezvousAddress::Abstract(format!("weft-abort-{warm}-{}", std::process::id()));
         let meeting = Rendezvous::new(place, Token::new("background").unwrap(), 2, Duration::from_secs(60));
@@ -278,7 +269,7 @@ fn no_time_to_wait_is_none() {
                 scope.spawn(|| {
                     let background = comm.into_background().unwrap();
                     if background.rank() == 0 {
-                        let call = OwnedRequest::new(Collective::Barrier, ()).within(Duration::ZERO);
+                        let call = Request::new(Collective::Barrier, ()).deadline(Duration::ZERO);
                         let handle = background.start(call);
                         let handle = match handle.wait_timeout(Duration::ZERO) {
                             Ok(result) => result.map(|_| ()),
@@ -305,16 +296,16 @@ fn a_blocking_rank_hears_of_an_abort_too() {
         let waiting = scope.spawn(move || one.all_reduce(&mut [1.0], Reduction::Sum).unwrap_err());
         two.abort("enough");
         let error = waiting.join().unwrap().to_string();
-        assert!(error.starts_with("rank 1 aborted: enough, "), "{error}");
+        assert!(error.contains(" cancelled: rank 1 aborted: enough ("), "{error}");
     });
 }
 
 #[test]
-fn a_panic_in_an_operation_is_told_and_ends_it_for_all() {
+fn a_panic_in_an_operation_aborts_all_ranks() {
     let gate = Barrier::new(2);
     on_ranks(2, |background| {
         let panics = background.rank() == 1;
-        let operation = OwnedOperation::user_defined(true, move |a: f32, b: f32| {
+        let operation = Operation::user_defined(true, move |a: f32, b: f32| {
             assert!(!panics, "my operation cannot add {a} and {b}");
             a + b
         });
@@ -351,7 +342,7 @@ fn a_panic_before_the_call_ends_it_for_all_too() {
 }
 
 #[test]
-fn a_worker_that_is_gone_leaves_nobody_waiting() {
+fn calls_of_a_worker_that_panicked_are_refused() {
     /// What cannot even be thrown away.
     struct Bomb;
     impl Drop for Bomb {
@@ -431,7 +422,7 @@ fn a_reason_reaches_other_hosts_also_when_its_rank_has_left() {
                 // Long enough to hear that the other rank has left; if it is not, the reason is there all the more.
                 std::thread::sleep(Duration::from_millis(300));
                 let error = start(&background).wait().unwrap_err().to_string();
-                assert!(error.starts_with("rank 1 aborted: the loss is not a number"), "{error}");
+                assert!(error.contains(" cancelled: rank 1 aborted: the loss is not a number"), "{error}");
             });
         }
     });
@@ -459,7 +450,7 @@ fn process(test: &str, rank: usize) {
             assert!(handle.cancel());
         }
         let error = handle.wait().unwrap_err().to_string();
-        assert!(error.starts_with("rank 2 cancelled all-reduce #"), "{error}");
+        assert!(error.contains(" cancelled: rank 2 cancelled all-reduce #"), "{error}");
         if rank == 0 {
             let file = std::env::var("WEFT_TEST_FILE").unwrap();
             let before = std::fs::read_to_string(&file).unwrap_or_default();
@@ -469,8 +460,8 @@ fn process(test: &str, rank: usize) {
 }
 
 #[test]
-fn processes_hear_who_cancelled() {
-    const TEST: &str = "processes_hear_who_cancelled";
+fn processes_learn_which_rank_cancelled() {
+    const TEST: &str = "processes_learn_which_rank_cancelled";
     if let Ok(rank) = std::env::var(ROLE) {
         return process(TEST, rank.parse().unwrap());
     }

@@ -1,11 +1,10 @@
-//! Every case of the suite, on ranks that are threads and, a part of them, on ranks that are processes: results equal the
-//! oracle's bit by bit, inputs and whatever lies around outputs are left alone, and the steps taken are the plan's.
+//! Every case of the suite on ranks that are threads, and a part of them on processes: results equal the oracle's bit by bit, inputs and
+//! the memory around outputs are unchanged, and the steps are the plan's.
 //!
-//! Which combinations are tried is said in the files (`testdata/cases/`) and in `weftlink_testkit::cases`. There are more ranks
-//! than cores in most of them, which is as it should be. Processes run every fifth case: the memory they share is mapped
-//! in another way, and nothing else differs.
+//! The files in `testdata/cases/` and `weftlink_testkit::cases` define the combinations. Most have more ranks than cores, on
+//! purpose. Processes run every fifth case: only the mapping of shared memory differs.
 //!
-//! Deliberately absent: ranks that are threads of several processes. Ranks meet either way, and not mixed.
+//! Deliberately absent: ranks that are threads of several processes. A job has one kind or the other.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

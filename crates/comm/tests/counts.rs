@@ -1,5 +1,5 @@
-//! Ranks that disagree about how much one sends the other, about types, or about calls whose signatures are the same: all of
-//! them get an error that shows both sides, and no byte has moved.
+//! Ranks that disagree on the counts or types of a call, or make different calls with the same hash: all of them get an error that shows
+//! both sides, and no data moves.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -88,15 +88,11 @@ impl Memory {
         gotten: &[usize],
     ) -> Result<(), Error> {
         let [inputs, outputs] = [given, gotten].map(|counts| counts.iter().sum::<usize>());
-        let request = match self {
-            Memory::Ordinary([input, output]) => {
-                Request::new(collective, (&input[..inputs], &mut output[..outputs]))
-            }
-            Memory::Windows([input, output]) => {
-                Request::new(collective, (input.part(0..inputs), output.part_mut(0..outputs)))
-            }
+        let buffers = match self {
+            Memory::Ordinary([input, output]) => Buffers::from((&input[..inputs], &mut output[..outputs])),
+            Memory::Windows([input, output]) => (input.part(0..inputs), output.part_mut(0..outputs)).into(),
         };
-        comm.run(Request { counts: Some((given, gotten)), ..request })
+        comm.run(Request::new(collective, buffers).counts(given, gotten))
     }
 
     fn output(&self) -> &[i32] {
@@ -223,7 +219,7 @@ fn counts_that_disagree_are_shown_across_hosts_with_several_ranks() {
 }
 
 #[test]
-fn a_rank_that_disagrees_with_itself_is_told() {
+fn a_rank_with_inconsistent_counts_gets_an_error() {
     for place in [Place::Ordinary, Place::Hosts] {
         let gave = on_ranks(2, place, |comm| {
             // What goes to the other rank is right.
@@ -341,7 +337,7 @@ fn collide(comm: &mut Communicator, place: Place, n: usize, warm: &[usize]) -> R
 }
 
 #[test]
-fn calls_with_the_same_hash_are_told_apart() {
+fn calls_with_the_same_hash_are_distinguished() {
     for place in Place::ALL {
         for n in [10, 1000, 30_000, 200_000] {
             // Made before by both, or never, while the plans are loaded.

@@ -1,10 +1,9 @@
-//! The same bits: on a deterministic communicator every plan that it takes, in every kind of memory, on threads, processes and
-//! both, on one host and over TCP between several, as a world and as a part of one, gives what one oracle says, which knows no plan: the ranks from the first to the last, one after the other.
+//! Deterministic communicators: every eligible plan, in every kind of memory, on threads, processes and both, on one host and over TCP, in a
+//! world and in a part of one, gives the bits of one oracle, which knows no plan and combines the ranks in their order.
 //!
-//! The cross product of collectives, eligible plans, types, reductions and kinds of memory is run whole for few ranks, and every
-//! so many of its members for each other number of ranks; how long blocks are, whether they differ, how many lanes there are and
-//! whether buffers are one goes around with it. Inputs are such that another order shows, and the last test makes sure that
-//! it does: plans that are not eligible give other bits.
+//! The cross product of collectives, eligible plans, types, reductions and kinds of memory runs whole for few ranks, and a sample of it for
+//! other numbers of ranks; lengths of blocks, lanes and aliasing rotate with it. The inputs reveal another order, and the last test
+//! checks that they do: plans that are not eligible give other bits.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -418,12 +417,14 @@ fn a_plan_that_is_not_eligible_is_refused_and_the_next_call_is_fine() {
         |comm| {
             let ring = comm.built_in(Algorithm::Ring, &Collective::AllReduce).unwrap();
             let mut values = [1.0_f32, 2.0, 3.0];
-            let by_ring = Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(ring);
+            let by_ring =
+                Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum).plan(ring);
             let Err(Error::Misuse(why)) = comm.run(by_ring) else { panic!("a ring adds as it likes") };
             assert!(why.contains("\"ring\"") && why.contains("deterministic"), "{why}");
             // What has the same bits in any order may go any way.
             let mut whole = [comm.rank() as i32, 5];
-            comm.run(Request::new(&Collective::AllReduce, &mut whole).with(Reduction::Sum).by(ring)).unwrap();
+            comm.run(Request::new(&Collective::AllReduce, &mut whole).operation(Reduction::Sum).plan(ring))
+                .unwrap();
             assert_eq!(whole, [3, 15]);
             comm.all_reduce(&mut values, Reduction::Sum).unwrap();
             values
@@ -461,7 +462,7 @@ fn sums_of_scans_and_of_all_ranks_are_the_same() {
 }
 
 #[test]
-fn the_document_tells_which_plans_are_in() {
+fn the_document_lists_the_eligible_plans() {
     const RANKS: u32 = 8;
     let text = include_str!("../../../docs/determinism.md");
     let all = collectives(RANKS);

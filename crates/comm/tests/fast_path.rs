@@ -1,6 +1,6 @@
-//! Once a count has been compiled, a call allocates nothing and frees nothing, whatever the plan and however it waits.
+//! Once a count has been compiled, a call neither allocates nor frees memory, with any plan and any wait policy.
 //!
-//! System calls are not counted here: a rank whose peer was not given a core yields and sleeps, and should.
+//! System calls are not counted: a rank whose peer has no core yields and sleeps, and should.
 #![allow(unsafe_code)] // An allocator of one's own is unsafe to write.
 #![allow(clippy::unwrap_used)] // All of this is test.
 
@@ -54,8 +54,8 @@ fn calls_neither_allocate_nor_free() {
                             &Collective::AllReduce,
                             (input.part(0..count), output.part_mut(0..count)),
                         )
-                        .with(Reduction::Sum)
-                        .by(plan),
+                        .operation(Reduction::Sum)
+                        .plan(plan),
                     )
                     .unwrap();
                 }
@@ -114,7 +114,8 @@ fn calls_between_hosts_neither_allocate_nor_free() {
                     };
                     for &plan in &plans {
                         counted(&mut comm, &mut |comm| {
-                            let request = Request::new(&collective, &mut values[..]).with(Reduction::Maximum);
+                            let request =
+                                Request::new(&collective, &mut values[..]).operation(Reduction::Maximum);
                             comm.run(Request { plan, ..request }).unwrap();
                         });
                     }

@@ -1,10 +1,10 @@
-//! What goes wrong is an error on every rank it concerns, names who, and never a hang.
+//! Faults are errors on every rank they concern, name the cause, and never hang.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::Duration;
 
-use weftlink_comm::{BlameKind, Communicator, Error, Operation, Options, Reduction, Request};
+use weftlink_comm::{BlameKind, Buffers, Communicator, Error, Operation, Options, Reduction, Request};
 use weftlink_plan::{Algorithm, Collective, verify};
 
 /// Long enough that only a real wait for nothing reaches it.
@@ -67,9 +67,9 @@ fn a_call_that_differs_in_how_buffers_are_passed_is_shown() {
         let (mut a, mut b) = (comm.window::<f32>(5000).unwrap(), comm.window::<f32>(5000).unwrap());
         let in_place = comm.rank() == 0;
         let called = if in_place {
-            comm.run(Request::new(&Collective::AllReduce, &mut a).with(Reduction::Sum).by(plan))
+            comm.run(Request::new(&Collective::AllReduce, &mut a).operation(Reduction::Sum).plan(plan))
         } else {
-            comm.run(Request::new(&Collective::AllReduce, (&a, &mut b)).with(Reduction::Sum).by(plan))
+            comm.run(Request::new(&Collective::AllReduce, (&a, &mut b)).operation(Reduction::Sum).plan(plan))
         };
         called.unwrap_err().to_string()
     }) {
@@ -146,18 +146,19 @@ fn bystanders_of_a_difference_end_too() {
         load_all(&mut comm);
         let plan = comm.built_in(Algorithm::Ring, &Collective::AllReduce).unwrap();
         let mut values = vec![1.0_f32; if comm.rank() == 2 { 700 } else { 800 }];
-        comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(plan)).unwrap_err()
+        comm.run(Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum).plan(plan))
+            .unwrap_err()
     }) {
         for error in &errors {
             assert!(matches!(error, Error::Mismatch { .. }), "{error}");
         }
         let bystander = errors[0].to_string();
-        assert!(bystander.contains("rank 2 all-reduce of 700 f32"), "{bystander}");
+        assert!(bystander.contains("rank 2 calls all-reduce of 700 f32"), "{bystander}");
     }
 }
 
 #[test]
-fn a_rank_that_stays_away_is_named_at_the_deadline() {
+fn a_missing_rank_is_named_at_the_deadline() {
     for algorithm in Algorithm::doing(&Collective::AllReduce) {
         let (done, wait) = (std::sync::Barrier::new(2), SHORT);
         for errors in on_ranks(2, wait, |mut comm| {
@@ -165,16 +166,23 @@ fn a_rank_that_stays_away_is_named_at_the_deadline() {
             let plan = comm.built_in(algorithm, &Collective::AllReduce).unwrap();
             let (a, mut b) = (comm.window::<f32>(300).unwrap(), comm.window::<f32>(300).unwrap());
             let error = (comm.rank() == 0).then(|| {
-                comm.run(Request::new(&Collective::AllReduce, (&a, &mut b)).with(Reduction::Sum).by(plan))
-                    .unwrap_err()
-                    .to_string()
+                comm.run(
+                    Request::new(&Collective::AllReduce, (&a, &mut b)).operation(Reduction::Sum).plan(plan),
+                )
+                .unwrap_err()
+                .to_string()
             });
             // Only then may rank 1 go: a rank that leaves is another error.
             done.wait();
             error
         }) {
             let error = errors[0].as_ref().unwrap();
-            assert!(error.contains("rank 0 waited") && error.contains("rank 1"), "{algorithm}: {error}");
+            assert!(
+                error.contains("timed out")
+                    && error.contains("rank 0 was waiting for")
+                    && error.contains("rank 1"),
+                "{algorithm}: {error}"
+            );
         }
     }
 }
@@ -185,14 +193,16 @@ fn a_rank_that_leaves_is_named_at_once() {
         for errors in on_ranks(3, LONG, |mut comm| {
             let plan = comm.load(verify(Algorithm::Ring.plan(3, lanes)).unwrap()).unwrap();
             let mut values = vec![1.0; 1000];
-            comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(plan))
+            comm.run(Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum).plan(plan))
                 .unwrap();
             if comm.rank() == 1 {
                 return None;
             }
             Some(
-                comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(plan))
-                    .unwrap_err(),
+                comm.run(
+                    Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum).plan(plan),
+                )
+                .unwrap_err(),
             )
         }) {
             assert!(errors[1].is_none());
@@ -216,7 +226,8 @@ fn a_plan_has_one_engine_however_it_was_asked_for() {
         comm.all_reduce(&mut values, Reduction::Sum).unwrap();
         let ring = comm.load(verify(Algorithm::Ring.plan(2, 1)).unwrap()).unwrap();
         assert_eq!(ring, comm.built_in(Algorithm::Ring, &Collective::AllReduce).unwrap());
-        comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(ring)).unwrap();
+        comm.run(Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum).plan(ring))
+            .unwrap();
         values[0]
     }) {
         assert_eq!(sums, [4.0, 4.0]);
@@ -254,27 +265,33 @@ fn misuse_is_refused_and_nothing_is_lost() {
             "1 elements in and 64 out",
         );
         says(
-            comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(direct))
-                .unwrap_err(),
+            comm.run(
+                Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum).plan(direct),
+            )
+            .unwrap_err(),
             "symmetric memory",
         );
         says(
-            comm.run(Request::new(&Collective::AllReduce, &mut window).with(Reduction::Sum).by(one_shot))
-                .unwrap_err(),
+            comm.run(
+                Request::new(&Collective::AllReduce, &mut window).operation(Reduction::Sum).plan(one_shot),
+            )
+            .unwrap_err(),
             "in place",
         );
         says(comm.load(verify(Algorithm::Ring.plan(3, 1)).unwrap()).unwrap_err(), "for 3 ranks");
         let gather = Algorithm::Ring.flat(&Collective::AllGather, 2, 1).unwrap();
         let gather = comm.load(verify(gather).unwrap()).unwrap();
         says(
-            comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(gather))
-                .unwrap_err(),
+            comm.run(
+                Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum).plan(gather),
+            )
+            .unwrap_err(),
             "computes all-gather",
         );
         let mut other = Communicator::threads(1, Options::default()).unwrap().remove(0);
         says(
             other
-                .run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(direct))
+                .run(Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum).plan(direct))
                 .unwrap_err(),
             "another communicator",
         );
@@ -315,7 +332,9 @@ fn after_a_failed_call_a_window_is_its_rank_s_alone() {
         second.fill(2.0);
         if comm.rank() == 0 {
             comm.run(
-                Request::new(&Collective::AllReduce, first.part_mut(0..4000)).with(Reduction::Sum).by(plan),
+                Request::new(&Collective::AllReduce, first.part_mut(0..4000))
+                    .operation(Reduction::Sum)
+                    .plan(plan),
             )
             .unwrap_err();
             assert!(first.iter().all(|&value| value == 1.0), "what a call did not change is still there");
@@ -326,7 +345,9 @@ fn after_a_failed_call_a_window_is_its_rank_s_alone() {
         } else {
             step.wait();
             comm.run(
-                Request::new(&Collective::AllReduce, first.part_mut(0..4000)).with(Reduction::Sum).by(plan),
+                Request::new(&Collective::AllReduce, first.part_mut(0..4000))
+                    .operation(Reduction::Sum)
+                    .plan(plan),
             )
             .unwrap_err();
             step.wait();
@@ -356,12 +377,13 @@ fn a_peer_in_the_middle_of_a_step_does_not_reach_a_window_that_its_rank_has_back
             }
             one + other
         };
-        let sum = Operation::user_defined(true, &slow);
-        let request = match separate {
-            true => Request::new(&Collective::AllReduce, (&given, &mut window)),
-            false => Request::new(&Collective::AllReduce, &mut window),
+        let sum = Operation::user_defined(true, slow);
+        let buffers = match separate {
+            true => Buffers::from((&given, &mut window)),
+            false => Buffers::from(&mut window),
         };
-        let ran = comm.run(request.with(sum).by(plan));
+        let request = Request::new(&Collective::AllReduce, buffers);
+        let ran = comm.run(request.operation(sum).plan(plan));
         if rank == 0 {
             assert!(matches!(ran, Err(Error::Deadline { .. })), "{ran:?}");
             window.fill(7.0);
@@ -382,7 +404,9 @@ fn a_rank_that_comes_too_late_hears_that_it_was_waited_for() {
     for blamed in on_ranks(3, SHORT, |mut comm| {
         let plan = comm.built_in(Algorithm::Ring, &Collective::AllReduce).unwrap();
         let sum = |comm: &mut Communicator| {
-            comm.run(Request::new(&Collective::AllReduce, &mut [1.0; 64]).with(Reduction::Sum).by(plan))
+            comm.run(
+                Request::new(&Collective::AllReduce, &mut [1.0; 64]).operation(Reduction::Sum).plan(plan),
+            )
         };
         sum(&mut comm).unwrap();
         if comm.rank() == 1 {
@@ -433,14 +457,14 @@ fn a_rank_that_allocates_hears_that_the_others_failed() {
         let error = match comm.rank() {
             0 => comm.window::<f32>(1).map(|_| ()).unwrap_err(),
             _ => comm
-                .run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(plan))
+                .run(Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum).plan(plan))
                 .unwrap_err(),
         };
         // Nobody leaves before: that would be noticed as well.
         done.wait();
         error.to_string()
     }) {
-        assert!(errors.iter().all(|error| error.contains("call #2 differs")), "{errors:?}");
+        assert!(errors.iter().all(|error| error.contains("call #2 does not match")), "{errors:?}");
     }
 }
 
@@ -459,7 +483,7 @@ fn a_rank_that_gave_up_has_its_window_to_itself() {
                 barrier.wait();
             }
             let error = comm
-                .run(Request::new(&Collective::AllReduce, &mut window).with(Reduction::Sum).by(plan))
+                .run(Request::new(&Collective::AllReduce, &mut window).operation(Reduction::Sum).plan(plan))
                 .unwrap_err();
             if comm.rank() == 0 {
                 assert!(matches!(error, Error::Deadline { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! Groups of messages of which only their ranks know.
+//! Groups of messages that only their senders and receivers know.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,15 +21,15 @@ fn on_ranks<T: Send>(size: usize, work: impl Fn(&mut Communicator) -> T + Sync) 
     })
 }
 
-/// What the n-th message of a group from a rank to another holds.
+/// The contents of the n-th message of a group from a rank to another.
 fn message(from: usize, to: usize, number: usize, length: usize) -> Vec<u32> {
     (0..length).map(|at| (from * 1_000_000 + to * 100_000 + number * 10_000 + at) as u32).collect()
 }
 
-/// Everything that a group sends: from, to, length.
+/// The messages of a group: from, to, length.
 type Messages = Vec<(usize, usize, usize)>;
 
-/// Runs a group, and checks what arrived.
+/// Runs a group, and checks the received data.
 fn check(comm: &mut Communicator, messages: &Messages) {
     let me = comm.rank();
     let number = |position: usize| {
@@ -48,7 +48,7 @@ fn check(comm: &mut Communicator, messages: &Messages) {
         .map(|at| (at, messages[at].0, vec![u32::MAX; messages[at].2]))
         .collect();
     comm.group(|group| {
-        // In another order than the other side has them, but for those of one rank.
+        // In another order than on the other side, except for messages of one rank.
         got.iter_mut().try_for_each(|(_, from, target)| group.receive(*from, target))?;
         sent.iter()
             .rev()
@@ -76,7 +76,7 @@ fn all_kinds(size: usize) -> Vec<Messages> {
         ring(1),
         ring(40_000),
         ring(300_000),
-        // One message, of which the others know nothing.
+        // One message, unknown to the others.
         vec![(last, 0, 12)],
         // To itself.
         vec![(0, 0, 5), (0, 0, 7), (last, last, 1000)],
@@ -103,8 +103,8 @@ fn messages_arrive_in_order() {
 }
 
 #[test]
-fn groups_that_go_many_ways_work_on() {
-    // More ways than have plans of their own: every subset of the ordered pairs of three ranks, 512 of them.
+fn groups_of_many_patterns_work() {
+    // More patterns than have plans of their own: the 512 subsets of the ordered pairs of three ranks.
     on_ranks(3, |comm| {
         for ways in 0..512 {
             let messages =
@@ -115,7 +115,7 @@ fn groups_that_go_many_ways_work_on() {
 }
 
 #[test]
-fn what_ranks_do_not_agree_on_is_told_to_all_and_harms_nothing() {
+fn mismatched_groups_fail_on_all_ranks_and_move_nothing() {
     on_ranks(4, |comm| {
         let (data, mut target) = ([7_u8; 64], [0_u8; 64]);
         let me = comm.rank();

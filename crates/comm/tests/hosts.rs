@@ -55,7 +55,7 @@ fn a_first_call_that_differs_is_shown_as_later_ones_are() {
     on_hosts(4, 1, options(Memory::Ordinary), |mut comm| {
         let count = if comm.rank() == 2 { 11 } else { 10 };
         let error = comm.all_reduce(&mut vec![1.0; count], Reduction::Sum).unwrap_err();
-        assert!(error.to_string().starts_with("call #1 differs: rank "), "{error}");
+        assert!(error.to_string().starts_with("call #1 does not match: rank "), "{error}");
         if comm.rank() != 2 {
             assert_eq!(error.blamed(), [Blame::new(2, BlameKind::Differs)], "{error}");
         }

@@ -1,4 +1,4 @@
-//! Memory that calls borrow, when a call fails: its owner has it back and writes to it, and no other rank takes that for data.
+//! The buffers of a failed call: the caller may write them at once, and no other rank returns what it writes as data.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code, reason = "calls on memory that is known by its address")]
@@ -12,8 +12,8 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{
-    Background, Communicator, DataType, Endpoint, Error, FlightRecorder, Options, RawBuffers, RawRequest,
-    Reduction, Window,
+    Background, Communicator, DataType, Endpoint, Error, FlightRecorder, Options, RawBuffers, Reduction,
+    Request, Window,
 };
 use weftlink_plan::Collective;
 use weftlink_testkit::processes::this_program;
@@ -242,15 +242,8 @@ impl Lanes {
             output: half,
             output_length: HALF,
         };
-        let request = RawRequest {
-            collective: Collective::AllReduce,
-            buffers,
-            operation: Some(Reduction::Sum.into()),
-            counts: None,
-            count: None,
-            deadline: Some(deadline),
-            makes_way: false,
-        };
+        let request =
+            Request::new(Collective::AllReduce, buffers).operation(Reduction::Sum).deadline(deadline);
         let (done, ended) = channel();
         // SAFETY: the half is this call's alone until it is over: all tests wait for that.
         let _ = unsafe { self.lanes[lane].start_raw(request, move |result| done.send(result).unwrap()) };

@@ -1,7 +1,7 @@
-//! Sequences of calls of all kinds, one after the other on the same communicator, against a model that shares nothing with
-//! plans, kernels or the oracle: plain loops over all ranks' inputs, exact for integers.
+//! Sequences of calls of all kinds on one communicator, compared with a model that shares nothing with plans, kernels or the oracle: plain
+//! loops over all ranks' inputs, exact for integers.
 //!
-//! The sequences look random and are the same in every run.
+//! The sequences are pseudo-random, and the same in every run.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

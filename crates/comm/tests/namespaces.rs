@@ -210,7 +210,7 @@ fn a_cut_is_told_and_becomes_an_error_at_the_deadline() {
         let warned = job.hear(rank, "weft WARN");
         assert!(warned.contains(" has waited ") && warned.contains(other), "{warned}");
         let failed = job.hear(rank, "failed:");
-        assert!(failed.contains(" s for a message from ") && failed.contains(other), "{failed}");
+        assert!(failed.contains(" waiting for a message from ") && failed.contains(other), "{failed}");
     }
 }
 

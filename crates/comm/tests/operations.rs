@@ -1,22 +1,18 @@
-//! Operations that need more than a name: functions of the caller's, on types of the caller's, in the order of the ranks where
-//! that matters.
+//! User-defined operations, on the caller's own types, in rank order if they do not commute; and pre-multiplied sums.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(unsafe_code)] // That a type may be moved as bytes is a promise of whoever says so.
 
+use bytemuck::{Pod, Zeroable};
 use weftlink_comm::{
-    Buffers, Communicator, Data, DataType, Error, Operation, Options, Reduction, Request, on_threads,
+    Buffers, Communicator, DataType, Error, Operation, Options, Reduction, Request, on_threads,
 };
 use weftlink_plan::{Aliasing, Collective, Verified, verify};
 use weftlink_testkit::cases::doing;
 
 /// A matrix of 2 x 2 whose products depend on their order, and wrap.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 struct Matrix([u32; 4]);
-
-// SAFETY: four numbers, no padding, nothing that points anywhere.
-unsafe impl Data for Matrix {}
 
 impl Matrix {
     const ONE: Matrix = Matrix([1, 0, 0, 1]);
@@ -65,7 +61,7 @@ fn multiply(comm: &mut Communicator, collective: &Collective, count: usize, plan
     let input: Vec<Matrix> = (0..length).map(|at| Matrix::of(rank, at)).collect();
     let wanted = product(collective, rank, ranks, count);
     let times = |a: Matrix, b: Matrix| a.times(b);
-    let operation = Operation::user_defined(false, &times);
+    let operation = Operation::user_defined(false, times);
     for symmetric in [false, true] {
         if !symmetric && plan.is_some_and(|plan| plan.needs_windows()) {
             continue;
@@ -76,11 +72,13 @@ fn multiply(comm: &mut Communicator, collective: &Collective, count: usize, plan
             let [first, second] = &mut windows;
             first[..length].copy_from_slice(&input);
             let buffers = (first.part(0..length), second.part_mut(0..wanted.len()));
-            comm.run(Request { plan: by, ..Request::new(collective, buffers).with(operation) }).unwrap();
+            comm.run(Request { plan: by, ..Request::new(collective, buffers).operation(&operation) })
+                .unwrap();
             output.copy_from_slice(&windows[1][..wanted.len()]);
         } else {
             let buffers = (&input[..], &mut output[..]);
-            comm.run(Request { plan: by, ..Request::new(collective, buffers).with(operation) }).unwrap();
+            comm.run(Request { plan: by, ..Request::new(collective, buffers).operation(&operation) })
+                .unwrap();
         }
         let name = plan.map_or("the plan that is chosen", |plan| &plan.name);
         assert!(output == wanted, "{collective} of {count} by {name}, rank {rank}, symmetric: {symmetric}");
@@ -88,7 +86,7 @@ fn multiply(comm: &mut Communicator, collective: &Collective, count: usize, plan
 }
 
 #[test]
-fn what_does_not_commute_is_combined_in_the_order_of_the_ranks() {
+fn noncommutative_operations_combine_in_rank_order() {
     for ranks in [1, 2, 3, 5] {
         for collective in reducing(ranks) {
             let plans: Vec<Verified> = doing(&collective, ranks)
@@ -113,7 +111,7 @@ fn functions_of_other_types_and_missing_factors_are_refused_and_nothing_is_lost(
     let sums = on_threads(2, |mut comm| {
         let mut values = [1_u32, 2];
         let refused = [
-            comm.all_reduce(&mut values, Operation::user_defined(true, &add)),
+            comm.all_reduce(&mut values, Operation::user_defined(true, add)),
             comm.all_reduce(&mut values, Reduction::PremultipliedSum),
             comm.all_reduce(&mut values, Reduction::UserDefined { commutes: true }),
             comm.all_reduce(&mut values, Operation::premultiplied_sum(2_u64)),
@@ -124,7 +122,7 @@ fn functions_of_other_types_and_missing_factors_are_refused_and_nothing_is_lost(
             comm.all_reduce(&mut [1.0_f32], Reduction::BitXor),
             comm.all_reduce(&mut [[1_u8; 3]], Reduction::Sum),
             comm.run(Request::new(&Collective::AllReduce, &mut values)),
-            comm.run(Request::new(&Collective::AllGather, (&[1_u32], &mut values)).with(Reduction::Sum)),
+            comm.run(Request::new(&Collective::AllGather, (&[1_u32], &mut values)).operation(Reduction::Sum)),
         ];
         for (at, refused) in refused.into_iter().enumerate() {
             assert!(matches!(refused, Err(Error::Misuse(_))), "number {at}: {refused:?}");
@@ -146,7 +144,7 @@ fn a_panic_in_the_callers_function_ends_the_call_for_all() {
             a + b
         };
         let mut values = vec![1_u32; 1000];
-        let call = || comm.all_reduce(&mut values, Operation::user_defined(true, &add));
+        let call = || comm.all_reduce(&mut values, Operation::user_defined(true, add));
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
         done.wait();
         // Rank 0 may be through, since rank 1 owes it nothing more; then the next call tells.

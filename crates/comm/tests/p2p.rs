@@ -335,7 +335,7 @@ fn messages_go_beside_collectives() {
             endpoint.send(peer, number, &filled(bytes, number), LONG).unwrap();
             assert!(received.recv().unwrap().unwrap().1 == filled(bytes, number));
         }
-        sums.into_iter().for_each(|sum| assert_eq!(sum.wait().unwrap().buffers[999], 2.0));
+        sums.into_iter().for_each(|sum| assert_eq!(sum.wait().unwrap()[999], 2.0));
         background.barrier().wait().unwrap();
     });
 }

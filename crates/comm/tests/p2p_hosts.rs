@@ -141,7 +141,7 @@ fn messages_go_beside_collectives_between_hosts() {
             endpoint.send(peer, number, &filled(60_000, number), LONG).unwrap();
             assert!(received.recv().unwrap().unwrap().1 == filled(60_000, number));
         }
-        sums.into_iter().for_each(|sum| assert_eq!(sum.wait().unwrap().buffers[999], 2.0));
+        sums.into_iter().for_each(|sum| assert_eq!(sum.wait().unwrap()[999], 2.0));
         background.barrier().wait().unwrap();
     });
 }

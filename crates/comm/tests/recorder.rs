@@ -1,7 +1,6 @@
-//! The flight recorder and the counters: what ranks did can be read while they do it, after they failed, and after they were
-//! killed.
+//! The flight recorder and the counters can be read while ranks run, after they failed, and after they were killed.
 //!
-//! Where files are concerned, ranks are processes: this very test again, with a role in the environment.
+//! Tests of files start this program again as rank processes, with a role in the environment.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

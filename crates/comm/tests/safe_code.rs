@@ -1,4 +1,4 @@
-//! Safe code cannot make Weft read or write memory that is not there: what would do so is refused, or ends in an error.
+//! Safe code cannot make Weft access invalid memory: such calls are refused or fail.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -1,5 +1,5 @@
-//! Windows that all ranks read and write: what was put is there after a signal, whoever misuses one loses nothing, and
-//! whoever lets go of one ends it for all, by name.
+//! Open windows: data written before a signal is visible after it, misuse is refused, and dropping an open window aborts all ranks with
+//! an error that names the rank.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -149,7 +149,7 @@ fn a_rank_copies_between_two_others_and_within_one() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_and_nothing_is_lost() {
+fn invalid_calls_are_refused_and_the_communicator_stays_usable() {
     for kept in on_ranks(2, |mut comm| {
         let mut window = comm.window::<u32>(8).unwrap();
         window.fill(5);
@@ -213,7 +213,7 @@ fn windows_of_other_communicators_are_refused() {
 }
 
 #[test]
-fn a_rank_whose_work_fails_ends_it_for_all() {
+fn a_failed_closure_aborts_all_ranks() {
     for panics in [false, true] {
         let done = Barrier::new(3);
         for ends in on_ranks(3, |mut comm| {

@@ -7,6 +7,7 @@
 //! Blocks have equal lengths unless the plan is [`uneven`](crate::Plan::uneven): all-gather-v, reduce-scatter-v and
 //! all-to-all-v are the same collectives with blocks of different lengths.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -308,6 +309,18 @@ pub fn neighbour(torus: [u32; 3], rank: u32, number: u32) -> u32 {
     let (size, at) = (torus[dimension], rank / stride % torus[dimension]);
     let to = if number.is_multiple_of(2) { (at + size - 1) % size } else { (at + 1) % size };
     rank - at * stride + to * stride
+}
+
+impl From<Collective> for Cow<'_, Collective> {
+    fn from(collective: Collective) -> Self {
+        Cow::Owned(collective)
+    }
+}
+
+impl<'a> From<&'a Collective> for Cow<'a, Collective> {
+    fn from(collective: &'a Collective) -> Self {
+        Cow::Borrowed(collective)
+    }
 }
 
 impl fmt::Display for Collective {

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use weftlink::plan::Collective;
 use weftlink::plan::element::{F8E4m3, F8E5m2, bf16, f16};
-use weftlink::{DataType, Error, Operation, OwnedOperation, RawBuffers, RawRequest, Reduction};
+use weftlink::{Counts, DataType, Error, Operation, RawBuffers, Reduction, Request};
 
 use crate::array::Array;
+use crate::vouched::RawRequest;
 
 /// Everything a call may be given. What a collective does not need is None.
 pub(crate) struct Asked {
@@ -65,8 +66,9 @@ impl Asked {
         let buffers = buffers(data_type, input, output, alone)?;
         let operation = self.operation.map(|name| operation(&name, self.factor, data_type)).transpose()?;
         let deadline = self.timeout.map(seconds).transpose()?;
-        let Self { counts, count, .. } = self;
-        Ok(RawRequest { collective, buffers, operation, counts, count, deadline, makes_way: false })
+        let counts = self.counts.map(|(input, output)| Counts::new(input, output));
+        let count = self.count;
+        Ok(Request { operation, counts, count, deadline, ..Request::new(collective, buffers) })
     }
 }
 
@@ -155,7 +157,7 @@ fn same_type(input: &Array, output: &Array) -> Result<(), Error> {
     )))
 }
 
-fn operation(name: &str, factor: Option<f64>, data_type: DataType) -> Result<OwnedOperation, Error> {
+fn operation(name: &str, factor: Option<f64>, data_type: DataType) -> Result<Operation<'static>, Error> {
     let reduction = Reduction::from_str(name).map_err(Error::Misuse)?;
     let Some(factor) = factor else { return Ok(reduction.into()) };
     let operation = match data_type {
@@ -171,5 +173,5 @@ fn operation(name: &str, factor: Option<f64>, data_type: DataType) -> Result<Own
             )));
         }
     };
-    Ok(operation.into())
+    Ok(operation)
 }

@@ -8,9 +8,12 @@ use std::ptr::NonNull;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 use pyo3::prelude::*;
-use weftlink::{Background, Error, RawRequest};
+use weftlink::{Background, Error, RawBuffers, Request};
 
 use crate::wait::with_signals;
+
+/// A call on memory that is known by its address.
+pub(crate) type RawRequest = Request<'static, RawBuffers>;
 
 /// Memory of a message.
 pub(crate) struct Bytes {

@@ -5,7 +5,7 @@
 //! A wait that takes long compares headers: two ranks whose calls of the same number have different signatures will
 //! never meet, and both are shown.
 //!
-//! A signature is 32 bits, too few to tell all calls apart by a hash. `known.rs` describes how ranks compare whole calls
+//! A signature is 32 bits, too few to tell all calls apart by a hash. `signatures.rs` describes how ranks compare whole calls
 //! ([`Header::key`]) the first time and number them, so that signatures of different calls differ from then on.
 
 use std::fmt;

@@ -14,25 +14,26 @@
 //!
 //! - [`Communicator`] runs collectives between ranks: threads ([`on_threads`]) or processes ([`bootstrap`]).
 //!   `examples/01-all-reduce.rs` and `examples/02-processes.rs` show both, `examples/05-job.rs` a rank that a launcher starts.
-//! - [`Background`] makes calls on a thread of its own while the caller computes; `examples/04-overlap.rs` shows it, and
-//!   `docs/async.md` tells what there is to know.
-//! - [`plan`] describes, proves and interprets what moves when; `examples/03-own-plan.rs` writes an algorithm in a few
-//!   lines, has it proved and runs it.
-//! - [`FlightRecorder`] and [`Counters`] tell what a rank did and waits for, [`why`] merges what all ranks recorded,
-//!   [`attach`] reads it from processes that hang, [`knobs`] are the settings in the environment.
-//! - [`fabric`] describes what is wired to what, and how fast; [`sim`] predicts how long calls take on it.
+//! - [`Background`] runs calls on a worker thread while the caller computes, and its handles can be awaited;
+//!   `examples/04-overlap.rs` shows it, and `docs/async.md` explains it.
+//! - [`plan`] describes, verifies and interprets plans; `examples/03-own-plan.rs` writes an algorithm in a few lines, verifies it and
+//!   runs it.
+//! - [`FlightRecorder`] and [`Counters`] record what a rank did and waits for, [`why`] merges the records of all ranks,
+//!   [`attach`] reads them from processes that hang, and [`knobs`] are the settings in the environment.
+//! - [`fabric`] describes how devices are wired, and how fast the links are; [`sim`] predicts how long calls take on it.
+//! - [`bytemuck`] has the traits that make a type [`Data`].
 
 pub use weftlink_comm::{
-    Background, Blame, BlameKind, Buffers, Communicator, Counters, Data, DataType, Done, Ended, Endpoint,
-    Error, FlightRecorder, Group, Handle, Operation, Options, OwnedBuffers, OwnedOperation, OwnedRequest,
-    Part, PartMut, PlanId, RawBuffers, RawHandle, RawRequest, ReadOnly, Record, Reduction, Request, Scope,
-    ScopedHandle, Window, attach, bootstrap, knobs, on_threads, recorder, while_waiting, why,
+    Background, Blame, BlameKind, Buffers, Communicator, Completion, Counters, Counts, Data, DataType,
+    Endpoint, Error, FlightRecorder, Group, Handle, HandleFuture, Operation, Options, OwnedBuffers, Part,
+    PartMut, PlanId, RawBuffers, RawHandle, ReadOnly, Record, Reduction, Request, Scope, ScopedFuture,
+    ScopedHandle, Window, attach, bootstrap, bytemuck, knobs, on_threads, recorder, while_waiting, why,
 };
 pub use weftlink_fabric as fabric;
 pub use weftlink_plan as plan;
 pub use weftlink_sim as sim;
 
-/// What `docs/async.md` shows is compiled and run.
+/// Compiles and runs the code of `docs/async.md`.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/async.md")]
 struct Async;

@@ -553,7 +553,7 @@ pub(super) fn misuse<T>(what: String) -> Result<T, Failure> {
 fn enough_memory(job: &Job, here: usize) -> Result<(), Failure> {
     let of_all = slots::bytes_needed(job).saturating_add(pairs::bytes_needed(job));
     let needed = of_all / job.ranks as u64 * here.min(job.ranks) as u64;
-    match weftlink_comm::available_memory_bytes() {
+    match weftlink_shm::available::memory_bytes() {
         Some(left) if needed > left => misuse(format!(
             "the buffers of {} take {}, and {} are left; choose a smaller -e",
             counted(here, "rank"),

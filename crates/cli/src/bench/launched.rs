@@ -122,7 +122,7 @@ pub(super) fn lead(job: &Job, met: Bootstrap, sender: Sender<Event>) -> anyhow::
         spawn::run(&job, 0, || Communicator::new(met, rank::options(&job)?), report);
     };
     let started = thread::Builder::new().spawn(work);
-    started.map(drop).map_err(|error| anyhow!(weftlink_comm::no_thread(&error)))
+    started.map(drop).map_err(|error| anyhow!(weftlink_shm::limits::no_thread(&error)))
 }
 
 struct Closing {

@@ -133,8 +133,8 @@ impl<'a, T: Unit> Calls<'a, T> {
     pub(super) fn plan(&mut self) -> Result<Arc<Verified>, Error> {
         let Self { comm, memory, row, operation, .. } = self;
         let (slots, sides) = (self.slots, (self.gives, self.gets));
-        let request = request(memory, row, *operation, self.aliasing, slots, sides, 0)?;
-        comm.plan_of(&request)
+        let request = request(memory, row, operation.clone(), self.aliasing, slots, sides, 0)?;
+        comm.plan_of(request)
     }
 
     pub(super) fn measure(&mut self) -> Result<Timing, Error> {
@@ -153,7 +153,8 @@ impl<'a, T: Unit> Calls<'a, T> {
         self.comm.barrier()?;
         let Self { comm, memory, row, operation, .. } = self;
         let (slots, sides) = (self.slots, (self.gives, self.gets));
-        let steps = comm.run_timed(request(memory, row, *operation, self.aliasing, slots, sides, 0)?)?;
+        let steps =
+            comm.run_timed(request(memory, row, operation.clone(), self.aliasing, slots, sides, 0)?)?;
         Ok(trace::recorded(plan, comm.rank(), &steps))
     }
 
@@ -245,7 +246,7 @@ impl<'a, T: Unit> Calls<'a, T> {
     fn call(&mut self, slot: usize) -> Result<(), Error> {
         let Self { comm, memory, row, operation, .. } = self;
         let (slots, sides) = (self.slots, (self.gives, self.gets));
-        comm.run(request(memory, row, *operation, self.aliasing, slots, sides, slot)?)
+        comm.run(request(memory, row, operation.clone(), self.aliasing, slots, sides, slot)?)
     }
 
     /// Writes new inputs into the first slots.
@@ -302,13 +303,6 @@ fn request<'b, T: Unit>(
     } else {
         row.count * case.data_type.bytes() / size_of::<T>()
     };
-    Ok(Request {
-        collective: &case.collective,
-        buffers,
-        operation,
-        counts: None,
-        count: Some(count),
-        plan: row.plan,
-        tag: 0,
-    })
+    let request = Request::new(&case.collective, buffers).count(count);
+    Ok(Request { operation, plan: row.plan, ..request })
 }

@@ -108,7 +108,7 @@ impl<'c> Pair<'c> {
         let length = |is_there: bool| if is_there { bytes } else { 0 };
         // All ranks pass buffers out of place, whatever they have, so that all find the same plan.
         let buffers = (&self.sent[..length(sends)], &mut self.received[..length(receives)]);
-        self.comm.run(Request { count: Some(bytes), ..Request::new(collective, buffers) })
+        self.comm.run(Request::new(collective, buffers).count(bytes))
     }
 }
 

@@ -116,7 +116,7 @@ fn poisoned<T: Unit>(rank: usize, units: usize) -> Result<Vec<T>, Error> {
         );
         Error::Bootstrap(BootstrapError::Memory { rank, reason })
     };
-    if weftlink_comm::available_address_space_bytes().is_some_and(|left| bytes as u64 > left) {
+    if weftlink_shm::limits::address_space_bytes().is_some_and(|left| bytes as u64 > left) {
         return Err(short());
     }
     let mut memory = Vec::new();

@@ -175,7 +175,9 @@ fn start_threads(job: &Job, sender: &Sender<Event>) -> anyhow::Result<()> {
             let tell = |message| drop(closing.sender.send(Event::Said(rank, message)));
             run(&job, rank, || Ok(comm), tell);
         };
-        thread::Builder::new().spawn(work).map_err(|error| anyhow!(weftlink_comm::no_thread(&error)))?;
+        thread::Builder::new()
+            .spawn(work)
+            .map_err(|error| anyhow!(weftlink_shm::limits::no_thread(&error)))?;
     }
     Ok(())
 }

@@ -315,7 +315,7 @@ fn watch(
                 let _ = pump::pieces(pipe, by_lines, tell);
                 drop(closed);
             })
-            .map_err(|error| anyhow!(weftlink_comm::no_thread(&error)))?;
+            .map_err(|error| anyhow!(weftlink_shm::limits::no_thread(&error)))?;
     }
     drop(closed);
     let sender = sender.clone();
@@ -328,7 +328,7 @@ fn watch(
             let _ = ends.recv_timeout(LAST_WORDS);
             let _ = sender.send(Happening::Ended { index, end, at });
         })
-        .map_err(|error| anyhow!(weftlink_comm::no_thread(&error)))?;
+        .map_err(|error| anyhow!(weftlink_shm::limits::no_thread(&error)))?;
     Ok(())
 }
 

@@ -129,14 +129,16 @@ fn reduce(mut comm: Communicator, options: &Options) -> Result<Reduced, Error> {
     for bytes in sizes(8, 8, options.bytes_max) {
         let times = (ALL_REDUCE_BYTES / bytes).clamp(1, ALL_REDUCES_MAX);
         let values = &mut values[..bytes / 4];
-        let request = Request::new(&collective, &mut values[..]).with(Reduction::Maximum);
-        chosen.push((bytes, comm.plan_of(&request)?.name.clone()));
+        let request = Request::new(&collective, &mut values[..]).operation(Reduction::Maximum);
+        chosen.push((bytes, comm.plan_of(request)?.name.clone()));
         for _ in 0..=options.repetitions {
             for (name, plan) in &plans {
                 comm.barrier()?;
                 let began = Instant::now();
                 for _ in 0..times {
-                    comm.run(Request::new(&collective, &mut values[..]).with(Reduction::Maximum).by(*plan))?;
+                    comm.run(
+                        Request::new(&collective, &mut values[..]).operation(Reduction::Maximum).plan(*plan),
+                    )?;
                 }
                 let ns = began.elapsed().as_nanos() as f64 / times as f64;
                 samples.push(("", name.clone(), bytes, ns));

@@ -1,59 +1,56 @@
-//! Calls that do not block: a communicator whose calls are made, in the order in which they were submitted, by one thread of
-//! its own.
+//! Calls that do not block: a worker thread runs a communicator's calls in the order in which they were submitted.
 //!
-//! A [`Background`] is made from a [`Communicator`] and can be cloned and shared. [`Background::start`] takes what a call
-//! needs, buffers included, puts it into a queue and returns a [`Handle`]; the buffers come back with the result.
-//! [`Background::scope`] does the same with buffers that are borrowed, and [`Background::start_raw`] with buffers that are
-//! addresses. The worker takes one call after the other; when there is none it sleeps at once, so that it costs nothing.
-//! [`RawHandle::help`] makes calls that it has not begun on the caller's thread.
+//! A [`Background`] is made from a [`Communicator`] and can be cloned and shared. [`Background::start`] queues a call with its
+//! buffers and returns a [`Handle`]; the buffers come back with the result. [`Background::scope`] does the same with borrowed
+//! buffers, and [`Background::start_raw`] with raw addresses. An idle worker sleeps. [`RawHandle::help`] runs queued calls on the
+//! caller's thread.
 //!
-//! All ranks submit the same calls in the same order, as they would make them. Calls of one thread keep their order; threads that
-//! submit to one communicator at the same time must see to it themselves that their order is the same on all ranks, or
-//! have a communicator each.
+//! All ranks submit the same calls in the same order. Calls of one thread keep their order; threads that share a communicator must
+//! agree on an order that is the same on all ranks, or use a communicator each.
 //!
-//! A call that was submitted cannot be taken back on one rank only: the others would wait for it. So
-//! [`Handle::cancel`] and [`Background::abort`] end the communicator for all ranks, at once, and all are told who did it.
+//! A submitted call cannot be taken back on one rank only, because the others would wait for it. So [`Handle::cancel`] and
+//! [`Background::abort`] abort the communicator on all ranks at once, and the errors name the rank that did it.
 //!
-//! **States.** A call is *queued*, then *made*, then *done*; its [`Slot`](handle::Slot) knows. Whatever happens, it becomes
-//! done exactly once: by the worker, or by whoever drops it. The communicator belongs to the worker until the worker ends, which
-//! it does when it is told to close and the queue is empty. What others need of it meanwhile, the means to end it, is
-//! taken away before that ([`queue::Inner`]).
+//! **States.** A call is *queued*, then *running*, then *done*, as its [`Slot`](handle::Slot) says. It becomes done exactly
+//! once: when it has run, or when it is dropped. The communicator belongs to the queue until the worker exits, which it does when
+//! the background is closed and the queue is empty. The handle that aborts it is dropped before that ([`queue::Inner`]).
 //!
-//! **Fork.** A process that was forked has no worker. Whatever it asks of a background is refused; it never waits, and what
-//! it drops does not disturb the ranks.
+//! **Fork.** A forked process has no worker. Its requests to a background are refused; it never waits, and what it drops does not
+//! disturb the ranks.
 //!
-//! Deliberately absent: futures, as [`Handle::on_done`] is what a runtime needs to make one; and memory that is kept from call to
-//! call: submitting one allocates, making it does not.
+//! Deliberately absent: reuse of memory between calls. Submitting a call allocates, running it does not.
 
 mod handle;
+mod owned;
 mod queue;
 mod raw;
-mod request;
 mod scope;
 mod task;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-pub use handle::{Done, Ended, Handle};
+pub use handle::{Completion, Handle, HandleFuture};
+pub use owned::{OwnedBuffers, ReadOnly};
 pub use queue::QUEUE_MAX;
-pub use raw::{RawBuffers, RawHandle, RawRequest};
-pub use request::{OwnedBuffers, OwnedOperation, OwnedRequest, ReadOnly};
-pub use scope::{Scope, ScopedHandle};
+pub use raw::{RawBuffers, RawHandle};
+pub use scope::{Scope, ScopedFuture, ScopedHandle};
 
 use weftlink_shm::limits;
 
 use crate::affinity;
 use crate::communicator::Communicator;
 use crate::error::Error;
+use crate::operation::Operation;
+use crate::request::Request;
 use queue::{GONE, Inner};
 use task::{Job, Load, Owned, Task, With};
 use weftlink_plan::Collective;
 
 /// A communicator whose calls run on a thread of its own.
 ///
-/// When the last clone is dropped, the calls that were submitted are still made, and then this rank leaves. A program
-/// that ends before takes them with it: wait for them, or [close](Background::close).
+/// When the last clone is dropped, the worker still runs the submitted calls, and then this rank leaves. If the program ends before,
+/// they are lost: wait for them, or [close](Background::close) the background.
 ///
 /// ```
 /// use weftlink_comm::{Reduction, on_threads};
@@ -62,7 +59,7 @@ use weftlink_plan::Collective;
 ///     let background = comm.into_background()?;
 ///     let call = background.all_reduce(vec![1.0_f32; 1000], Reduction::Sum);
 ///     let meanwhile: f32 = (0..1000).map(|number| number as f32).sum();
-///     Ok(call.wait()?.buffers[0] + meanwhile)
+///     Ok(call.wait()?[0] + meanwhile)
 /// })?;
 /// assert_eq!(sums, [499_502.0; 2]);
 /// # Ok::<(), weftlink_comm::Error>(())
@@ -72,7 +69,7 @@ pub struct Background {
     client: Arc<Client>,
 }
 
-/// All clones together: when it goes, the worker may.
+/// Shared by all clones. Dropping it lets the worker exit.
 #[derive(Debug)]
 struct Client {
     inner: Arc<Inner>,
@@ -80,10 +77,10 @@ struct Client {
 }
 
 impl Communicator {
-    /// Hands the communicator to a thread of its own, which makes the calls that are submitted to it.
+    /// Moves the communicator to a worker thread, which runs the calls that are submitted to it.
     ///
-    /// The thread may run wherever the caller's thread may; if that is a single core, on all others. Where there are not two
-    /// cores for every rank, it gives way while it waits, unless [`Options::spin`](crate::Options::spin) says otherwise.
+    /// The worker runs on the cores of the caller's thread; if that is a single core, on all others. Where there are not two cores
+    /// per rank, the worker yields its core while it waits, unless [`Options::spin`](crate::Options::spin) is set.
     pub fn into_background(self) -> Result<Background, Error> {
         if let Some(failure) = self.failure() {
             return Err(Error::again(failure));
@@ -112,65 +109,66 @@ impl Background {
         self.inner().rank
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.inner().size
     }
 
-    /// Submits a call. It never blocks: if the call cannot be submitted (because [too many](Error::QueueFull) are, or the
-    /// communicator has failed), the handle is done and has the error.
-    pub fn start<B: OwnedBuffers>(&self, request: OwnedRequest<B>) -> Handle<B> {
+    /// Submits a call, without blocking. If the call is refused (the [queue is full](Error::QueueFull), or the communicator has
+    /// failed), its handle has the error.
+    pub fn start<B: OwnedBuffers>(&self, request: Request<'static, B>) -> Handle<B> {
         let name = request.collective.name();
         self.submit(name, Owned(request))
     }
 
     /// Combines the buffers of all ranks.
-    pub fn all_reduce<B: OwnedBuffers>(&self, buffers: B, operation: impl Into<OwnedOperation>) -> Handle<B> {
-        self.start(OwnedRequest::new(Collective::AllReduce, buffers).with(operation))
+    pub fn all_reduce<B: OwnedBuffers>(
+        &self,
+        buffers: B,
+        operation: impl Into<Operation<'static>>,
+    ) -> Handle<B> {
+        self.start(Request::new(Collective::AllReduce, buffers).operation(operation))
     }
 
     /// Gives every rank the root's buffer.
     pub fn broadcast<B: OwnedBuffers>(&self, buffers: B, root: usize) -> Handle<B> {
         let root = u32::try_from(root).unwrap_or(u32::MAX);
-        self.start(OwnedRequest::new(Collective::Broadcast { root }, buffers))
+        self.start(Request::new(Collective::Broadcast { root }, buffers))
     }
 
-    /// Is done when all ranks have submitted it, and made all that they submitted before.
+    /// Completes when all ranks have submitted it and run all calls before it.
     pub fn barrier(&self) -> Handle<()> {
-        self.start(OwnedRequest::new(Collective::Barrier, ()))
+        self.start(Request::new(Collective::Barrier, ()))
     }
 
-    /// Does something with the communicator when its turn comes, on the thread that makes calls then, and waits for it: allocates windows,
-    /// loads plans, sends [groups](Communicator::group) of messages.
+    /// Queues a closure that borrows the communicator, for example to allocate windows or load plans, and waits for it. It runs in its
+    /// turn, on the thread that runs calls then.
     ///
-    /// The closure must leave the communicator where it is. If it puts another one in its place, both end, for all ranks, and this is an
-    /// error.
+    /// The closure must not replace the communicator by another one. If it does, both are aborted on all ranks, and this is an error.
     pub fn with<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Communicator) -> Result<R, Error> + Send + 'static,
     ) -> Result<R, Error> {
-        Ok(self.submit("work", With::new(work)).wait()?.buffers)
+        self.submit("work", With::new(work)).wait()
     }
 
-    /// Whether this thread may wait for a call of this communicator. What runs in one, such as a callback or a signal's handler, may
-    /// not: neither that call nor the other would ever be over. For those who wait on another thread on behalf of this one.
+    /// Whether this thread may wait for a call of this communicator. A callback or signal handler that runs within a call may not,
+    /// because neither call would ever end. For bindings that wait on another thread on behalf of this one.
     pub fn check_not_in_call(&self) -> Result<(), Error> {
         self.inner().check_not_in_call()
     }
 
-    /// Ends the communicator, for all ranks and from any thread, also while a call is being made: all waits end within
-    /// milliseconds with [`Error::Cancelled`], which names this rank and the reason. Others see its first 47 bytes.
+    /// Aborts the communicator on all ranks, from any thread, also while a call is running: all waits end within milliseconds with
+    /// [`Error::Cancelled`], which names this rank and the reason. Other ranks see the first 47 bytes of the reason.
     pub fn abort(&self, reason: &str) {
         self.inner().abort(reason);
     }
 
-    /// Waits for all calls that were submitted, and gives the communicator back. Nobody else may have a clone of this.
+    /// Waits for all submitted calls, and returns the communicator. There must be no other clone.
     pub fn close(self) -> Result<Communicator, Error> {
         self.inner().check_not_in_call()?;
         let Ok(client) = Arc::try_unwrap(self.client) else {
-            return Err(Error::Misuse(
-                "this communicator has other users: drop their clones first".to_owned(),
-            ));
+            return Err(Error::Misuse("this background has other users: drop their clones first".to_owned()));
         };
         client.inner.close();
         let worker = client.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -189,7 +187,7 @@ impl Background {
         Handle::new(slot, Arc::clone(inner), number, name)
     }
 
-    /// A call that is not taken.
+    /// A refused call.
     fn refuse<L: Load + 'static>(&self, name: &'static str, load: L, why: Error) -> Handle<L::Back> {
         let (task, slot) = Task::new(load);
         Box::new(task).refuse(why);

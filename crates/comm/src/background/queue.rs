@@ -1,15 +1,15 @@
-//! The queue of a worker, and the worker.
+//! The queue of a background, and its worker.
 //!
-//! One mutex guards the queue; the worker sleeps on its condition variable when there is nothing to do. The communicator lies
-//! in the queue while no call is made. The worker takes it for every call; so does a caller who wants to make a call at once, on
-//! its own thread, if nothing is queued before it ([`Inner::borrow`]), and one who waits for a call that nobody has begun
-//! ([`Inner::help`]): waking the worker, and being woken by it, takes longer than most calls.
+//! One mutex guards the queue; an idle worker sleeps on its condition variable. The communicator is in the queue while no call
+//! runs. The worker takes it for every call. A caller's thread takes it to run a call at once if nothing is queued
+//! ([`Inner::borrow`]), or to run queued calls up to one it is about to wait for ([`Inner::help`]): waking the worker, and being
+//! woken by it, takes longer than most calls.
 //!
-//! Another mutex guards the [`Ender`], which ends the communicator from any thread: it is there as long as the communicator
-//! is here, and taken away when the worker gives it up. Both are held for a few instructions only, never while a call is made.
+//! A second mutex guards the [`AbortHandle`], which aborts the communicator from any thread. It is present while the worker
+//! runs. Both mutexes are held for a few instructions only, never while a call runs.
 //!
-//! Closures are lent the communicator by a mutable reference, so they can put another one in its place. That is found out when
-//! they return, by the communicator's identity, and ends both ([`Inner::noted`]).
+//! A closure that borrows the communicator could replace it by another one. [`Inner::after_call`] compares identities when the closure
+//! returns, and aborts both.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,54 +20,54 @@ use std::thread::ThreadId;
 use weftlink_bootstrap::{Failure, Reason};
 use weftlink_shm::wait::WaitPolicy;
 
-use super::task::{Job, said};
-use crate::communicator::{Communicator, Ender};
+use super::task::{Job, panic_message};
+use crate::communicator::{AbortHandle, Communicator};
 use crate::error::Error;
 
-/// How many calls may wait for the worker of a communicator.
+/// The number of calls that may be queued.
 pub const QUEUE_MAX: usize = 4096;
 
-/// What is said when a worker ended by a panic that nobody could catch.
+/// The error of calls whose worker ended by a panic.
 pub(super) const GONE: &str = "its worker is gone";
 
-/// What a worker shares with those who submit to it.
+/// The state that a worker shares with its callers.
 pub(super) struct Inner {
     pub(super) rank: usize,
     pub(super) size: usize,
-    /// Of the communicator that it was made of.
+    /// The communicator's identity.
     identity: u64,
     process: u32,
     queue: Mutex<Queue>,
     changed: Condvar,
-    ender: Mutex<Option<Ender>>,
-    /// How callers wait that make their calls themselves, and how the worker does.
-    patience: [WaitPolicy; 2],
+    abort_handle: Mutex<Option<AbortHandle>>,
+    /// How callers wait that run calls themselves, and how the worker does.
+    wait_policies: [WaitPolicy; 2],
 }
 
 #[derive(Default)]
 struct Queue {
-    /// Whoever makes a call has it.
+    /// Taken by the thread that runs a call.
     comm: Option<Box<Communicator>>,
-    /// Who that is.
-    maker: Option<ThreadId>,
-    /// With their numbers, which follow each other.
+    /// That thread.
+    runner: Option<ThreadId>,
+    /// With their numbers, which are consecutive.
     jobs: VecDeque<(u64, Box<dyn Job>)>,
     submitted: u64,
-    /// Nothing more will come.
+    /// No more calls will be submitted.
     closing: bool,
-    /// The communicator has been ended from here, which the worker has not looked at.
-    ended: bool,
+    /// The communicator was aborted, and the worker has not recorded that yet.
+    aborted: bool,
     failed: Option<Failure>,
 }
 
-/// What the worker does next, and with what.
+/// What the worker does next.
 enum Next {
-    Make(Box<dyn Job>, Box<Communicator>),
-    LetGo(Box<Communicator>),
-    Leave(Box<Communicator>),
+    Run(Box<dyn Job>, Box<Communicator>),
+    RecordAbort(Box<Communicator>),
+    Exit(Box<Communicator>),
 }
 
-/// The communicator, for calls on a caller's own thread. It goes back when this is dropped.
+/// The communicator, for calls on a caller's own thread. Dropping this returns it to the queue.
 pub(super) struct Borrowed<'a> {
     inner: &'a Inner,
     comm: Option<Box<Communicator>>,
@@ -75,21 +75,21 @@ pub(super) struct Borrowed<'a> {
 
 impl Inner {
     pub(super) fn new(mut comm: Communicator) -> Self {
-        let patience = [comm.patience(), comm.wait_policy_of_workers()];
-        comm.set_wait_policy(patience[1]);
+        let wait_policies = [comm.wait_policy(), comm.wait_policy_of_workers()];
+        comm.set_wait_policy(wait_policies[1]);
         Self {
             rank: comm.rank(),
             size: comm.size(),
             identity: comm.identity(),
             process: std::process::id(),
             changed: Condvar::new(),
-            ender: Mutex::new(Some(comm.ender())),
-            patience,
+            abort_handle: Mutex::new(Some(comm.abort_handle())),
+            wait_policies,
             queue: Mutex::new(Queue { comm: Some(Box::new(comm)), ..Queue::default() }),
         }
     }
 
-    /// Queues a job and gives its number, from 1. A job that is not taken is told why before this returns.
+    /// Queues a job and returns its number, from 1. A refused job completes with an error before this returns.
     pub(super) fn submit(&self, job: Box<dyn Job>) -> u64 {
         if let Err(error) = self.check_process() {
             job.refuse(error);
@@ -110,7 +110,7 @@ impl Inner {
         number
     }
 
-    /// The communicator, if nothing is queued and no call is being made.
+    /// The communicator, if nothing is queued and no call is running.
     pub(super) fn borrow(&self) -> Result<Option<Borrowed<'_>>, Error> {
         self.check_not_in_call()?;
         let mut queue = self.queue();
@@ -126,30 +126,30 @@ impl Inner {
         Ok(Some(Borrowed::new(self, comm)))
     }
 
-    /// Makes the next call on this thread, if it is none after that of a number and nobody else makes one: whether it did.
+    /// Runs the next queued call on this thread, if its number is at most `until` and no call is running. Returns whether it did.
     pub(super) fn help(&self, until: u64) -> bool {
         let Some((job, comm)) = self.queue().take_call(until) else { return false };
-        Borrowed::new(self, comm).make_job(job);
+        Borrowed::new(self, comm).run_job(job);
         true
     }
 
-    /// Ends the communicator for all ranks, if it is still there.
-    pub(super) fn end(&self, reason: Reason, what: &str) {
+    /// Aborts the communicator on all ranks, while the worker runs.
+    pub(super) fn abort_with(&self, reason: Reason, what: &str) {
         if self.check_process().is_err() {
             return;
         }
-        let mut ender = lock(&self.ender);
-        let Some(ender) = &mut *ender else { return };
-        ender.end(reason, what);
-        self.queue().ended = true;
+        let mut abort_handle = lock(&self.abort_handle);
+        let Some(abort_handle) = &mut *abort_handle else { return };
+        abort_handle.abort(reason, what);
+        self.queue().aborted = true;
         self.changed.notify_one();
     }
 
     pub(super) fn abort(&self, reason: &str) {
-        self.end(Reason::Ended, &format!("aborted: {reason}"));
+        self.abort_with(Reason::Ended, &format!("aborted: {reason}"));
     }
 
-    /// Lets the worker leave when it has made all calls.
+    /// Lets the worker exit when it has run all calls.
     pub(super) fn close(&self) {
         if self.check_process().is_ok() {
             self.queue().closing = true;
@@ -157,28 +157,28 @@ impl Inner {
         }
     }
 
-    /// What runs in a call cannot make another, nor wait for one: the communicator has a call at a time.
+    /// Refuses calls and waits from within a call: the communicator runs one call at a time.
     pub(super) fn check_not_in_call(&self) -> Result<(), Error> {
         self.check_process()?;
-        if self.queue().maker != Some(std::thread::current().id()) {
+        if self.queue().runner != Some(std::thread::current().id()) {
             return Ok(());
         }
-        let what = "what runs in a communicator's call, a callback or a signal's handler, cannot wait for a call of the same communicator";
+        let what = "a callback or signal handler that runs in a communicator's call cannot wait for a call of the same communicator";
         Err(Error::Misuse(what.to_owned()))
     }
 
-    /// Whether there is a worker at all. Looked at before any lock is taken: who held it may not be in this process.
+    /// Refuses a forked process, which has no worker. Checked before any lock is taken: its owner may not exist in this process.
     pub(super) fn check_process(&self) -> Result<(), Error> {
         let (here, there) = (std::process::id(), self.process);
         if here == there {
             return Ok(());
         }
         Err(Error::Misuse(format!(
-            "the communicator belongs to process {there}, from which process {here} was forked: make one of its own here"
+            "the communicator belongs to process {there}, from which process {here} was forked: make a new one in this process"
         )))
     }
 
-    /// Waits for something to do. The communicator goes back first, so that callers find it.
+    /// Returns the communicator to the queue, and waits for something to do.
     fn next(&self, comm: Option<Box<Communicator>>) -> Next {
         let mut queue = self.queue();
         if let Some(comm) = comm {
@@ -186,29 +186,29 @@ impl Inner {
         }
         loop {
             if let Some((job, comm)) = queue.take_call(u64::MAX) {
-                return Next::Make(job, comm);
+                return Next::Run(job, comm);
             }
-            if (queue.ended || queue.closing)
+            if (queue.aborted || queue.closing)
                 && let Some(comm) = queue.take()
             {
-                let was_ended = std::mem::take(&mut queue.ended);
-                return if was_ended { Next::LetGo(comm) } else { Next::Leave(comm) };
+                let was_aborted = std::mem::take(&mut queue.aborted);
+                return if was_aborted { Next::RecordAbort(comm) } else { Next::Exit(comm) };
             }
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn make(&self, job: Box<dyn Job>, comm: &mut Communicator) {
-        job.make(comm, &mut |comm| self.noted(comm));
+    fn run_job(&self, job: Box<dyn Job>, comm: &mut Communicator) {
+        job.run(comm, &mut |comm| self.after_call(comm));
     }
 
-    /// Notes what has become of the communicator when a call is over, before anybody learns of that: whoever does may submit the next
-    /// call, which must be refused if it cannot be made. It is an error if this is another communicator than before the call.
-    fn noted(&self, comm: &mut Communicator) -> Result<(), Error> {
+    /// Records whether the communicator has failed, before the call completes: its waiter may submit the next call at once, which must
+    /// be refused then. It is an error if this is another communicator than before the call.
+    fn after_call(&self, comm: &mut Communicator) -> Result<(), Error> {
         let is_kept = comm.identity() == self.identity;
         let kept = if is_kept { Ok(()) } else { Err(comm.replaced()) };
-        if !is_kept && let Some(mut ender) = lock(&self.ender).take() {
-            ender.end(Reason::Ended, "aborted: another one replaced it");
+        if !is_kept && let Some(mut abort_handle) = lock(&self.abort_handle).take() {
+            abort_handle.abort(Reason::Ended, "aborted: another one replaced it");
         }
         self.queue().failed = comm.failure().cloned();
         kept
@@ -220,14 +220,14 @@ impl Inner {
 }
 
 impl Queue {
-    /// The communicator, for this thread, unless somebody has it.
+    /// The communicator, for this thread, unless another thread has it.
     fn take(&mut self) -> Option<Box<Communicator>> {
         let comm = self.comm.take()?;
-        self.maker = Some(std::thread::current().id());
+        self.runner = Some(std::thread::current().id());
         Some(comm)
     }
 
-    /// The next call, if it is none after that of a number, and the communicator to make it with.
+    /// The next call, if its number is at most `until`, and the communicator to run it with.
     fn take_call(&mut self, until: u64) -> Option<(Box<dyn Job>, Box<Communicator>)> {
         self.comm.as_ref()?;
         let (_, job) = self.jobs.pop_front_if(|(number, _)| *number <= until)?;
@@ -235,10 +235,10 @@ impl Queue {
     }
 
     fn put(&mut self, comm: Box<Communicator>) {
-        (self.comm, self.maker) = (Some(comm), None);
+        (self.comm, self.runner) = (Some(comm), None);
     }
 
-    /// Why no call is taken, if that is so.
+    /// Why calls are refused, if they are.
     fn refusal(&self) -> Option<Error> {
         match &self.failed {
             Some(failure) => Some(Error::again(failure)),
@@ -250,38 +250,38 @@ impl Queue {
 
 impl<'a> Borrowed<'a> {
     fn new(inner: &'a Inner, mut comm: Box<Communicator>) -> Self {
-        comm.set_wait_policy(inner.patience[0]);
+        comm.set_wait_policy(inner.wait_policies[0]);
         Self { inner, comm: Some(comm) }
     }
 
-    /// Makes a call that was queued.
-    fn make_job(&mut self, job: Box<dyn Job>) {
+    /// Runs a queued call.
+    fn run_job(&mut self, job: Box<dyn Job>) {
         if let Some(comm) = &mut self.comm {
-            self.inner.make(job, comm);
+            self.inner.run_job(job, comm);
         }
     }
 
-    /// Makes a call.
-    pub(super) fn make(
+    /// Runs a call.
+    pub(super) fn run(
         &mut self,
         call: impl FnOnce(&mut Communicator) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let Some(comm) = &mut self.comm else { return Ok(()) };
         let ran = catch_unwind(AssertUnwindSafe(|| call(comm)));
-        ran.unwrap_or_else(|panic| Err(comm.panicked(said(&*panic))))
+        ran.unwrap_or_else(|panic| Err(comm.panicked(panic_message(&*panic))))
     }
 }
 
 impl Drop for Borrowed<'_> {
     fn drop(&mut self) {
         let Some(mut comm) = self.comm.take() else { return };
-        comm.set_wait_policy(self.inner.patience[1]);
+        comm.set_wait_policy(self.inner.wait_policies[1]);
         let mut queue = self.inner.queue();
         if let Some(failure) = comm.failure() {
             queue.failed.get_or_insert_with(|| failure.clone());
         }
         queue.put(comm);
-        let awaited = !queue.jobs.is_empty() || queue.ended || queue.closing;
+        let awaited = !queue.jobs.is_empty() || queue.aborted || queue.closing;
         drop(queue);
         if awaited {
             self.inner.changed.notify_one();
@@ -291,10 +291,10 @@ impl Drop for Borrowed<'_> {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A process that was forked leaves the rank's connections alone.
+        // A forked process leaves the rank's connections alone.
         if self.check_process().is_err() {
             let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
-            // Nor does it tell anybody the end of a call, which takes locks that threads of the other process may have held.
+            // Nor does it complete calls, which takes locks that threads of the other process may have held.
             std::mem::forget(std::mem::take(queue));
         }
     }
@@ -306,46 +306,47 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// Nothing of the caller's is called while a lock is held, so no panic leaves something half done.
+/// No code of the caller's runs while a lock is held, so a poisoned lock guards consistent data.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes calls until there are no more, and gives the communicator back.
+/// Runs calls until the background is closed, and returns the communicator.
 pub(super) fn work(inner: &Inner) -> Communicator {
-    // However this ends: the communicator may be gone soon, and nobody may be left waiting.
-    let _leaving = Leaving(inner);
+    // Also after a panic, no caller may be left waiting.
+    let _exit = Exit(inner);
     let mut back = None;
     loop {
         back = match inner.next(back.take()) {
-            Next::Make(job, mut comm) => {
-                let usual = inner.patience[1];
-                comm.set_wait_policy(if job.makes_way() {
+            Next::Run(job, mut comm) => {
+                let usual = inner.wait_policies[1];
+                comm.set_wait_policy(if job.yields_core() {
                     WaitPolicy::crowded(usual.timeout)
                 } else {
                     usual
                 });
-                inner.make(job, &mut comm);
+                inner.run_job(job, &mut comm);
                 Some(comm)
             }
-            Next::LetGo(mut comm) => {
-                comm.let_go();
+            Next::RecordAbort(mut comm) => {
+                comm.fail_if_aborted();
                 inner.queue().failed = comm.failure().cloned();
                 Some(comm)
             }
-            Next::Leave(mut comm) => {
-                comm.set_wait_policy(inner.patience[0]);
+            Next::Exit(mut comm) => {
+                comm.set_wait_policy(inner.wait_policies[0]);
                 return *comm;
             }
         }
     }
 }
 
-struct Leaving<'a>(&'a Inner);
+/// Refuses the calls that are left when the worker exits.
+struct Exit<'a>(&'a Inner);
 
-impl Drop for Leaving<'_> {
+impl Drop for Exit<'_> {
     fn drop(&mut self) {
-        *lock(&self.0.ender) = None;
+        *lock(&self.0.abort_handle) = None;
         let mut queue = self.0.queue();
         if !queue.closing {
             queue.failed.get_or_insert_with(|| Failure::plain(GONE));

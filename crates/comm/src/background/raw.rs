@@ -1,58 +1,38 @@
-//! Calls on memory that is known by its address, for other languages.
+//! Calls on raw addresses, for bindings to other languages.
 
-// The buffers are addresses, which are the caller's to vouch for.
+// The caller promises what the addresses refer to.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
-use std::time::Duration;
 
-use weftlink_plan::{Collective, DataType};
+use weftlink_plan::DataType;
 
 use super::handle::Handle;
-use super::request::OwnedOperation;
 use super::task::Load;
-use super::{Background, Ended};
+use super::{Background, Completion};
 use crate::buffers::Buffers;
-use crate::communicator::{Communicator, Request};
+use crate::communicator::Communicator;
 use crate::error::Error;
+use crate::request::{CallArgs, Request};
 
-/// A call on memory that is known by its address.
-#[derive(Clone, Debug)]
-pub struct RawRequest {
-    /// What is to be done.
-    pub collective: Collective,
-    /// On which memory.
-    pub buffers: RawBuffers,
-    /// With what elements are combined: for those that reduce, and only for those.
-    pub operation: Option<OwnedOperation>,
-    /// The lengths of this rank's blocks, in and out, in elements, if they differ.
-    pub counts: Option<(Vec<usize>, Vec<usize>)>,
-    /// The elements of a block, for ranks that have none of their own.
-    pub count: Option<usize>,
-    /// How long the call waits for other ranks, without getting on, before it fails.
-    pub deadline: Option<Duration>,
-    /// Whether the worker leaves its core to others while it waits in this call, because its caller computes meanwhile.
-    pub makes_way: bool,
-}
-
-/// What a call reads and writes, by address. It is one buffer, in place, if both addresses are the same and there is an output.
+/// The addresses that a call reads and writes. The call is in place if both addresses are the same and there is an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawBuffers {
-    /// What the elements are. They need not be aligned.
+    /// The type of the elements, which need not be aligned.
     pub data_type: DataType,
-    /// What is read.
+    /// The input.
     pub input: *const u8,
-    /// How many elements.
+    /// The number of elements of the input.
     pub input_length: usize,
-    /// What is written; null if nothing is.
+    /// The output; null if there is none.
     pub output: *mut u8,
-    /// How many elements.
+    /// The number of elements of the output.
     pub output_length: usize,
 }
 
 impl RawBuffers {
-    /// The memory as buffers of a call.
+    /// The buffers of a call.
     ///
     /// # Safety
     /// As for [`Background::start_raw`], for as long as the buffers are there.
@@ -60,22 +40,24 @@ impl RawBuffers {
         let RawBuffers { data_type, input, input_length, output, output_length } = self;
         let bytes = |length: usize| {
             let bytes = length.checked_mul(data_type.bytes()).filter(|bytes| *bytes <= isize::MAX as usize);
-            bytes.ok_or_else(|| Error::Misuse(format!("{length} elements are more than any memory holds")))
+            bytes.ok_or_else(|| {
+                Error::Misuse(format!("a buffer of {length} elements is larger than the address space"))
+            })
         };
         let (input_bytes, output_bytes) = (bytes(input_length)?, bytes(output_length)?);
         if (input.is_null() && input_bytes > 0) || (output.is_null() && output_bytes > 0) {
-            return Err(Error::Misuse("a buffer with elements has no address".to_owned()));
+            return Err(Error::Misuse("a buffer with elements has a null address".to_owned()));
         }
         let in_place = !output.is_null() && input == output.cast_const();
-        // What has no elements needs no address, but slices do.
+        // An empty slice needs an address too.
         let here = |address: *mut u8| if address.is_null() { NonNull::dangling().as_ptr() } else { address };
         if in_place && input_length != output_length {
             return Err(Error::Misuse(format!(
-                "one buffer, in place, has one length, but it is given with {input_length} and {output_length} elements"
+                "an in-place buffer has one length, but its input has {input_length} elements and its output {output_length}"
             )));
         }
-        // SAFETY: the caller's promise: so many bytes are there, what is written is this call's alone, and nobody writes what is
-        // read.
+        // SAFETY: the caller's promise: the buffers have these lengths, the output is this call's alone, and nobody writes the
+        // input.
         let buffers: Buffers<'a> = unsafe {
             let output = from_raw_parts_mut(here(output), output_bytes);
             match in_place {
@@ -87,42 +69,33 @@ impl RawBuffers {
     }
 }
 
-// SAFETY: these are addresses. Nobody uses what is there but calls, whose makers promise that this may be done from any thread.
+// SAFETY: only calls use the addresses, and their callers promise that this may happen on any thread.
 unsafe impl Send for RawBuffers {}
 
-/// A call whose memory has been vouched for: only [`Background::start_raw`] and [`Background::run_raw`] make them.
-struct Lent(RawRequest);
+/// A call whose memory the caller has promised: only [`Background::start_raw`] and [`Background::run_raw`] make one.
+struct Lent(Request<'static, RawBuffers>);
 
 impl Load for Lent {
     type Back = ();
 
     fn run(&mut self, comm: &mut Communicator) -> Result<(), Error> {
-        let RawRequest { collective, buffers, operation, counts, count, deadline, makes_way: _ } = &self.0;
-        // SAFETY: vouched for, until the call is over.
+        let deadline = self.0.deadline;
+        let (buffers, args) = self.0.split();
+        // SAFETY: the caller's promise, until the call is over.
         let buffers = comm.located(unsafe { buffers.lend() }?);
-        let request = Request {
-            operation: operation.as_ref().map(OwnedOperation::lend),
-            counts: counts.as_ref().map(|(input, output)| (&input[..], &output[..])),
-            count: *count,
-            ..Request::new(collective, buffers)
-        };
-        match *deadline {
-            None => comm.run(request),
-            Some(deadline) => comm.run_within(request, deadline),
-        }
+        comm.call_within(CallArgs { buffers, ..args }, deadline)
     }
 
     fn back(self) -> Option<()> {
         Some(())
     }
 
-    fn makes_way(&self) -> bool {
-        self.0.makes_way
+    fn yields_core(&self) -> bool {
+        self.0.yields_core
     }
 }
 
-/// A call that was started by [`Background::start_raw`]. Dropping it does not cancel the call, and it does not keep the
-/// communicator.
+/// A call submitted by [`Background::start_raw`], whose result goes to its callback. Dropping the handle does not cancel the call.
 #[derive(Debug)]
 pub struct RawHandle(Handle<()>);
 
@@ -133,12 +106,12 @@ impl Clone for RawHandle {
 }
 
 impl RawHandle {
-    /// The place of the call among all that were submitted on this rank, from 1; 0 if it was not taken.
+    /// The number of the call among those submitted on this rank, from 1; 0 if it was refused.
     pub fn number(&self) -> u64 {
         self.0.number()
     }
 
-    /// Whether the call is over, well or not. It may be before `done` has been called.
+    /// Whether the call is over, successful or not. It may be before `done` runs.
     pub fn is_done(&self) -> bool {
         self.0.is_done()
     }
@@ -148,48 +121,51 @@ impl RawHandle {
         self.0.cancel()
     }
 
-    /// Makes the next call on this thread, if it is this one or one before it and nobody else makes one: whether it did. For those who
-    /// are about to wait for this one: waking the worker, and being woken by it, takes longer than most calls.
+    /// Runs the next queued call on this thread, if it is this one or one before it and no call is running. Returns whether it did. For
+    /// a caller that is about to wait for this one: waking the worker, and being woken by it, takes longer than most calls.
     pub fn help(&self) -> Result<bool, Error> {
         self.0.help()
     }
 
-    /// Ends the communicator, as [`Background::abort`] does.
+    /// Aborts the communicator, as [`Background::abort`] does.
     pub fn abort(&self, reason: &str) {
         self.0.abort(reason);
     }
 }
 
 impl Background {
-    /// Submits a call on memory that is known by its address. `done` is called when it is over, as by [`Handle::on_done`].
-    /// It never blocks. Memory that lies in this rank's part of a [`Window`](crate::Window) counts as symmetric.
+    /// Submits a call on raw addresses, without blocking. `done` runs when the call is over, as by [`Handle::on_done`]. Memory in this
+    /// rank's part of a [`Window`](crate::Window) counts as symmetric.
     ///
     /// # Safety
-    /// From now on until `done` has been called, the output is this call's alone, nobody writes the input, and both may be used
-    /// from any thread. They hold as many elements as they say, all of them initialised, and do not overlap unless they are one.
-    /// What the collective writes are values of the type that the memory has elsewhere.
+    /// Until `done` runs, the output is this call's alone, nobody writes the input, and both may be used from any thread. The buffers
+    /// have the stated lengths, are initialised, and do not overlap unless they are the same. The results are valid values of
+    /// the type that the caller reads there.
     pub unsafe fn start_raw(
         &self,
-        request: RawRequest,
+        request: Request<'static, RawBuffers>,
         done: impl FnOnce(Result<(), Error>) + Send + 'static,
     ) -> RawHandle {
         let name = request.collective.name();
         let handle = self.submit(name, Lent(request));
         let kept = RawHandle(handle.twin());
-        handle.on_done(|ended: Ended<()>| done(ended.result));
+        handle.on_done(|completion: Completion<()>| done(completion.result));
         kept
     }
 
-    /// Makes a call on this thread, at once, if no other is being made or waits to be; otherwise the request comes back, to be
-    /// submitted. This saves the way to the worker and back, and waits as the communicator's own caller would.
+    /// Runs a call on this thread if no other is running or queued; otherwise returns the request, to be submitted. This saves the
+    /// way to the worker and back.
     ///
     /// # Safety
     /// As for [`Background::start_raw`], until it returns.
-    pub unsafe fn run_raw(&self, request: RawRequest) -> Result<Result<(), Error>, Box<RawRequest>> {
+    pub unsafe fn run_raw(
+        &self,
+        request: Request<'static, RawBuffers>,
+    ) -> Result<Result<(), Error>, Box<Request<'static, RawBuffers>>> {
         match self.inner().borrow() {
             Err(error) => Ok(Err(error)),
             Ok(None) => Err(Box::new(request)),
-            Ok(Some(mut borrowed)) => Ok(borrowed.make(|comm| Lent(request).run(comm))),
+            Ok(Some(mut borrowed)) => Ok(borrowed.run(|comm| Lent(request).run(comm))),
         }
     }
 }

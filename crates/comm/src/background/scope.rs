@@ -1,37 +1,42 @@
-//! Calls on borrowed buffers: a scope that is not left before they are over, as `std::thread::scope` is for threads.
+//! Calls on borrowed buffers, in a scope that waits for them, like `std::thread::scope`.
 
-// A borrow is hidden from the compiler for the time of the scope.
+// Hides the lifetime of a borrow for the duration of the scope.
 #![allow(unsafe_code)]
 
+use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::handle::Handle;
+use super::handle::{Handle, HandleFuture};
 use super::task::Load;
-use super::{Background, Ended};
-use crate::communicator::{Communicator, Request};
+use super::{Background, Completion};
+use crate::buffers::Buffers;
+use crate::communicator::Communicator;
 use crate::error::Error;
+use crate::request::Request;
 
-/// Where calls on borrowed buffers are started. Made by [`Background::scope`].
+/// Submits calls on borrowed buffers. Made by [`Background::scope`].
 #[derive(Debug)]
 pub struct Scope<'scope, 'env: 'scope> {
     background: &'env Background,
     running: Arc<Running>,
-    /// Invariant, as in the standard library: neither lifetime may be taken for a shorter one.
+    /// Invariant in both lifetimes, as in the standard library.
     _scope: PhantomData<&'scope mut &'scope ()>,
     _environment: PhantomData<&'env mut &'env ()>,
 }
 
-/// A call of a scope. Dropping it does not cancel the call.
+/// A call of a scope. Dropping the handle does not cancel the call.
 #[derive(Debug)]
 pub struct ScopedHandle<'scope> {
     handle: Handle<()>,
     _scope: PhantomData<&'scope ()>,
 }
 
-/// How many calls of a scope are not over.
+/// The number of calls of a scope that are not over.
 #[derive(Debug, Default)]
 struct Running {
     count: Mutex<usize>,
@@ -39,8 +44,8 @@ struct Running {
 }
 
 impl Background {
-    /// Lets calls borrow their buffers: whatever is started within the scope is over when this returns, however the scope is
-    /// left. That is bounded by the deadlines of the calls.
+    /// Lets calls borrow their buffers: when this returns, all calls of the scope are over, even if the closure panics. The calls'
+    /// deadlines bound the wait.
     ///
     /// ```
     /// use weftlink_comm::{Error, Reduction, Request, on_threads};
@@ -50,7 +55,7 @@ impl Background {
     ///     let background = comm.into_background()?;
     ///     let mut values = vec![background.rank() as f32 + 1.0; 100];
     ///     let meanwhile = background.scope(|scope| {
-    ///         let call = scope.start(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum));
+    ///         let call = scope.start(Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum));
     ///         let meanwhile = (1..=10).sum::<u32>();
     ///         call.wait()?;
     ///         Ok::<_, Error>(meanwhile)
@@ -61,7 +66,7 @@ impl Background {
     /// # Ok::<(), Error>(())
     /// ```
     ///
-    /// What a call borrows must outlive the scope:
+    /// Buffers must outlive the scope:
     ///
     /// ```compile_fail,E0597
     /// # use weftlink_comm::{Background, Reduction, Request};
@@ -69,12 +74,12 @@ impl Background {
     /// # fn test(background: &Background) {
     /// background.scope(|scope| {
     ///     let mut values = vec![1.0_f32; 100];
-    ///     scope.start(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum));
+    ///     scope.start(Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum));
     /// });
     /// # }
     /// ```
     ///
-    /// And it cannot be touched before it is over:
+    /// And they cannot be used before it is over:
     ///
     /// ```compile_fail,E0503
     /// # use weftlink_comm::{Background, Reduction, Request};
@@ -82,7 +87,7 @@ impl Background {
     /// # fn test(background: &Background) {
     /// let mut values = [1.0_f32; 100];
     /// background.scope(|scope| {
-    ///     scope.start(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum));
+    ///     scope.start(Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum));
     ///     values[0] = 2.0;
     /// });
     /// # }
@@ -96,7 +101,7 @@ impl Background {
             _environment: PhantomData,
         };
         let done = catch_unwind(AssertUnwindSafe(|| work(&scope)));
-        // A process that was forked in the scope has no worker that could touch anything, and none to wait for.
+        // A process that was forked in the scope has no worker to wait for.
         if self.inner().check_process().is_ok() {
             running.wait_for_none();
         }
@@ -105,24 +110,16 @@ impl Background {
 }
 
 impl<'scope> Scope<'scope, '_> {
-    /// Submits a call. It never blocks: if the call cannot be submitted, the handle is done and has the error.
-    pub fn start(&'scope self, request: Request<'scope>) -> ScopedHandle<'scope> {
-        self.submit(request, None)
-    }
-
-    /// The same with a deadline of its own.
-    pub fn start_within(&'scope self, request: Request<'scope>, deadline: Duration) -> ScopedHandle<'scope> {
-        self.submit(request, Some(deadline))
-    }
-
-    fn submit(&'scope self, request: Request<'scope>, deadline: Option<Duration>) -> ScopedHandle<'scope> {
+    /// Submits a call, without blocking. If the call is refused, its handle has the error.
+    pub fn start(&'scope self, request: Request<'scope, impl Into<Buffers<'scope>>>) -> ScopedHandle<'scope> {
+        let request = request.erased();
         let name = request.collective.name();
-        // SAFETY: only the lifetime is another. What is borrowed for 'scope is there until `Background::scope` returns, which
-        // waits until no `Borrowed` of the scope is left; and a worker touches it only in `Borrowed::run`.
+        // SAFETY: only the lifetime changes. What is borrowed for 'scope lives until `Background::scope` returns, which waits until no
+        // `Borrowed` of the scope is left; and a worker uses it only in `Borrowed`.
         let request = unsafe { std::mem::transmute::<Request<'scope>, Request<'static>>(request) };
         let guard = Guard::new(&self.running);
-        let load = Borrowed { request: Some(request), deadline, _guard: guard };
-        // What runs in a call would wait for itself at the end of the scope.
+        let load = Borrowed { request, _guard: guard };
+        // A scope within a call would wait for that call.
         let handle = match self.background.inner().check_not_in_call() {
             Err(why) => self.background.refuse(name, load, why),
             Ok(()) => self.background.submit(name, load),
@@ -132,25 +129,25 @@ impl<'scope> Scope<'scope, '_> {
 }
 
 impl ScopedHandle<'_> {
-    /// The place of the call among all that were submitted on this rank, from 1; 0 if it was not taken.
+    /// The number of the call among those submitted on this rank, from 1; 0 if it was refused.
     pub fn number(&self) -> u64 {
         self.handle.number()
     }
 
-    /// Whether the call is over, well or not.
+    /// Whether the call is over, successful or not.
     pub fn is_done(&self) -> bool {
         self.handle.is_done()
     }
 
-    /// Waits until the call is over. Its buffers are the caller's again when the scope is.
+    /// Waits until the call is over. Its buffers stay borrowed until the scope ends.
     pub fn wait(self) -> Result<(), Error> {
-        let Ended { result, .. } = self.handle.join();
+        let Completion { result, .. } = self.handle.join();
         result
     }
 
-    /// Waits until the call is over, but not longer than this. If it is not over by then, it goes on, and this is the handle.
-    pub fn wait_timeout(self, time: Duration) -> Result<Result<(), Error>, Self> {
-        match self.handle.wait_timeout(time) {
+    /// Waits until the call is over, at most for `timeout`. If it is not over by then, returns the handle; the call continues.
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Result<(), Error>, Self> {
+        match self.handle.wait_timeout(timeout) {
             Ok(done) => Ok(done.map(|_| ())),
             Err(handle) => Err(Self { handle, _scope: PhantomData }),
         }
@@ -162,35 +159,59 @@ impl ScopedHandle<'_> {
     }
 }
 
-/// A call on borrowed buffers, whose lifetime has been hidden.
+/// A [`ScopedHandle`] that is being awaited. Dropping it does not cancel the call.
+#[derive(Debug)]
+pub struct ScopedFuture<'scope> {
+    future: HandleFuture<()>,
+    _scope: PhantomData<&'scope ()>,
+}
+
+impl<'scope> IntoFuture for ScopedHandle<'scope> {
+    type Output = Result<(), Error>;
+    type IntoFuture = ScopedFuture<'scope>;
+
+    fn into_future(self) -> ScopedFuture<'scope> {
+        ScopedFuture { future: self.handle.into_future(), _scope: PhantomData }
+    }
+}
+
+impl Future for ScopedFuture<'_> {
+    type Output = Result<(), Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.future).poll(context)
+    }
+}
+
+/// A call on borrowed buffers, with the lifetime hidden.
 struct Borrowed {
-    request: Option<Request<'static>>,
-    deadline: Option<Duration>,
+    request: Request<'static>,
     /// Dropped last: then the scope may end.
     _guard: Guard,
 }
 
-// SAFETY: buffers are slices or windows of plain data that are borrowed, alone where they are written; those may be sent. So
-// may the collective, the counts and the operation's function, which is `Sync`.
+// SAFETY: the buffers are borrowed slices or windows of plain data, borrowed mutably where they are written, which may be sent. So
+// may the rest of the request.
 unsafe impl Send for Borrowed {}
 
 impl Load for Borrowed {
     type Back = ();
 
     fn run(&mut self, comm: &mut Communicator) -> Result<(), Error> {
-        match (self.request.take(), self.deadline) {
-            (Some(request), None) => comm.run(request),
-            (Some(request), Some(deadline)) => comm.run_within(request, deadline),
-            (None, _) => Ok(()),
-        }
+        let deadline = self.request.deadline;
+        comm.call_within(self.request.args(), deadline)
     }
 
     fn back(self) -> Option<()> {
         Some(())
     }
+
+    fn yields_core(&self) -> bool {
+        self.request.yields_core
+    }
 }
 
-/// Counts a call of a scope for as long as it is there.
+/// Counts a call of a scope while it exists.
 struct Guard(Arc<Running>);
 
 impl Guard {

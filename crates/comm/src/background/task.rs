@@ -1,41 +1,42 @@
-//! What is queued: a call with everything it needs, and where its end is told.
+//! Queued calls, each with its arguments and the slot of its handle.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::handle::{Ended, Slot};
+use super::handle::{Completion, Slot};
+use super::owned::OwnedBuffers;
 use super::queue::GONE;
-use super::request::{OwnedBuffers, OwnedRequest};
 use crate::communicator::Communicator;
 use crate::error::Error;
+use crate::request::{CallArgs, Request};
 
-/// Something that the worker does. It is done, or refused, exactly once.
+/// A queued call, with its types erased. It is run or refused exactly once.
 pub(super) trait Job: Send {
-    /// Does it; `note` is called when it is over and before anybody is told, and may find that it went wrong.
-    fn make(self: Box<Self>, comm: &mut Communicator, note: Note<'_>);
-    /// Whether the worker leaves its core to others while it waits in this.
-    fn makes_way(&self) -> bool;
+    /// Runs it. `after` runs when it is over and before its handle completes, and may turn success into an error.
+    fn run(self: Box<Self>, comm: &mut Communicator, after: After<'_>);
+    /// Whether the worker yields its core while it waits in this call.
+    fn yields_core(&self) -> bool;
     fn refuse(self: Box<Self>, why: Error);
 }
 
-/// What looks at the communicator after a job.
-pub(super) type Note<'a> = &'a mut dyn FnMut(&mut Communicator) -> Result<(), Error>;
+/// Looks at the communicator after a call.
+pub(super) type After<'a> = &'a mut dyn FnMut(&mut Communicator) -> Result<(), Error>;
 
-/// What is done, and what is given back afterwards.
+/// What a job runs, and what its handle returns.
 pub(super) trait Load: Send {
     type Back: Send;
     fn run(&mut self, comm: &mut Communicator) -> Result<(), Error>;
     fn back(self) -> Option<Self::Back>;
-    fn makes_way(&self) -> bool {
+    fn yields_core(&self) -> bool {
         false
     }
 }
 
-/// A load on its way.
+/// A load and the slot of its handle.
 pub(super) struct Task<L: Load> {
     slot: Arc<Slot<L::Back>>,
-    /// There until its end has been told.
+    /// Present until the call completes.
     load: Option<L>,
 }
 
@@ -45,60 +46,66 @@ impl<L: Load> Task<L> {
         (Self { slot: Arc::clone(&slot), load: Some(load) }, slot)
     }
 
-    fn tell(&mut self, result: Result<(), Error>) {
+    fn complete(&mut self, result: Result<(), Error>) {
         if let Some(load) = self.load.take() {
-            self.slot.complete(Ended { result, buffers: load.back() });
+            self.slot.complete(Completion { result, buffers: load.back() });
         }
     }
 }
 
 impl<L: Load> Job for Task<L> {
-    fn make(mut self: Box<Self>, comm: &mut Communicator, note: Note<'_>) {
+    fn run(mut self: Box<Self>, comm: &mut Communicator, after: After<'_>) {
         let Some(load) = &mut self.load else { return };
-        // A communicator in which a call panicked has failed and knows it, and the load is only given back.
+        // A communicator in which a call panicked has failed, so nothing observes a half-finished call.
         let ran = catch_unwind(AssertUnwindSafe(|| load.run(comm)));
-        let result = ran.unwrap_or_else(|panic| Err(comm.panicked(said(&*panic))));
-        let noted = note(comm);
-        self.tell(result.and(noted));
+        let result = ran.unwrap_or_else(|panic| Err(comm.panicked(panic_message(&*panic))));
+        let after = after(comm);
+        self.complete(result.and(after));
     }
 
-    fn makes_way(&self) -> bool {
-        self.load.as_ref().is_some_and(Load::makes_way)
+    fn yields_core(&self) -> bool {
+        self.load.as_ref().is_some_and(Load::yields_core)
     }
 
     fn refuse(mut self: Box<Self>, why: Error) {
-        self.tell(Err(why));
+        self.complete(Err(why));
     }
 }
 
 impl<L: Load> Drop for Task<L> {
     fn drop(&mut self) {
-        self.tell(Err(Error::gone(GONE)));
+        self.complete(Err(Error::gone(GONE)));
     }
 }
 
-/// What a panic said, if it was text.
-pub(super) fn said(panic: &(dyn Any + Send)) -> String {
+/// The message of a panic, if it is text.
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no text".to_owned())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "(no message)".to_owned())
 }
 
-/// A call whose buffers are owned.
-pub(super) struct Owned<B>(pub(super) OwnedRequest<B>);
+/// A call that owns its buffers.
+pub(super) struct Owned<B>(pub(super) Request<'static, B>);
 
 impl<B: OwnedBuffers> Load for Owned<B> {
     type Back = B;
 
     fn run(&mut self, comm: &mut Communicator) -> Result<(), Error> {
-        self.0.run(comm)
+        let deadline = self.0.deadline;
+        let (buffers, args) = self.0.split();
+        comm.call_within(CallArgs { buffers: buffers.lend()?, ..args }, deadline)
     }
 
     fn back(self) -> Option<B> {
         Some(self.0.buffers)
     }
+
+    fn yields_core(&self) -> bool {
+        self.0.yields_core
+    }
 }
 
-/// Anything else that is done with a communicator.
+/// A closure that borrows the communicator.
 pub(super) struct With<F, R> {
     work: Option<F>,
     result: Option<R>,

@@ -1,7 +1,7 @@
-//! Aborting a communicator: what a rank does for the others, and for its own caller, once a call cannot be finished.
+//! Aborting a communicator after a call that cannot be finished.
 //!
-//! The abort word comes first, because ranks of this host look at it wherever they wait. The group is told next: that reaches ranks on other
-//! hosts and those that are between calls. Then the buffers that peers may still reach become the caller's alone (`failure.rs`).
+//! The abort word comes first, because ranks of this host poll it wherever they wait. The report to the group is next: it reaches ranks on
+//! other hosts and those between calls. Then the buffers that peers may still access become private (`failure.rs`).
 
 use weftlink_bootstrap::{Failure, Reason};
 use weftlink_shm::wait::AbortCode;
@@ -18,8 +18,8 @@ impl Communicator {
         (mine, self.shared.waiter.abort(mine))
     }
 
-    /// Ends the communicator with an error: tells the group, takes back the buffers that peers may reach, and notes the failure. The abort
-    /// word is set, by the rank that `first` names.
+    /// Aborts the communicator with an error: reports it to the group, takes back the buffers that peers may access, and records the failure.
+    /// The abort word is set, by the rank that `first` names.
     #[cold]
     pub(super) fn abort(&mut self, error: &Error, first: AbortCode, reached: Reached) {
         let failure = Failure::from(error);
@@ -28,7 +28,7 @@ impl Communicator {
         self.note_failure(failure);
     }
 
-    /// Notes why this communicator cannot be used any more, and logs where its record is.
+    /// Records why this communicator has failed, and logs where its record is.
     #[cold]
     pub(super) fn note_failure(&mut self, mut failure: Failure) {
         let blamed = failure.blamed.into_iter();
@@ -37,7 +37,7 @@ impl Communicator {
         match self.shared.recorder.fail(&failure) {
             Some(record) => {
                 let (record, folder) = (record.display(), record.parent().unwrap_or(&record).display());
-                tracing::warn!(target: "weft::fault", rank = self.rank, "{why}; recorded in {record}; `weft why {folder}` tells more");
+                tracing::warn!(target: "weft::fault", rank = self.rank, "{why}; recorded in {record}; run `weft why {folder}` for details");
             }
             None => tracing::info!(target: "weft::fault", rank = self.rank, "{why}"),
         }

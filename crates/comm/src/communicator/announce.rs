@@ -7,13 +7,14 @@ use weftlink_recorder::header::{Header, What, kind};
 use weftlink_recorder::waiting::Waiting;
 use weftlink_shm::wait::Stop;
 
+use super::Communicator;
 use super::check::Fitted;
 use super::current::Current;
-use super::{Communicator, Request};
 use crate::compile::Lengths;
 use crate::data::Elements;
 use crate::engine::Stopped;
 use crate::error::Error;
+use crate::request::CallArgs;
 use crate::shared::numbered;
 
 /// A call that has been announced.
@@ -24,9 +25,9 @@ pub(super) struct Announced {
 }
 
 impl Communicator {
-    /// Announces the call that has been checked. From here on it fails for all ranks, or for none.
+    /// Announces the checked call. From here on it fails on all ranks or on none.
     #[inline]
-    pub(super) fn announce(&mut self, request: &Request<'_>) -> Result<Announced, Error> {
+    pub(super) fn announce(&mut self, request: &CallArgs<'_>) -> Result<Announced, Error> {
         self.calls = self.calls.wrapping_add(1);
         let number = self.calls;
         self.shared.recorder.begin(number);
@@ -37,7 +38,7 @@ impl Communicator {
         let Current { words, signature, .. } = &self.current;
         let signature = numbered(*signature, number);
         self.shared.announce(self.rank, number, signature, words);
-        // A communicator that another rank has aborted must not look fine to one that comes late.
+        // A late rank must see that another rank has aborted.
         if let Some(code) = self.shared.waiter.aborted() {
             let stopped = Stopped {
                 stop: Stop::Aborted { code, waited: Duration::ZERO },
@@ -51,8 +52,8 @@ impl Communicator {
     }
 
     /// The header of a call.
-    pub(super) fn header(&self, request: &Request<'_>, fitted: &Fitted) -> Header {
-        let Request { collective, buffers, operation, plan, .. } = request;
+    pub(super) fn header(&self, request: &CallArgs<'_>, fitted: &Fitted) -> Header {
+        let CallArgs { collective, buffers, operation, plan, .. } = request;
         let plan = plan.map_or(0, |plan| self.engines.get(plan.index).map_or(0, |engine| engine.plan.hash()));
         let (elements, count) = elements(request, fitted);
         Header {
@@ -73,21 +74,21 @@ impl Communicator {
     }
 }
 
-/// The type and the number of elements that a call announces: the caller's, although what is only moved is moved as bytes, so
-/// that a rank does not take integers for floats.
-fn elements(request: &Request<'_>, fitted: &Fitted) -> (Elements, usize) {
+/// The type and the number of elements that a call announces: those of the caller, even if data only moves as bytes, so that a rank
+/// cannot receive integers as floats.
+fn elements(request: &CallArgs<'_>, fitted: &Fitted) -> (Elements, usize) {
     let elements = request.buffers.elements;
-    // A rank without messages has no type to announce; where lengths are compared, so are the types of those that have some.
+    // A rank without messages has no type to announce; where ranks compare lengths, they compare types too.
     let is_open =
         fitted.shape.uneven.is_some() && matches!(request.collective, Collective::SendReceive { .. });
-    // The bytes of an element must fit into a header, or counts could not be compared.
+    // Counts are comparable only if the bytes of an element fit into a header.
     if is_open || elements.bytes == 0 || usize::from(elements.code()) != elements.bytes {
         return (fitted.elements, fitted.shape.count);
     }
     (elements, fitted.shape.count * fitted.elements.bytes / elements.bytes)
 }
 
-/// What else a collective is about, beside its kind and root, in 63 bits. Lengths of blocks count where all ranks know all of
+/// A hash of what a collective has beside its kind and root, in 63 bits. It includes the lengths of blocks where all ranks know all of
 /// them.
 fn detail(collective: &Collective, uneven: Option<&Lengths>) -> u64 {
     match (collective, uneven) {

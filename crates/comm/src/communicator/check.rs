@@ -1,22 +1,23 @@
-//! Whether a call can be made at all, and what it comes to: where this rank's blocks lie and how long they are. What is
-//! refused here has not been announced, so the communicator stays as it was.
+//! Checks a call and lays out its buffers: where this rank's blocks are and how long. A call that is refused here has not been
+//! announced, so the communicator stays usable.
 
 use weftlink_kernels::Kernels;
 use weftlink_plan::{Aliasing, Collective, Order, Reduction};
 use weftlink_recorder::header::Location;
 
+use super::Communicator;
 use super::current::Current;
-use super::{Communicator, Request};
 use crate::buffers::{Buffers, ORDINARY};
 use crate::choose::{self, Memory};
 use crate::compile::{Lengths, Shape};
 use crate::data::Elements;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::operation::{Arithmetic, Detail, Operation};
+use crate::operation::{Arithmetic, Detail, OperationRef};
+use crate::request::CallArgs;
 use crate::transport::to_buffers_in;
 
-/// A call as the engine needs it.
+/// A call with its buffers laid out.
 pub(super) struct Fitted {
     pub(super) input: *const u8,
     pub(super) output: *mut u8,
@@ -35,7 +36,7 @@ impl Fitted {
     }
 }
 
-/// Who makes the call.
+/// The rank that makes the call.
 #[derive(Clone, Copy)]
 pub(super) struct Caller {
     pub(super) rank: u32,
@@ -44,18 +45,18 @@ pub(super) struct Caller {
 }
 
 impl Communicator {
-    /// Checks a call and finds out what it comes to, unless it is the same as the call before. Returns how it combines elements.
+    /// Checks a call, unless it repeats the call before. Returns how it combines elements.
     #[inline]
-    pub(super) fn check<'a>(&mut self, request: &Request<'a>) -> Result<Arithmetic<'a>, Error> {
+    pub(super) fn check<'a>(&mut self, request: &CallArgs<'a>) -> Result<Arithmetic<'a>, Error> {
         match self.current.again(request) {
             Some(arithmetic) => Ok(arithmetic),
             None => self.check_anew(request),
         }
     }
 
-    /// Finds out all about a call that is not the same as before.
+    /// Checks a call that does not repeat the one before.
     #[inline(never)]
-    fn check_anew<'a>(&mut self, request: &Request<'a>) -> Result<Arithmetic<'a>, Error> {
+    fn check_anew<'a>(&mut self, request: &CallArgs<'a>) -> Result<Arithmetic<'a>, Error> {
         let (fitted, arithmetic, plan) = self.check_own(request)?;
         let header = self.header(request, &fitted);
         let engines = match plan {
@@ -67,17 +68,17 @@ impl Communicator {
         let bytes = input_length.max(output_length) as u64 * elements.bytes as u64;
         self.shared.recorder.describe(self.calls.wrapping_add(1), &header, bytes, Some(engines));
         self.current = Current::new(request, fitted, &arithmetic, header, engines, finishing);
-        self.current.compare_with(&self.known);
+        self.current.compare_with(&self.signatures);
         if tracing::enabled!(target: "weft::call", tracing::Level::TRACE) {
             self.trace_current();
         }
         Ok(arithmetic)
     }
 
-    /// Checks what concerns this rank alone: its buffers, the operation, and the plan that it names.
+    /// Checks what concerns this rank alone: its buffers, the operation and the plan.
     pub(super) fn check_own<'a>(
         &self,
-        request: &Request<'a>,
+        request: &CallArgs<'a>,
     ) -> Result<(Fitted, Arithmetic<'a>, Option<usize>), Error> {
         let fitted = fit(request, self.caller())?;
         let arithmetic = arithmetic(request.operation.as_ref(), fitted.elements, &self.shared.kernels)?;
@@ -91,8 +92,7 @@ impl Communicator {
         Ok((fitted, arithmetic, plan))
     }
 
-    /// Tells of the call that is about to be made. While calls are told none is taken for the same again, so that none is
-    /// passed over.
+    /// Logs the call that is about to be made. While calls are logged none counts as a repetition, so that each is logged.
     #[cold]
     fn trace_current(&mut self) {
         self.current.forget();
@@ -103,7 +103,7 @@ impl Communicator {
             tracing::trace!(target: "weft::call", rank = self.rank, "#{number}: {header}, by {ordinary}");
         } else {
             tracing::trace!(target: "weft::call", rank = self.rank,
-                "#{number}: {header}, by {ordinary}, or {symmetric} if all is symmetric"
+                "#{number}: {header}, by {ordinary}, or {symmetric} if all buffers are symmetric"
             );
         }
     }
@@ -115,20 +115,20 @@ impl Communicator {
 
 /// Lays a request's buffers out as the blocks of its collective.
 #[inline]
-pub(super) fn fit(request: &Request<'_>, caller: Caller) -> Result<Fitted, Error> {
-    let Request { collective, buffers, .. } = request;
+pub(super) fn fit(request: &CallArgs<'_>, caller: Caller) -> Result<Fitted, Error> {
+    let CallArgs { collective, buffers, .. } = request;
     let Caller { rank, size, identity } = caller;
     if buffers.owner != ORDINARY && buffers.owner != identity {
-        return misuse("a window of another communicator cannot be used here".to_owned());
+        return misuse("the buffers are in a window of another communicator".to_owned());
     }
     if let Some(what) = collective.misfit(size) {
         return misuse(what);
     }
     let (gives, gets) = (collective.gives(rank, size) as usize, collective.gets(rank, size) as usize);
-    // What is only moved is moved as bytes.
+    // Data that is only moved is moved as bytes.
     let elements = if collective.reduces() { buffers.elements } else { Elements::BYTES };
     if elements.bytes == 0 {
-        return misuse("elements without bytes cannot be reduced".to_owned());
+        return misuse("zero-sized elements cannot be reduced".to_owned());
     }
     let scale = buffers.elements.bytes / elements.bytes;
     let shape = match request.counts {
@@ -143,7 +143,7 @@ pub(super) fn fit(request: &Request<'_>, caller: Caller) -> Result<Fitted, Error
     let (mut input, mut input_location) = (buffers.input, buffers.input_location);
     let (mut output, mut output_location) = (buffers.output, buffers.output_location);
     if buffers.aliasing == Aliasing::InPlace && gives > 0 && gets > 0 {
-        // The rank's own block of the larger side is the smaller side.
+        // The smaller side is the rank's own block of the larger one.
         let own = own_offset(&shape, collective, rank) * elements.bytes;
         match collective {
             Collective::AllGather | Collective::Gather { .. } => {
@@ -176,9 +176,9 @@ fn own_offset(shape: &Shape, collective: &Collective, rank: u32) -> usize {
     }
 }
 
-/// The elements of each block.
+/// The number of elements of each block.
 #[inline]
-fn count(request: &Request<'_>, gives: usize, gets: usize) -> Result<usize, Error> {
+fn count(request: &CallArgs<'_>, gives: usize, gets: usize) -> Result<usize, Error> {
     let Buffers { input_length, output_length, aliasing, .. } = request.buffers;
     let sides = match aliasing {
         Aliasing::InPlace => [(gives.max(gets), output_length), (0, 0)],
@@ -201,24 +201,28 @@ fn count(request: &Request<'_>, gives: usize, gets: usize) -> Result<usize, Erro
 }
 
 #[cold]
-fn unfit(request: &Request<'_>, gives: usize, gets: usize) -> String {
-    let Request { collective, buffers, .. } = request;
+fn unfit(request: &CallArgs<'_>, gives: usize, gets: usize) -> String {
+    let CallArgs { collective, buffers, .. } = request;
     let Buffers { input_length, output_length, aliasing, .. } = buffers;
     let blocks = |count: usize| if count == 1 { "1 block".to_owned() } else { format!("{count} blocks") };
     let has = match aliasing {
         Aliasing::InPlace => format!("a buffer of {output_length} elements"),
-        Aliasing::OutOfPlace => format!("{input_length} elements in and {output_length} out"),
+        Aliasing::OutOfPlace => {
+            format!("an input of {input_length} elements and an output of {output_length}")
+        }
     };
     let wants = match aliasing {
-        Aliasing::InPlace => format!("has {} here", blocks(gives.max(gets))),
-        Aliasing::OutOfPlace => format!("takes {} of this rank and gives it {}", blocks(gives), blocks(gets)),
+        Aliasing::InPlace => format!("needs a buffer of {}", blocks(gives.max(gets))),
+        Aliasing::OutOfPlace => {
+            format!("needs an input of {} and an output of {}", blocks(gives), blocks(gets))
+        }
     };
-    format!("this {collective} {wants}, all of one length: {has} cannot be divided like that")
+    format!("this {collective} {wants} of equal length on this rank, but got {has}")
 }
 
 #[cold]
 fn uneven(
-    request: &Request<'_>,
+    request: &CallArgs<'_>,
     input: &[usize],
     output: &[usize],
     gives: usize,
@@ -226,23 +230,21 @@ fn uneven(
     elements: Elements,
     scale: usize,
 ) -> Result<Shape, Error> {
-    let Request { collective, buffers, .. } = request;
+    let CallArgs { collective, buffers, .. } = request;
     if !collective.may_be_uneven() {
-        return misuse(format!("the blocks of a {collective} are all of one length"));
+        return misuse(format!("{collective} takes no counts: all its blocks have the same length"));
     }
     for (name, counts, blocks) in [("input", input, gives), ("output", output, gets)] {
         if counts.len() != blocks {
             let given = counts.len();
-            return misuse(format!("this rank's {name} has {blocks} blocks, but {given} counts are given"));
+            return misuse(format!("the {name} of this rank has {blocks} blocks, but got {given} counts"));
         }
     }
     let sum = |counts: &[usize]| counts.iter().try_fold(0_usize, |sum, count| sum.checked_add(*count));
     let (inputs, outputs) = (sum(input), sum(output));
     let length = match buffers.aliasing {
         Aliasing::InPlace if !is_one_sided(collective) && input != output => {
-            return misuse(format!(
-                "an in-place {collective} needs as many elements out as in, block by block"
-            ));
+            return misuse(format!("an in-place {collective} needs the same counts for input and output"));
         }
         Aliasing::InPlace => [inputs.max(outputs), inputs.max(outputs)],
         Aliasing::OutOfPlace => [inputs, outputs],
@@ -252,7 +254,9 @@ fn uneven(
         if blocks > 0 && length[side] != Some(has[side]) {
             let (has, wanted) =
                 (has[side], length[side].map_or("too many".to_owned(), |sum| sum.to_string()));
-            return misuse(format!("the counts of the {name} add up to {wanted}, but it has {has} elements"));
+            return misuse(format!(
+                "the counts of the {name} add up to {wanted}, but its buffer has {has} elements"
+            ));
         }
     }
     let scaled = |counts: &[usize]| counts.iter().map(|count| count * scale).collect::<Vec<_>>();
@@ -262,7 +266,7 @@ fn uneven(
     Ok(Shape { aliasing, element_bytes: elements.bytes, count, uneven })
 }
 
-/// Whether in place means that the smaller side lies in the larger.
+/// Whether in place the smaller side is part of the larger one.
 fn is_one_sided(collective: &Collective) -> bool {
     matches!(
         collective,
@@ -273,34 +277,36 @@ fn is_one_sided(collective: &Collective) -> bool {
     )
 }
 
-/// How a call's elements are combined, if they are and if that means anything.
+/// How a call combines elements, if it does.
 #[inline]
 pub(super) fn arithmetic<'a>(
-    operation: Option<&Operation<'a>>,
+    operation: Option<&OperationRef<'a>>,
     elements: Elements,
     kernels: &Kernels,
 ) -> Result<Arithmetic<'a>, Error> {
     let Some(operation) = operation else { return Ok(Arithmetic::None) };
     match (operation.detail, elements.data_type) {
-        (Detail::User(user), _) if elements.id == Some(user.id) => Ok(Arithmetic::User(user)),
-        (Detail::User(_), _) => misuse("the operation is not one of the buffers' elements".to_owned()),
+        (Detail::User(user), _) if elements.id == Some(user.id()) => Ok(Arithmetic::User(user)),
+        (Detail::User(_), _) => {
+            misuse("the operation is for another element type than that of the buffers".to_owned())
+        }
         (Detail::None, _) if operation.reduction == Reduction::PremultipliedSum => {
-            misuse("a pre-multiplied sum needs a factor: Operation::premultiplied_sum".to_owned())
+            misuse("a pre-multiplied sum needs a factor: use Operation::premultiplied_sum".to_owned())
         }
         (_, Some(data_type)) => match kernels.reduction(data_type, operation.reduction) {
             Some(kernel) => Ok(Arithmetic::Kernel(kernel)),
             None => misuse(format!("there is no {} of {}", operation.reduction, data_type.name())),
         },
         (_, None) => misuse(format!(
-            "there is no {} of elements of {} bytes: pass an operation of your own",
+            "there is no {} of elements of {} bytes: use Operation::user_defined",
             operation.reduction, elements.bytes
         )),
     }
 }
 
-/// Whether a plan of the caller's choice can be run on its buffers.
+/// Whether the plan that the caller chose can run on its buffers.
 #[inline]
-fn check_plan(engine: &Engine, request: &Request<'_>, readable: bool, order: Order) -> Result<(), Error> {
+fn check_plan(engine: &Engine, request: &CallArgs<'_>, readable: bool, order: Order) -> Result<(), Error> {
     let buffers = &request.buffers;
     let memory = match (buffers.is_symmetric(), readable) {
         (true, _) => Memory::Symmetric,
@@ -320,27 +326,27 @@ fn check_plan(engine: &Engine, request: &Request<'_>, readable: bool, order: Ord
     Err(Error::Misuse(if !right {
         format!("the plan {name:?} computes {collective}, not {}", request.collective)
     } else if !reachable {
-        format!("the plan {name:?} reaches into peers' buffers: pass windows (symmetric memory)")
+        format!("the plan {name:?} accesses peers' buffers: pass windows (symmetric memory)")
     } else if !even {
-        format!("the plan {name:?} is not proved for blocks of different lengths")
+        format!("the plan {name:?} is not verified for blocks of different lengths")
     } else if !ordered {
         let why = if order == Order::Ranks { "the operation does not commute" } else { DETERMINISTIC };
         format!("the plan {name:?} {}, and {why}", choose::out_of_order(order))
     } else {
-        format!("the plan {name:?} is not proved for buffers that are passed {}", buffers.aliasing)
+        format!("the plan {name:?} is not verified for buffers that are passed {}", buffers.aliasing)
     }))
 }
 
-/// Why a plan is refused whose results are right, and what to do.
-const DETERMINISTIC: &str = "this communicator is deterministic: its bits would be others than those of other plans; \
-                             let it choose, or name a plan that combines all ranks in one step";
+/// Why a deterministic communicator refuses a plan, and what to do.
+const DETERMINISTIC: &str = "this communicator is deterministic, so all its plans must give the same bits: \
+                             let it choose, or use a plan that combines all ranks in one step";
 
 #[cold]
-fn operation_misuse(request: &Request<'_>) -> Error {
+fn operation_misuse(request: &CallArgs<'_>) -> Error {
     let collective = request.collective;
     Error::Misuse(match request.operation {
-        Some(_) => format!("a {collective} combines nothing, so it takes no operation"),
-        None => format!("a {collective} needs an operation"),
+        Some(_) => format!("{collective} takes no operation"),
+        None => format!("{collective} needs an operation"),
     })
 }
 

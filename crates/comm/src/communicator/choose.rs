@@ -6,16 +6,17 @@ use weftlink_plan::Order;
 use weftlink_recorder::header::{Header, kind};
 use weftlink_recorder::waiting::Waiting;
 
+use super::Communicator;
 use super::announce::Announced;
 use super::check::Fitted;
-use super::{Communicator, Request};
 use crate::buffers::ORDINARY;
 use crate::choose::{self, Choice, Key, Memory};
 use crate::compile::Unfit;
 use crate::engine::Stopped;
 use crate::error::Error;
 use crate::failure::reached;
-use crate::operation::{Arithmetic, Operation};
+use crate::operation::{Arithmetic, OperationRef};
+use crate::request::CallArgs;
 use crate::shared::{Call, Shared};
 use crate::symmetric::Reached;
 
@@ -23,19 +24,19 @@ use crate::symmetric::Reached;
 #[derive(Clone, Copy)]
 pub(super) struct Chosen {
     pub(super) engine: usize,
-    /// Whether the same call was made before and only packets went to and fro, so that nothing has to be found out.
+    /// Whether the call repeats the last one, which used only packets.
     pub(super) is_again: bool,
-    /// Whether ranks had to find out that all buffers are symmetric, or that they are not.
+    /// Whether ranks had to compare headers to learn whether all buffers are symmetric.
     pub(super) is_symmetric: bool,
 }
 
 impl Communicator {
-    /// Chooses the engine of a call that was announced, and compiles its program if need be. `longest` is the longest block of any rank
-    /// where their lengths differ.
+    /// Chooses the engine of an announced call, and compiles its program if needed. `longest` is the longest block of any rank, if blocks
+    /// differ in length.
     #[inline(always)]
     pub(super) fn choose(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         announced: Announced,
         arithmetic: &Arithmetic<'_>,
         longest: Option<usize>,
@@ -48,11 +49,11 @@ impl Communicator {
         self.choose_anew(request, announced, arithmetic, longest)
     }
 
-    /// The same for a call of which something has to be found out.
+    /// The same for a call that does not repeat the last one.
     #[inline(always)]
     fn choose_anew(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         announced: Announced,
         arithmetic: &Arithmetic<'_>,
         longest: Option<usize>,
@@ -75,7 +76,7 @@ impl Communicator {
                 }
             }
             if std::mem::take(&mut self.current.is_new) {
-                self.known.add(&self.current.header, self.current.hash);
+                self.signatures.add(&self.current.header, self.current.hash);
             }
         }
         match self.engines[engine].prepare(&self.current.fitted.shape, &self.ports) {
@@ -88,18 +89,18 @@ impl Communicator {
     #[inline]
     pub(super) fn engines_for(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         fitted: &Fitted,
         header: &Header,
     ) -> Result<(usize, usize), Error> {
-        // Of blocks of different lengths no rank knows the longest before the call.
+        // If blocks differ in length, no rank knows the longest yet.
         let bytes = match fitted.shape.uneven {
-            // Not even no element fits into a message that is shorter than one.
+            // A plan must carry at least one element.
             None => fitted.shape.count.max(1) * fitted.shape.element_bytes,
             Some(_) => usize::MAX,
         };
         if self.spans_hosts {
-            // Memory of ranks elsewhere is out of reach, whichever kind it is.
+            // Peers on other hosts cannot access memory of any kind.
             let choice = choose::across(kind(request.collective), bytes);
             let engine = self.engine_for(request, fitted, header, (Memory::Ordinary, choice))?;
             return Ok((engine, engine));
@@ -118,14 +119,14 @@ impl Communicator {
     #[inline]
     fn engine_for(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         fitted: &Fitted,
         header: &Header,
         (memory, choice): (Memory, Choice),
     ) -> Result<usize, Error> {
         let uneven = fitted.shape.uneven.is_some();
         let order = self.order(request);
-        // Only a root has two buffers, and the others do not know how it passes them.
+        // Only the root has two buffers, and the others do not know how it passes them.
         let aliasing = request.collective.root().is_none().then_some(request.buffers.aliasing);
         let is_it = |key: &Key| {
             (key.memory, key.choice, key.aliasing) == (memory, choice, aliasing)
@@ -141,9 +142,10 @@ impl Communicator {
 
     /// The order in which a call's plan must combine ranks.
     #[inline]
-    pub(super) fn order(&self, request: &Request<'_>) -> Order {
+    pub(super) fn order(&self, request: &CallArgs<'_>) -> Order {
         let data_type = request.buffers.elements.data_type;
-        let of = |operation: Operation<'_>| operation.reduction.order(data_type, self.options.deterministic);
+        let of =
+            |operation: OperationRef<'_>| operation.reduction.order(data_type, self.options.deterministic);
         request.operation.map_or(Order::Any, of)
     }
 
@@ -158,19 +160,19 @@ impl Communicator {
         };
         let (mine, _) = self.set_abort_word(Reason::Unfit);
         let error = Error::Unfit { call: self.calls, rank, what };
-        // Peers have heard of the call, and their plan may fit.
+        // Peers have seen the announcement, and the plan may fit them.
         let reached = self.reached_by_any();
         self.abort(&error, mine, reached);
         error
     }
 
-    /// What peers may reach of the call that an engine runs.
+    /// The windows that peers may access in a call of this engine.
     #[cold]
     pub(super) fn reached_by(&self, engine: usize) -> Reached {
         reached(&self.engines[engine], &self.current.header)
     }
 
-    /// What peers may reach of a call that has been announced, whichever of its plans they run.
+    /// The windows that peers may access in an announced call, whichever of its plans they run.
     #[cold]
     pub(super) fn reached_by_any(&self) -> Reached {
         let (ordinary, symmetric) = self.current.engines;
@@ -180,8 +182,8 @@ impl Communicator {
     }
 }
 
-/// Waits until all ranks of this host have entered the call, makes sure that all of them make the same one, and learns from
-/// their headers whether all buffers are symmetric.
+/// Waits until all ranks of this host have entered the call, checks that all make the same one, and returns whether all buffers are
+/// symmetric.
 #[cold]
 fn meet(shared: &Shared, call: &Call<'_>) -> Result<bool, Stopped> {
     let waited = shared.wait_for_all(call.number);

@@ -2,10 +2,11 @@
 
 use weftlink_plan::Collective;
 
-use super::{Communicator, Request};
+use super::Communicator;
 use crate::buffers::Buffers;
 use crate::error::Error;
 use crate::operation::Operation;
+use crate::request::CallArgs;
 
 impl Communicator {
     /// Combines the buffers of all ranks; every rank ends with the same bits.
@@ -27,10 +28,11 @@ impl Communicator {
         buffers: impl Into<Buffers<'a>>,
         operation: impl Into<Operation<'a>>,
     ) -> Result<(), Error> {
-        self.run(Request::new(&Collective::AllReduce, buffers).with(operation))
+        let operation = operation.into();
+        self.call(CallArgs::new(&Collective::AllReduce, buffers).with(operation.borrow()))
     }
 
-    /// Combines the buffers of all ranks into the root's output. The others pass what is read.
+    /// Combines the buffers of all ranks into the root's output. The other ranks pass an input only.
     #[inline]
     pub fn reduce<'a>(
         &mut self,
@@ -40,29 +42,31 @@ impl Communicator {
     ) -> Result<(), Error> {
         let collective = Collective::Reduce { root: index(root) };
         let (buffers, operation) = (buffers.into(), operation.into());
-        self.run(Request::new(&collective, buffers).with(operation))
+        self.call(CallArgs::new(&collective, buffers).with(operation.borrow()))
     }
 
-    /// Combines the buffers of all ranks; each gets its block of the result. In place, that is where its block is.
+    /// Combines the buffers of all ranks; each rank gets its block of the result. In place, the result replaces that block.
     #[inline]
     pub fn reduce_scatter<'a>(
         &mut self,
         buffers: impl Into<Buffers<'a>>,
         operation: impl Into<Operation<'a>>,
     ) -> Result<(), Error> {
-        self.run(Request::new(&Collective::ReduceScatter, buffers).with(operation))
+        let operation = operation.into();
+        self.call(CallArgs::new(&Collective::ReduceScatter, buffers).with(operation.borrow()))
     }
 
-    /// The same with blocks of different lengths: `counts` tells the length of each rank's.
+    /// The same with blocks of different lengths: `counts` has the length of each rank's block.
     pub fn reduce_scatter_v<'a>(
         &mut self,
         buffers: impl Into<Buffers<'a>>,
         operation: impl Into<Operation<'a>>,
         counts: &'a [usize],
     ) -> Result<(), Error> {
+        let operation = operation.into();
         let mine = counts.get(self.rank..=self.rank).unwrap_or(&[]);
-        let request = Request::new(&Collective::ReduceScatter, buffers).with(operation);
-        self.run(Request { counts: Some((counts, mine)), ..request })
+        let request = CallArgs::new(&Collective::ReduceScatter, buffers).with(operation.borrow());
+        self.call(CallArgs { counts: Some((counts, mine)), ..request })
     }
 
     /// Every rank gets the combination of all ranks up to itself.
@@ -72,17 +76,19 @@ impl Communicator {
         buffers: impl Into<Buffers<'a>>,
         operation: impl Into<Operation<'a>>,
     ) -> Result<(), Error> {
-        self.run(Request::new(&Collective::Scan, buffers).with(operation))
+        let operation = operation.into();
+        self.call(CallArgs::new(&Collective::Scan, buffers).with(operation.borrow()))
     }
 
-    /// Every rank gets the combination of all ranks before itself. Rank 0 gets nothing: what it passes stays as it is.
+    /// Every rank gets the combination of all ranks before itself. Rank 0 gets nothing: its output is unchanged.
     #[inline]
     pub fn exclusive_scan<'a>(
         &mut self,
         buffers: impl Into<Buffers<'a>>,
         operation: impl Into<Operation<'a>>,
     ) -> Result<(), Error> {
-        self.run(Request::new(&Collective::ExclusiveScan, buffers).with(operation))
+        let operation = operation.into();
+        self.call(CallArgs::new(&Collective::ExclusiveScan, buffers).with(operation.borrow()))
     }
 
     /// Every rank gets the root's buffer.
@@ -100,35 +106,35 @@ impl Communicator {
     pub fn broadcast<'a>(&mut self, buffers: impl Into<Buffers<'a>>, root: usize) -> Result<(), Error> {
         let collective = Collective::Broadcast { root: index(root) };
         let buffers = buffers.into();
-        self.run(Request::new(&collective, buffers))
+        self.call(CallArgs::new(&collective, buffers))
     }
 
-    /// Every rank gets the buffers of all, in the order of the ranks. In place, each passes the whole with its own block in
-    /// its place.
+    /// Every rank gets the buffers of all ranks, in the order of the ranks. In place, each rank passes the whole buffer with its own
+    /// block filled in.
     #[inline]
     pub fn all_gather<'a>(&mut self, buffers: impl Into<Buffers<'a>>) -> Result<(), Error> {
-        self.run(Request::new(&Collective::AllGather, buffers))
+        self.call(CallArgs::new(&Collective::AllGather, buffers))
     }
 
-    /// The same with blocks of different lengths: `counts` tells the length of each rank's.
+    /// The same with blocks of different lengths: `counts` has the length of each rank's block.
     pub fn all_gather_v<'a>(
         &mut self,
         buffers: impl Into<Buffers<'a>>,
         counts: &'a [usize],
     ) -> Result<(), Error> {
         let mine = counts.get(self.rank..=self.rank).unwrap_or(&[]);
-        self.run(Request { counts: Some((mine, counts)), ..Request::new(&Collective::AllGather, buffers) })
+        self.call(CallArgs { counts: Some((mine, counts)), ..CallArgs::new(&Collective::AllGather, buffers) })
     }
 
-    /// The root gets the buffers of all, in the order of the ranks; the others pass what is read.
+    /// The root gets the buffers of all ranks, in the order of the ranks. The other ranks pass an input only.
     #[inline]
     pub fn gather<'a>(&mut self, buffers: impl Into<Buffers<'a>>, root: usize) -> Result<(), Error> {
         let collective = Collective::Gather { root: index(root) };
         let buffers = buffers.into();
-        self.run(Request::new(&collective, buffers))
+        self.call(CallArgs::new(&collective, buffers))
     }
 
-    /// The same with blocks of different lengths: `counts` tells the root the length of each rank's, and the others theirs.
+    /// The same with blocks of different lengths: `counts` has the length of each rank's block on the root, and one length elsewhere.
     pub fn gather_v<'a>(
         &mut self,
         buffers: impl Into<Buffers<'a>>,
@@ -141,8 +147,8 @@ impl Communicator {
         } else {
             (counts, &[][..])
         };
-        let request = Request::new(&collective, buffers);
-        self.run(Request { counts: Some(counts), ..request })
+        let request = CallArgs::new(&collective, buffers);
+        self.call(CallArgs { counts: Some(counts), ..request })
     }
 
     /// Every rank gets its block of the root's buffer.
@@ -150,10 +156,10 @@ impl Communicator {
     pub fn scatter<'a>(&mut self, buffers: impl Into<Buffers<'a>>, root: usize) -> Result<(), Error> {
         let collective = Collective::Scatter { root: index(root) };
         let buffers = buffers.into();
-        self.run(Request::new(&collective, buffers))
+        self.call(CallArgs::new(&collective, buffers))
     }
 
-    /// The same with blocks of different lengths: `counts` tells the root the length of each rank's, and the others theirs.
+    /// The same with blocks of different lengths: `counts` has the length of each rank's block on the root, and one length elsewhere.
     pub fn scatter_v<'a>(
         &mut self,
         buffers: impl Into<Buffers<'a>>,
@@ -166,28 +172,31 @@ impl Communicator {
         } else {
             (&[][..], counts)
         };
-        let request = Request::new(&collective, buffers);
-        self.run(Request { counts: Some(counts), ..request })
+        let request = CallArgs::new(&collective, buffers);
+        self.call(CallArgs { counts: Some(counts), ..request })
     }
 
-    /// Block r of every rank's buffer goes to rank r, which gets them in the order of the ranks.
+    /// Sends block r of every rank's buffer to rank r, which receives the blocks in the order of the ranks.
     #[inline]
     pub fn all_to_all<'a>(&mut self, buffers: impl Into<Buffers<'a>>) -> Result<(), Error> {
-        self.run(Request::new(&Collective::AllToAll, buffers))
+        self.call(CallArgs::new(&Collective::AllToAll, buffers))
     }
 
-    /// The same with blocks of different lengths: how many elements go to each rank, and how many come from each.
+    /// The same with blocks of different lengths: the number of elements sent to each rank, and received from each.
     pub fn all_to_all_v<'a>(
         &mut self,
         buffers: impl Into<Buffers<'a>>,
         sent: &'a [usize],
         received: &'a [usize],
     ) -> Result<(), Error> {
-        self.run(Request { counts: Some((sent, received)), ..Request::new(&Collective::AllToAll, buffers) })
+        self.call(CallArgs {
+            counts: Some((sent, received)),
+            ..CallArgs::new(&Collective::AllToAll, buffers)
+        })
     }
 
-    /// Messages between ranks, as one group: `messages` lists who sends to whom, the same list on all ranks. A rank's input
-    /// holds what it sends and its output what it gets, in the order of the list, `count` elements each.
+    /// Exchanges messages of `count` elements: `messages` lists the source and the target of each, the same list on all ranks. A rank's
+    /// input has the messages it sends and its output those it receives, in the order of the list.
     ///
     /// ```
     /// let got = weftlink_comm::on_threads(3, |mut comm| {
@@ -207,26 +216,26 @@ impl Communicator {
     ) -> Result<(), Error> {
         let collective = Collective::SendReceive { messages: messages.to_vec() };
         let buffers = buffers.into();
-        let request = Request::new(&collective, buffers);
-        self.run(Request { count: Some(count), ..request })
+        let request = CallArgs::new(&collective, buffers);
+        self.call(CallArgs { count: Some(count), ..request })
     }
 
-    /// Every rank exchanges a block with each of its neighbours on a torus: six blocks in and out, before and behind it in
-    /// each dimension.
+    /// Every rank exchanges a block with each of its neighbours on a torus: six blocks in and out, from and to the rank before and the
+    /// rank after it in each dimension.
     pub fn neighbours<'a>(&mut self, buffers: impl Into<Buffers<'a>>, torus: [u32; 3]) -> Result<(), Error> {
         let collective = Collective::Neighbours { torus };
         let buffers = buffers.into();
-        self.run(Request::new(&collective, buffers))
+        self.call(CallArgs::new(&collective, buffers))
     }
 
     /// Returns when all ranks have called it.
     #[inline]
     pub fn barrier(&mut self) -> Result<(), Error> {
-        self.run(Request::new(&Collective::Barrier, Buffers::none()))
+        self.call(CallArgs::new(&Collective::Barrier, Buffers::none()))
     }
 }
 
-/// Ranks past what a number holds are refused as ranks that do not exist.
+/// A rank that does not fit into the type becomes one that does not exist, which is refused.
 #[inline]
 fn index(rank: usize) -> u32 {
     u32::try_from(rank).unwrap_or(u32::MAX)

@@ -1,4 +1,4 @@
-//! How many cores a rank has for itself: those it may use, divided among the ranks that may use the same.
+//! The number of cores of a rank: those it may use, divided among the ranks that may use the same.
 
 use std::time::Duration;
 
@@ -6,8 +6,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 use weftlink_bootstrap::{Bootstrap, BootstrapError};
 
-/// The cores of this rank, rounded down: none if there are more ranks than cores. All ranks call it; `here` tells which are on this
-/// host.
+/// The cores of this rank, rounded down: 0 if there are more ranks than cores. All ranks call it; `here` lists which are on this host.
 pub(super) fn own(
     bootstrap: &mut Bootstrap,
     here: &[bool],
@@ -16,17 +15,17 @@ pub(super) fn own(
     let mine = usable();
     let all = bootstrap.exchange("weft: cores", mine.clone(), deadline)?;
     let here = all.iter().zip(here).filter(|(_, here)| **here).map(|(cores, _)| &**cores);
-    // A group of some ranks of a job does not see the others, with whom it shares the cores too.
+    // Ranks of the job outside of this group share the cores too.
     let of_job = std::env::var("LOCAL_WORLD_SIZE").ok().and_then(|ranks| ranks.parse().ok());
     Ok(share(&mine, here, of_job.unwrap_or(0)).min(available()))
 }
 
-/// Cores that this process may use, as far as its share of time goes.
+/// The cores that this process may use, limited by its CPU quota.
 pub(super) fn available() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The cores that this thread may run on, a bit each.
+/// The cores that this thread may run on, one bit each.
 fn usable() -> Vec<u8> {
     let cores = sched_getaffinity(None).unwrap_or_else(|_| {
         let mut cores = CpuSet::new();
@@ -37,8 +36,7 @@ fn usable() -> Vec<u8> {
     (0..CpuSet::MAX_CPU).step_by(8).map(|first| (first..first + 8).map(bit).sum()).collect()
 }
 
-/// What one rank's cores are when they are divided among all ranks that may use some of them, and no fewer than the job has on
-/// the host if there are any.
+/// A rank's cores divided among the ranks that may use some of them; among the job's ranks on this host if those are more.
 fn share<'a>(mine: &[u8], all: impl Iterator<Item = &'a [u8]>, of_job: usize) -> usize {
     let cores = mine.iter().map(|byte| byte.count_ones() as usize).sum::<usize>();
     let meets = |other: &&[u8]| mine.iter().zip(*other).any(|(mine, other)| mine & other != 0);

@@ -1,19 +1,19 @@
-//! Calls whose blocks differ in length: ranks compare the lengths before anything moves.
+//! Calls whose blocks differ in length: ranks compare the lengths before any data moves.
 //!
-//! A rank states how long its own blocks are, those it gives and those it gets. Two ranks must agree about every block that
-//! goes from one to the other, in length and in type, or one of them would keep bytes of an earlier call or lose some. Nobody
-//! sees the other's counts, so such a call begins with calls that move them, which also tell all ranks the longest block:
+//! A rank states the lengths of its own input and output blocks. Two ranks must agree on every block that goes from one to the other, in
+//! length and in type, or one of them would keep stale bytes or lose some. Such a call begins with small calls that exchange the counts
+//! and the longest block:
 //!
-//! - *all-to-all, send-receive, neighbours*: an all-to-all. Every rank tells every other what it sends there and what it
-//!   expects from there. Both sides of a pair that disagrees find it, or hear of it from the other.
-//! - *gather, scatter*: a gather to the root, which compares, and a broadcast of what it found. All ranks say the same.
-//! - *all-gather, reduce-scatter*: nothing. All ranks state all lengths, which are part of the call and are compared with it.
+//! - *all-to-all, send-receive, neighbours*: an all-to-all. Every rank sends every other what it sends to it and expects from it. Both
+//!   ranks of a pair that disagrees find that out.
+//! - *gather, scatter*: a gather to the root, which compares, and a broadcast of the result. All ranks get the same error.
+//! - *all-gather, reduce-scatter*: nothing. All ranks state all lengths, which are part of the call's signature.
 //!
-//! These calls have equal blocks of a few words, take the path of small calls, and work in any memory and between hosts. The
-//! call itself is announced only by ranks whose counts agree with those of the others: ranks that disagree have moved nothing, and their
-//! buffers are as they were. The communicator fails, as by any call that differs.
+//! These calls have equal blocks of a few words, take the path of small calls, and work in any memory and between hosts. Only ranks whose
+//! counts agree announce the call itself: ranks that disagree have moved nothing, and their buffers are unchanged. The communicator
+//! fails, as after any mismatch.
 //!
-//! Groups of messages ([`group`](super::group)) have told each other all lengths before, and are not compared again.
+//! Groups of messages ([`group`](super::group)) have exchanged all lengths before, and do not compare them again.
 
 use weftlink_bootstrap::{Blame, BlameKind, Failure, Reason};
 use weftlink_plan::collective::{Promise, neighbour};
@@ -22,17 +22,18 @@ use weftlink_recorder::header::kind;
 use weftlink_recorder::header::{COUNTS, GROUP};
 use weftlink_shm::wait::AbortCode;
 
+use super::Communicator;
 use super::check::Fitted;
-use super::{Communicator, Request};
 use crate::compile::Lengths;
 use crate::data::Elements;
 use crate::engine::Silent;
 use crate::error::Error;
+use crate::request::CallArgs;
 
-/// Words of what a rank tells, before its counts: the longest of its blocks, and the type of its elements.
+/// The words before the counts of a rank: the longest of its blocks, and the type of its elements.
 const FIRST: usize = 2;
 
-/// A block whose ends disagree.
+/// A block on whose length or type its two ranks disagree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Disagreement {
     from: usize,
@@ -43,10 +44,10 @@ struct Disagreement {
 }
 
 impl Communicator {
-    /// Compares the lengths of a call's blocks with those of the other ranks, and gives the longest block of any rank.
+    /// Compares the lengths of a call's blocks with the other ranks, and returns the longest block of any rank.
     #[cold]
-    pub(super) fn compare_counts(&mut self, request: &Request<'_>) -> Result<usize, Error> {
-        // What is wrong with this rank's call alone is found before anything is sent.
+    pub(super) fn compare_counts(&mut self, request: &CallArgs<'_>) -> Result<usize, Error> {
+        // Check this rank's own arguments before anything is sent.
         let (fitted, ..) = self.check_own(request)?;
         let Some(lengths) = &fitted.shape.uneven else { return Ok(fitted.shape.count) };
         let longest = match request.collective {
@@ -59,20 +60,20 @@ impl Communicator {
         longest?.map_err(|disagreement| self.disagree(request.collective, disagreement))
     }
 
-    /// Every rank compares with every other what they send each other.
+    /// Every rank compares with every other the blocks between them.
     fn compare_with_each(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         fitted: &Fitted,
         lengths: &Lengths,
     ) -> Result<Result<usize, Disagreement>, Error> {
         let (rank, size) = (self.rank, self.size);
         let elements = Scale::of(request, fitted);
         let pairs = Pairs::of(request.collective, rank as u32, size as u32, lengths);
-        let mut told = vec![0_u64; size * (FIRST + 2 * pairs.messages_max)];
-        let mut heard = told.clone();
+        let mut own = vec![0_u64; size * (FIRST + 2 * pairs.messages_max)];
+        let mut received = own.clone();
         let words = FIRST + 2 * pairs.messages_max;
-        for (other, block) in told.chunks_exact_mut(words).enumerate() {
+        for (other, block) in own.chunks_exact_mut(words).enumerate() {
             (block[0], block[1]) = (fitted.shape.count as u64, elements.code);
             let (sent, expected) = block[FIRST..].split_at_mut(pairs.messages_max);
             let fill = |words: &mut [u64], lengths: &[usize]| {
@@ -81,10 +82,10 @@ impl Communicator {
             fill(sent, &pairs.sent[other]);
             fill(expected, &pairs.expected[other]);
         }
-        let call = Request::new(&Collective::AllToAll, (&told[..], &mut heard[..]));
-        self.perform(Request { tag: COUNTS | u32::from(kind(request.collective)), ..call }, &mut Silent)?;
+        let call = CallArgs::new(&Collective::AllToAll, (&own[..], &mut received[..]));
+        self.perform(CallArgs { tag: COUNTS | u32::from(kind(request.collective)), ..call }, &mut Silent)?;
         let mut longest = 0;
-        for (other, (mine, theirs)) in told.chunks_exact(words).zip(heard.chunks_exact(words)).enumerate() {
+        for (other, (mine, theirs)) in own.chunks_exact(words).zip(received.chunks_exact(words)).enumerate() {
             longest = longest.max(theirs[0]);
             let (sent, expected) = mine[FIRST..].split_at(pairs.messages_max);
             let (their_sent, their_expected) = theirs[FIRST..].split_at(pairs.messages_max);
@@ -92,7 +93,7 @@ impl Communicator {
                 let ends = (0..count).map(|at| ((sent.0[at], sent.1), (expected.0[at], expected.1)));
                 ends.into_iter().find(|(sent, expected)| sent != expected)
             };
-            // The same block is looked at first on both sides: that of the lower rank.
+            // Both sides compare the block of the lower rank first.
             let outward = || {
                 let found = differs(pairs.sent[other].len(), (sent, mine[1]), (their_expected, theirs[1]));
                 found.map(|(sent, expected)| Disagreement { from: rank, to: other, sent, expected })
@@ -110,10 +111,10 @@ impl Communicator {
         Ok(Ok(longest as usize))
     }
 
-    /// The root compares with each rank, and all hear what it found.
+    /// The root compares with each rank, and broadcasts the result.
     fn compare_with_root(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         fitted: &Fitted,
         lengths: &Lengths,
         root: usize,
@@ -128,13 +129,13 @@ impl Communicator {
         let told = [[fitted.shape.count as u64, elements.code, elements.count(own)]];
         let tag = COUNTS | u32::from(kind(request.collective));
         let root_rank = root as u32;
-        // The longest block, whether a rank disagrees, which, and what both say.
+        // The longest block, whether a rank disagrees, which rank, and the counts and types of both.
         let mut found = [0_u64; 7];
         if self.rank == root {
             let mut heard = vec![[0_u64; 3]; self.size];
             let gather = Collective::Gather { root: root_rank };
-            let call = Request::new(&gather, (&told[..], &mut heard[..]));
-            self.perform(Request { tag, ..call }, &mut Silent)?;
+            let call = CallArgs::new(&gather, (&told[..], &mut heard[..]));
+            self.perform(CallArgs { tag, ..call }, &mut Silent)?;
             found[0] = heard.iter().map(|heard| heard[0]).max().unwrap_or(0);
             let differs = |(_, (heard, mine)): &(usize, (&[u64; 3], &usize))| {
                 (heard[1], heard[2]) != (elements.code, elements.count(**mine))
@@ -151,11 +152,11 @@ impl Communicator {
             }
         } else {
             let gather = Collective::Gather { root: root_rank };
-            let call = Request::new(&gather, &told[..]);
-            self.perform(Request { tag, ..call }, &mut Silent)?;
+            let call = CallArgs::new(&gather, &told[..]);
+            self.perform(CallArgs { tag, ..call }, &mut Silent)?;
         }
         let broadcast = Collective::Broadcast { root: root_rank };
-        self.perform(Request { tag, ..Request::new(&broadcast, &mut found[..]) }, &mut Silent)?;
+        self.perform(CallArgs { tag, ..CallArgs::new(&broadcast, &mut found[..]) }, &mut Silent)?;
         let [longest, differs, other, its_count, its_type, count, code] = found;
         if differs == 0 {
             return Ok(Ok(longest as usize));
@@ -167,7 +168,7 @@ impl Communicator {
         }))
     }
 
-    /// Gives up a call whose counts do not match, for all ranks.
+    /// Aborts a call whose counts do not match, on all ranks.
     #[cold]
     fn disagree(&mut self, collective: &Collective, disagreement: Disagreement) -> Error {
         let Disagreement { from, to, sent, expected } = disagreement;
@@ -182,7 +183,7 @@ impl Communicator {
             true => differ((from, sends), (to, expects)),
             false => differ((to, expects), (from, sends)),
         };
-        // To the others, either of the two may be wrong.
+        // The other ranks cannot know which of the two is wrong.
         let blamed = [from, to].map(|rank| Blame::new(rank, BlameKind::Differs)).to_vec();
         let failure = Failure { blamed, ..Failure::from(&error) };
         let first = self.shared.waiter.abort(AbortCode { rank, reason });
@@ -200,16 +201,16 @@ impl Communicator {
     }
 }
 
-/// How lengths of a call are told: in elements of the caller's.
+/// Lengths in elements of the caller's type.
 struct Scale {
     /// The type of an element.
     code: u64,
-    /// How many of those in which lengths are kept make one.
+    /// Internal units per element.
     per_element: usize,
 }
 
 impl Scale {
-    fn of(request: &Request<'_>, fitted: &Fitted) -> Self {
+    fn of(request: &CallArgs<'_>, fitted: &Fitted) -> Self {
         let Elements { bytes, data_type, .. } = request.buffers.elements;
         let known = data_type.map_or(0, |data_type| data_type as u64 + 1);
         Self { code: known << 48 | bytes as u64, per_element: (bytes / fitted.elements.bytes).max(1) }
@@ -220,7 +221,7 @@ impl Scale {
     }
 }
 
-/// A number of elements of a type, as people say it.
+/// A number of elements and their type, as text.
 fn described((count, code): (u64, u64)) -> String {
     let (known, bytes) = (code >> 48, code & ((1 << 48) - 1));
     match DataType::ALL.get((known as usize).wrapping_sub(1)) {
@@ -229,11 +230,11 @@ fn described((count, code): (u64, u64)) -> String {
     }
 }
 
-/// The lengths of the blocks that a rank sends to each rank and expects from each, in the order in which both know them.
+/// The lengths of the blocks that a rank sends to each rank and expects from each, in an order that both ranks know.
 struct Pairs {
     sent: Vec<Vec<usize>>,
     expected: Vec<Vec<usize>>,
-    /// The most blocks that any rank sends to any other.
+    /// The most blocks between any two ranks.
     messages_max: usize,
 }
 
@@ -261,7 +262,7 @@ impl Pairs {
                 for (block, &length) in (0..).zip(&lengths.output) {
                     expected[neighbour(*torus, rank, block) as usize].push(length);
                 }
-                // In the order of the blocks of whoever gets them.
+                // In the order of the receiver's blocks.
                 for (other, sent) in (0..).zip(&mut sent) {
                     for block in 0..collective.gets(other, size) {
                         if let Some(Promise::Copy { rank: from, block }) =

@@ -1,7 +1,6 @@
-//! The call that is being made, and was made last: when the next one is the same again, which it most often is, what was
-//! found out about it need not be found out again.
+//! The running call, which is also the last call: most calls repeat the one before, and reuse its checks and layout.
 
-// Addresses of a call's buffers are kept, for its time.
+// Keeps the addresses of a call's buffers while it runs.
 #![allow(unsafe_code)]
 
 use weftlink_kernels::{Finish, Kernel};
@@ -9,29 +8,29 @@ use weftlink_plan::{Collective, Reduction};
 use weftlink_recorder::header::Header;
 use weftlink_shm::line::PAYLOAD_WORDS;
 
-use super::Request;
 use super::announce::Announced;
 use super::check::Fitted;
 use crate::buffers::{Buffers, ORDINARY};
 use crate::compile::Shape;
-use crate::known::Known;
-use crate::operation::{Arithmetic, Detail, Operation};
+use crate::operation::{Arithmetic, Detail, OperationRef};
+use crate::request::CallArgs;
 use crate::shared::Call;
+use crate::signatures::SignatureTable;
 
-/// What a call is and what it comes to.
+/// A call with its checks and layout.
 pub(super) struct Current {
-    asked: Asked,
-    /// All about it, where its kind and root do not tell.
+    fingerprint: Fingerprint,
+    /// The collective, if the fingerprint does not identify it.
     collective: Option<Collective>,
-    /// Whether a call that asks for the same is the same.
+    /// Whether a call with the same fingerprint is the same.
     repeatable: bool,
-    /// The engine, if the call was made and nothing but packets went to and fro.
+    /// The engine, if the call has run and used nothing but packets.
     pub(super) packets: Option<usize>,
-    /// What is left to do with a result when the call has been run.
+    /// The finishing passes over the result.
     pub(super) finishing: [Option<Finish>; 2],
-    /// Whether there is any.
+    /// Whether there are any.
     pub(super) finishes: bool,
-    /// Bytes from the buffers passed to the blocks of the rank; nothing where it has none.
+    /// Offsets of this rank's blocks in the buffers, in bytes; `None` if it has no block.
     shifts: (Option<usize>, Option<usize>),
     kernel: Option<Kernel>,
     pub(super) fitted: Fitted,
@@ -39,7 +38,7 @@ pub(super) struct Current {
     pub(super) words: [u64; PAYLOAD_WORDS],
     pub(super) signature: u32,
     pub(super) hash: u64,
-    /// Whether ranks have to compare it whole before anything moves.
+    /// Whether ranks have to compare whole headers before any data moves.
     pub(super) is_new: bool,
     /// The engines for ordinary and for symmetric memory.
     pub(super) engines: (usize, usize),
@@ -48,18 +47,18 @@ pub(super) struct Current {
 // SAFETY: the addresses are those of a call's buffers, and are used only while the call borrows them.
 unsafe impl Send for Current {}
 
-/// What was asked for, but for where the buffers lie, in few words: it is compared in every call.
+/// The arguments of a call except the addresses of its buffers, packed, because every call compares them.
 #[derive(PartialEq)]
-struct Asked([u64; 8]);
+struct Fingerprint([u64; 8]);
 
-impl Asked {
+impl Fingerprint {
     #[inline]
-    fn by(request: &Request<'_>) -> Self {
-        let Request { collective, buffers, operation, count, plan, tag, .. } = request;
+    fn of(request: &CallArgs<'_>) -> Self {
+        let CallArgs { collective, buffers, operation, count, plan, tag, .. } = request;
         let Buffers { input_length, output_length, elements, aliasing, owner, .. } = buffers;
         let reduction = operation.as_ref().map_or(0, |operation| 1 + code(operation.reduction));
         let data_type = elements.data_type.map_or(0, |data_type| 1 + data_type as u64);
-        // Of buffers in windows it matters whether all of them are.
+        // Buffers in windows: whether both are.
         let is_partly = *owner != ORDINARY
             && !(buffers.input_location.is_symmetric() && buffers.output_location.is_symmetric());
         let (kind, root) = (collective.kind() as u64, u64::from(collective.root().unwrap_or(0)));
@@ -76,18 +75,18 @@ impl Asked {
     }
 }
 
-/// Whether an operation is its reduction and nothing else.
+/// Whether an operation is fully described by its reduction.
 #[inline]
-fn is_plain(operation: Option<&Operation<'_>>) -> bool {
+fn is_plain(operation: Option<&OperationRef<'_>>) -> bool {
     operation.is_none_or(|operation| matches!(operation.detail, Detail::None))
 }
 
-/// Whether kind and root do not tell all about a collective.
+/// Whether a collective is more than its kind and root.
 fn has_more(collective: &Collective) -> bool {
     matches!(collective, Collective::Neighbours { .. } | Collective::SendReceive { .. })
 }
 
-/// A number for each reduction; those of the caller's own are not told apart.
+/// A number for each reduction; the same for all user-defined ones.
 #[inline]
 fn code(reduction: Reduction) -> u64 {
     match reduction {
@@ -108,11 +107,11 @@ fn code(reduction: Reduction) -> u64 {
 }
 
 impl Current {
-    /// No call that any other could be the same as.
+    /// A placeholder that no call repeats.
     pub(super) fn none() -> Self {
         let none = Buffers::none();
         let shape = Shape { aliasing: none.aliasing, element_bytes: 1, count: 0, uneven: None };
-        let request = Request::new(&Collective::Barrier, none);
+        let request = CallArgs::new(&Collective::Barrier, none);
         let fitted = Fitted::nothing(shape);
         let header = Header::allocating(weftlink_recorder::header::What::Load, 0, 0, (None, 1));
         let mut none = Self::new(&request, fitted, &Arithmetic::None, header, (0, 0), [None; 2]);
@@ -121,7 +120,7 @@ impl Current {
     }
 
     pub(super) fn new(
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         fitted: Fitted,
         arithmetic: &Arithmetic<'_>,
         header: Header,
@@ -135,7 +134,7 @@ impl Current {
         let shift =
             |from: *const u8, to: *const u8| (!to.is_null()).then(|| to.addr().wrapping_sub(from.addr()));
         Self {
-            asked: Asked::by(request),
+            fingerprint: Fingerprint::of(request),
             collective: has_more(request.collective).then(|| request.collective.clone()),
             packets: None,
             finishing,
@@ -156,7 +155,7 @@ impl Current {
         }
     }
 
-    /// The call as the engine takes it.
+    /// The call for the engine.
     #[inline]
     pub(super) fn call<'a>(
         &'a self,
@@ -170,21 +169,21 @@ impl Current {
         Call { header, signature, hash: *hash, number, collective, arithmetic, input, output }
     }
 
-    /// Finds out whether the call has been made before, and with it its signature.
-    pub(super) fn compare_with(&mut self, known: &Known) {
-        (self.signature, self.is_new) = known.signature(&self.header, self.hash);
+    /// Looks up the call's signature, and whether the call is new.
+    pub(super) fn compare_with(&mut self, table: &SignatureTable) {
+        (self.signature, self.is_new) = table.signature(&self.header, self.hash);
     }
 
-    /// Lets no call be the same again as this one.
+    /// Makes the next call not count as a repetition.
     pub(super) fn forget(&mut self) {
         self.repeatable = false;
     }
 
-    /// Takes the buffers of a call that is the same again, and tells how it combines; nothing if it is another call.
+    /// If the call repeats this one, takes over its buffers and returns how it combines elements.
     #[inline]
-    pub(super) fn again(&mut self, request: &Request<'_>) -> Option<Arithmetic<'static>> {
+    pub(super) fn again(&mut self, request: &CallArgs<'_>) -> Option<Arithmetic<'static>> {
         let same = self.repeatable
-            && self.asked == Asked::by(request)
+            && self.fingerprint == Fingerprint::of(request)
             && self.collective.as_ref().is_none_or(|collective| collective == request.collective)
             && request.counts.is_none()
             && is_plain(request.operation.as_ref());

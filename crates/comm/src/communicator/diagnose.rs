@@ -1,10 +1,10 @@
-//! Which error a call returns that stopped early: a pure function of what its rank has seen and heard.
+//! The error of a call that stopped early: a pure function of the evidence.
 //!
-//! A rank sees a symptom: a connection that ended, memory that cannot be read, silence, an abort word. The error names the cause:
-//! a process that died, a rank that left, calls that differ, a rank that is stopped. [`Evidence`] has both as plain data;
+//! A rank sees a symptom: a closed connection, memory that cannot be read, silence, an abort word. The error names the cause:
+//! a process that died, a rank that left, calls that do not match, a stopped rank. [`Evidence`] has both as plain data;
 //! [`diagnose`] decides. `fail.rs` collects the evidence, which may take a while, and `abort.rs` acts on the error.
 //!
-//! Deliberately absent: clocks, sockets, shared memory. The table of tests below calls the function that ships.
+//! Deliberately absent: clocks, sockets, shared memory.
 
 use std::time::Duration;
 
@@ -64,8 +64,8 @@ pub(super) fn diagnose(evidence: &Evidence) -> Error {
     settled(evidence).unwrap_or_else(|| aborted(evidence))
 }
 
-/// The precedence of causes, highest first. Each rule names the error if its cause explains why the call stopped; if none does, all that is
-/// known is that another rank aborted, and why it says it did.
+/// The precedence of causes, highest first. Each rule returns its error if its cause explains why the call stopped. If none does, another
+/// rank aborted, and its own reason is all that is known.
 fn settled(evidence: &Evidence) -> Option<Error> {
     None.or_else(|| cancelled(evidence))
         .or_else(|| connection_lost(evidence))
@@ -108,15 +108,14 @@ pub(super) fn only_ended(faults: &[(u32, Fault)]) -> bool {
 pub(super) fn broken(faults: &[(u32, Fault)], awaited: Option<u32>) -> (Option<u32>, String) {
     match faults.iter().max_by_key(|(rank, fault)| (*fault != Fault::Ended, Some(*rank) == awaited)) {
         Some((rank, Fault::Corrupt(what))) => (Some(*rank), what.clone()),
-        Some((rank, Fault::Ended)) => (Some(*rank), "it has ended".to_owned()),
-        None => (None, "it has ended".to_owned()),
+        Some((rank, Fault::Ended)) => (Some(*rank), "connection closed by peer".to_owned()),
+        None => (None, "connection closed by peer".to_owned()),
     }
 }
 
-/// What `fail.rs` has to ask other ranks before the evidence is complete. A question may take long, so it is asked only if its answer can
-/// change the error.
+/// What `fail.rs` has to ask other ranks. Answers may take long, so it asks only if an answer can change the error.
 impl Evidence {
-    /// Whether ranks on other hosts have to show what they call.
+    /// Whether ranks on other hosts have to send their calls.
     pub(super) fn asks_for_calls(&self) -> bool {
         self.is_first(Reason::Mismatch)
     }
@@ -126,18 +125,18 @@ impl Evidence {
         self.is_first(Reason::Lost) && self.is_consequence() && only_ended(&self.faults)
     }
 
-    /// Whom all wait for in the end.
+    /// Which ranks are at the end of the chain of waits.
     pub(super) fn asks_for_roots(&self) -> bool {
         self.ended.is_none() && self.timeout().is_some()
     }
 
-    /// Why the rank aborted that was the first.
+    /// Why the first rank aborted.
     pub(super) fn asks_for_cause(&self) -> bool {
         settled(self).is_none()
     }
 
-    /// Why the wait ended, once it is known who aborted first. A rank that aborted is soon gone, and its peers may miss it before they see
-    /// its abort: its reason counts, not that it left.
+    /// Why the wait ended, once it is known who aborted first. A rank that aborted leaves soon, and its peers may notice that before they see
+    /// its abort: its reason counts, not its departure.
     fn effective(&self) -> Stop {
         let aborted = Stop::Aborted { code: self.first, waited: Duration::ZERO };
         let is_ours = self.first == self.mine;
@@ -188,7 +187,7 @@ impl Evidence {
             }
             Waiting::Message { from } => format!("a message from {}", self.name(from)),
             Waiting::Slot { to } => format!("{} to receive", self.name(to)),
-            Waiting::Sent { to } => format!("messages to {} to be on their way", self.name(to)),
+            Waiting::Sent { to } => format!("messages to {} to be sent", self.name(to)),
             Waiting::Anything => "other ranks".to_owned(),
         }
     }
@@ -199,7 +198,7 @@ impl Evidence {
     }
 }
 
-/// A rank ended the communicator on purpose. Whatever this rank noticed follows from that.
+/// A rank aborted the communicator on purpose. Everything that this rank noticed follows from that.
 fn cancelled(evidence: &Evidence) -> Option<Error> {
     let (by, what) = evidence.ended.clone()?;
     Some(Error::Cancelled { call: evidence.call, rank: evidence.rank, by, what })
@@ -214,7 +213,7 @@ fn connection_lost(evidence: &Evidence) -> Option<Error> {
     Some(Error::Broken { call: evidence.call, rank: *by, peer, what, blamed })
 }
 
-/// A process ended. One whose calls differed is soon gone, and the others may hear of its end before they hear why.
+/// A process ended. A rank whose call did not match may exit before the others hear of the mismatch.
 fn died(evidence: &Evidence) -> Option<Error> {
     if !evidence.is_first(Reason::Died) || !evidence.is_consequence() {
         return None;
@@ -226,13 +225,13 @@ fn died(evidence: &Evidence) -> Option<Error> {
     Some(evidence.mismatch().unwrap_or(Error::Died { call, what, rank, died, name, waited }))
 }
 
-/// A timeout, named by the ranks that all others wait for if those are known, and else by the rank that this one waited for. If another
-/// rank timed out and nobody is known to be late, what it said is better.
+/// A timeout. It names the ranks at the end of the chain of waits if they are known, and else the rank that this one waited for. If another
+/// rank timed out and no late rank is known, that rank's own error is better.
 fn timed_out(evidence: &Evidence) -> Option<Error> {
     let (rank, call) = (evidence.rank, evidence.call);
     let step = match evidence.step {
         Some((lane, ordinal)) => format!("lane {lane}, step {ordinal}"),
-        None => "no lane could go on".to_owned(),
+        None => "no lane could continue".to_owned(),
     };
     let (direct, roots) = (evidence.waiting.rank(), &evidence.roots);
     let is_chain = evidence.timeout().is_some()
@@ -256,7 +255,7 @@ fn left(evidence: &Evidence) -> Option<Error> {
     Some(evidence.mismatch().unwrap_or(Error::Left { call, rank, left }))
 }
 
-/// A connection of this rank ended or brought wrong bytes, and nobody knows more.
+/// A connection of this rank was closed or carried corrupt data, and no rank reported more.
 fn connection_broken(evidence: &Evidence) -> Option<Error> {
     let Stop::Broken = evidence.effective() else { return None };
     let (peer, what) = broken(&evidence.faults, evidence.waiting.rank());
@@ -265,7 +264,7 @@ fn connection_broken(evidence: &Evidence) -> Option<Error> {
     Some(Error::Broken { call: evidence.call, rank: evidence.rank, peer, what, blamed })
 }
 
-/// The kernel does not read the memory of a peer, and nobody knows more.
+/// The kernel cannot read the memory of a peer, and no rank reported more.
 fn unreadable(evidence: &Evidence) -> Option<Error> {
     let Stop::Unreadable { rank: peer, error } = evidence.effective() else { return None };
     let error = std::io::Error::from_raw_os_error(error).to_string();
@@ -287,7 +286,7 @@ fn differs(evidence: &Evidence) -> Option<Error> {
     }
 }
 
-/// Another rank aborted first: what it said, or else that a rank has left, or else that it aborted.
+/// Another rank aborted first: its error if it is known, or else that a rank has left, or else only that it aborted.
 fn aborted(evidence: &Evidence) -> Error {
     let Evidence { rank, call, first, .. } = *evidence;
     let left = evidence.departed.filter(|_| evidence.is_first(Reason::Left));

@@ -34,7 +34,7 @@ impl Communicator {
             control: Arc::clone(&self.control),
             waiters: [self.shared.waiter, self.waiter_beside()],
             departures: self.shared.departures.clone(),
-            names: self.shared.crier.names.clone(),
+            names: self.shared.stall_reporter.names.clone(),
             processes: self.shared.processes.clone(),
             readers: readers(self.readable, self.options.single_copy, self.own_cores),
             copy: self.shared.copy,

@@ -10,11 +10,12 @@ use weftlink_shm::counter::Counter;
 use weftlink_shm::line::Poll;
 use weftlink_shm::wait::{AbortCode, Stop};
 
+use super::Communicator;
 use super::diagnose::{Difference, Evidence, broken, diagnose, only_ended, own_reason};
-use super::{Communicator, Request};
+use crate::abort_note::purpose;
 use crate::engine::Stopped;
 use crate::error::Error;
-use crate::note::purpose;
+use crate::request::CallArgs;
 use crate::shared::{Call, HEADERS};
 use crate::symmetric::Reached;
 use crate::transport::Fault;
@@ -29,11 +30,11 @@ const REPORT_LIMIT: Duration = Duration::from_secs(2);
 const CAUSE_LIMIT: Duration = Duration::from_millis(300);
 
 impl Communicator {
-    /// Ends a call that stopped, for all ranks: collects evidence, decides what happened, aborts.
+    /// Fails a stopped call on all ranks: collects evidence, decides what happened, aborts.
     #[cold]
     pub(super) fn fail(&mut self, call: &Call<'_>, stopped: &Stopped, reached: Reached) -> Error {
         let reason = self.reason(call, stopped);
-        // Before anything is asked: the other ranks need not wait for this one any more.
+        // First of all, so that the other ranks stop waiting for this one.
         let (mine, first) = self.set_abort_word(reason);
         let evidence = self.evidence(call, stopped, mine, first);
         let error = diagnose(&evidence);
@@ -41,11 +42,11 @@ impl Communicator {
         error
     }
 
-    /// Ends the call that was announced last.
+    /// Fails the call that was announced last.
     #[cold]
     pub(super) fn fail_current(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         stopped: &Stopped,
         reached: Reached,
     ) -> Error {
@@ -101,13 +102,13 @@ impl Communicator {
             evidence.lost = self.bootstrap.lost(REPORT_LIMIT);
         }
         evidence.mismatch = self.difference(call);
-        // Asked before the group is told: what is said then stands, also for those who hear it later.
+        // Asked before this rank reports its failure, which is final.
         if evidence.asks_for_roots() {
             let roots = self.bootstrap.roots(waiting.rank(), first.rank, ROOTS_LIMIT);
             evidence.roots = roots.into_iter().map(|rank| rank as u32).collect();
         }
         if evidence.asks_for_cause() {
-            // A rank that has left may not have passed on what others said.
+            // A rank that has left may not have forwarded the reports of others.
             let is_known = Reason::is(first, Reason::Left) && evidence.departed.is_some();
             evidence.cause = self.bootstrap.cause(if is_known { CAUSE_LIMIT } else { REPORT_LIMIT });
         }
@@ -132,16 +133,20 @@ impl Communicator {
         (0..self.size as u32).filter_map(of).collect()
     }
 
-    /// Shows ranks on other hosts what this one calls, and gives them a moment to do the same.
+    /// Sends this rank's calls to other hosts, and waits a moment for theirs.
     #[cold]
     pub(super) fn compare(&self, call: &Call<'_>) {
-        let Some(tell) =
-            self.shared.crier.tell.as_ref().filter(|_| !mutant!("mismatch-not-compared-across-hosts"))
+        let Some(send_header) = self
+            .shared
+            .stall_reporter
+            .send_header
+            .as_ref()
+            .filter(|_| !mutant!("mismatch-not-compared-across-hosts"))
         else {
             return;
         };
-        // What is left over from an earlier call may be what was noticed.
-        (0..COMPARED_MAX).for_each(|back| tell(call.number.wrapping_sub(back)));
+        // The mismatch may be in an earlier call.
+        (0..COMPARED_MAX).for_each(|back| send_header(call.number.wrapping_sub(back)));
         let began = Instant::now();
         while began.elapsed() < REPORT_LIMIT && self.shared.difference(self.rank, call).is_none() {
             std::thread::sleep(Duration::from_millis(1));
@@ -165,7 +170,7 @@ impl Communicator {
                     let is_it = |reason: &Reason| code.rank == rank && Reason::is(code, *reason);
                     return [Reason::Died, Reason::Lost].into_iter().find(is_it);
                 }
-                // It has left in good order.
+                // It has left normally.
                 None if self.shared.departures[rank as usize].poll(1, 0, 1) == Poll::Ready => return None,
                 None => std::thread::sleep(Duration::from_millis(1)),
             }

@@ -1,4 +1,4 @@
-//! The end of a call that went well: its result is completed, and the call recorded and remembered.
+//! The end of a successful call: finishing passes over its result, the recorder, and what the next call reuses.
 
 // Kernels take addresses.
 #![allow(unsafe_code)]
@@ -7,28 +7,29 @@ use weftlink_kernels::Finish;
 use weftlink_plan::collective::Promise;
 use weftlink_plan::{Collective, DataType};
 
+use super::Communicator;
 use super::choose::Chosen;
 use super::current::Current;
-use super::{Communicator, Request};
+use crate::request::CallArgs;
 
 impl Communicator {
-    /// Records a call that has run, and remembers its engine if the next call of its kind can be run without meeting the other ranks.
+    /// Records a call, and keeps its engine if a repetition can run without waiting for the other ranks first.
     #[inline]
     pub(super) fn finish(&mut self, chosen: Chosen) {
         if chosen.is_again {
             self.shared.recorder.end();
             return;
         }
-        // Where ranks have to find out about each other first, they do so every time.
+        // Ranks that have to compare headers do so in every call.
         let is_plain = !chosen.is_symmetric && self.engines[chosen.engine].is_of_packets();
         self.current.packets = is_plain.then_some(chosen.engine);
         self.shared.recorder.end_timed();
     }
 
-    /// What will be left to do with the result of a call.
+    /// The finishing passes of a call.
     pub(super) fn finishing(
         &self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         data_type: Option<DataType>,
     ) -> [Option<Finish>; 2] {
         let (Some(operation), Some(data_type)) = (request.operation, data_type) else { return [None; 2] };
@@ -39,7 +40,7 @@ impl Communicator {
     }
 }
 
-/// Does what is left to do with the result of a call, which is this rank's alone: an average is divided, NaNs are made one.
+/// Runs the finishing passes over the result, which is this rank's alone: they divide an average and normalise NaNs.
 #[inline]
 pub(super) fn finish_result(current: &Current, collective: &Collective, of: (usize, usize)) {
     if current.finishes {
@@ -56,7 +57,7 @@ fn complete(current: &Current, collective: &Collective, (rank, size): (usize, us
             None => fitted.shape.count,
         };
         for finish in current.finishing.iter().flatten() {
-            // SAFETY: the output holds one block of so many elements, as `fit` checked, and the call is over.
+            // SAFETY: the output is one block of `length` elements, as `fit` checked, and the call is over.
             unsafe { finish(fitted.output, length, below) };
         }
     }

@@ -1,34 +1,32 @@
-//! Messages between ranks of which only the sender and the receiver know, as one call: `ncclGroupStart`, `ncclSend` and
-//! `ncclRecv`.
+//! Groups of messages, known only to their senders and receivers, as one call: `ncclGroupStart`, `ncclSend` and `ncclRecv`.
 //!
-//! Plans are of collectives whose messages all ranks know. So a group first tells: every rank gathers what every other sends
-//! and receives, a word each, 15 of them in one all-gather of 128 bytes a rank; if some rank has more, the rest in a second one.
-//! From then on all ranks know the same. They match the n-th message from a rank to another with the n-th that the other
-//! receives from it, and if that does not work out, all of them say so alike, nothing has been moved, and the communicator
-//! stays as it was. If it does, one send-receive moves everything, in which all messages from a rank to another are one.
+//! A plan's messages are known to all ranks. So a group begins with an all-gather of 128 bytes per rank: one word for each of a rank's
+//! first 15 messages; if a rank has more, a second all-gather has the rest. Every rank then matches the n-th message from one
+//! rank to another with the n-th that the other receives from it. If that fails, all ranks return the same error, no data has moved, and
+//! the communicator stays usable. Otherwise one send-receive moves all messages, merged into one per pair of ranks.
 //!
-//! What it costs: the all-gather before every group, which is what a call of 128 bytes a rank takes. A rank that sends to
-//! several ranks, or several messages, copies them together first; one that receives several copies them apart. The first group
-//! in which messages go from the same ranks to the same ranks loads a plan; after [`PATTERNS_MAX`] of these, groups that go
-//! otherwise are run as an all-to-all, which has one plan for all.
+//! The cost is the all-gather before every group. A rank that sends several messages packs them first; one that receives several
+//! unpacks them. The first group of a pattern, a set of pairs of ranks, loads a plan; after [`PATTERNS_MAX`] patterns, groups of new
+//! patterns run as an all-to-all, which has one plan for all.
 
 use std::collections::BTreeMap;
 
 use weftlink_plan::{Collective, DataType};
 use weftlink_recorder::header::GROUP;
 
-use super::{Communicator, Request};
+use super::Communicator;
 use crate::buffers::Buffers;
-use crate::data::{Data, bytes_of, bytes_of_mut};
+use crate::data::{Data, data_type_of};
 use crate::error::Error;
+use crate::request::CallArgs;
 
-/// How many groups whose messages go different ways have a plan of their own.
+/// The number of patterns that have a plan of their own.
 const PATTERNS_MAX: usize = 64;
-/// How many pairs of ranks a plan of their own may have: between more of them, an all-to-all is what it is.
+/// The number of pairs of ranks in such a plan. A group with more runs as an all-to-all.
 const PAIRS_MAX: usize = 1 << 9;
-/// Words that every rank tells at once: how many messages there are, then the first of them.
+/// The words of a rank in the first all-gather: the number of messages, then the first of them.
 const WORDS: usize = 16;
-/// How many messages a rank may have in a group.
+/// The number of messages that a rank may have in a group.
 const MESSAGES_MAX: usize = 1 << 16;
 
 const BYTES_BITS: u32 = 42;
@@ -37,62 +35,62 @@ const RANK_BITS: u32 = 16;
 const _: () =
     assert!(BYTES_BITS + TYPE_BITS + RANK_BITS + 1 == u64::BITS && DataType::ALL.len() < 1 << TYPE_BITS);
 
-/// What a rank sends and receives as one group. See [`Communicator::group`].
+/// The messages of a rank in one group. See [`Communicator::group`].
 #[derive(Debug, Default)]
 pub struct Group<'a> {
     rank: usize,
     sends: Vec<(usize, &'a [u8])>,
     receives: Vec<(usize, &'a mut [u8])>,
-    order: Vec<Told>,
+    entries: Vec<Entry>,
 }
 
 impl<'a> Group<'a> {
-    /// The rank whose messages these are.
+    /// This rank.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Sends elements to a rank, itself included.
+    /// Sends elements to a rank, which may be this one.
     pub fn send<T: Data>(&mut self, to: usize, elements: &'a [T]) -> Result<(), Error> {
-        let bytes = bytes_of(elements);
-        self.tell(Told { sends: true, peer: to, data_type: T::TYPE, bytes: bytes.len() })?;
+        let bytes: &[u8] = bytemuck::cast_slice(elements);
+        self.add(Entry { sends: true, peer: to, data_type: data_type_of::<T>(), bytes: bytes.len() })?;
         self.sends.push((to, bytes));
         Ok(())
     }
 
     /// Receives elements from a rank: the next ones that it sends to this rank in the same group.
     pub fn receive<T: Data>(&mut self, from: usize, elements: &'a mut [T]) -> Result<(), Error> {
-        let bytes = bytes_of_mut(elements);
-        self.tell(Told { sends: false, peer: from, data_type: T::TYPE, bytes: bytes.len() })?;
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(elements);
+        self.add(Entry { sends: false, peer: from, data_type: data_type_of::<T>(), bytes: bytes.len() })?;
         self.receives.push((from, bytes));
         Ok(())
     }
 
-    fn tell(&mut self, told: Told) -> Result<(), Error> {
-        if self.order.len() == MESSAGES_MAX {
+    fn add(&mut self, entry: Entry) -> Result<(), Error> {
+        if self.entries.len() == MESSAGES_MAX {
             return Err(Error::Misuse(format!("a rank has at most {MESSAGES_MAX} messages in a group")));
         }
-        if told.bytes >> BYTES_BITS != 0 {
-            return Err(Error::Misuse(format!("a message of {} bytes is too long for a group", told.bytes)));
+        if entry.bytes >> BYTES_BITS != 0 {
+            return Err(Error::Misuse(format!("a message of {} bytes is too long for a group", entry.bytes)));
         }
-        self.order.push(told);
+        self.entries.push(entry);
         Ok(())
     }
 }
 
-/// A message as one of its ranks tells it.
+/// A message as one of its two ranks lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Told {
+struct Entry {
     sends: bool,
     peer: usize,
-    /// Nothing for types that have no name.
+    /// `None` for types that reductions do not know.
     data_type: Option<DataType>,
     bytes: usize,
 }
 
-impl Told {
+impl Entry {
     fn pack(self) -> u64 {
-        // No rank has the last number, so what does not fit is refused as a rank that does not exist.
+        // No rank has the last number, so a rank that does not fit is refused as one that does not exist.
         let peer = (self.peer as u64).min((1 << RANK_BITS) - 1);
         let data_type = self.data_type.map_or(0, |data_type| data_type as u64 + 1);
         u64::from(self.sends) << 63
@@ -104,7 +102,7 @@ impl Told {
     fn unpack(word: u64) -> Self {
         let peer = (word >> (BYTES_BITS + TYPE_BITS)) as usize & ((1 << RANK_BITS) - 1);
         let data_type = (word >> BYTES_BITS) as usize & ((1 << TYPE_BITS) - 1);
-        Told {
+        Entry {
             sends: word >> 63 == 1,
             peer,
             data_type: DataType::ALL.get(data_type.wrapping_sub(1)).copied(),
@@ -112,7 +110,7 @@ impl Told {
         }
     }
 
-    /// Its elements, if they have a name.
+    /// Its length and type, as text.
     fn elements(&self) -> String {
         match self.data_type {
             Some(data_type) => format!("{} {}", self.bytes / data_type.bytes(), data_type.name()),
@@ -125,10 +123,10 @@ impl Told {
 type Pairs = BTreeMap<(usize, usize), usize>;
 
 impl Communicator {
-    /// Sends and receives as one group, so that both sides may send first. Every rank calls it, with nothing to say if it takes
-    /// no part. The n-th message that a rank sends to another is the n-th that the other receives from it, and of the same
-    /// length and type. If ranks do not agree about their messages, all get the same error, nothing is moved, and the communicator can be
-    /// used as before; a rank whose closure fails does not take part, and the others wait for it.
+    /// Sends and receives messages as one group, so that both sides may send first. All ranks call it; a rank without messages lists none.
+    /// The n-th message that a rank sends to another must have the length and type of the n-th that the other receives from it. If
+    /// messages do not match, all ranks get the same error, no data is moved, and the communicator stays usable. A rank whose closure
+    /// fails does not take part, and the others wait for it.
     ///
     /// ```
     /// let got = weftlink_comm::on_threads(3, |mut comm| {
@@ -150,45 +148,45 @@ impl Communicator {
         self.usable()?;
         let mut group = Group { rank: self.rank, ..Group::default() };
         let listed = list(&mut group)?;
-        let told = self.tell(&group.order)?;
-        let pairs = matched(&told).map_err(Error::Misuse)?;
+        let entries = self.gather_entries(&group.entries)?;
+        let pairs = matched(&entries).map_err(Error::Misuse)?;
         if !pairs.is_empty() {
             self.exchange(group, &pairs)?;
         }
         Ok(listed)
     }
 
-    /// What every rank sends and receives.
-    fn tell(&mut self, mine: &[Told]) -> Result<Vec<Vec<Told>>, Error> {
+    /// The messages of all ranks, by rank.
+    fn gather_entries(&mut self, mine: &[Entry]) -> Result<Vec<Vec<Entry>>, Error> {
         let mut words = vec![0; WORDS * self.size];
         let own = &mut words[WORDS * self.rank..][..WORDS];
         own[0] = mine.len() as u64;
-        own[1..].iter_mut().zip(mine).for_each(|(word, told)| *word = told.pack());
-        self.run(Request { tag: GROUP, ..Request::new(&Collective::AllGather, &mut words[..]) })?;
+        own[1..].iter_mut().zip(mine).for_each(|(word, entry)| *word = entry.pack());
+        self.call(CallArgs { tag: GROUP, ..CallArgs::new(&Collective::AllGather, &mut words[..]) })?;
         let blocks = words.chunks_exact(WORDS);
         let counts: Vec<usize> = blocks.clone().map(|block| block[0] as usize).collect();
-        let mut told: Vec<Vec<Told>> = blocks
+        let mut entries: Vec<Vec<Entry>> = blocks
             .zip(&counts)
-            .map(|(block, count)| block[1..].iter().take(*count).map(|word| Told::unpack(*word)).collect())
+            .map(|(block, count)| block[1..].iter().take(*count).map(|word| Entry::unpack(*word)).collect())
             .collect();
         let more: Vec<usize> = counts.iter().map(|count| count.saturating_sub(WORDS - 1)).collect();
         if more.iter().any(|count| *count > 0) {
-            let mine: Vec<u64> = mine.iter().skip(WORDS - 1).map(|told| told.pack()).collect();
+            let mine: Vec<u64> = mine.iter().skip(WORDS - 1).map(|entry| entry.pack()).collect();
             let mut all = vec![0; more.iter().sum()];
             self.all_gather_v((&mine[..], &mut all[..]), &more)?;
-            let mut all = all.into_iter().map(Told::unpack);
-            for (told, count) in told.iter_mut().zip(more) {
-                told.extend(all.by_ref().take(count));
+            let mut all = all.into_iter().map(Entry::unpack);
+            for (entries, count) in entries.iter_mut().zip(more) {
+                entries.extend(all.by_ref().take(count));
             }
         }
-        Ok(told)
+        Ok(entries)
     }
 
-    /// Moves what all ranks have agreed on.
+    /// Moves the messages, which match.
     fn exchange(&mut self, group: Group<'_>, pairs: &Pairs) -> Result<(), Error> {
         let rank = self.rank;
         let Group { mut sends, mut receives, .. } = group;
-        // Messages of one rank to another stay in their order.
+        // Stable sorts: messages between two ranks keep their order.
         sends.sort_by_key(|(to, _)| *to);
         receives.sort_by_key(|(from, _)| *from);
         let packed: Vec<u8>;
@@ -226,15 +224,15 @@ impl Communicator {
             let mine = pairs.iter().filter(move |(pair, _)| side(pair) == rank);
             mine.map(|(_, bytes)| *bytes).collect::<Vec<_>>()
         };
-        // All ranks know all lengths by now, so they need not compare them again.
+        // All ranks know all lengths, so the call does not compare them again.
         let longest = pairs.values().max().copied();
         let known = self.patterns.contains(&messages);
         if !known && (self.patterns.len() == PATTERNS_MAX || messages.len() > PAIRS_MAX) {
             let between = |from, to| pairs.get(&(from, to)).copied().unwrap_or(0);
             let sent: Vec<usize> = (0..self.size).map(|to| between(rank, to)).collect();
             let received: Vec<usize> = (0..self.size).map(|from| between(from, rank)).collect();
-            let request = Request::new(&Collective::AllToAll, buffers);
-            return self.run(Request {
+            let request = CallArgs::new(&Collective::AllToAll, buffers);
+            return self.call(CallArgs {
                 counts: Some((&sent, &received)),
                 count: longest,
                 tag: GROUP,
@@ -247,28 +245,28 @@ impl Communicator {
         let collective = Collective::SendReceive { messages };
         let mut lengths = pairs.values();
         let first = lengths.next().copied();
-        let request = Request::new(&collective, buffers);
+        let request = CallArgs::new(&collective, buffers);
         if lengths.all(|bytes| Some(*bytes) == first) {
-            self.run(Request { count: first, ..request })
+            self.call(CallArgs { count: first, ..request })
         } else {
             let (sent, received) = (of(|pair| pair.0), of(|pair| pair.1));
-            self.run(Request { counts: Some((&sent, &received)), count: longest, tag: GROUP, ..request })
+            self.call(CallArgs { counts: Some((&sent, &received)), count: longest, tag: GROUP, ..request })
         }
     }
 }
 
-/// What goes from whom to whom, or what is wrong, as all ranks find it.
-fn matched(told: &[Vec<Told>]) -> Result<Pairs, String> {
-    let size = told.len();
-    let mut between: BTreeMap<(usize, usize), [Vec<Told>; 2]> = BTreeMap::new();
-    for (rank, messages) in told.iter().enumerate() {
-        for &told @ Told { sends, peer, .. } in messages {
+/// The bytes between each pair of ranks, or the first mismatch, the same on all ranks.
+fn matched(entries: &[Vec<Entry>]) -> Result<Pairs, String> {
+    let size = entries.len();
+    let mut between: BTreeMap<(usize, usize), [Vec<Entry>; 2]> = BTreeMap::new();
+    for (rank, messages) in entries.iter().enumerate() {
+        for &entry @ Entry { sends, peer, .. } in messages {
             let (pair, side) = if sends { ((rank, peer), 0) } else { ((peer, rank), 1) };
             if peer >= size {
                 let does = if sends { "sends to" } else { "receives from" };
                 return Err(format!("rank {rank} {does} rank {peer}, but there are {size} ranks"));
             }
-            between.entry(pair).or_default()[side].push(told);
+            between.entry(pair).or_default()[side].push(entry);
         }
     }
     let mut pairs = Pairs::new();
@@ -298,7 +296,7 @@ fn matched(told: &[Vec<Told>]) -> Result<Pairs, String> {
                 ));
             }
         }
-        let bytes: usize = sent.iter().map(|told| told.bytes).sum();
+        let bytes: usize = sent.iter().map(|entry| entry.bytes).sum();
         if bytes > 0 {
             pairs.insert((from, to), bytes);
         }
@@ -310,42 +308,42 @@ fn matched(told: &[Vec<Told>]) -> Result<Pairs, String> {
 mod tests {
     use super::*;
 
-    fn sends(peer: usize, bytes: usize) -> Told {
-        Told { sends: true, peer, data_type: None, bytes }
+    fn sends(peer: usize, bytes: usize) -> Entry {
+        Entry { sends: true, peer, data_type: None, bytes }
     }
 
-    fn receives(peer: usize, bytes: usize) -> Told {
-        Told { sends: false, peer, data_type: None, bytes }
+    fn receives(peer: usize, bytes: usize) -> Entry {
+        Entry { sends: false, peer, data_type: None, bytes }
     }
 
-    fn of(data_type: DataType, told: Told) -> Told {
-        Told { data_type: Some(data_type), ..told }
+    fn of(data_type: DataType, entry: Entry) -> Entry {
+        Entry { data_type: Some(data_type), ..entry }
     }
 
     #[test]
     fn messages_survive_packing() {
-        for told in [sends(0, 0), receives(3, 1), sends(65_534, (1 << BYTES_BITS) - 1)] {
-            assert_eq!(Told::unpack(told.pack()), told);
+        for entry in [sends(0, 0), receives(3, 1), sends(65_534, (1 << BYTES_BITS) - 1)] {
+            assert_eq!(Entry::unpack(entry.pack()), entry);
             for data_type in DataType::ALL {
-                assert_eq!(Told::unpack(of(data_type, told).pack()), of(data_type, told));
+                assert_eq!(Entry::unpack(of(data_type, entry).pack()), of(data_type, entry));
             }
         }
-        assert_eq!(Told::unpack(sends(1 << 40, 8).pack()).peer, 65_535);
+        assert_eq!(Entry::unpack(sends(1 << 40, 8).pack()).peer, 65_535);
     }
 
     #[test]
     fn messages_are_matched_in_their_order() {
-        let told = [
+        let entries = [
             vec![sends(1, 4), receives(1, 7), sends(1, 6)],
             vec![receives(0, 4), receives(0, 6), sends(0, 7)],
         ];
-        assert_eq!(matched(&told), Ok(Pairs::from([((0, 1), 10), ((1, 0), 7)])));
+        assert_eq!(matched(&entries), Ok(Pairs::from([((0, 1), 10), ((1, 0), 7)])));
         assert_eq!(matched(&[vec![sends(0, 3), receives(0, 3)]]), Ok(Pairs::from([((0, 0), 3)])));
         assert_eq!(matched(&[vec![sends(1, 0)], vec![receives(0, 0)]]), Ok(Pairs::new()));
     }
 
     #[test]
-    fn what_does_not_match_is_told() {
+    fn mismatches_are_named() {
         let none = Vec::new;
         let cases = [
             (
@@ -369,13 +367,13 @@ mod tests {
                 "rank 0 sends 8 bytes to rank 1 in message 2, which receives 9",
             ),
         ];
-        for (told, error) in cases {
-            assert_eq!(matched(&told), Err(error.to_owned()));
+        for (entries, error) in cases {
+            assert_eq!(matched(&entries), Err(error.to_owned()));
         }
     }
 
     #[test]
-    fn plans_are_kept_for_so_many_ways_and_no_more() {
+    fn the_number_of_plans_is_limited() {
         let kept = crate::on_threads(3, |mut comm| {
             for ways in 0..512 {
                 let goes = |pair: &usize| ways >> pair & 1 == 1;

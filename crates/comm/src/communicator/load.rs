@@ -1,5 +1,4 @@
-//! Loading a plan: what its engine needs the first time, which is memory, connections and a name in the record. All ranks load the
-//! same plans in the same order.
+//! Loading a plan: its engine gets memory, connections and a name in the recorder. All ranks load the same plans in the same order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +15,12 @@ use crate::failure::code_of_preparing;
 use crate::layout::Layout;
 use crate::shared::Call;
 
-/// From how many ranks on one proves for all. Proofs take milliseconds for fewer, as telling does.
-const RANKS_TOLD_MIN: usize = 16;
+/// From this many ranks on, rank 0 proves plans for all. For fewer, a proof takes milliseconds, as sending one does.
+const SHARED_PROOF_RANKS_MIN: usize = 16;
 
 impl Communicator {
-    /// Loads a verified plan. All ranks load the same plans in the same order; loading allocates shared memory, and a plan
-    /// that is there already is not loaded again.
+    /// Loads a verified plan, which allocates shared memory. All ranks load the same plans in the same order. A plan that is loaded
+    /// already is not loaded again.
     pub fn load(&mut self, plan: impl Into<Arc<Verified>>) -> Result<PlanId, Error> {
         let plan = plan.into();
         self.usable()?;
@@ -33,14 +32,13 @@ impl Communicator {
         if choose::needs_switches(&plan) {
             let name = &plan.name;
             return Err(Error::Misuse(format!(
-                "the plan {name:?} needs a switch that computes, and ranks on CPUs have none; \
-                 `Plan::without_switches` does the same without"
+                "the plan {name:?} needs a switch that reduces, and CPU ranks have none; use `Plan::without_switches`"
             )));
         }
         if !choose::carries(&plan, &self.hosts) {
             let name = &plan.name;
             return Err(Error::Misuse(format!(
-                "the plan {name:?} does more between hosts than send and receive; ring, tree and hierarchical plans do not"
+                "the plan {name:?} needs more than send and receive between hosts; use a ring, tree or hierarchical plan"
             )));
         }
         let header = Header::allocating(What::Load, plan.hash(), 0, (None, 1));
@@ -48,13 +46,13 @@ impl Communicator {
         Ok(PlanId { index, owner: self.identity })
     }
 
-    /// The plan of a built-in algorithm for a collective of this number of ranks, loaded when it is first needed.
+    /// Loads the plan of a built-in algorithm for a collective, unless it is loaded already.
     pub fn built_in(&mut self, algorithm: Algorithm, collective: &Collective) -> Result<PlanId, Error> {
         let choice = Choice { algorithm, packets: false };
         self.load(choose::proved(choice, collective, &self.hosts)?)
     }
 
-    /// Loads what a call needs, under the call's own header, so that ranks that make another one see it.
+    /// Loads the plan that a call needs, under the call's own header, so that ranks that make another call get a mismatch.
     #[cold]
     pub(super) fn load_for(&mut self, key: Key, header: &Header) -> Result<usize, Error> {
         let plan = self.plan_for(&key, header)?;
@@ -65,19 +63,18 @@ impl Communicator {
         Ok(index)
     }
 
-    /// The plan for a call, proved: by rank 0 alone where processes are so many that it takes long, by each for itself where
-    /// telling takes longer.
+    /// The verified plan for a call. With many processes rank 0 proves it and sends the proof; with few, every rank proves it.
     fn plan_for(&mut self, key: &Key, header: &Header) -> Result<Arc<Verified>, Error> {
         let processes = &self.shared.processes;
-        // Ranks that are threads of one process know its proofs.
-        if self.size < RANKS_TOLD_MIN || processes.iter().all(|one| one.pid == processes[0].pid) {
+        // Threads of one process share its proofs.
+        if self.size < SHARED_PROOF_RANKS_MIN || processes.iter().all(|one| one.pid == processes[0].pid) {
             return Ok(choose::plan_for(key, &self.hosts)?.1);
         }
         let own = (self.rank == 0).then(|| choose::plan_for(key, &self.hosts));
         let proved = own.as_ref().and_then(|own| own.as_ref().ok());
         let told = proved.and_then(|(choice, plan)| Told::of(*choice, plan));
         let told = told.and_then(|told| postcard::to_stdvec(&told).ok()).unwrap_or_default();
-        let heard = self.hear_all(*header, told)?;
+        let heard = self.exchange_all(*header, told)?;
         if let Some(own) = own {
             return Ok(own?.1);
         }
@@ -85,13 +82,13 @@ impl Communicator {
             Ok(told) => {
                 choose::plan_told(told, key, &self.hosts).map_err(|error| self.abandon(header, error))
             }
-            // It found none, and every rank says why.
+            // Rank 0 found none, and every rank reports why.
             Err(_) => Ok(choose::plan_for(key, &self.hosts)?.1),
         }
     }
 
-    /// Loads a plan, unless it is there: two engines of one plan would have counters of their own, and ranks that use
-    /// different ones would never meet. All ranks load the same plans in the same order, so all find it.
+    /// Loads a plan, unless it is loaded: two engines of one plan would have counters of their own, and ranks that use different ones
+    /// would wait for ever. All ranks load the same plans in the same order, so all find it.
     pub(super) fn load_under(&mut self, header: Header, plan: Arc<Verified>) -> Result<usize, Error> {
         if let Some(index) = self.engines.iter().position(|engine| engine.plan == plan) {
             return Ok(index);
@@ -106,7 +103,7 @@ impl Communicator {
         Ok(self.engines.len() - 1)
     }
 
-    /// Connects to ranks elsewhere to which a plan's messages go. All ranks do it after the same call.
+    /// Connects to the ranks on other hosts with which the plan exchanges messages. All ranks do so in the same call.
     fn connect(&mut self, header: &Header, layout: &Layout) -> Result<(), Error> {
         let peers = self.ports.unconnected(layout, self.rank as u32);
         if peers.is_empty() {
@@ -128,13 +125,13 @@ impl Communicator {
         });
         if taken.is_ok() {
             let peers: Vec<usize> = peers.iter().map(|&rank| rank as usize).collect();
-            let (ranks, way) = (list(&peers), if encrypt { "sealed" } else { "checked" });
+            let (ranks, way) = (list(&peers), if encrypt { "encrypted" } else { "checksummed" });
             tracing::info!(target: "weft::net", rank = self.rank, "connected to {ranks}, {streams} streams each, frames are {way}");
         }
         taken.map_err(|error| self.abandon(header, error))
     }
 
-    /// Gives up a call that cannot be prepared, and tells the others why.
+    /// Aborts a call that cannot be set up, on all ranks.
     pub(super) fn abandon(&mut self, header: &Header, error: Error) -> Error {
         let call = Call::without_buffers(header, self.calls, &Collective::Barrier);
         let first = self.shared.waiter.abort(code_of_preparing(&error, self.rank as u32));

@@ -1,6 +1,7 @@
 //! The communicator: one rank's end of a group that runs collectives.
 
 mod abort;
+mod abort_handle;
 mod announce;
 mod check;
 mod choose;
@@ -9,21 +10,20 @@ mod cores;
 mod counts;
 mod current;
 mod diagnose;
-mod ended;
 mod endpoint;
 mod fail;
 mod finish;
 mod group;
 mod load;
-mod multiplied;
 mod open;
 mod perform;
+mod premultiply;
 mod regroup;
 mod run;
+mod setup_call;
 mod start;
 #[cfg(test)]
 mod tests;
-mod together;
 mod trace;
 mod windows;
 
@@ -31,28 +31,29 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use weftlink_bootstrap::{Bootstrap, Failure};
-use weftlink_plan::{Collective, Cut, Verified};
+use weftlink_plan::{Cut, Verified};
 use weftlink_recorder::recorder::{Counters, FlightRecorder};
 use weftlink_shm::memory::SharedMemory;
 
+pub(crate) use abort_handle::AbortHandle;
 use check::fit;
 use current::Current;
-pub(crate) use ended::Ender;
 pub use group::Group;
 pub use open::{Open, SIGNALS};
 pub use start::{Options, on_threads};
 use trace::{Recorder, Stopwatch};
-pub use trace::{Taken, TimedStep};
+pub use trace::{TimedStep, TracedStep};
 
 use crate::buffers::Buffers;
 use crate::choose::{Key, Table};
-use crate::engine::{Engine, Ports, Silent};
+use crate::engine::{Engine, Ports, Silent, Tracer};
 use crate::error::Error;
-use crate::known::Known;
-use crate::operation::Operation;
+use crate::request::{CallArgs, Request};
 use crate::shared::Shared;
+use crate::signatures::SignatureTable;
 use crate::symmetric::Symmetric;
 
 /// One rank's end of a group. All ranks make the same calls in the same order; a call that differs is an error on
@@ -61,9 +62,9 @@ pub struct Communicator {
     rank: usize,
     size: usize,
     options: Options,
-    /// Tells this communicator's windows from others'.
+    /// Distinguishes this communicator's windows from others'.
     identity: u64,
-    /// The process that made it, which a process that was forked is not.
+    /// The process that made it. A forked process has another.
     pid: u32,
     calls: u32,
     failed: Option<Failure>,
@@ -73,22 +74,22 @@ pub struct Communicator {
     hosts: Vec<u32>,
     spans_hosts: bool,
     table: Table,
-    /// Whether the kernel reads peers' memory for us, and fast.
+    /// Whether single-copy reads of peers' memory are allowed and fast.
     readable: bool,
     /// Cores that this rank has for itself.
     own_cores: usize,
-    /// The engine for each kind of call there was.
+    /// The engine for each kind of call so far.
     chosen: Vec<(Key, usize)>,
     current: Current,
     /// The calls that ranks have compared whole.
-    known: Known,
+    signatures: SignatureTable,
     shared: Shared,
     windows: Vec<Arc<Symmetric>>,
     bootstrap: Bootstrap,
-    /// Where inputs are multiplied before they are added up.
+    /// Scratch for the inputs of pre-multiplied sums.
     multiplied: Vec<u8>,
     signals: Option<Box<open::Signals>>,
-    /// The ways of messages for which groups have a plan.
+    /// The patterns of messages for which groups have a plan.
     patterns: Vec<Vec<(u32, u32)>>,
     /// Unmapped last: headers and flags point into it.
     control: Arc<SharedMemory>,
@@ -101,56 +102,6 @@ pub struct PlanId {
     owner: u64,
 }
 
-/// A collective call with everything that belongs to it. The methods of [`Communicator`] that are named after collectives
-/// make one; this is for those who know only at run time what they call.
-#[derive(Debug)]
-pub struct Request<'a> {
-    /// What is to be done.
-    pub collective: &'a Collective,
-    /// On which buffers.
-    pub buffers: Buffers<'a>,
-    /// With what elements are combined: for those that reduce, and only for those.
-    pub operation: Option<Operation<'a>>,
-    /// The lengths of this rank's blocks, in and out, in elements, if they differ.
-    pub counts: Option<(&'a [usize], &'a [usize])>,
-    /// The elements of a block, for ranks that have none of their own.
-    pub count: Option<usize>,
-    /// A plan of the caller's choice.
-    pub plan: Option<PlanId>,
-    /// Tells calls apart that are alike but for their purpose. 0 is none.
-    #[doc(hidden)]
-    pub tag: u32,
-}
-
-impl<'a> Request<'a> {
-    /// A call that combines nothing, with blocks of one length.
-    #[inline]
-    pub fn new(collective: &'a Collective, buffers: impl Into<Buffers<'a>>) -> Self {
-        Self {
-            collective,
-            buffers: buffers.into(),
-            operation: None,
-            counts: None,
-            count: None,
-            plan: None,
-            tag: 0,
-        }
-    }
-
-    /// The same, combining elements.
-    #[inline]
-    pub fn with(mut self, operation: impl Into<Operation<'a>>) -> Self {
-        self.operation = Some(operation.into());
-        self
-    }
-
-    /// The same by a plan that was loaded.
-    pub fn by(mut self, plan: PlanId) -> Self {
-        self.plan = Some(plan);
-        self
-    }
-}
-
 impl Communicator {
     /// This rank.
     #[inline]
@@ -158,71 +109,109 @@ impl Communicator {
         self.rank
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     #[inline]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Makes a call.
-    #[inline]
-    pub fn run(&mut self, request: Request<'_>) -> Result<(), Error> {
-        self.perform(request, &mut Silent)
+    /// Makes a call, and waits until it is over.
+    pub fn run<'a>(&mut self, request: Request<'a, impl Into<Buffers<'a>>>) -> Result<(), Error> {
+        self.run_with(request.erased(), &mut Silent)
     }
 
-    /// The same, recording each step this rank takes. For tests: every step takes a ticket that all ranks share.
-    pub fn run_traced(&mut self, request: Request<'_>, tickets: &AtomicU64) -> Result<Vec<Taken>, Error> {
-        let mut recorder = Recorder { tickets, taken: Vec::new() };
-        self.perform(request, &mut recorder)?;
-        Ok(recorder.taken)
+    /// Makes a call and records the steps of this rank, each with a ticket from a counter that all ranks share: the order of all steps of a
+    /// job.
+    pub fn run_traced<'a>(
+        &mut self,
+        request: Request<'a, impl Into<Buffers<'a>>>,
+        tickets: &AtomicU64,
+    ) -> Result<Vec<TracedStep>, Error> {
+        let mut recorder = Recorder { tickets, steps: Vec::new() };
+        self.run_with(request.erased(), &mut recorder)?;
+        Ok(recorder.steps)
     }
 
-    /// The same, recording when each step of this rank waited, began and was done. For people who look at it: reading the
-    /// clock takes longer than some steps.
-    pub fn run_timed(&mut self, request: Request<'_>) -> Result<Vec<TimedStep>, Error> {
+    /// Makes a call and records when each step of this rank began to wait, started and ended. This is slower: reading the clock takes
+    /// longer than some steps.
+    pub fn run_timed<'a>(
+        &mut self,
+        request: Request<'a, impl Into<Buffers<'a>>>,
+    ) -> Result<Vec<TimedStep>, Error> {
         let mut stopwatch = Stopwatch::new();
-        self.perform(request, &mut stopwatch)?;
+        self.run_with(request.erased(), &mut stopwatch)?;
         Ok(stopwatch.steps)
     }
 
-    /// The plan that a call takes, as [`Communicator::run`] would find it if all ranks pass the same kind of memory. All
-    /// ranks ask for the same.
-    pub fn plan_of(&mut self, request: &Request<'_>) -> Result<Arc<Verified>, Error> {
-        let fitted = fit(request, self.caller())?;
-        let header = self.header(request, &fitted);
-        let engine = match request.plan {
+    fn run_with(&mut self, mut request: Request<'_>, tracer: &mut impl Tracer) -> Result<(), Error> {
+        let (deadline, yields_core) = (request.deadline, request.yields_core);
+        let args = request.args();
+        match (deadline, yields_core) {
+            (None, false) => self.perform(args, tracer),
+            _ => self.waiting_as(deadline, yields_core, |comm| comm.perform(args, tracer)),
+        }
+    }
+
+    /// Makes a call whose arguments are borrowed.
+    #[inline]
+    pub(crate) fn call(&mut self, args: CallArgs<'_>) -> Result<(), Error> {
+        self.perform(args, &mut Silent)
+    }
+
+    /// Makes a call with a deadline of its own.
+    pub(crate) fn call_within(
+        &mut self,
+        args: CallArgs<'_>,
+        deadline: Option<Duration>,
+    ) -> Result<(), Error> {
+        match deadline {
+            None => self.call(args),
+            Some(_) => self.waiting_as(deadline, false, |comm| comm.call(args)),
+        }
+    }
+
+    /// The plan that [`Communicator::run`] would use for a call if all ranks pass the same kind of memory. All ranks ask for the
+    /// same call.
+    pub fn plan_of<'a>(
+        &mut self,
+        request: Request<'a, impl Into<Buffers<'a>>>,
+    ) -> Result<Arc<Verified>, Error> {
+        let mut request = request.erased();
+        let args = request.args();
+        let fitted = fit(&args, self.caller())?;
+        let header = self.header(&args, &fitted);
+        let engine = match args.plan {
             Some(plan) => self.index(plan)?,
             None => {
-                let (ordinary, symmetric) = self.engines_for(request, &fitted, &header)?;
-                if request.buffers.is_symmetric() { symmetric } else { ordinary }
+                let (ordinary, symmetric) = self.engines_for(&args, &fitted, &header)?;
+                if args.buffers.is_symmetric() { symmetric } else { ordinary }
             }
         };
         Ok(Arc::clone(&self.engines[engine].plan))
     }
 
-    /// How a plan cuts a block of so many elements: what the oracle needs to know to combine in the same order. Nothing if
-    /// not even one element fits into its messages.
+    /// How a plan cuts a block of `count` elements, which determines the order in which they are combined. `None` if not even one element
+    /// fits into a message of the plan.
     pub fn cut(&self, plan: PlanId, count: usize, element_bytes: usize) -> Result<Option<Cut>, Error> {
         Ok(self.engines[self.index(plan)?].cut(count, element_bytes))
     }
 
-    /// Whether ordinary memory is read by the kernel where that is faster.
+    /// Whether the kernel reads peers' ordinary memory where that is faster.
     pub fn reads_peers(&self) -> bool {
         self.readable
     }
 
-    /// The flight recorder: the last calls, what is waited for, counters. It may be read from any thread, also while a call
-    /// is stuck.
+    /// The flight recorder: the last calls, the current wait, counters. Any thread may read it, also while a call is stuck.
     pub fn flight_recorder(&self) -> FlightRecorder {
         self.shared.recorder.reader()
     }
 
-    /// What has been counted so far.
+    /// The counters of this communicator.
     pub fn counters(&self) -> Counters {
         self.flight_recorder().counters()
     }
 
-    /// Writes the flight recorder's present record into a folder, for `weft why`, and tells where.
+    /// Writes the flight recorder's record into a folder, for `weft why`, and returns its path.
     pub fn dump(&self, folder: &Path) -> io::Result<PathBuf> {
         self.flight_recorder().dump(folder)
     }
@@ -247,11 +236,11 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // A process that was forked has the same memory and is not this rank.
+        // A forked process has the same memory and is not this rank.
         if self.pid != std::process::id() {
             return;
         }
-        // What ended by a panic is noted here: nobody was there to do it.
+        // A panic between calls is recorded here.
         let panicked = || {
             let why = || format!("rank {} panicked between calls", self.rank);
             std::thread::panicking().then(|| Failure::own(self.rank as u32, why()))
@@ -262,7 +251,7 @@ impl Drop for Communicator {
             self.note_failure(failure);
         }
         self.windows.iter().for_each(|window| window.leave(self.identity));
-        // Whoever waits for this rank from now on waits in vain, and finds out by looking here. Nobody sleeps on it.
+        // A rank that waits for this one polls this line. Nobody sleeps on it, so nobody has to be woken.
         let _ = self.shared.departures[self.rank].publish(1, 0);
         self.bootstrap.calls = self.calls;
     }

@@ -1,9 +1,9 @@
-//! Windows as pooled memory: while a window is open, every rank reads and writes every rank's part as it likes, and tells
-//! others by signals.
+//! Windows as pooled memory: while a window is open, every rank may read and write the parts of all ranks, and signals order the
+//! accesses.
 //!
-//! A window that is not open is its rank's alone, as a slice. Opening it gives that up and is a call of all ranks; closing it
-//! too. In between nothing is awaited but signals. A rank that loses its window without closing it (by an error or a panic)
-//! ends the communicator for all and keeps a copy of its part that nobody else reaches, as calls that fail do.
+//! The part of a window that is not open belongs to its rank alone, as a slice. Opening and closing a window are calls of all ranks; in
+//! between, ranks wait for nothing but signals. A rank that drops an open window (by an error or a panic) aborts the communicator on all
+//! ranks and keeps a private copy of its part, as failed calls do.
 
 // Copies between addresses in mapped memory.
 #![allow(unsafe_code)]
@@ -19,25 +19,26 @@ use weftlink_shm::line::Poll;
 use weftlink_shm::memory::SharedMemory;
 use weftlink_shm::wait::{AbortCode, Park, Stop};
 
-use super::{Communicator, Request, fit};
+use super::{Communicator, fit};
 use crate::buffers::Buffers;
 use crate::data::Data;
 use crate::engine::Stopped;
 use crate::error::Error;
 use crate::failure::take_back;
-use crate::foreign;
-use crate::shared::{Call, Noted};
+use crate::racy_copy;
+use crate::request::CallArgs;
+use crate::shared::{Call, WaitRecord};
 use crate::symmetric::Using;
 use crate::transport::{LINE, lines_at};
 use crate::window::Window;
 
-/// How many signals each rank can send to each other.
+/// The number of signals between each pair of ranks.
 pub const SIGNALS: usize = 16;
 
 /// A window that all ranks have opened: memory that each can read and write.
 ///
-/// What is read while another rank writes it is old, new or a mixture of both. Signals put an order into it: what a rank
-/// wrote before a signal is there for whoever has waited for that signal.
+/// A read that races with a write returns old bytes, new bytes or a mixture. Signals order accesses: a rank that has waited for a signal
+/// sees everything that the sender wrote before it.
 ///
 /// ```
 /// let got = weftlink_comm::on_threads(2, |mut comm| {
@@ -57,14 +58,14 @@ pub const SIGNALS: usize = 16;
 pub struct Open<'a, T: Data> {
     comm: &'a mut Communicator,
     window: &'a mut Window<T>,
-    /// None when it is closed.
+    /// `None` once it is closed.
     using: Option<Using>,
 }
 
-/// Every rank's signals to every other, once a window has been opened.
+/// The signals between all pairs of ranks, allocated when a window is first opened.
 pub(super) struct Signals {
     counters: Vec<Counter<'static>>,
-    /// How often this rank has signalled each rank, and waited for each.
+    /// The number of signals that this rank has sent to each rank, and received from each.
     sent: Vec<u32>,
     awaited: Vec<u32>,
     /// Unmapped last: the counters point into it.
@@ -72,9 +73,8 @@ pub(super) struct Signals {
 }
 
 impl Communicator {
-    /// Opens a window for reading and writing by all ranks, does the work, and closes it. All ranks call it; it begins when
-    /// all have, and returns when all are done. If the work fails, the communicator does: what peers are doing with the
-    /// window is not known then.
+    /// Opens a window to all ranks, runs `work`, and closes it. All ranks call it; `work` starts when all have, and this returns when
+    /// all are done. If `work` fails, so does the communicator, because peers may still be using the window.
     pub fn open<T: Data, R>(
         &mut self,
         window: &mut Window<T>,
@@ -85,9 +85,7 @@ impl Communicator {
             return Err(Error::Misuse("a window of another communicator cannot be opened here".to_owned()));
         }
         if self.spans_hosts {
-            return Err(Error::Misuse(
-                "a window is opened to ranks of one host, and these are on several".to_owned(),
-            ));
+            return Err(Error::Misuse("a window can be opened only if all ranks are on one host".to_owned()));
         }
         if self.signals.is_none() {
             let header = Header::allocating(What::Window, 0, SIGNALS, (None, 1));
@@ -98,11 +96,11 @@ impl Communicator {
             let signals = Signals { counters, sent: none.clone(), awaited: none, _memory: memory };
             self.signals = Some(Box::new(signals));
         }
-        // If the window was taken back by a call of another communicator, it has aborted this one, and opening fails.
+        // If a call of another communicator took the window back, it has aborted this communicator, and opening fails.
         let using = Using::begin(&self.windows, [Some(window.number()), None]).unwrap_or_default();
-        if let Err(error) = self.run(opening(window.number())) {
+        if let Err(error) = self.call(opening(window.number())) {
             drop(using);
-            // A rank that heard of the failure later may have found all there, and writes.
+            // A rank that hears of the failure later may have opened the window, and writes.
             if let Some(why) = &self.failed {
                 let reached = [Some(window.number()), None];
                 take_back(&self.shared, &self.windows, reached, (self.rank, self.identity), why);
@@ -115,9 +113,9 @@ impl Communicator {
         Ok(done)
     }
 
-    /// A barrier that only meets barriers for the same purpose.
+    /// A barrier that matches only barriers with the same tag.
     fn tagged_barrier(&mut self, tag: u32) -> Result<(), Error> {
-        self.run(Request { tag, ..Request::new(&Collective::Barrier, Buffers::none()) })
+        self.call(CallArgs { tag, ..CallArgs::new(&Collective::Barrier, Buffers::none()) })
     }
 }
 
@@ -125,8 +123,8 @@ pub(crate) const OPENS: u32 = 1;
 pub(crate) const CLOSES: u32 = 2;
 
 /// The call that opens a window.
-fn opening(window: u16) -> Request<'static> {
-    Request { tag: tag(window, OPENS), ..Request::new(&Collective::Barrier, Buffers::none()) }
+fn opening(window: u16) -> CallArgs<'static> {
+    CallArgs { tag: tag(window, OPENS), ..CallArgs::new(&Collective::Barrier, Buffers::none()) }
 }
 
 fn tag(window: u16, what: u32) -> u32 {
@@ -134,24 +132,24 @@ fn tag(window: u16, what: u32) -> u32 {
 }
 
 impl<T: Data> Open<'_, T> {
-    /// Writes elements into a rank's part, from a place on.
+    /// Writes elements into a rank's part, starting at element `at`.
     pub fn put(&mut self, rank: usize, at: usize, elements: &[T]) -> Result<(), Error> {
         let target = self.place(rank, at, elements.len())?;
-        // SAFETY: the place is within the window, whose slice nobody has while it is open.
-        unsafe { foreign::copy(target.cast(), elements.as_ptr().cast(), size_of_val(elements)) };
+        // SAFETY: the place is within the window, whose slice is borrowed while it is open.
+        unsafe { racy_copy::copy(target.cast(), elements.as_ptr().cast(), size_of_val(elements)) };
         Ok(())
     }
 
-    /// Reads elements from a rank's part, from a place on.
+    /// Reads elements from a rank's part, starting at element `at`.
     pub fn get(&self, rank: usize, at: usize, into: &mut [T]) -> Result<(), Error> {
         let source = self.place(rank, at, into.len())?;
-        // SAFETY: the place is within the window; the target is the caller's. A mixture of values that ranks wrote is only
-        // seen where the caller let them write at the same time, and plain data takes it.
-        unsafe { foreign::copy(into.as_mut_ptr().cast(), source.cast(), size_of_val(into)) };
+        // SAFETY: the place is within the window; the target is the caller's. A race yields a mixture of bytes, which is a valid
+        // value of plain data.
+        unsafe { racy_copy::copy(into.as_mut_ptr().cast(), source.cast(), size_of_val(into)) };
         Ok(())
     }
 
-    /// Copies elements of one rank's part to another's. The two places must not overlap.
+    /// Copies elements of one rank's part to another's. The two ranges must not overlap.
     pub fn copy(
         &mut self,
         (from, source): (usize, Range<usize>),
@@ -161,20 +159,20 @@ impl<T: Data> Open<'_, T> {
         let overlap = from == to && start.abs_diff(target) < length;
         if overlap {
             let what =
-                format!("elements {source:?} of rank {from} overlap where they are copied to, {target}");
+                format!("cannot copy elements {source:?} of rank {from} to {target}: the ranges overlap");
             return Err(Error::Misuse(what));
         }
         let (source, target) = (self.place(from, start, length)?, self.place(to, target, length)?);
-        // SAFETY: both places are within the window, whose slice nobody has while it is open.
-        unsafe { foreign::copy(target.cast(), source.cast(), length * size_of::<T>()) };
+        // SAFETY: both places are within the window, whose slice is borrowed while it is open.
+        unsafe { racy_copy::copy(target.cast(), source.cast(), length * size_of::<T>()) };
         Ok(())
     }
 
-    /// Sends a rank a signal: what was written before, anywhere, is there for it once it has waited for this.
+    /// Sends a signal to a rank. Once that rank has waited for it, it sees everything that this rank wrote before.
     pub fn signal(&mut self, rank: usize, number: usize) -> Result<(), Error> {
         let at = self.signal_place(rank, number)?;
         let (size, me) = (self.comm.size, self.comm.rank);
-        let Some(signals) = &mut self.comm.signals else { unreachable!("opening makes them") };
+        let Some(signals) = &mut self.comm.signals else { unreachable!("allocated by open") };
         let sent = &mut signals.sent[at];
         *sent = sent.wrapping_add(1);
         let line = signals.counters[at * size + me].publish(*sent, 0);
@@ -187,7 +185,7 @@ impl<T: Data> Open<'_, T> {
         let from = self.signal_place(rank, number)?;
         let to = self.signal_place(self.comm.rank, number)?;
         let size = self.comm.size;
-        let Some(signals) = &mut self.comm.signals else { unreachable!("opening makes them") };
+        let Some(signals) = &mut self.comm.signals else { unreachable!("allocated by open") };
         let wanted = signals.awaited[from].wrapping_add(1);
         let counter = signals.counters[to * size + rank];
         let here = || if counter.has_reached(wanted) { Poll::Ready } else { Poll::Pending };
@@ -197,12 +195,12 @@ impl<T: Data> Open<'_, T> {
             left.then_some(Stop::Left { rank: rank as u32 })
         };
         let waiting = Waiting::Reached { rank: rank as u32, counter: number as u32 };
-        let noted = Noted::new(shared, self.comm.calls, None, waiting);
+        let record = WaitRecord::new(shared, self.comm.calls, None, waiting);
         let waited = shared.waiter.wait_doubting(Park::Line(counter.line()), here, |waited| {
-            noted.again(waited);
+            record.poll(waited);
             doubt()
         });
-        noted.over(waited.is_ok());
+        record.end(waited.is_ok());
         match waited {
             Ok(()) => {
                 signals.awaited[from] = wanted;
@@ -212,7 +210,7 @@ impl<T: Data> Open<'_, T> {
         }
     }
 
-    /// Closes the window, when all ranks do: it is this rank's again, as a slice.
+    /// Closes the window with all ranks.
     fn close(mut self) -> Result<(), Error> {
         let closed = self.comm.tagged_barrier(tag(self.window.number(), CLOSES));
         self.using = None;
@@ -222,18 +220,18 @@ impl<T: Data> Open<'_, T> {
         closed
     }
 
-    /// Leaves this rank with a copy of its part, after a failure. It does not use the window any more.
+    /// Leaves this rank with a private copy of its part, after a failure. This rank no longer uses the window.
     fn take_back(&self, why: &Failure) {
         let Communicator { shared, windows, rank, identity, .. } = &*self.comm;
         take_back(shared, windows, [Some(self.window.number()), None], (*rank, *identity), why);
     }
 
-    /// How many elements each rank's part has.
+    /// The number of elements of each rank's part.
     pub fn len(&self) -> usize {
         self.window.length()
     }
 
-    /// Whether there are none.
+    /// Whether the parts are empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -243,19 +241,20 @@ impl<T: Data> Open<'_, T> {
         if rank >= self.comm.size || !within {
             let (size, has) = (self.comm.size, self.len());
             return Err(Error::Misuse(format!(
-                "{length} elements from {at} on of rank {rank}: there are {size} ranks with {has} elements each"
+                "elements {at}..{} of rank {rank} are out of range: there are {size} ranks with {has} elements each",
+                at.saturating_add(length)
             )));
         }
         let window = self.comm.shared.windows[usize::from(self.window.number())];
         Ok(window.base.wrapping_add(rank * window.stride).cast::<T>().wrapping_add(at))
     }
 
-    /// Where this rank counts the signals that it exchanges with another.
+    /// The index of the counts of a signal.
     fn signal_place(&self, rank: usize, number: usize) -> Result<usize, Error> {
         if rank >= self.comm.size || number >= SIGNALS {
             let size = self.comm.size;
             return Err(Error::Misuse(format!(
-                "signal {number} and rank {rank}: there are {SIGNALS} signals and {size} ranks, both from 0"
+                "signal {number} of rank {rank} is out of range: there are {SIGNALS} signals and {size} ranks"
             )));
         }
         Ok(rank * SIGNALS + number)
@@ -263,7 +262,7 @@ impl<T: Data> Open<'_, T> {
 
     #[cold]
     fn fail(&mut self, stop: Stop, rank: u32, counter: u32) -> Error {
-        // The call that is still going on is the opening, as it was announced.
+        // The call that is still running is the opening.
         let request = opening(self.window.number());
         let fitted = match fit(&request, self.comm.caller()) {
             Ok(fitted) => fitted,

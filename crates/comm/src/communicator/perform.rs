@@ -2,29 +2,30 @@
 //!
 //! | stage | file | what it does |
 //! |---|---|---|
-//! | check | `check.rs` | refuses a call that cannot be made, lays out its buffers, finds its engines; nothing has been announced |
+//! | check | `check.rs` | refuses invalid calls, lays out buffers, finds engines; nothing has been announced |
 //! | announce | `announce.rs` | numbers the call and publishes its header |
-//! | choose | `choose.rs` | meets the other ranks where the plan depends on their buffers, compiles the program |
+//! | choose | `choose.rs` | waits for the other ranks if the plan depends on their buffers, compiles the program |
 //! | run | `run.rs` | hands the buffers to the engine |
-//! | finish | `finish.rs` | records the call, and remembers it for the next one |
-//! | fail | `fail.rs`, `diagnose.rs`, `abort.rs` | collects evidence, decides what happened, aborts for all ranks |
+//! | finish | `finish.rs` | records the call, and keeps it for the next one |
+//! | fail | `fail.rs`, `diagnose.rs`, `abort.rs` | collects evidence, decides what happened, aborts on all ranks |
 //!
-//! A call that is the same as the one before it (`current.rs`) passes through check and choose in a few comparisons.
+//! A call that repeats the one before it (`current.rs`) passes check and choose in a few comparisons.
 
 use weftlink_plan::{Collective, Reduction};
 use weftlink_recorder::header::BARRIER;
 
-use super::{Communicator, Request};
+use super::Communicator;
 use crate::engine::{Silent, Tracer};
 use crate::error::Error;
-use crate::operation::{Detail, Operation};
+use crate::operation::{Detail, OperationRef};
+use crate::request::CallArgs;
 
 impl Communicator {
     /// Makes a call.
     #[inline]
-    pub(super) fn perform(&mut self, request: Request<'_>, tracer: &mut impl Tracer) -> Result<(), Error> {
+    pub(super) fn perform(&mut self, request: CallArgs<'_>, tracer: &mut impl Tracer) -> Result<(), Error> {
         self.usable()?;
-        if let Some(Operation { detail: Detail::Factor { .. }, .. }) = request.operation {
+        if let Some(OperationRef { detail: Detail::Factor(_), .. }) = request.operation {
             return self.perform_multiplied(request, tracer);
         }
         if self.spans_hosts && *request.collective == Collective::Barrier {
@@ -49,11 +50,11 @@ impl Communicator {
         }
     }
 
-    /// A barrier of ranks on several hosts, which see no counters of each other: an all-reduce is over when all ranks have entered it.
+    /// A barrier between hosts, whose ranks do not see each other's counters: an all-reduce, which ends when all ranks have entered it.
     #[cold]
     fn barrier_across(&mut self, tag: u32) -> Result<(), Error> {
         let mut nothing = [0_u8];
-        let call = Request::new(&Collective::AllReduce, &mut nothing[..]).with(Reduction::Maximum);
-        self.perform(Request { tag: BARRIER | tag, ..call }, &mut Silent)
+        let call = CallArgs::new(&Collective::AllReduce, &mut nothing[..]).with(Reduction::Maximum.into());
+        self.perform(CallArgs { tag: BARRIER | tag, ..call }, &mut Silent)
     }
 }

@@ -1,4 +1,4 @@
-//! Communicators made of others: a part of one, what is left of one, one with more ranks.
+//! Communicators made from others: split, shrink and grow.
 
 use weftlink_bootstrap::{Bootstrap, BootstrapError, Failure, Rendezvous};
 use weftlink_recorder::header::{Header, What};
@@ -6,7 +6,7 @@ use weftlink_recorder::header::{Header, What};
 use super::{Communicator, Options};
 use crate::error::Error;
 
-/// Whether it is worth another try without whoever is gone.
+/// Whether to retry without the ranks that are gone.
 fn is_casualty(error: &Error) -> bool {
     use BootstrapError::{Died, GaveUp, Left, Lost};
     match error {
@@ -17,73 +17,70 @@ fn is_casualty(error: &Error) -> bool {
     }
 }
 
-/// How often a group may shrink on the way to a communicator: once for every rank that dies meanwhile.
+/// The number of retries: one for every rank that dies meanwhile.
 const TRIES_MAX: usize = 64;
 
 impl Communicator {
-    /// What each rank was in the communicator that this one was split, shrunk or grown from; its own number if there was none. It
+    /// The rank that each rank had in the communicator that this one was split, shrunk or grown from; its own rank if there was none. It
     /// goes back one step, not to the first communicator.
     pub fn origins(&self) -> &[usize] {
         self.bootstrap.origins()
     }
 
-    /// Splits the communicator: ranks that say the same part get a communicator of their own, in the order of their keys, and
-    /// of their ranks where these are equal; whoever says no part gets none. All ranks call it. Both can be used from then on,
-    /// from different threads if you like.
+    /// Splits the communicator: ranks that pass the same `part` get a communicator of their own, ordered by `key` and then by rank;
+    /// ranks that pass `None` get none. All ranks call it. Both communicators can be used from then on, also from different threads.
     pub fn split(&mut self, part: Option<u32>, key: i64) -> Result<Option<Communicator>, Error> {
         self.usable()?;
         let header = Header::allocating(What::Split, 0, 0, (None, 1));
-        // So that ranks that make another call find out.
+        // A call of its own, so that ranks that make another call get a mismatch.
         self.share(header, 0)?;
         let Options { deadline, .. } = self.options;
         let split = self.bootstrap.split(part, key, deadline).map_err(|error| self.lost(error))?;
         split.map(|bootstrap| Communicator::new(bootstrap, self.options)).transpose()
     }
 
-    /// A communicator of the ranks that are left, after a call failed: all that call this and live, in the order of their ranks.
-    /// Those that have not called it when the deadline ([`Options::deadline`]) has passed are out, even if they live. If ranks are
-    /// missing that are not proved dead, those that are left go on only if they are more than half of all ranks, or half of them with
-    /// rank 0; otherwise the error is [`BootstrapError::Minority`]. Ranks may
-    /// die meanwhile. Nothing of this communicator, neither memory nor connections, is used by the new one; windows and plans
-    /// are made afresh.
+    /// A communicator of the survivors after a failed call: the ranks that call this, in the order of their ranks. Ranks that have not
+    /// called it when the deadline ([`Options::deadline`]) passes are excluded, even if they live. If missing ranks are not known to be
+    /// dead, the survivors continue only if they are more than half of all ranks, or half of them with rank 0; otherwise the error is
+    /// [`BootstrapError::Minority`]. More ranks may die meanwhile. The new communicator uses nothing of this one, neither memory nor
+    /// connections; allocate windows and load plans again.
     pub fn shrink(mut self) -> Result<Communicator, Error> {
         let options = self.options;
         let mut bootstrap = std::mem::replace(&mut self.bootstrap, Bootstrap::alone());
-        // Whoever still waits here must not.
+        // Ranks that still wait in this communicator must stop waiting.
         bootstrap.clear_event_handler();
-        let why = Failure::plain("the others shrink to those who are left");
+        let why = Failure::plain("the other ranks shrink to the survivors");
         bootstrap.give_up(&why, self.rank as u32, 0);
         drop(self);
         let mut last = None;
         for _ in 0..TRIES_MAX {
             match Communicator::on(bootstrap.shrink(options.deadline)?, options) {
                 Ok(communicator) => return Ok(communicator),
-                // One more died, or heard first that one has; those who are left try again.
+                // One more died, or heard first of a death; the survivors retry.
                 Err((failed, error)) if is_casualty(&error) => (bootstrap, last) = (*failed, Some(error)),
                 Err((_, error)) => return Err(error),
             }
         }
-        Err(last.unwrap_or_else(|| Error::gone("ranks went on dying while the others shrank")))
+        Err(last.unwrap_or_else(|| Error::gone("ranks kept dying while the others shrank")))
     }
 
-    /// A communicator with more ranks: those of this one keep their numbers and call this, with a meeting of as many ranks as
-    /// there are to be; the new ones [join](Bootstrap::join) that meeting under the numbers that follow.
+    /// A communicator with more ranks. The ranks of this one keep their numbers and call this, with a rendezvous of the new size; new ranks
+    /// [join](Bootstrap::join) that rendezvous under the numbers that follow.
     ///
-    /// Its [`origins`](Communicator::origins) are every rank's own number: ranks keep theirs, and new ones had none. What ranks were before an
-    /// earlier split or shrink is not kept; ask for it before, if it matters.
-    pub fn grow(self, meeting: &Rendezvous) -> Result<Communicator, Error> {
-        if meeting.size <= self.size {
-            let (size, wanted) = (self.size, meeting.size);
-            return Err(Error::Misuse(format!("a communicator of {size} ranks does not grow to {wanted}")));
+    /// The [`origins`](Communicator::origins) of the new communicator are every rank's own number. Those of this one are not kept.
+    pub fn grow(self, rendezvous: &Rendezvous) -> Result<Communicator, Error> {
+        if rendezvous.size <= self.size {
+            let (size, wanted) = (self.size, rendezvous.size);
+            return Err(Error::Misuse(format!("cannot grow a communicator of {size} ranks to {wanted}")));
         }
         let met = match self.rank {
-            0 => Bootstrap::listen(meeting)?,
-            rank => Bootstrap::join(meeting, rank)?,
+            0 => Bootstrap::listen(rendezvous)?,
+            rank => Bootstrap::join(rendezvous, rank)?,
         };
         Communicator::new(met, self.options)
     }
 
-    /// Notes that a group came apart.
+    /// Records that the group has failed.
     fn lost(&mut self, error: BootstrapError) -> Error {
         let error = Error::from(error);
         self.failed = Some(Failure::from(&error));

@@ -1,4 +1,4 @@
-//! Running a call: the engine gets the caller's buffers.
+//! Runs a call on its engine.
 
 // Hands the caller's buffers to the engine, which takes addresses.
 #![allow(unsafe_code)]
@@ -8,23 +8,24 @@ use std::time::Duration;
 use weftlink_recorder::waiting::Waiting;
 use weftlink_shm::wait::Stop;
 
+use super::Communicator;
 use super::announce::Announced;
 use super::choose::Chosen;
 use super::finish::finish_result;
-use super::{Communicator, Request};
 use crate::buffers::ORDINARY;
 use crate::engine::{Stopped, Tracer};
 use crate::failure::{Unfinished, code_of, reached, windows_of};
 use crate::operation::Arithmetic;
+use crate::request::CallArgs;
 use crate::shared::Shared;
 use crate::symmetric::{TakenBack, Using};
 
 impl Communicator {
-    /// Runs a call on the engine that was chosen for it.
+    /// Runs a call on the chosen engine.
     #[inline(always)]
     pub(super) fn run_engine(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         announced: Announced,
         arithmetic: &Arithmetic<'_>,
         chosen: Chosen,
@@ -35,18 +36,18 @@ impl Communicator {
         }
         let call = self.current.call(request.collective, announced, arithmetic);
         let engine = &mut self.engines[chosen.engine];
-        // Peers do not reach the buffers, and no function of the caller is called.
-        // SAFETY: as below, of a call that was made like this before.
+        // Peers do not access the buffers, and no code of the caller's runs.
+        // SAFETY: as below; the call repeats one that was checked.
         unsafe { engine.run(&mut self.ports, &self.shared, &call, tracer) }?;
         finish_result(&self.current, request.collective, (self.rank, self.size));
         Ok(())
     }
 
-    /// The same for a call that may panic, or whose buffers peers may reach: if it does not return, it is aborted for all ranks.
+    /// The same for a call that may panic, or whose buffers peers may access: a panic aborts it on all ranks.
     #[inline(always)]
     fn run_guarded(
         &mut self,
-        request: &Request<'_>,
+        request: &CallArgs<'_>,
         announced: Announced,
         arithmetic: &Arithmetic<'_>,
         engine: usize,

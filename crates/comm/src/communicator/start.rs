@@ -1,4 +1,4 @@
-//! How a communicator comes to be: ranks that have met lay out what they share and find out what the machine allows.
+//! Creating a communicator: ranks that have met lay out their shared memory and detect what the machine allows.
 
 use std::num::NonZeroU32;
 use std::panic::resume_unwind;
@@ -20,12 +20,12 @@ use weftlink_shm::wait::{AbortCode, WaitPolicy, Waiter};
 use super::Communicator;
 use super::cores;
 use super::current::Current;
+use crate::abort_note::note;
 use crate::choose::Table;
 use crate::engine::Ports;
 use crate::error::Error;
-use crate::known::Known;
-use crate::note::note;
-use crate::shared::{Crier, HEADERS, Shared};
+use crate::shared::{HEADERS, Shared, StallReporter};
+use crate::signatures::SignatureTable;
 use crate::transport::cma::{self, Process};
 use crate::transport::{LINE, Transports, lines_at};
 
@@ -35,25 +35,25 @@ const WARN_AFTER_MIN: Duration = Duration::from_millis(10);
 /// How a communicator behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long a call waits for other ranks, without getting on, before it fails and names them. A call of many steps
-    /// may take longer. 300 s unless set. With no time at all, a call fails unless the others are there already.
+    /// How long a call waits for other ranks without progress before it fails and names them. A call of many steps
+    /// may take longer. 300 s unless set. With zero, a call fails unless the others are in it already.
     pub deadline: Duration,
-    /// Whether ranks that wait keep their core: right when each has one of its own. Unset: when there are enough.
+    /// Whether waiting ranks spin, which is right when each has a core of its own. Unset: if there are enough cores.
     pub spin: Option<bool>,
-    /// Whether peers' ordinary memory is read by the kernel, which saves a copy. Unset: where it is allowed and faster.
+    /// Whether the kernel reads peers' ordinary memory (CMA), which saves a copy. Unset: where it is allowed and faster.
     pub single_copy: Option<bool>,
-    /// Log a stall warning after this long, and then again and again, which says whom a call waits for. 10 s unless set, 10 ms at
-    /// least.
+    /// Log a stall warning after this long, and at this interval from then on. It names the ranks that a call waits for. 10 s unless set, 10
+    /// ms at least.
     pub warn_after: Duration,
     /// Connections to each rank on another host.
     pub streams: u32,
-    /// Whether what goes between hosts is encrypted with the job's secret. If not it is checked against change by accident.
+    /// Whether data between hosts is encrypted with the job's secret. If not, a checksum guards it against accidental changes.
     pub encrypt: bool,
     /// Whether the bits of a result depend on the inputs and the order of the ranks alone, and not on the plan, the kind of
-    /// memory, tiles or instruction sets. Some plans are out then, and one pass over the result is made for NaNs. All ranks
-    /// say the same. `docs/determinism.md` tells more.
+    /// memory, tiles or instruction sets. This excludes some plans, and adds a pass over the result that normalises NaNs. All ranks
+    /// must set the same. See `docs/determinism.md`.
     pub deterministic: bool,
-    /// How many calls the flight recorder keeps, rounded up to a power of two.
+    /// The number of calls that the flight recorder keeps, rounded up to a power of two.
     pub record: u32,
 }
 
@@ -73,12 +73,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// As the environment says: [`knobs`](weftlink_knobs) lists the variables, and so does `weft knobs`.
+    /// Reads the options from the environment. [`knobs`](weftlink_knobs) and `weft knobs` list the variables.
     pub fn from_environment() -> Result<Options, KnobError> {
         Ok(Self::of(&Knobs::from_environment()?))
     }
 
-    /// As settings say.
+    /// The options that `knobs` set.
     pub fn of(knobs: &Knobs) -> Options {
         let &Knobs {
             deadline, spin, single_copy, warn_after, streams, encrypt, deterministic, record, ..
@@ -87,14 +87,14 @@ impl Options {
     }
 }
 
-/// A name of a communicator is so short that people can read it out, and long enough that no two are the same.
+/// The bits of a communicator's name: few enough to read out, enough to be unique.
 const JOB_BITS: u64 = (1 << 48) - 1;
 
-/// Runs `work` on so many ranks, each a thread of this process, and returns what each gave, by rank. Ranks wait for each
-/// other as [`Options::default`] says; [`Communicator::threads`] takes other options.
+/// Runs `work` on `size` ranks, each a thread of this process, and returns their results by rank. The ranks have
+/// [default options](Options::default); [`Communicator::threads`] takes others.
 ///
 /// # Panics
-/// If one of them does.
+/// If `work` panics on a rank.
 pub fn on_threads<T: Send>(
     size: usize,
     work: impl Fn(Communicator) -> Result<T, Error> + Sync,
@@ -102,7 +102,7 @@ pub fn on_threads<T: Send>(
     let ranks = Communicator::threads(size, Options::default())?;
     std::thread::scope(|scope| {
         let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| work(comm))).collect();
-        // All are heard before the first error ends it: a rank that panicked is why the others have errors.
+        // Join all before returning the first error: if a rank panicked, the errors of the others only follow from that.
         let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
         ended.into_iter().map(|end| end.unwrap_or_else(|panic| resume_unwind(panic))).collect::<Vec<_>>()
     })
@@ -118,18 +118,18 @@ fn transports(rank: usize, hosts: &[u32]) -> Result<Transports, Error> {
     })
 }
 
-/// What a rank does at once when it hears of others, on its steward's thread: it puts what they cannot say themselves where
-/// the ranks of this host look.
-fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> EventHandler {
+/// Handles events on the monitor thread: it publishes the deaths, failures and departures of other ranks where the ranks of this host
+/// look for them.
+fn event_handler(shared: &Shared, bootstrap: &Bootstrap) -> EventHandler {
     let (rank, hosts) = (bootstrap.rank(), bootstrap.hosts());
     let (waiter, departures) = (shared.waiter, shared.departures.clone());
     let headers = shared.headers.clone();
     let elsewhere: Vec<bool> = hosts.iter().map(|host| *host != hosts[rank]).collect();
-    // Ranks are named by peers, and one that does not exist is nowhere.
+    // Peers name the rank, which may not exist.
     let is_elsewhere = move |rank: u32| elsewhere.get(rank as usize) == Some(&true);
     let answer = own_call(shared, rank);
-    Box::new(move |news| {
-        match *news {
+    Box::new(move |event| {
+        match *event {
             Event::Died { rank } => {
                 waiter.abort(AbortCode { rank, reason: Reason::Died.code() });
             }
@@ -137,7 +137,7 @@ fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> EventHandler {
                 waiter.abort(AbortCode { rank, reason: Reason::Lost.code() });
             }
             Event::Failed { culprit: rank, reason, ref error, .. } => {
-                // What it did on purpose is told by a note, which must be there before the word is.
+                // The note of an abort on purpose must be there before the abort word is.
                 if let (BootstrapError::GaveUp { cause, .. }, true) = (error, is_elsewhere(rank)) {
                     departures[rank as usize].line().write_payload(&note(cause));
                 }
@@ -147,7 +147,7 @@ fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> EventHandler {
             }
             Event::Left { rank, calls } if is_elsewhere(rank) => {
                 let departure = departures[rank as usize];
-                // A rank that ended the communicator on purpose has left a note there, for all who call later.
+                // A rank that aborted on purpose has left a note there, for later calls.
                 let has_noted =
                     is_on_purpose(&waiter) && waiter.aborted().is_some_and(|code| code.rank == rank);
                 let calls = [u64::from(calls), 0, 0, 0, 0, 0, 0];
@@ -164,7 +164,7 @@ fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> EventHandler {
     })
 }
 
-/// What this rank calls under a number, if it does, as news for other hosts.
+/// The event that shows other hosts this rank's call of a number, if it has made it.
 fn own_call(shared: &Shared, rank: usize) -> impl Fn(u32) -> Option<Event> + Send + 'static {
     let own: Vec<_> = shared.headers[rank * HEADERS..][..HEADERS].to_vec();
     move |number| {
@@ -175,32 +175,32 @@ fn own_call(shared: &Shared, rank: usize) -> impl Fn(u32) -> Option<Event> + Sen
 }
 
 impl Communicator {
-    /// A group whose ranks are threads of this process: one end each, to be moved to its thread.
+    /// The communicators of a group whose ranks are threads of this process, by rank.
     pub fn threads(size: usize, options: Options) -> Result<Vec<Communicator>, Error> {
-        // The rendezvous needs all ranks at once, so each joins on a thread of its own.
+        // The rendezvous needs all ranks at once, so each has a thread of its own.
         let meet = |bootstrap| {
             std::thread::Builder::new()
                 .spawn(move || Communicator::new(bootstrap, options))
                 .map_err(|error| Error::Bootstrap(BootstrapError::System { what: limits::no_thread(&error) }))
         };
-        // Where a thread cannot be started, its rank has left, which ends the wait of the others.
+        // If a thread cannot be started, its rank has left, which ends the wait of the others.
         let meeting: Vec<_> = Bootstrap::threads(size).into_iter().map(meet).collect::<Result<_, _>>()?;
         meeting.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     }
 
-    /// This rank's end of the job that this process is part of, as its launcher tells: `weft run`, torchrun, mpirun, srun, or
-    /// whoever sets `WEFT_RENDEZVOUS`, `RANK` and `WORLD_SIZE`. Settings come from the environment too (`weft knobs`).
+    /// Joins the job that this process is part of, as its launcher (`weft run`, torchrun, mpirun, srun) or the variables
+    /// `WEFT_RENDEZVOUS`, `RANK` and `WORLD_SIZE` describe it. Options come from the environment too (`weft knobs`).
     pub fn from_environment() -> Result<Communicator, Error> {
         let knobs = Knobs::from_environment()?;
         Communicator::new(Bootstrap::from_environment(&knobs)?, Options::of(&knobs))
     }
 
-    /// This rank's end of a group that has met. All ranks call it.
+    /// The communicator of a group that has met. All ranks call it.
     pub fn new(bootstrap: Bootstrap, options: Options) -> Result<Communicator, Error> {
         Communicator::on(bootstrap, options).map_err(|(_, error)| error)
     }
 
-    /// The same; gives the bootstrap back if it fails.
+    /// The same, returning the bootstrap on failure.
     pub(super) fn on(
         mut bootstrap: Bootstrap,
         options: Options,
@@ -215,7 +215,7 @@ impl Communicator {
     }
 }
 
-/// What a communicator is made of, beside what it was told.
+/// The parts of a communicator that have to be set up.
 struct Parts {
     control: SharedMemory,
     shared: Shared,
@@ -232,7 +232,7 @@ impl Parts {
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
         let warn_after = options.warn_after.max(WARN_AFTER_MIN);
         bootstrap.set_warn_after(warn_after);
-        // Neighbouring lines are fetched in pairs, so what different ranks write is kept two lines apart.
+        // The prefetcher fetches lines in pairs, so lines that different ranks write are two lines apart.
         let apart = |position: usize| position * 2 * LINE;
         let headers = apart(2 + size);
         let control = bootstrap.share("weft: headers", headers + size * HEADERS * LINE, options.deadline)?;
@@ -243,7 +243,7 @@ impl Parts {
         let spans_hosts = here.contains(&false);
         let ranks_here = here.iter().filter(|here| **here).count();
         let spin = options.spin.unwrap_or(ranks_here <= cores::available());
-        let patience = if spin {
+        let wait_policy = if spin {
             WaitPolicy::dedicated(options.deadline)
         } else {
             WaitPolicy::crowded(options.deadline)
@@ -258,16 +258,16 @@ impl Parts {
         let named = || bootstrap.pids().iter().map(|pid| Process::named(*pid)).collect();
         let processes = processes.unwrap_or_else(named);
         let transports = transports(rank, &hosts)?;
-        // Last, when nothing can fail any more: a launcher is told of failures before this as of a rank that has not started.
+        // Last, when nothing can fail any more: until here a failure is reported to the launcher as that of a rank that did not start.
         let who = Who { rank, size, job: bootstrap.id() & JOB_BITS };
-        let recorder = Recorder::new(who, options.record, patience.yields, &Places::of_environment(rank));
+        let recorder = Recorder::new(who, options.record, wait_policy.yields, &Places::of_environment(rank));
         let names = (0..size).map(|rank| bootstrap.name(rank)).collect();
         let mut shared = Shared {
             here,
-            crier: Crier::new(rank as u32, warn_after, names, bootstrap.chain()),
+            stall_reporter: StallReporter::new(rank as u32, warn_after, names, bootstrap.chain()),
             headers: lines_at(&control, headers, size * HEADERS).iter().map(Counter::new).collect(),
             departures: (0..size).map(|rank| Counter::new(line(apart(2 + rank)))).collect(),
-            waiter: Waiter::new(line(0), line(apart(1)), patience),
+            waiter: Waiter::new(line(0), line(apart(1)), wait_policy),
             windows: Vec::new(),
             kernels,
             copy: kernels.copy(),
@@ -276,9 +276,10 @@ impl Parts {
         };
         if spans_hosts {
             let (call, tell) = (own_call(&shared, rank), bootstrap.teller());
-            shared.crier.tell = Some(Box::new(move |number| call(number).into_iter().for_each(&tell)));
+            shared.stall_reporter.send_header =
+                Some(Box::new(move |number| call(number).into_iter().for_each(&tell)));
         }
-        tell(bootstrap, spin, readable, &table);
+        log_start(bootstrap, spin, readable, &table);
         Ok(Parts { control, shared, table, readable, own_cores, transports, hosts, spans_hosts })
     }
 }
@@ -288,7 +289,7 @@ impl Communicator {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let Parts { control, shared, table, readable, own_cores, transports, hosts, spans_hosts } = parts;
         // From here on the memory it writes to lives as long as the bootstrap.
-        bootstrap.set_event_handler(alarm(&shared, &bootstrap));
+        bootstrap.set_event_handler(event_handler(&shared, &bootstrap));
         Communicator {
             rank: bootstrap.rank(),
             size: bootstrap.size(),
@@ -306,7 +307,7 @@ impl Communicator {
             own_cores,
             chosen: Vec::new(),
             current: Current::none(),
-            known: Known::new(),
+            signatures: SignatureTable::new(),
             shared,
             windows: Vec::new(),
             bootstrap,
@@ -318,8 +319,8 @@ impl Communicator {
     }
 }
 
-/// Tells what a communicator starts with.
-fn tell(bootstrap: &Bootstrap, spin: bool, readable: bool, table: &Table) {
+/// Logs what a communicator starts with.
+fn log_start(bootstrap: &Bootstrap, spin: bool, readable: bool, table: &Table) {
     let (rank, size) = (bootstrap.rank(), bootstrap.size());
     let (version, host) = (env!("CARGO_PKG_VERSION"), weftlink_knobs::host());
     let hosts = 1 + bootstrap.hosts().iter().max().copied().unwrap_or(0);
@@ -329,8 +330,8 @@ fn tell(bootstrap: &Bootstrap, spin: bool, readable: bool, table: &Table) {
         "shared memory".to_owned()
     };
     let (reads, waits) = (
-        if readable { "the kernel reads peers' memory" } else { "peers' memory is not read" },
-        if spin { "ranks that wait keep their core" } else { "ranks that wait make way" },
+        if readable { "the kernel reads peers' memory" } else { "no single-copy reads" },
+        if spin { "waiting ranks spin" } else { "waiting ranks yield" },
     );
     tracing::info!(target: "weft::meet", rank, "weft {version}, rank {rank} of {size} on {host}: {ways}, {reads}, {waits}");
     if !tracing::enabled!(target: "weft::meet", tracing::Level::INFO) {

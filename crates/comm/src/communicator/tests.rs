@@ -1,11 +1,11 @@
-use weftlink_plan::{Algorithm, Aliasing, Plan, Reduction, verify};
+use weftlink_plan::{Algorithm, Aliasing, Collective, Plan, Reduction, verify};
 use weftlink_recorder::header::{Header, Location, What};
 
 use std::time::Duration;
 
 use super::*;
 use crate::data::Elements;
-use crate::engine::Tracer;
+use crate::operation::Operation;
 
 /// What each of two ranks gave, or `None` if it panicked. Waits that end by themselves are not what is tested.
 fn on_two<T: Send>(work: impl Fn(&mut Communicator) -> T + Sync) -> [Option<T>; 2] {
@@ -25,8 +25,9 @@ fn on_two<T: Send>(work: impl Fn(&mut Communicator) -> T + Sync) -> [Option<T>; 
     })
 }
 
-fn request<'a>(buffers: impl Into<Buffers<'a>>, plan: PlanId) -> Request<'a> {
-    Request::new(&Collective::AllReduce, buffers).with(Reduction::Sum).by(plan)
+fn request<'a>(buffers: impl Into<Buffers<'a>>, plan: PlanId) -> CallArgs<'a> {
+    let args = CallArgs::new(&Collective::AllReduce, buffers).with(Reduction::Sum.into());
+    CallArgs { plan: Some(plan), ..args }
 }
 
 struct Panics(bool);
@@ -88,7 +89,7 @@ fn calls_whose_signatures_are_the_same_by_chance_do_not_touch_each_other() {
     let gave = on_two(|comm| {
         let plans = names.map(|name| comm.load(named(name)).unwrap());
         let mut window = comm.window::<f32>(counts[0]).unwrap();
-        comm.run(request(window.part_mut(0..counts[comm.rank()]), plans[comm.rank()]))
+        comm.call(request(window.part_mut(0..counts[comm.rank()]), plans[comm.rank()]))
     });
     let differ = |gave: &Option<Result<(), Error>>| matches!(gave, Some(Err(Error::Mismatch { .. })));
     assert!(gave.iter().all(differ), "{counts:?}: {gave:?}");
@@ -108,7 +109,7 @@ fn a_sum_without_its_factor_is_refused_after_one_with_it_too() {
 fn no_elements_of_any_size_are_reduced() {
     let gave = on_two(|comm| {
         let sum = |a: [f64; 200], _: [f64; 200]| a;
-        comm.all_reduce(&mut [[0.0_f64; 200]; 0][..], Operation::user_defined(true, &sum))
+        comm.all_reduce(&mut [[0.0_f64; 200]; 0][..], Operation::user_defined(true, sum))
     });
     assert!(gave.iter().flatten().all(Result::is_ok), "{gave:?}");
 }

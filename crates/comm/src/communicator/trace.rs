@@ -1,4 +1,4 @@
-//! Traces: what a rank did, step by step, for tests that hold it to the plan and for people who look at it.
+//! Traces: the steps of a rank, in the order of all ranks or with their times.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,55 +6,55 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::engine::Tracer;
 
-/// A step that was taken, in the order of all ranks.
+/// A step in the order of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Taken {
-    /// Its place among all steps of all ranks: taken when its inputs were there, before anything was published.
+pub struct TracedStep {
+    /// Its place among the steps of all ranks: taken when its inputs had arrived, before it published anything.
     pub ticket: u64,
     /// The lane.
     pub lane: u32,
     /// The tile.
     pub tile: u32,
-    /// How many steps the lane had taken in this tile before.
+    /// The number of earlier steps of the lane in this tile.
     pub ordinal: u32,
 }
 
 /// Records each step under a ticket that all ranks share.
 pub(super) struct Recorder<'a> {
     pub(super) tickets: &'a AtomicU64,
-    pub(super) taken: Vec<Taken>,
+    pub(super) steps: Vec<TracedStep>,
 }
 
 impl Tracer for Recorder<'_> {
     fn step(&mut self, lane: u32, tile: u32, ordinal: u32) {
         let ticket = self.tickets.fetch_add(1, Ordering::AcqRel);
-        self.taken.push(Taken { ticket, lane, tile, ordinal });
+        self.steps.push(TracedStep { ticket, lane, tile, ordinal });
     }
 }
 
-/// A step that was taken, with its times: nanoseconds of `CLOCK_MONOTONIC`, which all processes of a host share.
+/// A step with its times, in nanoseconds of `CLOCK_MONOTONIC`, which all processes of a host share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimedStep {
     /// The lane.
     pub lane: u32,
     /// The tile.
     pub tile: u32,
-    /// How many steps the lane had taken in this tile before.
+    /// The number of earlier steps of the lane in this tile.
     pub ordinal: u32,
-    /// Since when it waited for what it needs.
+    /// When it began to wait for its inputs.
     pub waiting_ns: u64,
-    /// When that was there.
+    /// When they had arrived.
     pub began_ns: u64,
-    /// When it was done.
+    /// When it ended.
     pub done_ns: u64,
-    /// What it moved.
+    /// The bytes it moved.
     pub bytes: usize,
 }
 
-/// Records when each step began to wait, began and was done.
+/// Records when each step began to wait, started and ended.
 pub(super) struct Stopwatch {
     pub(super) steps: Vec<TimedStep>,
-    /// Since when each lane has had nothing to do but to wait.
+    /// When each lane last began to wait.
     free_ns: Vec<u64>,
     started_ns: u64,
 }
@@ -82,7 +82,7 @@ impl Tracer for Stopwatch {
     fn done(&mut self, lane: u32, bytes: usize) {
         let now = now_ns();
         *self.free(lane) = now;
-        // A step is done before another is begun, whatever lane it is in.
+        // Steps do not overlap, in whichever lanes they are.
         if let Some(step) = self.steps.last_mut() {
             (step.done_ns, step.bytes) = (now, bytes);
         }

@@ -14,7 +14,7 @@ use crate::symmetric::{Symmetric, User};
 use crate::window::Window;
 
 impl Communicator {
-    /// Allocates symmetric memory of so many elements per rank, zeroed. All ranks call it with the same length.
+    /// Allocates zeroed symmetric memory of `length` elements per rank. All ranks call it with the same length.
     pub fn window<T: Data>(&mut self, length: usize) -> Result<Window<T>, Error> {
         self.usable()?;
         let too_long = || Error::Misuse(format!("a window of {length} elements per rank is too large"));
@@ -22,7 +22,7 @@ impl Communicator {
             length.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_next_multiple_of(page_size()));
         let total = stride.and_then(|stride| stride.checked_mul(self.size)).ok_or_else(too_long)?;
         let stride = total / self.size;
-        // The last number is reserved for memory that is no window.
+        // The last number is reserved for ordinary memory.
         let number = u16::try_from(self.windows.len()).ok().filter(|number| *number < u16::MAX);
         let number = number
             .ok_or_else(|| Error::Misuse(format!("a communicator has at most {} windows", u16::MAX)))?;
@@ -33,18 +33,18 @@ impl Communicator {
         Ok(Window::new(memory, self.rank, stride, length, number, self.identity))
     }
 
-    /// Makes a window of another communicator one of this communicator too, for buffers that are known by their addresses. Both have
-    /// the same ranks, in the same order; all of them adopt the same windows in the same order, while no call uses them.
+    /// Registers a window of another communicator with this one, for calls on raw addresses. Both communicators have the same ranks in
+    /// the same order; all ranks adopt the same windows in the same order, while no call uses them.
     ///
-    /// The communicators fail together from then on: when a call on the window fails in one of them, the rank keeps a copy of its
-    /// part, which its peers do not see, so calls on the window would be wrong in the others.
+    /// From then on the communicators fail together: after a failed call on the window the rank keeps a private copy of its part, which
+    /// its peers do not see, so calls of the others on the window would be wrong.
     pub fn adopt<T: Data>(&mut self, window: &Window<T>) -> Result<(), Error> {
         self.usable()?;
         let (memory, stride) = window.whole();
         let is_ours = window.rank() == self.rank;
         if self.spans_hosts || !is_ours || stride * self.size != memory.memory().len() {
             return Err(Error::Misuse(
-                "a window is adopted by a communicator of the same ranks, on one host".to_owned(),
+                "only a communicator of the same ranks, on one host, can adopt a window".to_owned(),
             ));
         }
         if self.windows.len() >= usize::from(u16::MAX) {
@@ -66,12 +66,12 @@ impl Communicator {
             identity: self.identity,
             rank: self.rank as u32,
             waiter: self.shared.waiter,
-            tell: Box::new(self.bootstrap.teller()),
+            report: Box::new(self.bootstrap.teller()),
             _control: Arc::clone(&self.control),
         }
     }
 
-    /// Buffers that are known by their addresses: those that lie in this rank's part of a window are symmetric.
+    /// Marks buffers that lie in this rank's part of a window as symmetric.
     pub(crate) fn located<'a>(&self, buffers: Buffers<'a>) -> Buffers<'a> {
         if self.windows.is_empty() {
             return buffers;

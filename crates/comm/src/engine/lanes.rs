@@ -10,7 +10,7 @@ use super::ports::Ports;
 use super::state::State;
 use super::{Run, Stopped, Tracer};
 use crate::compile::{Instruction, Need, words_of};
-use crate::shared::Noted;
+use crate::shared::WaitRecord;
 use crate::transport::Transports;
 
 /// Where a lane is.
@@ -81,7 +81,7 @@ impl State {
             let mut failed = None;
             let watched = ports.transports.watched();
             let rest = watched.as_ref().map_or(Park::Time, |watched| Park::SocketOrLine(watched.as_fd()));
-            let noted = Noted::new(run.shared, run.call.number, None, Waiting::Anything);
+            let record = WaitRecord::new(run.shared, run.call.number, None, Waiting::Anything);
             let waited = run.shared.waiter.wait_doubting(
                 rest,
                 || {
@@ -108,19 +108,19 @@ impl State {
                     match (running, progress) {
                         (false, _) => Poll::Ready,
                         (true, Poll::Pending) if self.misses_one(run, ports).is_some() => Poll::Broken,
-                        (true, Poll::Pending) if noted.is_long() => {
-                            noted.is_for(self.stuck(run, ports).1);
+                        (true, Poll::Pending) if record.is_long() => {
+                            record.is_for(self.stuck(run, ports).1);
                             Poll::Pending
                         }
                         (true, progress) => progress,
                     }
                 },
                 |waited| {
-                    noted.again(waited);
+                    record.poll(waited);
                     run.shared.doubt(run.call, waited)
                 },
             );
-            noted.over(waited.is_ok());
+            record.end(waited.is_ok());
             waited.map_err(|stop| {
                 let missed = self.misses_one(run, ports);
                 let (step, waiting) = missed.unwrap_or_else(|| self.stuck(run, ports));
@@ -256,12 +256,12 @@ impl State {
             if broken && poll == Poll::Pending { Poll::Broken } else { poll }
         };
         let step = Some((0, instruction.ordinal));
-        let noted = Noted::new(run.shared, run.call.number, step, waiting);
+        let record = WaitRecord::new(run.shared, run.call.number, step, waiting);
         let waited = run.shared.waiter.wait_doubting(rest, poll, |waited| {
-            noted.again(waited);
+            record.poll(waited);
             run.shared.doubt(run.call, waited)
         });
-        noted.over(waited.is_ok());
+        record.end(waited.is_ok());
         ports.transports.wait_is_over(waited.is_ok());
         waited.map_err(|stop| Box::new(Stopped { stop, step, waiting }))
     }
@@ -351,12 +351,12 @@ fn drain(run: &Run<'_>, transports: &mut Transports) -> Result<(), Box<Stopped>>
             (false, false) => Poll::Pending,
         }
     };
-    let noted = Noted::new(run.shared, run.call.number, None, waiting);
+    let record = WaitRecord::new(run.shared, run.call.number, None, waiting);
     let waited = run.shared.waiter.wait_doubting(rest, poll, |waited| {
-        noted.again(waited);
+        record.poll(waited);
         run.shared.doubt(run.call, waited)
     });
-    noted.over(waited.is_ok());
+    record.end(waited.is_ok());
     waited.map_err(|stop| Box::new(Stopped { stop, step: None, waiting }))
 }
 

@@ -10,8 +10,8 @@ use weftlink_shm::line::Poll;
 use weftlink_shm::wait::{AbortCode, Waiter};
 
 use super::asked::{Asked, Way, elements};
+use crate::abort_note::ended_by;
 use crate::error::Error;
-use crate::note::ended_by;
 use crate::transport::Fault;
 
 /// What a endpoint knows of its communicator. The lines are in memory that the endpoint keeps mapped.

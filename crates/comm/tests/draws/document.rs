@@ -1,4 +1,4 @@
-//! The messages that `docs/faults.md` shows are those that ranks give.
+//! The messages in `docs/faults.md` are those that ranks print.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

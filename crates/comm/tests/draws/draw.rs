@@ -1,4 +1,4 @@
-//! A draw: everything that one seed decides.
+//! A draw: all choices that follow from one seed.
 
 use std::fmt;
 use std::time::Duration;

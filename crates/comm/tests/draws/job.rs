@@ -1,4 +1,4 @@
-//! The processes of a draw: started, told to go on, heard, and ended whatever happens.
+//! The processes of a draw: starts them, sends them commands, reads their output, and always ends them.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;

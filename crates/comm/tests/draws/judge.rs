@@ -1,4 +1,4 @@
-//! What must hold of a draw, whatever was drawn.
+//! The properties that every draw must have.
 
 use std::collections::BTreeSet;
 
@@ -191,7 +191,7 @@ fn mismatch(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
         // One that hears of it from another shows what that one said.
         let is_right = variant == expected
             || leaves && ["Bootstrap", "Aborted"].contains(&variant)
-            || variant == "Aborted" && text.contains(" differs: ")
+            || variant == "Aborted" && text.contains(" does not match: ")
             || text.starts_with("ranks must make the same calls in the same order");
         let is_named = rank == victim || mentions(text, victim);
         if !is_right || !is_named {

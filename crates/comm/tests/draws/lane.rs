@@ -1,5 +1,5 @@
-//! A communicator that fails alone: two communicators of the same ranks use one window, as the lanes of a long call do. One of
-//! them fails. Calls of the other still use the window, and are right or fail.
+//! Two communicators of the same ranks use one window, as the lanes of a long call do, and one of them fails. Calls of the other on the
+//! window succeed with the right results, or fail.
 
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ pub(crate) fn judge(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String
         let is_right = mentions(error, victim)
             && match how(draw) {
                 How::StaysAway => true,
-                How::Differs => error.contains(" differs: "),
+                How::Differs => error.contains(" does not match: "),
                 How::Aborts => error.contains(REASON),
             };
         if !is_right {

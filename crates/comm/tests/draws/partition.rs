@@ -1,5 +1,5 @@
-//! The network falls into two sides that do not reach each other, and both shrink. The side with more than half of the ranks goes
-//! on, or with exactly half the one that has the lowest rank; the other side gets errors, so that there is one group and not two.
+//! A network partition, after which both sides shrink. The side with more than half of the ranks continues, or with exactly half the side
+//! with the lowest rank; the other side gets errors, so that there is one group and not two.
 
 use crate::draw::Draw;
 use crate::job::Heard;

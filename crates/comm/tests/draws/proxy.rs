@@ -1,5 +1,5 @@
-//! What stands between the ranks of a draw: it carries what they send to each other over TCP, knows between whom, and can
-//! end connections, fall silent, change a bit, and keep what it has heard.
+//! A TCP proxy between the ranks of a draw: it knows the two ranks of each connection, and can close connections, stall, flip a bit, and
+//! record traffic.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

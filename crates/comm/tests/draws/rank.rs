@@ -1,5 +1,5 @@
-//! A rank of a draw: a process that meets the others, makes checked calls until something goes wrong or it is told to end, and
-//! says on its standard output how it went.
+//! A rank of a draw: a process that joins the job, makes checked calls until one fails or it is asked to stop, and reports the outcome on
+//! its standard output.
 
 use std::cell::Cell;
 use std::io::{BufRead, Write};

@@ -1,15 +1,14 @@
-//! An all-reduce on memory that is known by its address, made by a background communicator on the caller's own thread: what the
-//! bindings for other languages do.
+//! An all-reduce on raw addresses, run by a background on the caller's own thread, as bindings to other languages do.
 
 // The call takes addresses.
 #![allow(unsafe_code)]
 
 use std::time::Duration;
 
-use weftlink_comm::{Background, DataType, Error, OwnedOperation, RawBuffers, RawRequest, Reduction};
+use weftlink_comm::{Background, DataType, Error, RawBuffers, Reduction, Request};
 use weftlink_plan::Collective;
 
-/// Adds up the values of all ranks, in place. They may lie in a window.
+/// Sums the values of all ranks, in place. They may lie in a window.
 pub(crate) fn sum(comm: &Background, values: &mut [f32], deadline: Option<Duration>) -> Result<(), Error> {
     let (address, length) = (values.as_mut_ptr().cast::<u8>(), values.len());
     let buffers = RawBuffers {
@@ -19,15 +18,8 @@ pub(crate) fn sum(comm: &Background, values: &mut [f32], deadline: Option<Durati
         output: address,
         output_length: length,
     };
-    let request = RawRequest {
-        collective: Collective::AllReduce,
-        buffers,
-        operation: Some(OwnedOperation::from(Reduction::Sum)),
-        counts: None,
-        count: None,
-        deadline,
-        makes_way: false,
-    };
+    let request = Request::new(Collective::AllReduce, buffers).operation(Reduction::Sum);
+    let request = Request { deadline, ..request };
     // SAFETY: the values are borrowed for the call, which is made here and over when this returns.
     match unsafe { comm.run_raw(request) } {
         Ok(made) => made,

@@ -1,5 +1,5 @@
-//! One of many ranks is stopped for a long time, and continues before any deadline: the others name it while it is, and all go on
-//! as if nothing had happened.
+//! One of many ranks is stopped for a long time, and continues before any deadline: the others log warnings that name it, and all
+//! calls succeed.
 
 use std::time::Duration;
 

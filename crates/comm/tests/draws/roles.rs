@@ -1,4 +1,4 @@
-//! What each rank of a draw is to do.
+//! The role of each rank of a draw.
 
 use std::time::Duration;
 

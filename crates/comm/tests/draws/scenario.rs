@@ -1,4 +1,4 @@
-//! One draw, from start to end: ranks are started, brought to the phase, harmed, and heard.
+//! One draw: starts the ranks, waits for the phase, injects the fault, and collects the reports.
 
 use std::path::PathBuf;
 use std::sync::RwLock;

@@ -1,4 +1,4 @@
-//! What the kernel tells of processes and their sockets.
+//! Processes and their sockets, from the kernel.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Those who do not belong to a job and come to it: scanners, talkers of other protocols, one that repeats what it has heard,
-//! one of another job, and many that say nothing and stay.
+//! Connections that do not belong to the job: port scanners, other protocols, replayed traffic, a rank of another job, and many idle
+//! connections.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! What all draws gave, as a table.
+//! The results of all draws, as a table.
 
 use std::fmt::Write;
 

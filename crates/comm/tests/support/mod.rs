@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use weftlink_comm::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{
-    Buffers, Communicator, Error, Operation, Options, PlanId, Reduction, Request, Taken, Window,
+    Buffers, Communicator, Error, Operation, Options, PlanId, Reduction, Request, TracedStep, Window,
 };
 use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
 use weftlink_plan::interpret::{Event, Shape};
@@ -62,7 +62,7 @@ pub(crate) struct Outcome {
     /// The cut of each length of block there is, and the bytes of what is cut.
     cuts: BTreeMap<usize, Cut>,
     pub(crate) output: Vec<u8>,
-    taken: Vec<Taken>,
+    taken: Vec<TracedStep>,
 }
 
 /// Cases that ranks which are threads run together, each with a number, and what came of them.
@@ -235,7 +235,8 @@ impl Rank {
         ];
         let whole = first..first + total * size;
         let buffers = buffers(case, windows, ordinary, is_symmetric, ranges, whole.clone());
-        let counts = matches!(case.counts, Counts::Uneven(_)).then_some((&given[..], &gotten[..]));
+        let counts =
+            matches!(case.counts, Counts::Uneven(_)).then_some(weftlink_comm::Counts::new(&given, &gotten));
         let by = (case.by != By::Chosen).then_some(id);
         let operation = case.reduction.map(|reduction| operation(case, reduction, rank));
         let count = stated_count(case);
@@ -282,11 +283,12 @@ impl Rank {
         let Self { comm, windows, ordinary, .. } = self;
         let is_symmetric = is_symmetric && are_all_symmetric(case) && !is_multiplied_elsewhere(case);
         let buffers = buffers(case, windows, ordinary, is_symmetric, [input, output], whole);
-        let counts = matches!(case.counts, Counts::Uneven(_)).then_some((&given[..], &gotten[..]));
+        let counts =
+            matches!(case.counts, Counts::Uneven(_)).then_some(weftlink_comm::Counts::new(&given, &gotten));
         let operation = case.reduction.map(|reduction| operation(case, reduction, rank));
         let count = stated_count(case);
         let new = Request::new(&case.collective, buffers);
-        let plan = comm.plan_of(&Request { operation, counts, count, ..new })?;
+        let plan = comm.plan_of(Request { operation, counts, count, ..new })?;
         let id = comm.load(Arc::clone(&plan))?;
         Ok((id, plan))
     }
@@ -396,8 +398,8 @@ pub(crate) fn check(case: &Case, outcomes: &[Outcome]) {
             same(case, &outcome.output, &outputs[rank as usize]),
             "{case}: rank {rank} holds other bits than the oracle"
         );
-        let event = |taken: &Taken| {
-            let Taken { ticket, lane, tile, ordinal } = *taken;
+        let event = |taken: &TracedStep| {
+            let TracedStep { ticket, lane, tile, ordinal } = *taken;
             (ticket, Event { rank, lane, call: 0, tile, ordinal })
         };
         order.extend(outcome.taken.iter().map(event));

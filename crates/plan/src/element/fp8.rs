@@ -64,7 +64,7 @@ impl Format {
 macro_rules! fp8 {
     ($name:ident, $format:ident, $what:literal) => {
         #[doc = $what]
-        #[derive(Clone, Copy, Default)]
+        #[derive(Clone, Copy, Default, bytemuck::Pod, bytemuck::Zeroable)]
         #[repr(transparent)]
         pub struct $name(u8);
 

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use weftlink::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Secret, Token};
 use weftlink::knobs::Knobs;
 use weftlink::plan::Collective;
-use weftlink::{Communicator, DataType, Endpoint, Error, Options, RawBuffers, RawRequest};
+use weftlink::{Communicator, Counts, DataType, Endpoint, Error, Options, RawBuffers, Request};
 
 use super::call::Call;
 use super::lanes::{LANES_MAX, Lanes};
@@ -184,15 +184,9 @@ impl Group {
             output: writes.as_ref(),
             timeout_ms: deadline.as_millis() as u64,
         });
-        let request = RawRequest {
-            collective,
-            buffers: buffers(&tensor, reads, writes),
-            operation,
-            counts,
-            count,
-            deadline: Some(deadline),
-            makes_way: !now,
-        };
+        let counts = counts.map(|(input, output)| Counts::new(input, output));
+        let request = Request::new(collective, buffers(&tensor, reads, writes)).deadline(deadline);
+        let request = Request { operation, counts, count, yields_core: !now, ..request };
         let Ends { lanes, .. } = self.ends(py)?;
         let kept = [input, output].into_iter().flatten().flat_map(pieces::tensors_of).collect();
         let start = Start { lanes: &lanes, name, entry, finish, kept, staged };

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weftlink::plan::Collective;
-use weftlink::{Background, Communicator, Error, RawBuffers, RawRequest, Window};
+use weftlink::{Background, Communicator, Error, RawBuffers, Request, Window};
 
 use super::call::Pending;
+use crate::vouched::RawRequest;
 
 /// Calls of fewer bytes are not cut: handing a part to a worker takes some ten microseconds.
 const BYTES_MIN: usize = 1 << 20;
@@ -54,7 +55,7 @@ impl Lanes {
         let RawBuffers { data_type, input_length, output_length, .. } = request.buffers;
         // A rank that takes no part knows how long the others' buffers are.
         let length = request.count.unwrap_or(input_length.max(output_length));
-        let independent = match &request.collective {
+        let independent = match &*request.collective {
             Collective::AllReduce | Collective::Broadcast { .. } | Collective::Reduce { .. } => true,
             Collective::SendReceive { messages } => messages.len() == 1,
             _ => false,
@@ -67,7 +68,7 @@ impl Lanes {
         let part = |lane: usize| {
             let (start, end) = ((lane * share).min(length), ((lane + 1) * share).min(length));
             let count = request.count.map(|_| end - start);
-            RawRequest { buffers: part_of(request.buffers, start, end), count, ..request.clone() }
+            Request { buffers: part_of(request.buffers, start, end), count, ..request.clone() }
         };
         (0..lanes).map(part).collect()
     }

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use pyo3::prelude::*;
 use weftlink::plan::element::{Complex, F8E4m3, F8E5m2};
-use weftlink::{DataType, Operation, OwnedOperation, Reduction};
+use weftlink::{DataType, Operation, Reduction};
 
 use super::tensor::{Tensor, usage};
 
@@ -28,7 +28,7 @@ pub(super) fn operation(
     number: u8,
     factor: Option<f64>,
     tensor: &Tensor,
-) -> PyResult<OwnedOperation> {
+) -> PyResult<Operation<'static>> {
     if !tensor.is_known {
         return Err(usage(py, &format!("tensors of type {} cannot be reduced", tensor.name)));
     }
@@ -52,7 +52,7 @@ fn of_truths(reduction: Reduction) -> Reduction {
     }
 }
 
-fn premultiplied(py: Python<'_>, factor: f64, data_type: DataType) -> PyResult<OwnedOperation> {
+fn premultiplied(py: Python<'_>, factor: f64, data_type: DataType) -> PyResult<Operation<'static>> {
     let narrow = factor as f32;
     Ok(match data_type {
         DataType::F32 => Operation::premultiplied_sum(narrow),
@@ -72,6 +72,5 @@ fn premultiplied(py: Python<'_>, factor: f64, data_type: DataType) -> PyResult<O
         DataType::I64 => Operation::premultiplied_sum(factor as i64),
         DataType::U64 => Operation::premultiplied_sum(factor as u64),
         DataType::Bool => return Err(usage(py, "truths cannot be multiplied by a factor")),
-    }
-    .into())
+    })
 }

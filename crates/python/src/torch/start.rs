@@ -6,14 +6,14 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use weftlink::{Background, RawHandle, RawRequest};
+use weftlink::{Background, RawHandle};
 
 use super::call::Call;
 use super::lanes::{Lanes, Parts};
 use super::pieces::Staged;
 use super::record;
 use crate::error::raised;
-use crate::vouched::run_here;
+use crate::vouched::{RawRequest, run_here};
 
 /// A call that is about to be made, in one part or several.
 pub(super) struct Start<'a> {

@@ -294,18 +294,18 @@ fn messages_name_what_was_waited_for() {
     };
     assert_eq!(
         text(|_| (), Reason::Deadline),
-        "call #41: rank 0 waited 1.0 s for a message from rank 1 (pid 101) (no lane could go on)"
+        "call #41 timed out after 1.0 s: rank 0 was waiting for a message from rank 1 (pid 101) (no lane could continue)"
     );
     assert_eq!(
         text(|it| it.roots = vec![3], Reason::Deadline),
-        "call #41: rank 0 waited 1.0 s for rank 3 (pid 103), for whom rank 1 waits (no lane could go on)"
+        "call #41 timed out after 1.0 s: rank 0 was waiting for rank 3 (pid 103), which rank 1 is waiting for (no lane could continue)"
     );
     assert_eq!(
         text(|_| (), Reason::Died),
-        "rank 2 (pid 102) died; rank 0 had waited 1.0 s in call #41, all-reduce"
+        "rank 2 (pid 102) died during call #41, all-reduce; rank 0 had waited 1.0 s. To continue without it, call shrink()"
     );
     assert_eq!(
         text(|it| it.departed = Some(3), Reason::Left),
-        "call #41: rank 2 gave up (a rank has left), so rank 0 does. It said: rank 3 has left"
+        "call #41 aborted by rank 2 (a rank has left): rank 3 has left"
     );
 }

@@ -1,4 +1,4 @@
-//! What all ranks do together outside of plans, as a call of its own: allocate memory, exchange a few bytes.
+//! Calls of all ranks that run no plan: they allocate shared memory or exchange a few bytes through the bootstrap.
 
 use std::time::Duration;
 
@@ -15,23 +15,22 @@ use crate::error::Error;
 use crate::shared::Call;
 
 impl Communicator {
-    /// Allocates memory with all ranks, as a call of its own. Ranks that make another call are told of each other, wherever
-    /// they wait.
+    /// Allocates memory with all ranks. Ranks that make another call instead get an error that shows both calls.
     pub(super) fn share(&mut self, header: Header, bytes: usize) -> Result<SharedMemory, Error> {
-        self.together(header, bytes, |bootstrap, purpose, deadline, ended| {
+        self.setup_call(header, bytes, |bootstrap, purpose, deadline, ended| {
             bootstrap.share_unless_ended(purpose, bytes, deadline, ended)
         })
     }
 
-    /// All ranks say something and hear what all say, in the same way.
-    pub(super) fn hear_all(&mut self, header: Header, mine: Vec<u8>) -> Result<Vec<Vec<u8>>, Error> {
-        self.together(header, 0, |bootstrap, purpose, deadline, ended| {
+    /// Exchanges bytes with all ranks.
+    pub(super) fn exchange_all(&mut self, header: Header, mine: Vec<u8>) -> Result<Vec<Vec<u8>>, Error> {
+        self.setup_call(header, 0, |bootstrap, purpose, deadline, ended| {
             bootstrap.exchange_unless_ended(purpose, mine, deadline, ended)
         })
     }
 
-    /// Does something with all ranks, as a call of its own.
-    fn together<T>(
+    /// Runs `work` with all ranks, as a call of its own.
+    fn setup_call<T>(
         &mut self,
         header: Header,
         bytes: usize,
@@ -40,7 +39,7 @@ impl Communicator {
         self.calls = self.calls.wrapping_add(1);
         let number = self.calls;
         let call = Call::without_buffers(&header, number, &Collective::Barrier);
-        // What was described last is no longer what the next call is.
+        // The next call must not take the last one for its own.
         self.current.forget();
         self.shared.recorder.describe(number, &header, bytes as u64, None);
         self.shared.recorder.begin(number);
@@ -49,7 +48,7 @@ impl Communicator {
             return Err(self.fail(&call, &stopped, [None; 2]));
         }
         self.shared.announce(self.rank, number, call.signature, &header.pack());
-        // All ranks say the same, so what differs between ranks of one call is left out.
+        // All ranks must pass the same purpose, so it leaves out what may differ within a call.
         let count = if header.uneven { 0 } else { header.count };
         let purpose = format!("weft: call #{number}, {}", Header { count, ..header });
         let ended = Some(self.shared.waiter);
@@ -62,7 +61,7 @@ impl Communicator {
                 self.compare(&call);
             }
             let error = match (self.mismatch(&call), Reason::is(first, Reason::Died)) {
-                _ if is_on_purpose(&self.shared.waiter) => self.ended(number),
+                _ if is_on_purpose(&self.shared.waiter) => self.cancelled(number),
                 (Some(mismatch), _) => mismatch,
                 (None, true) => self.died(&call, first.rank, Duration::ZERO),
                 (None, false) => self.differing(number, &purpose, error),
@@ -74,8 +73,8 @@ impl Communicator {
         Ok(shared)
     }
 
-    /// An error of ranks that did something together, as a call that differs if it is that. Ranks compare what they do in pairs, so the
-    /// rank to show is the one of the two that does not do what this one does.
+    /// Turns a bootstrap's mismatch into that of a call. Ranks compare their purposes in pairs, so the rank to show is the one of the
+    /// two whose purpose is not this rank's.
     fn differing(&self, call: u32, purpose: &str, error: BootstrapError) -> Error {
         let BootstrapError::Mismatch { one, other } = &error else { return error.into() };
         let other = match (one.purpose == purpose, other.purpose == purpose) {

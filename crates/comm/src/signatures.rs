@@ -35,16 +35,16 @@
 
 use weftlink_recorder::header::{Header, Key};
 
-/// How many calls are known. A training job has as many as it has gradient buckets.
-const KNOWN_MAX: usize = 256;
+/// The number of calls in the table. A training job has as many as gradient buckets.
+const TABLE_MAX: usize = 256;
 /// Numbers that calls have: from 1 to this.
 const NUMBERS: u32 = (1 << NUMBER_BITS) - 1;
 const NUMBER_BITS: u32 = 12;
 const HASH_BITS: u32 = 32 - NUMBER_BITS;
 
-/// The calls that one rank has made.
+/// The calls that a rank has compared whole with the other ranks of its host.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct SignatureTable {
     /// Their hashes, which are looked through first, and the calls with their numbers, at the same places.
     hashes: Vec<u64>,
     calls: Vec<(Key, u32)>,
@@ -52,9 +52,9 @@ pub(crate) struct Known {
     new: u64,
 }
 
-impl Known {
+impl SignatureTable {
     pub(crate) fn new() -> Self {
-        Self { hashes: Vec::with_capacity(KNOWN_MAX), calls: Vec::with_capacity(KNOWN_MAX), new: 0 }
+        Self { hashes: Vec::with_capacity(TABLE_MAX), calls: Vec::with_capacity(TABLE_MAX), new: 0 }
     }
 
     /// The signature of a call, and whether it is new.
@@ -66,14 +66,14 @@ impl Known {
         (number << HASH_BITS | hashed(header), found.is_none())
     }
 
-    /// Notes a new call, which all ranks of the host have announced.
+    /// Adds a new call, which all ranks of the host have announced.
     pub(crate) fn add(&mut self, header: &Header, hash: u64) {
         let call = (header.key(), self.next());
-        if self.calls.len() < KNOWN_MAX {
+        if self.calls.len() < TABLE_MAX {
             self.hashes.push(hash);
             self.calls.push(call);
         } else {
-            let place = (self.new % KNOWN_MAX as u64) as usize;
+            let place = (self.new % TABLE_MAX as u64) as usize;
             (self.hashes[place], self.calls[place]) = (hash, call);
         }
         self.new += 1;
@@ -105,7 +105,7 @@ mod tests {
     }
 
     /// Makes a call, and gives its signature and whether it was new.
-    fn make(known: &mut Known, header: &Header) -> (u32, bool) {
+    fn make(known: &mut SignatureTable, header: &Header) -> (u32, bool) {
         let (signature, is_new) = known.signature(header, header.hash());
         if is_new {
             known.add(header, header.hash());
@@ -115,9 +115,9 @@ mod tests {
 
     #[test]
     fn known_calls_have_different_signatures_whatever_their_hashes_are() {
-        let mut known = Known::new();
+        let mut known = SignatureTable::new();
         // Counts that are 2^20 apart have the same hash in a signature.
-        let calls: Vec<Header> = (0..KNOWN_MAX).map(|number| call(number << HASH_BITS)).collect();
+        let calls: Vec<Header> = (0..TABLE_MAX).map(|number| call(number << HASH_BITS)).collect();
         let first: Vec<_> = calls.iter().map(|header| make(&mut known, header)).collect();
         assert!(first.iter().all(|(_, is_new)| *is_new));
         let again: Vec<_> = calls.iter().map(|header| make(&mut known, header)).collect();
@@ -126,23 +126,23 @@ mod tests {
         signatures.extend([make(&mut known, &call(7 << 40)).0, unnumbered(&calls[0])]);
         signatures.sort_unstable();
         signatures.dedup();
-        assert_eq!(signatures.len(), KNOWN_MAX + 2);
+        assert_eq!(signatures.len(), TABLE_MAX + 2);
     }
 
     #[test]
     fn the_oldest_call_is_forgotten_first_and_is_new_again() {
-        let mut known = Known::new();
+        let mut known = SignatureTable::new();
         for round in 0..3 {
-            for count in 0..=KNOWN_MAX {
+            for count in 0..=TABLE_MAX {
                 assert!(make(&mut known, &call(count)).1, "count {count} of round {round}");
             }
-            assert!(!make(&mut known, &call(1)).1 && !make(&mut known, &call(KNOWN_MAX)).1);
+            assert!(!make(&mut known, &call(1)).1 && !make(&mut known, &call(TABLE_MAX)).1);
         }
     }
 
     #[test]
     fn calls_with_one_hash_are_told_apart() {
-        let mut known = Known::new();
+        let mut known = SignatureTable::new();
         known.add(&call(1), 5);
         known.add(&call(2), 5);
         let [one, two] = [1, 2].map(|count| known.signature(&call(count), 5));

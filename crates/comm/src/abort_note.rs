@@ -1,4 +1,4 @@
-//! The note that a rank leaves when it ends a communicator on purpose: a few words in its departure line.
+//! The note that a rank writes into its departure line when it aborts a communicator on purpose.
 
 use weftlink_bootstrap::Reason;
 use weftlink_shm::counter::Counter;
@@ -10,7 +10,7 @@ use crate::error::Error;
 /// The bytes of a note.
 const NOTE_BYTES_MAX: usize = PAYLOAD_WORDS * size_of::<u64>();
 
-/// The error of a rank's call that cannot be made because a rank has ended the communicator.
+/// The error of a call on a communicator that a rank has aborted on purpose.
 #[cold]
 pub(crate) fn ended_by(
     waiter: &Waiter<'static>,
@@ -22,21 +22,21 @@ pub(crate) fn ended_by(
     Error::Cancelled { call, rank, by, what }
 }
 
-/// The rank that has ended the communicator on purpose, and what it did.
+/// The rank that aborted the communicator on purpose, and what it did.
 #[cold]
 pub(crate) fn purpose(waiter: &Waiter<'static>, departures: &[Counter<'static>], rank: u32) -> (u32, String) {
     let (reason, by) = match waiter.aborted() {
         Some(code) => (Reason::name(code.reason), code.rank),
-        None => ("nobody has ended it", rank),
+        None => ("no rank has", rank),
     };
     let departure = departures.get(by as usize);
-    let what = departure.map(|departure| told(departure.announcement())).unwrap_or_default();
-    // Where the note does not get to, the reason does.
-    let what = if what.is_empty() { format!("gave up ({reason})") } else { what };
+    let what = departure.map(|departure| text_of(departure.announcement())).unwrap_or_default();
+    // Without a note, the reason in the abort word.
+    let what = if what.is_empty() { format!("aborted ({reason})") } else { what };
     (by, what)
 }
 
-/// As much of a text as a note holds, in whole characters.
+/// The beginning of a text, as much as a note holds, in whole characters.
 pub(crate) fn note(text: &str) -> [u64; PAYLOAD_WORDS] {
     let mut bytes = [0; NOTE_BYTES_MAX];
     let length =
@@ -48,7 +48,7 @@ pub(crate) fn note(text: &str) -> [u64; PAYLOAD_WORDS] {
     })
 }
 
-fn told(note: [u64; PAYLOAD_WORDS]) -> String {
+fn text_of(note: [u64; PAYLOAD_WORDS]) -> String {
     let bytes: Vec<u8> = note.into_iter().flat_map(u64::to_le_bytes).take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -60,10 +60,10 @@ mod tests {
     #[test]
     fn notes_hold_whole_characters() {
         for text in ["", "cancelled all-reduce #7", &"x".repeat(56)] {
-            assert_eq!(told(note(text)), text);
+            assert_eq!(text_of(note(text)), text);
         }
-        assert_eq!(told(note(&"x".repeat(57))), "x".repeat(56));
-        assert_eq!(told(note(&"ä".repeat(40))), "ä".repeat(28));
-        assert_eq!(told(note(&format!("x{}", "ä".repeat(40)))), format!("x{}", "ä".repeat(27)));
+        assert_eq!(text_of(note(&"x".repeat(57))), "x".repeat(56));
+        assert_eq!(text_of(note(&"ä".repeat(40))), "ä".repeat(28));
+        assert_eq!(text_of(note(&format!("x{}", "ä".repeat(40)))), format!("x{}", "ä".repeat(27)));
     }
 }

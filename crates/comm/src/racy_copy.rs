@@ -1,12 +1,11 @@
-//! Copying to and from memory that other ranks may be writing: what is copied meanwhile is old, new or a mixture, and
-//! never anything worse.
+//! Copies to and from memory that other ranks may be writing. A racing copy yields old bytes, new bytes or a mixture; it is never
+//! undefined behaviour.
 //!
-//! Ordinary copies may assume that nobody else writes, so these are made of instructions that the compiler does not look
-//! into (x86-64), or of atomic words.
+//! An ordinary copy may assume that nobody else writes, so this one is inline assembly (x86-64), or atomic bytes.
 
 #![allow(unsafe_code)] // Addresses in mapped memory.
 
-/// Copies bytes between places that do not overlap, at least one of which others may be using.
+/// Copies bytes between ranges that do not overlap, at least one of which others may be using.
 ///
 /// # Safety
 /// `source` can be read and `target` written for `bytes`. Nobody holds a reference to what is written.

@@ -1,7 +1,7 @@
-//! Sums whose inputs are multiplied first.
+//! Pre-multiplied sums.
 //!
-//! Plans add inputs as they lie in memory, and peers read them there. So they are multiplied before the call begins: where
-//! they are, if the call may write there, and otherwise in memory of the library's, which costs one more pass.
+//! Plans add inputs as they are in memory, and peers read them there. So inputs are multiplied before the call begins: in place if
+//! the call may write there, and otherwise in scratch memory, which costs one more pass.
 
 // Kernels take addresses.
 #![allow(unsafe_code)]
@@ -9,40 +9,43 @@
 use weftlink_plan::Aliasing;
 use weftlink_recorder::header::Location;
 
+use super::Communicator;
 use super::check::fit;
-use super::{Communicator, Request};
 use crate::engine::Tracer;
 use crate::error::Error;
-use crate::operation::{Detail, Operation};
+use crate::operation::{Detail, Factor, OperationRef};
+use crate::request::CallArgs;
 
 impl Communicator {
     /// A call whose operation has a factor.
     #[cold]
     pub(super) fn perform_multiplied(
         &mut self,
-        request: Request<'_>,
+        request: CallArgs<'_>,
         tracer: &mut impl Tracer,
     ) -> Result<(), Error> {
-        let Some(Operation { detail: Detail::Factor { bytes: factor, data_type }, reduction }) =
+        let Some(OperationRef { detail: Detail::Factor(Factor { bytes: factor, data_type }), reduction }) =
             request.operation
         else {
-            unreachable!("the caller has looked");
+            unreachable!("checked by the caller");
         };
         let elements = request.buffers.elements;
         let misuse = |what: String| Err(Error::Misuse(what));
         let Some(data_type) = data_type.filter(|data_type| elements.data_type == Some(*data_type)) else {
-            return misuse("the factor of a pre-multiplied sum must be of the elements' type".to_owned());
+            return misuse(
+                "the factor of a pre-multiplied sum must have the type of the elements".to_owned(),
+            );
         };
         let Some(scale) = self.shared.kernels.scale(data_type) else {
             return misuse(format!("there is no {reduction} of {}", data_type.name()));
         };
-        // What is wrong with the call is found before anything is changed.
+        // Check the call before anything is changed.
         fit(&request, self.caller())?;
         let gets = request.collective.gets(self.rank as u32, self.size as u32) > 0;
         let in_place = request.buffers.aliasing == Aliasing::InPlace && gets;
         let mut multiplied = std::mem::take(&mut self.multiplied);
         let mut request =
-            Request { operation: Some(Operation { reduction, detail: Detail::Multiplied }), ..request };
+            CallArgs { operation: Some(OperationRef { reduction, detail: Detail::Multiplied }), ..request };
         let buffers = &mut request.buffers;
         let length = buffers.input_length;
         let target = if in_place {

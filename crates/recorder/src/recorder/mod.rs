@@ -33,7 +33,7 @@ pub use folder::{Found, read_folder};
 pub use record::{CallRecord, CallState, Process, RankState, Record, RecordError, WaitRecord};
 
 use weftlink_bootstrap::Failure;
-use weftlink_knobs::Knobs;
+use weftlink_knobs::{Knobs, variable, variable_names};
 use weftlink_shm::clock::{self, Anchor, Clock, now_ns};
 use weftlink_shm::line::PAYLOAD_WORDS;
 use weftlink_shm::sync::Ordering;
@@ -91,7 +91,7 @@ pub struct Places {
 impl Places {
     /// Where the environment says.
     pub fn of_environment(rank: usize) -> Self {
-        let only = |name: &str| (name == "WEFT_METRICS").then(|| std::env::var_os(name)).flatten();
+        let only = |name: &str| (name == "WEFT_METRICS").then(|| variable(name)).flatten();
         let metrics = Knobs::from(only).map(|knobs| knobs.metrics).unwrap_or_else(|error| {
             tracing::warn!(target: "weft::fault", rank, "{error}");
             None
@@ -375,9 +375,9 @@ impl Recorder {
 /// Tells of variables that are nearly settings, once, on rank 0; `weft run` does so itself.
 fn point_out_strangers(rank: usize) {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    if rank == 0 && std::env::var_os("WEFT_JOB").is_none() {
+    if rank == 0 && variable("WEFT_JOB").is_none() {
         ONCE.call_once(|| {
-            for (name, near) in weftlink_knobs::unknown(std::env::vars_os().map(|(name, _)| name)) {
+            for (name, near) in weftlink_knobs::unknown(variable_names()) {
                 if let Some(near) = near {
                     tracing::warn!(target: "weft::fault", rank, "there is no setting {name}; did you mean {near}?");
                 }

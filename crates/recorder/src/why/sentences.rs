@@ -156,7 +156,7 @@ impl Picture<'_> {
         }
     }
 
-    /// Who has come less far than others.
+    /// The ranks that have made fewer calls than others, and are the reason: not those that wait for them in the same call.
     fn behind(&self, sentences: &mut Vec<String>) {
         let Some(furthest) = furthest(self.records) else { return };
         let last = |record: &Record| {
@@ -166,8 +166,12 @@ impl Picture<'_> {
         else {
             return;
         };
-        let behind: Vec<&Record> =
-            self.records.iter().copied().filter(|record| last(record) == least).collect();
+        let is_behind = |record: &&Record| last(record) == least && !self.is_held_up(record);
+        let behind: Vec<&Record> = self.records.iter().copied().filter(is_behind).collect();
+        // Ranks that only wait for each other or for a rank without a record; other sentences name these.
+        if behind.is_empty() {
+            return;
+        }
         let ranks: Vec<u32> = behind.iter().map(|record| record.rank).collect();
         let (has, is, it, its) = match ranks.len() {
             1 => ("has", "is", "it", "its"),
@@ -200,6 +204,18 @@ impl Picture<'_> {
     fn what(&self, number: u32) -> &str {
         let call = self.records.iter().find_map(|record| call_of(record, number));
         call.map_or("a call", |call| call.what.as_str())
+    }
+
+    /// Whether a rank is in a call that it cannot finish before another rank does its part.
+    fn is_held_up(&self, record: &Record) -> bool {
+        let in_call = record.calls.last().filter(|call| call.state != CallState::Done);
+        let waiting =
+            record.waiting.as_ref().zip(in_call).filter(|(waiting, call)| waiting.call == call.number);
+        let Some((waiting, call)) = waiting else { return false };
+        match waiting.rank {
+            Some(rank) => !self.is_past(rank, call.number),
+            None => (0..self.size).any(|rank| rank != record.rank && !self.is_past(rank, call.number)),
+        }
     }
 
     /// Whether a rank has done a call, and with it all that others await from it there: who still waits has not looked.

@@ -87,6 +87,46 @@ fn a_rank_that_called_nothing_is_named() {
 }
 
 #[test]
+fn a_rank_that_waits_did_not_fall_behind() {
+    // Rank 2 waits for rank 3 in a call that ranks 0 and 1 have done without it.
+    let late = in_call(rank(3, 4, 2), CALL, None);
+    let records = [
+        in_call(rank(0, 4, 3), CALL, Some(3)),
+        in_call(rank(1, 4, 3), CALL, Some(2)),
+        in_call(rank(2, 4, 2), CALL, Some(3)),
+        late,
+    ];
+    let said = said(&records);
+    assert!(
+        said[0].starts_with(
+            "Rank 3 fell behind first: it is still in #3, all-reduce of 8 f32, while ranks 0 and 1 are in #4,"
+        ),
+        "{said:?}"
+    );
+    assert_eq!(said.last().unwrap(), "In the end everybody waits for rank 3.");
+}
+
+#[test]
+fn ranks_that_wait_for_each_other_did_not_fall_behind() {
+    let records = [
+        in_call(rank(0, 3, 3), CALL, Some(1)),
+        in_call(rank(1, 3, 2), CALL, Some(2)),
+        in_call(rank(2, 3, 2), CALL, Some(1)),
+    ];
+    let said = said(&records);
+    assert!(said.iter().all(|sentence| !sentence.contains("fell behind")), "{said:?}");
+    assert_eq!(said.last().unwrap(), "Ranks 1 > 2 wait for each other in a circle.");
+}
+
+#[test]
+fn a_rank_that_waits_for_one_without_a_record_did_not_fall_behind() {
+    let records = [in_call(rank(0, 3, 3), CALL, Some(1)), in_call(rank(1, 3, 2), CALL, Some(2))];
+    let said = said(&records);
+    assert!(said.iter().all(|sentence| !sentence.contains("fell behind")), "{said:?}");
+    assert!(said[0].starts_with("There is no record of rank 2"), "{said:?}");
+}
+
+#[test]
 fn calls_that_differ_are_shown_from_all_sides() {
     let others = [0, 1, 2].map(|one| in_call(rank(one, 4, 40), CALL, Some(3)));
     let odd = in_call(rank(3, 4, 40), "broadcast of 8 bytes", Some(0));

@@ -43,7 +43,7 @@ pub use background::{
 pub use buffers::Buffers;
 pub use choose::tuning::{TuningError, check as check_tuning};
 pub use communicator::{
-    Communicator, Group, Open, Options, PlanId, Request, SIGNALS, Taken, TimedStep, on_threads,
+    Communicator, Group, Identities, Open, Options, PlanId, Request, SIGNALS, Taken, TimedStep, on_threads,
 };
 pub use data::Data;
 pub use error::Error;

@@ -1,4 +1,4 @@
-//! How ranks meet.
+//! How ranks join a group.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use weftlink::{Error, Options};
 use crate::communicator::Communicator;
 use crate::error::raised;
 use crate::request::seconds;
-use crate::wait::patiently;
+use crate::wait::interruptible;
 
-/// What may be said beside what the environment does.
+/// Arguments that override the environment.
 #[derive(Clone, Copy)]
-struct Said {
+struct Overrides {
     deadline: Option<f64>,
     deterministic: Option<bool>,
 }
 
-impl Said {
+impl Overrides {
     fn options(self, mut options: Options) -> Result<Options, Error> {
         if let Some(deadline) = self.deadline {
             options.deadline = seconds(deadline)?;
@@ -31,7 +31,7 @@ impl Said {
     }
 }
 
-/// This rank's end of the job that the process is part of, as its launcher tells.
+/// Joins the job of this process, as its launcher describes it.
 #[pyfunction]
 #[pyo3(signature = (deadline=None, deterministic=None))]
 pub(crate) fn init(
@@ -39,19 +39,19 @@ pub(crate) fn init(
     deadline: Option<f64>,
     deterministic: Option<bool>,
 ) -> PyResult<Communicator> {
-    let said = Said { deadline, deterministic };
-    met(py, "init", move || {
+    let overrides = Overrides { deadline, deterministic };
+    join(py, "init", move || {
         let mut knobs = Knobs::from_environment()?;
-        let options = said.options(Options::of(&knobs))?;
+        let options = overrides.options(Options::of(&knobs))?;
         knobs.deadline = options.deadline;
         Communicator::new(weftlink::Communicator::new(Bootstrap::from_environment(&knobs)?, options)?)
     })
 }
 
-/// The variables that torch wants and a launcher has told in words of its own. Nothing if nobody started this process as a rank, or if
-/// somebody did who says the rank otherwise.
+/// The environment variables of torch, from those of mpirun or srun. Empty if this process is no rank, or if its launcher sets torch's
+/// variables itself.
 #[pyfunction]
-pub(crate) fn launched(py: Python<'_>) -> PyResult<BTreeMap<&'static str, String>> {
+pub(crate) fn launcher_variables(py: Python<'_>) -> PyResult<BTreeMap<&'static str, String>> {
     match Environment::for_torch() {
         Ok(variables) => Ok(variables.into_iter().collect()),
         Err(EnvironmentError::Nobody | EnvironmentError::Missing { present: "WORLD_SIZE", .. }) => {
@@ -61,7 +61,7 @@ pub(crate) fn launched(py: Python<'_>) -> PyResult<BTreeMap<&'static str, String
     }
 }
 
-/// One rank's end of a group that meets at an address.
+/// Joins a group that meets at an address.
 #[pyfunction]
 #[pyo3(signature = (address, rank, size, secret, deadline=None, deterministic=None))]
 pub(crate) fn meet(
@@ -73,17 +73,17 @@ pub(crate) fn meet(
     deadline: Option<f64>,
     deterministic: Option<bool>,
 ) -> PyResult<Communicator> {
-    let said = Said { deadline, deterministic };
-    met(py, "meet", move || {
+    let overrides = Overrides { deadline, deterministic };
+    join(py, "meet", move || {
         let knobs = Knobs::from_environment()?;
-        let options = said.options(Options::of(&knobs))?;
+        let options = overrides.options(Options::of(&knobs))?;
         let place = place(&address, rank, size)?;
         let meeting = Meeting {
             network: Network::of(&knobs),
             ..Meeting::new(place, Token::new(secret)?, size, options.deadline)
         };
-        let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
-        Communicator::new(weftlink::Communicator::new(met?, options)?)
+        let joined = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
+        Communicator::new(weftlink::Communicator::new(joined?, options)?)
     })
 }
 
@@ -96,14 +96,14 @@ pub(crate) fn threads(
     deadline: Option<f64>,
     deterministic: Option<bool>,
 ) -> PyResult<Vec<Communicator>> {
-    let said = Said { deadline, deterministic };
-    met(py, "threads", move || {
-        let options = said.options(Options::from_environment()?)?;
+    let overrides = Overrides { deadline, deterministic };
+    join(py, "threads", move || {
+        let options = overrides.options(Options::from_environment()?)?;
         weftlink::Communicator::threads(size, options)?.into_iter().map(Communicator::new).collect()
     })
 }
 
-/// An address as `WEFT_RENDEZVOUS` would have it.
+/// An address in the format of `WEFT_RENDEZVOUS`.
 fn place(address: &str, rank: usize, size: usize) -> Result<Place, Error> {
     let variable = |name: &str| match name {
         "WEFT_RENDEZVOUS" => Some(address.to_owned()),
@@ -111,20 +111,20 @@ fn place(address: &str, rank: usize, size: usize) -> Result<Place, Error> {
         "WORLD_SIZE" => Some(size.to_string()),
         _ => None,
     };
-    let file = |_: &str| Err("no file is read for a meeting".to_owned());
+    let file = |_: &str| Err("no file is read here".to_owned());
     let process = std::process::id();
     let around = Surroundings { variable: &variable, file: &file, user: 0, process, parent: 0 };
-    let told = Environment::read(&around).map_err(|error| Error::Misuse(error.to_string()))?;
-    Ok(match told.place {
+    let environment = Environment::read(&around).map_err(|error| Error::Misuse(error.to_string()))?;
+    Ok(match environment.place {
         Rendezvous::Tcp { host, ports } => Place::Tcp { host, ports },
         Rendezvous::OneHost { name } => Place::Abstract(name),
     })
 }
 
-fn met<R: Send + 'static>(
+fn join<R: Send + 'static>(
     py: Python<'_>,
     operation: &'static str,
-    meet: impl FnOnce() -> Result<R, Error> + Send + 'static,
+    work: impl FnOnce() -> Result<R, Error> + Send + 'static,
 ) -> PyResult<R> {
-    patiently(py, meet)?.map_err(|error| raised(py, &error, Some(operation)))
+    interruptible(py, work)?.map_err(|error| raised(py, &error, Some(operation)))
 }

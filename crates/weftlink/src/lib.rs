@@ -24,9 +24,9 @@
 
 pub use weftlink_comm::{
     Background, Blame, BlameKind, Buffers, Communicator, Counters, Data, DataType, Done, Ended, Endpoint,
-    Error, FlightRecorder, Group, Handle, Operation, Options, OwnedBuffers, OwnedOperation, OwnedRequest,
-    Part, PartMut, PlanId, RawBuffers, RawHandle, RawRequest, ReadOnly, Record, Reduction, Request, Scope,
-    ScopedHandle, Window, attach, bootstrap, knobs, on_threads, recorder, while_waiting, why,
+    Error, FlightRecorder, Group, Handle, Identities, Operation, Options, OwnedBuffers, OwnedOperation,
+    OwnedRequest, Part, PartMut, PlanId, RawBuffers, RawHandle, RawRequest, ReadOnly, Record, Reduction,
+    Request, Scope, ScopedHandle, Window, attach, bootstrap, knobs, on_threads, recorder, while_waiting, why,
 };
 pub use weftlink_fabric as fabric;
 pub use weftlink_plan as plan;

@@ -260,9 +260,16 @@ impl Communicator {
     /// The counters of every collective: name, calls, bytes, errors, waits, sleeps and nanoseconds waited.
     fn counters(&self) -> Vec<(&'static str, u64, u64, u64, u64, u64, u64)> {
         let counters = self.recorder.counters().by_collective.into_iter();
-        let row = |counted: weftlink::recorder::Counted| {
-            let weftlink::recorder::Counted { collective, calls, bytes, errors, waits, slept, waited_ns } =
-                counted;
+        let row = |counted: weftlink::recorder::CollectiveCounters| {
+            let weftlink::recorder::CollectiveCounters {
+                collective,
+                calls,
+                bytes,
+                errors,
+                waits,
+                slept,
+                waited_ns,
+            } = counted;
             (collective, calls, bytes, errors, waits, slept, waited_ns)
         };
         counters.map(row).collect()

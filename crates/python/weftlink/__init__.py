@@ -14,14 +14,14 @@ and verifies algorithms, `sim` predicts times on any fabric, `bench` measures on
 
 from weftlink import bench, errors, fabric, plan, sim
 from weftlink._native import Window
-from weftlink.communicator import Communicator, Counted, init, meet, on_threads
+from weftlink.communicator import CollectiveCounters, Communicator, init, meet, on_threads
 from weftlink.errors import Error
 from weftlink.handle import Handle
 from weftlink.reduction import PremultipliedSum, Reduction
 
 __all__ = [
+    "CollectiveCounters",
     "Communicator",
-    "Counted",
     "Error",
     "Handle",
     "PremultipliedSum",

@@ -18,7 +18,7 @@ from weftlink.collectives import Collectives
 T = TypeVar("T")
 
 
-class Counted(NamedTuple):
+class CollectiveCounters(NamedTuple):
     """Counters of one collective on this rank."""
 
     collective: str
@@ -108,9 +108,9 @@ class Communicator(Collectives):
         """Whether it has been closed."""
         return self._native.closed
 
-    def counters(self) -> list[Counted]:
+    def counters(self) -> list[CollectiveCounters]:
         """This rank's counters since the communicator was made, by collective."""
-        return [Counted(*row) for row in self._native.counters()]
+        return [CollectiveCounters(*row) for row in self._native.counters()]
 
     def record(self) -> dict[str, Any]:
         """The flight recorder's record: the last calls, and what a call waits for. It can be read while a call hangs."""

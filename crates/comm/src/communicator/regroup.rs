@@ -1,7 +1,7 @@
 //! Communicators made of others: a part of one, what is left of one, one with more ranks.
 
 use weftlink_bootstrap::{Bootstrap, BootstrapError, Failure, Meeting};
-use weftlink_recorder::header::{Header, What};
+use weftlink_recorder::header::{CallKind, Header};
 
 use super::{Communicator, Options};
 use crate::error::Error;
@@ -32,7 +32,7 @@ impl Communicator {
     /// from different threads if you like.
     pub fn split(&mut self, part: Option<u32>, key: i64) -> Result<Option<Communicator>, Error> {
         self.usable()?;
-        let header = Header::allocating(What::Split, 0, 0, (None, 1));
+        let header = Header::allocating(CallKind::Split, 0, 0, (None, 1));
         // So that ranks that make another call find out.
         self.share(header, 0)?;
         let Options { deadline, .. } = self.options;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use weftlink_bootstrap::{Alarm, Bootstrap, BootstrapError, Event, Failure, Reason, is_on_purpose, launcher};
 use weftlink_kernels::Kernels;
 use weftlink_knobs::{KnobError, Knobs};
-use weftlink_recorder::recorder::{Places, Recorder, Who};
+use weftlink_recorder::recorder::{Outputs, Owner, Recorder};
 use weftlink_shm::counter::Counter;
 use weftlink_shm::limits;
 use weftlink_shm::memory::SharedMemory;
@@ -257,8 +257,9 @@ impl Parts {
         let processes = processes.unwrap_or_else(named);
         let transports = transports(rank, &hosts)?;
         // Last, when nothing can fail any more: a launcher is told of failures before this as of a rank that has not started.
-        let who = Who { rank, size, job: bootstrap.id() & JOB_BITS };
-        let recorder = Recorder::new(who, options.record, patience.yields, &Places::of_environment(rank));
+        let owner = Owner { rank, size, job: bootstrap.id() & JOB_BITS };
+        let recorder =
+            Recorder::new(owner, options.record, patience.yields, &Outputs::from_environment(rank));
         let names = (0..size).map(|rank| bootstrap.name(rank)).collect();
         let mut shared = Shared {
             here,

@@ -22,7 +22,7 @@ fn call(number: u32, what: &str, state: CallState, start_ns: u64) -> CallRecord 
     }
 }
 
-/// A rank that has done so many calls, the last of them at a second for each.
+/// A rank with `done` calls, one each second.
 fn rank(rank: u32, size: u32, done: u32) -> Record {
     let calls = (1..=done).map(|number| {
         call(number, "all-reduce of 8 f32", CallState::Done, u64::from(number) * 1_000_000_000)
@@ -49,7 +49,7 @@ fn rank(rank: u32, size: u32, done: u32) -> Record {
     }
 }
 
-/// The same in one more call, waiting for a rank.
+/// The same rank in one more call, waiting for another rank.
 fn in_call(mut record: Record, what: &str, awaits: Option<u32>) -> Record {
     let number = record.last_number().unwrap_or(0) + 1;
     record.calls.push(call(number, what, CallState::Running, 90_000_000_000));
@@ -79,7 +79,7 @@ fn a_rank_that_called_nothing_is_named() {
     assert_eq!(
         said(&records),
         [
-            "Rank 2 fell behind first: its last call is #2, all-reduce of 8 f32, and has called nothing for 98.0 s, \
+            "Rank 2 fell behind first: its last call is #2, all-reduce of 8 f32, and it has called nothing for 98.0 s, \
              while ranks 0 and 1 are in #3, all-reduce of 8 f32.",
             "Ranks 0 and 1 wait for rank 2 to make the call in #3, all-reduce of 8 f32, for 12.0 s.",
         ]
@@ -103,7 +103,7 @@ fn a_rank_that_waits_did_not_fall_behind() {
         ),
         "{said:?}"
     );
-    assert_eq!(said.last().unwrap(), "In the end everybody waits for rank 3.");
+    assert_eq!(said.last().unwrap(), "In the end, all of them wait for rank 3.");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn ranks_that_wait_for_each_other_did_not_fall_behind() {
     ];
     let said = said(&records);
     assert!(said.iter().all(|sentence| !sentence.contains("fell behind")), "{said:?}");
-    assert_eq!(said.last().unwrap(), "Ranks 1 > 2 wait for each other in a circle.");
+    assert_eq!(said.last().unwrap(), "Deadlock: ranks 1 > 2 wait for each other in a cycle.");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_rank_that_waits_for_one_without_a_record_did_not_fall_behind() {
 }
 
 #[test]
-fn calls_that_differ_are_shown_from_all_sides() {
+fn different_calls_are_all_shown() {
     let others = [0, 1, 2].map(|one| in_call(rank(one, 4, 40), CALL, Some(3)));
     let odd = in_call(rank(3, 4, 40), "broadcast of 8 bytes", Some(0));
     let records: Vec<Record> = others.into_iter().chain([odd]).collect();
@@ -136,7 +136,7 @@ fn calls_that_differ_are_shown_from_all_sides() {
         said[0],
         "Call #41 differs: rank 3 is in broadcast of 8 bytes, while ranks 0 to 2 are in all-reduce of 8 f32."
     );
-    assert_eq!(said.last().unwrap(), "Ranks 0 > 3 wait for each other in a circle.");
+    assert_eq!(said.last().unwrap(), "Deadlock: ranks 0 > 3 wait for each other in a cycle.");
 }
 
 #[test]
@@ -152,13 +152,13 @@ fn a_chain_of_waits_is_followed_to_its_end() {
     let said = said(&records);
     assert_eq!(
         said[0],
-        "Rank 3 (here, pid 103) is gone without a word, after call #1, all-reduce of 8 f32: it was killed or crashed."
+        "Rank 3 (here, pid 103) died after call #1, all-reduce of 8 f32: it was killed or crashed."
     );
-    assert_eq!(said.last().unwrap(), "In the end everybody waits for rank 3.");
+    assert_eq!(said.last().unwrap(), "In the end, all of them wait for rank 3.");
 }
 
 #[test]
-fn who_waits_for_nobody_in_particular_is_told_too() {
+fn waits_without_a_rank_are_reported() {
     let records = [0, 1].map(|one| {
         let mut record = in_call(rank(one, 2, 2), CALL, Some(0));
         let waiting = record.waiting.as_mut().unwrap();
@@ -172,7 +172,7 @@ fn who_waits_for_nobody_in_particular_is_told_too() {
 }
 
 #[test]
-fn who_has_not_looked_is_not_said_to_wait() {
+fn a_stopped_rank_is_not_reported_as_waiting() {
     // Rank 1 was stopped in a call that rank 0 has done.
     let mut stopped = in_call(rank(1, 2, 1), CALL, Some(0));
     stopped.process = Some(Process::Stopped);
@@ -189,7 +189,7 @@ fn who_has_not_looked_is_not_said_to_wait() {
 }
 
 #[test]
-fn ranks_at_work_are_not_said_to_be_stuck() {
+fn ranks_that_make_progress_are_not_reported() {
     let at_work = |mut record: Record| {
         record.process = Some(Process::Runs);
         record.taken_ns = Some(88_000_001_000);
@@ -200,7 +200,7 @@ fn ranks_at_work_are_not_said_to_be_stuck() {
 }
 
 #[test]
-fn errors_are_told_and_those_that_follow_from_them_are_not() {
+fn errors_that_follow_from_others_are_summarized() {
     let failed = |number: u32, error: &str, aborted_by: Option<u32>| {
         let mut record = in_call(rank(number, 3, 1), CALL, None);
         record.aborted_by = aborted_by;
@@ -216,40 +216,37 @@ fn errors_are_told_and_those_that_follow_from_them_are_not() {
         said(&records),
         [
             "Rank 0 failed: call #2: rank 0 waited 1.0 s for rank 2 (pid 7) to make the call (lane 0, step 0).",
-            "Rank 1 gave up because of that.",
+            "Rank 1 aborted because of that.",
             "There is no record of rank 2: it ended, ran elsewhere or never started.",
         ]
     );
 }
 
 #[test]
-fn a_rank_that_nobody_blames_was_ended_by_its_launcher() {
+fn a_rank_that_no_error_blames_was_stopped_by_its_launcher() {
     let gone = |number: u32| Record { process: Some(Process::Gone), ..rank(number, 3, 1) };
     let mut failed = in_call(rank(0, 3, 1), CALL, None);
     (failed.state, failed.error) = (RankState::Failed, Some("an error that names no rank".to_owned()));
     failed.blamed = vec![Blame::new(0, BlameKind::Failed), Blame::new(2, BlameKind::Died)];
     let said = said(&[failed, gone(1), gone(2)]);
-    assert!(said[0].starts_with("Rank 1 (here, pid 101) is gone, after call #1, "), "{said:?}");
-    assert!(said[0].ends_with("most likely its launcher ended it, since others failed for another rank."));
-    assert!(
-        said[1].starts_with("Rank 2 (here, pid 102) is gone without a word, after call #1, "),
-        "{said:?}"
-    );
+    assert!(said[0].starts_with("Rank 1 (here, pid 101) ended after call #1, "), "{said:?}");
+    assert!(said[0].ends_with("most likely its launcher stopped it, since the errors blame another rank."));
+    assert!(said[1].starts_with("Rank 2 (here, pid 102) died after call #1, "), "{said:?}");
 }
 
 #[test]
-fn jobs_are_told_apart() {
+fn jobs_are_separate() {
     let mut other = rank(0, 1, 3);
     other.job = "fine".to_owned();
     let why = explain(&[other, in_call(rank(0, 2, 3), CALL, Some(1)), rank(1, 2, 3)]);
     let found: Vec<_> = why.jobs.iter().map(|job| (job.job.as_str(), job.is_wrong)).collect();
     assert_eq!(found, [("abc", true), ("fine", false)]);
-    assert_eq!(why.jobs[1].sentences, ["Nothing is wrong: all 1 ranks have come to call #3."]);
+    assert_eq!(why.jobs[1].sentences, ["Nothing is wrong: all 1 ranks have reached call #3."]);
     assert!(explain(&[]).jobs.is_empty());
 }
 
 #[test]
-fn who_usually_comes_last_is_told() {
+fn a_straggler_is_reported() {
     let mut slow = rank(1, 2, 9);
     slow.calls.iter_mut().for_each(|call| call.start_ns += 5_000_000);
     let why = explain(&[rank(0, 2, 9), slow]);
@@ -257,7 +254,7 @@ fn who_usually_comes_last_is_told() {
     assert!(!job.is_wrong);
     assert_eq!(
         job.sentences[1],
-        "Rank 1 usually comes last: in 9 of 9 calls, 5.0 ms after the first in the median."
+        "Rank 1 usually comes last: in 9 of 9 calls, with a median of 5.0 ms after the first rank."
     );
     let late = Lateness { rank: 1, median_ns: 5_000_000, most_ns: 5_000_000, was_last: 9, calls: 9 };
     assert_eq!(job.late[0], late);
@@ -275,7 +272,7 @@ fn numbers_that_wrap_are_still_in_order() {
 }
 
 #[test]
-fn ranks_are_named_shortly() {
+fn ranks_are_listed_briefly() {
     for (ranks, name) in [
         (&[3][..], "rank 3"),
         (&[0, 1], "ranks 0 and 1"),

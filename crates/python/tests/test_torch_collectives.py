@@ -190,9 +190,9 @@ def objects(rank, size):
     gathered = [None] * size
     dist.all_gather_object(gathered, {"rank": rank, "text": "x" * rank})
     assert gathered == [{"rank": other, "text": "x" * other} for other in range(size)], gathered
-    said = [f"from {size - 1}", {1: 2}] if rank == size - 1 else [None, None]
-    dist.broadcast_object_list(said, src=size - 1)
-    assert said == [f"from {size - 1}", {1: 2}], said
+    received = [f"from {size - 1}", {1: 2}] if rank == size - 1 else [None, None]
+    dist.broadcast_object_list(received, src=size - 1)
+    assert received == [f"from {size - 1}", {1: 2}], received
     got = [None]
     dist.scatter_object_list(got, [f"for {other}" for other in range(size)] if rank == 0 else None, src=0)
     assert got == [f"for {rank}"], got

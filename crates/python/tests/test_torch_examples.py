@@ -26,10 +26,10 @@ EXAMPLES = ROOT / "examples"
 def example(rank, size, _store, name, variables, wanted):
     """Runs an example with the variables of a launcher, and checks its output."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", **variables(rank, size)}
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-    missing = [text for text in wanted if text not in said.getvalue()]
-    assert rank or not missing, f"{name} does not print {missing}: {said.getvalue()}"
+    missing = [text for text in wanted if text not in output.getvalue()]
+    assert rank or not missing, f"{name} does not print {missing}: {output.getvalue()}"
 
 
 def as_mpirun(rank, size):
@@ -44,10 +44,10 @@ def as_mpirun(rank, size):
 
 def benchmark(rank, _size, _store, rows):
     sys.argv = ["train.py", "--steps", "4", "--block", "2", "--out", rows]
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
         runpy.run_path(str(ROOT / "bench/torch/train.py"), run_name="__main__")
     for text in ("ddp: communication in a step", "fsdp2: step"):
-        assert text in said.getvalue(), said.getvalue()
+        assert text in output.getvalue(), output.getvalue()
 
 
 class Examples(unittest.TestCase):

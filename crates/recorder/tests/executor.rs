@@ -22,8 +22,8 @@ const RANKS: usize = 4;
 fn run(group: &mut Bootstrap) {
     let (rank, size) = (group.rank(), group.size());
     assert_eq!((group.hosts(), group.pids().len()), (&vec![0; size][..], size));
-    let said = group.exchange("an executor's handles", vec![rank as u8; rank], AMPLE).unwrap();
-    assert!((0..size).all(|rank| said[rank] == vec![rank as u8; rank]));
+    let exchanged = group.exchange("an executor's handles", vec![rank as u8; rank], AMPLE).unwrap();
+    assert!((0..size).all(|rank| exchanged[rank] == vec![rank as u8; rank]));
 
     // As for memory of a device: a process with the descriptor has the memory.
     for round in 0..3 {

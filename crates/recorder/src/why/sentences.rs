@@ -180,6 +180,9 @@ impl Picture<'_> {
         let first = behind[0];
         let at = match first.calls.last() {
             None => format!("{it} {has} made no call"),
+            Some(call) if call.state == CallState::Running && is_gone(first) => {
+                format!("{it} ended in #{}, {}", call.number, call.what)
+            }
             Some(call) if call.state == CallState::Running => {
                 format!("{it} {is} still in #{}, {}", call.number, call.what)
             }
@@ -209,6 +212,9 @@ impl Picture<'_> {
 
     /// Whether a rank is in a call that it cannot finish before another rank does its part.
     fn is_held_up(&self, record: &Record) -> bool {
+        if is_halted(record) {
+            return false;
+        }
         let in_call = record.calls.last().filter(|call| call.state != CallState::Done);
         let waiting =
             record.waiting.as_ref().zip(in_call).filter(|(waiting, call)| waiting.call == call.number);
@@ -270,12 +276,20 @@ impl Picture<'_> {
                 call_of(records[0], call).map_or("a call", |call| call.what.as_str())
             ));
         }
-        let awaits: BTreeMap<u32, u32> =
-            waiting.iter().filter_map(|&(record, _, rank)| Some((record.rank, rank?))).collect();
+        let awaits: BTreeMap<u32, u32> = waiting
+            .iter()
+            .filter(|(record, ..)| !is_halted(record))
+            .filter_map(|&(record, _, rank)| Some((record.rank, rank?)))
+            .collect();
         if let Some(sentence) = end_of(&awaits) {
             sentences.push(sentence);
         }
     }
+}
+
+/// Whether a rank cannot continue, whatever the others do: its process is gone or stopped.
+fn is_halted(record: &Record) -> bool {
+    is_gone(record) || record.process == Some(Process::Stopped)
 }
 
 /// Where all chains of waits end, if it is one place and not obvious: a rank that waits for nobody, or a cycle.

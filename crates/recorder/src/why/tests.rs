@@ -64,7 +64,7 @@ fn in_call(mut record: Record, what: &str, awaits: Option<u32>) -> Record {
     record
 }
 
-fn said(records: &[Record]) -> Vec<String> {
+fn sentences_of(records: &[Record]) -> Vec<String> {
     let mut why = explain(records);
     assert_eq!(why.jobs.len(), 1);
     why.jobs.remove(0).sentences
@@ -77,7 +77,7 @@ fn a_rank_that_called_nothing_is_named() {
     let records =
         [in_call(rank(0, 3, 2), CALL, Some(2)), in_call(rank(1, 3, 2), CALL, Some(2)), rank(2, 3, 2)];
     assert_eq!(
-        said(&records),
+        sentences_of(&records),
         [
             "Rank 2 fell behind first: its last call is #2, all-reduce of 8 f32, and it has called nothing for 98.0 s, \
              while ranks 0 and 1 are in #3, all-reduce of 8 f32.",
@@ -96,14 +96,14 @@ fn a_rank_that_waits_did_not_fall_behind() {
         in_call(rank(2, 4, 2), CALL, Some(3)),
         late,
     ];
-    let said = said(&records);
+    let sentences = sentences_of(&records);
     assert!(
-        said[0].starts_with(
+        sentences[0].starts_with(
             "Rank 3 fell behind first: it is still in #3, all-reduce of 8 f32, while ranks 0 and 1 are in #4,"
         ),
-        "{said:?}"
+        "{sentences:?}"
     );
-    assert_eq!(said.last().unwrap(), "In the end, all of them wait for rank 3.");
+    assert_eq!(sentences.last().unwrap(), "In the end, all of them wait for rank 3.");
 }
 
 #[test]
@@ -113,17 +113,28 @@ fn ranks_that_wait_for_each_other_did_not_fall_behind() {
         in_call(rank(1, 3, 2), CALL, Some(2)),
         in_call(rank(2, 3, 2), CALL, Some(1)),
     ];
-    let said = said(&records);
-    assert!(said.iter().all(|sentence| !sentence.contains("fell behind")), "{said:?}");
-    assert_eq!(said.last().unwrap(), "Deadlock: ranks 1 > 2 wait for each other in a cycle.");
+    let sentences = sentences_of(&records);
+    assert!(sentences.iter().all(|sentence| !sentence.contains("fell behind")), "{sentences:?}");
+    assert_eq!(sentences.last().unwrap(), "Deadlock: ranks 1 > 2 wait for each other in a cycle.");
+}
+
+#[test]
+fn a_rank_that_died_in_a_wait_is_the_end_of_the_chain() {
+    let mut dead = in_call(rank(2, 3, 2), CALL, Some(1));
+    dead.process = Some(Process::Gone);
+    let records = [in_call(rank(0, 3, 3), CALL, Some(1)), in_call(rank(1, 3, 2), CALL, Some(2)), dead];
+    let sentences = sentences_of(&records);
+    assert!(sentences[0].starts_with("Rank 2 (here, pid 102) died in call #3, "), "{sentences:?}");
+    assert!(sentences[1].starts_with("Rank 2 fell behind first: it ended in #3, "), "{sentences:?}");
+    assert_eq!(sentences.last().unwrap(), "In the end, all of them wait for rank 2.");
 }
 
 #[test]
 fn a_rank_that_waits_for_one_without_a_record_did_not_fall_behind() {
     let records = [in_call(rank(0, 3, 3), CALL, Some(1)), in_call(rank(1, 3, 2), CALL, Some(2))];
-    let said = said(&records);
-    assert!(said.iter().all(|sentence| !sentence.contains("fell behind")), "{said:?}");
-    assert!(said[0].starts_with("There is no record of rank 2"), "{said:?}");
+    let sentences = sentences_of(&records);
+    assert!(sentences.iter().all(|sentence| !sentence.contains("fell behind")), "{sentences:?}");
+    assert!(sentences[0].starts_with("There is no record of rank 2"), "{sentences:?}");
 }
 
 #[test]
@@ -131,12 +142,12 @@ fn different_calls_are_all_shown() {
     let others = [0, 1, 2].map(|one| in_call(rank(one, 4, 40), CALL, Some(3)));
     let odd = in_call(rank(3, 4, 40), "broadcast of 8 bytes", Some(0));
     let records: Vec<Record> = others.into_iter().chain([odd]).collect();
-    let said = said(&records);
+    let sentences = sentences_of(&records);
     assert_eq!(
-        said[0],
+        sentences[0],
         "Call #41 differs: rank 3 is in broadcast of 8 bytes, while ranks 0 to 2 are in all-reduce of 8 f32."
     );
-    assert_eq!(said.last().unwrap(), "Deadlock: ranks 0 > 3 wait for each other in a cycle.");
+    assert_eq!(sentences.last().unwrap(), "Deadlock: ranks 0 > 3 wait for each other in a cycle.");
 }
 
 #[test]
@@ -149,12 +160,12 @@ fn a_chain_of_waits_is_followed_to_its_end() {
         in_call(rank(2, 4, 1), CALL, Some(3)),
         last,
     ];
-    let said = said(&records);
+    let sentences = sentences_of(&records);
     assert_eq!(
-        said[0],
+        sentences[0],
         "Rank 3 (here, pid 103) died after call #1, all-reduce of 8 f32: it was killed or crashed."
     );
-    assert_eq!(said.last().unwrap(), "In the end, all of them wait for rank 3.");
+    assert_eq!(sentences.last().unwrap(), "In the end, all of them wait for rank 3.");
 }
 
 #[test]
@@ -166,7 +177,7 @@ fn waits_without_a_rank_are_reported() {
         record
     });
     assert_eq!(
-        said(&records),
+        sentences_of(&records),
         ["Ranks 0 and 1 wait for others to allocate memory in #3, all-reduce of 8 f32, for 12.0 s."]
     );
 }
@@ -179,7 +190,7 @@ fn a_stopped_rank_is_not_reported_as_waiting() {
     let mut ahead = in_call(rank(0, 2, 2), CALL, Some(1));
     ahead.process = Some(Process::Runs);
     assert_eq!(
-        said(&[ahead, stopped]),
+        sentences_of(&[ahead, stopped]),
         [
             "Rank 1 (here, pid 101) is stopped, by a signal or a debugger.",
             "Rank 1 fell behind first: it is still in #2, all-reduce of 8 f32, while rank 0 is in #3, all-reduce of 8 f32.",
@@ -196,7 +207,7 @@ fn ranks_that_make_progress_are_not_reported() {
         record
     };
     let records = [in_call(rank(0, 2, 2), CALL, Some(1)), rank(1, 2, 2)].map(at_work);
-    assert_eq!(said(&records), ["Nothing is wrong: all 2 ranks are at work, around call #3."]);
+    assert_eq!(sentences_of(&records), ["Nothing is wrong: all 2 ranks are at work, around call #3."]);
 }
 
 #[test]
@@ -213,7 +224,7 @@ fn errors_that_follow_from_others_are_summarized() {
         failed(1, "call #2: rank 0 gave up (a deadline passed), so rank 1 does", Some(0)),
     ];
     assert_eq!(
-        said(&records),
+        sentences_of(&records),
         [
             "Rank 0 failed: call #2: rank 0 waited 1.0 s for rank 2 (pid 7) to make the call (lane 0, step 0).",
             "Rank 1 aborted because of that.",
@@ -228,10 +239,12 @@ fn a_rank_that_no_error_blames_was_stopped_by_its_launcher() {
     let mut failed = in_call(rank(0, 3, 1), CALL, None);
     (failed.state, failed.error) = (RankState::Failed, Some("an error that names no rank".to_owned()));
     failed.blamed = vec![Blame::new(0, BlameKind::Failed), Blame::new(2, BlameKind::Died)];
-    let said = said(&[failed, gone(1), gone(2)]);
-    assert!(said[0].starts_with("Rank 1 (here, pid 101) ended after call #1, "), "{said:?}");
-    assert!(said[0].ends_with("most likely its launcher stopped it, since the errors blame another rank."));
-    assert!(said[1].starts_with("Rank 2 (here, pid 102) died after call #1, "), "{said:?}");
+    let sentences = sentences_of(&[failed, gone(1), gone(2)]);
+    assert!(sentences[0].starts_with("Rank 1 (here, pid 101) ended after call #1, "), "{sentences:?}");
+    assert!(
+        sentences[0].ends_with("most likely its launcher stopped it, since the errors blame another rank.")
+    );
+    assert!(sentences[1].starts_with("Rank 2 (here, pid 102) died after call #1, "), "{sentences:?}");
 }
 
 #[test]
@@ -267,8 +280,8 @@ fn numbers_that_wrap_are_still_in_order() {
         record
     };
     let records = [numbered(rank(0, 2, 5)), numbered(rank(1, 2, 3))];
-    let said = said(&records);
-    assert!(said[0].starts_with("Rank 1 fell behind first: its last call is #0,"), "{said:?}");
+    let sentences = sentences_of(&records);
+    assert!(sentences[0].starts_with("Rank 1 fell behind first: its last call is #0,"), "{sentences:?}");
 }
 
 #[test]

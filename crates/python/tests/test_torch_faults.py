@@ -51,6 +51,8 @@ def timeout_of_zero(rank, size):
     if rank == 0:
         with raises(errors.DeadlineError, "Rank 0 timed out in monitoredBarrier after 0 ms", "Rank 1 failed to pass monitoredBarrier"):
             dist.monitored_barrier(group=group, timeout=timedelta(0))
+        with raises(dist.DistBackendError, "Ranks 1 failed to pass monitoredBarrier in 0 ms", late=[1]):
+            dist.monitored_barrier(group=group, timeout=timedelta(0), wait_all_ranks=True)
         options = dist.BarrierOptions()
         options.timeout = timedelta(0)
         with raises(errors.DeadlineError):

@@ -9,7 +9,24 @@ from torch.distributed import DistBackendError
 from weftlink import errors as _errors
 from weftlink.errors import Blame, PlanError, UsageError
 
-__all__ = ["Blame", "PlanError", "UsageError"]
+__all__ = [
+    "AbortedError",
+    "Blame",
+    "CancelledError",
+    "DeadlineError",
+    "DiedError",
+    "Error",
+    "FailedError",
+    "LeftError",
+    "LostError",
+    "MeetingError",
+    "MismatchError",
+    "PanickedError",
+    "PlanError",
+    "QueueFullError",
+    "ResourceError",
+    "UsageError",
+]
 
 
 class Error(_errors.Error, DistBackendError):

@@ -24,7 +24,7 @@ import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "crates/python"))
-from cpu_torch import TORCH, TORCH_GIB, Unavailable, need_disk, run, stand_in_for_cuda  # noqa: E402
+from cpu_torch import TORCH, TORCH_GIB, Unavailable, need_disk, run, stub_cuda  # noqa: E402
 
 MPICC = ["gcc", "-O3", "-march=native"]
 
@@ -160,7 +160,7 @@ def gloo(folder):
     def fill():
         need_disk(folder, TORCH_GIB)
         unpack_wheels([*TORCH, "typing-extensions"], root)
-        stand_in_for_cuda(root / "torch/lib", root / "nvidia")
+        stub_cuda(root / "torch/lib", root / "nvidia")
 
     once(root, fill)
     environment = {"PYTHONPATH": root}

@@ -1,4 +1,4 @@
-"""Ranks for benchmarks: processes that are forked after torch has been imported once."""
+"""Ranks for benchmarks, forked after torch was imported once."""
 
 import csv
 import os
@@ -8,7 +8,7 @@ import traceback
 
 
 def ranks(number, fields, work):
-    """Has each rank do work(rank, folder), and returns the rows that rank 0's gave, by field."""
+    """Runs work(rank, folder) on each rank, and returns the rows of rank 0, by field."""
     with tempfile.TemporaryDirectory() as folder:
         children = []
         for rank in range(number):

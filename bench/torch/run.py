@@ -3,9 +3,9 @@
 
     bench/torch/run.py [--ranks 2] [--collectives all_reduce,...] [--sizes 8,4096] [--rounds 7] [--name torch] [--quick]
 
-Every rank is a process with a group of each backend, on the same tensors. A round measures one after the other, in an order that
-alternates, for each size of each collective; what is compared is the ratio within a round. Writes raw.csv, summary.md
-and README.md into bench/runs/DATE-NAME-MACHINE, or into --out.
+Every rank is a process with a group of each backend, on the same tensors. For each size of each collective, a round measures both
+backends in alternating order; the summary compares the ratio within a round. Writes raw.csv, summary.md and README.md into
+bench/runs/DATE-NAME-MACHINE, or into --out.
 """
 
 import argparse
@@ -27,14 +27,14 @@ from summary import geometric_mean, median_ratio  # noqa: E402
 FIELDS = ["round", "ranks", "backend", "collective", "bytes", "calls", "time_us"]
 SIZES = [8 << shift for shift in range(0, 25, 3)] + [256 << 20]
 BACKENDS = ("weft", "gloo")
-# A block of calls takes about so long, and at least so many calls.
+# The time of a block of calls, and its least and largest number of calls.
 BLOCK_S = 0.05
 CALLS_MIN = 2
 CALLS_MAX = 2000
 
 
 def calls(torch, dist, group, rank, ranks, count):
-    """Every collective on `count` floats, by name: what is called, without arguments. The larger side of each has that many."""
+    """A function without arguments for every collective, by name. The larger buffer of each has `count` floats."""
     share = max(count // ranks, 1)
     whole, other = torch.ones(share * ranks), torch.ones(share * ranks)
     full = torch.ones(count)
@@ -65,7 +65,7 @@ def calls(torch, dist, group, rank, ranks, count):
     }
 
 
-# On Weft's side the tensor lies in symmetric memory.
+# Weft's tensor is in symmetric memory.
 SYMMETRIC = "_symmetric"
 COLLECTIVES = [
     "all_reduce", "all_reduce_symmetric", "all_reduce_async", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter",
@@ -97,7 +97,7 @@ class Rank:
         return (time.perf_counter() - began) / number
 
     def slowest(self, seconds):
-        """All ranks agree on the longest time."""
+        """The longest time of all ranks."""
         longest = self.torch.tensor([seconds], dtype=self.torch.float64)
         self.dist.all_reduce(longest, op=self.dist.ReduceOp.MAX)
         return longest.item()
@@ -117,7 +117,7 @@ class Rank:
                 self.time(call, 1)
             except (RuntimeError, ValueError) as error:
                 if self.rank == 0:
-                    print(f"{backend} has no {what}: {str(error).splitlines()[0]}", flush=True)
+                    print(f"{backend} does not support {what}: {str(error).splitlines()[0]}", flush=True)
                 return
             took = self.slowest(min(self.time(call, 3), self.time(call, 3)))
             numbers[backend] = min(max(int(BLOCK_S / took), CALLS_MIN), CALLS_MAX)
@@ -141,7 +141,7 @@ class Rank:
 
 
 def line(rows, what, size):
-    """One size of a collective, in words."""
+    """The result for one size of a collective."""
     times = {
         backend: statistics.median(row[6] for row in rows if (row[2], row[3], row[4]) == (backend, what, size))
         for backend in BACKENDS
@@ -164,7 +164,7 @@ def launch(options):
 
 
 def summarise(rows):
-    """summary.md: medians, ratios with their intervals, geometric means, and whether the bars are met."""
+    """The text of summary.md: medians, ratios with confidence intervals, geometric means, and whether the bars are met."""
     text = ["# Weft beside Gloo in PyTorch", "", "Medians over rounds; a ratio is Gloo's time over Weft's in the same round, with the interval that covers its median.", ""]  # fmt: skip
     verdicts = []
     for ranks in sorted({int(row["ranks"]) for row in rows}):
@@ -201,19 +201,19 @@ def verdict(what, ranks, ratios, mean):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     numbers = lambda text: [int(part) for part in text.split(",")]  # noqa: E731
-    parser.add_argument("--ranks", type=numbers, default=[2], metavar="N[,N]", help="one run for each number of ranks")
+    parser.add_argument("--ranks", type=numbers, default=[2], metavar="N[,N]", help="numbers of ranks, one run for each")
     parser.add_argument("--collectives", type=lambda text: text.split(","), default=COLLECTIVES)
     parser.add_argument("--sizes", type=numbers, default=SIZES, metavar="BYTES[,BYTES]")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--name", default="torch")
-    parser.add_argument("--out", type=pathlib.Path, help="the folder to write; rows that are there are kept")
-    parser.add_argument("--bind", action="store_true", help="bind each rank, with all its threads, to a core; this slows Gloo down")
-    parser.add_argument("--quick", action="store_true", help="to see that it works: three sizes, three rounds")
+    parser.add_argument("--out", type=pathlib.Path, help="output folder; existing rows are kept")
+    parser.add_argument("--bind", action="store_true", help="bind each rank, with all its threads, to one core; this slows down Gloo")
+    parser.add_argument("--quick", action="store_true", help="smoke test: three sizes, three rounds")
     options = parser.parse_args()
     if options.quick:
         options.sizes, options.rounds = [8, 32 << 10, 2 << 20], 3
     if unknown := set(options.collectives) - set(COLLECTIVES):
-        parser.error(f"no such collective: {', '.join(sorted(unknown))}; there are {', '.join(COLLECTIVES)}")
+        parser.error(f"unknown collective {', '.join(sorted(unknown))}; choose from {', '.join(COLLECTIVES)}")
     today = datetime.date.today().isoformat()
     out = options.out or HERE.parent / "runs" / f"{today}-{options.name}-{machine.short_name()}"
     out.mkdir(parents=True, exist_ok=True)
@@ -224,7 +224,7 @@ def main():
     for ranks in options.ranks:
         options.ranks = ranks
         rows += launch(options)
-        # What is measured is kept, even if a later run is broken off.
+        # Keeps the rows if a later run is interrupted.
         write(out, rows)
     print((out / "summary.md").read_text().partition("## Bars")[2])
 

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weftlink.torch  # noqa: F401  registers the backend
 
-# Also where this file is not run as a program.
+# Also if a test runs this file.
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
 
 import forked  # noqa: E402
@@ -34,7 +34,7 @@ import forked  # noqa: E402
 FIELDS = ["ranks", "way", "block", "step", "backend", "loss", "step_us", "communication_us", "collectives"]
 BACKENDS = ("weft", "gloo")
 TOKENS, LENGTH, BATCH, WIDTH, LAYERS = 64, 32, 4, 128, 2
-# Losses of the two may differ by the order in which floats are added.
+# Losses may differ because the backends add floats in different orders.
 TOLERANCE = 1e-3
 
 
@@ -55,16 +55,16 @@ class Transformer(nn.Module):
 
 
 def batch(rank, step):
-    """Numbers that go up by the same each time: what comes next can be learnt."""
+    """Arithmetic sequences, whose next number can be learnt."""
     generator = torch.Generator().manual_seed(1000 * step + rank)
     start, by = (torch.randint(1, top, (BATCH, 1), generator=generator) for top in (TOKENS, 5))
     return (start + by * torch.arange(LENGTH + 1)) % TOKENS
 
 
 class Clock:
-    """Times the collectives that training makes, the same way for every backend."""
+    """Times the collectives of training, in the same way for every backend."""
 
-    # The names of the last two have changed; FSDP2 uses those that are new.
+    # The last two were renamed; FSDP2 uses the new names.
     NAMES = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_gather_single", "reduce_scatter_single")
 
     def __init__(self, meeting):
@@ -92,13 +92,13 @@ class Clock:
 
 
 def summed(group, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """What DDP does with a bucket by itself, from where a clock can see it."""
+    """DDP's own reduction of a bucket, as a hook that can be timed."""
     buffer = bucket.buffer().div_(group.size())
     return dist.all_reduce(buffer, group=group, async_op=True).get_future().then(lambda done: done.value()[0])
 
 
 class Trained:
-    """A model that is trained on one backend."""
+    """The training of a model on one backend."""
 
     def __init__(self, way, group, rank):
         torch.manual_seed(0)
@@ -127,14 +127,14 @@ def train(way, rank, options, groups, rows):
     meeting = dist.new_group()
     for number in range(0, options.steps, options.block):
         block = number // options.block
-        # Pairs of blocks, of which one is timed as it is and one by the collective, have the same order.
+        # Both blocks of a pair, one timed by step and one by collective, have the same order.
         for backend in BACKENDS if block // 2 % 2 == 0 else BACKENDS[::-1]:
             for step in range(number, min(number + options.block, options.steps)):
                 rows.append([options.ranks, way, block, step, backend, *timed(trained[backend], step, block % 2, meeting)])
 
 
 def timed(trained, step, by_collective, meeting):
-    """One step: its loss and its time, or that of its collectives."""
+    """One step: its loss, and its time or that of its collectives."""
     if by_collective:
         with Clock(meeting) as clock:
             loss = trained.step(step)
@@ -162,7 +162,7 @@ def work(options, rank, folder):
 
 
 def summarise(rows, way):
-    """Says how one way to train went; False if the losses differ."""
+    """Prints the result of one way to train; False if the losses differ."""
     of = {backend: [row for row in rows if (row["way"], row["backend"]) == (way, backend)] for backend in BACKENDS}
     losses = {backend: [float(row["loss"]) for row in of[backend]] for backend in BACKENDS}
     apart = max(abs(one - other) for one, other in zip(*losses.values(), strict=True))
@@ -176,7 +176,7 @@ def summarise(rows, way):
 
 
 def _medians(rows, field):
-    """The median of each block. The first two are left out: torch gets ready in them."""
+    """The median of each block, without the first two, in which torch warms up."""
     blocks = sorted({row["block"] for row in rows if row[field]}, key=int)
     blocks = [block for block in blocks if int(block) >= 2] or blocks
     return {block: statistics.median(float(row[field]) for row in rows if row["block"] == block) for block in blocks}

@@ -1,6 +1,6 @@
-"""Builds the Python package: maturin makes it of the native module, after the command `weft` was put where maturin takes scripts from.
+"""Builds the Python package: copies the command `weft` to maturin's scripts, then lets maturin build the native module.
 
-pyproject.toml names this as the backend, so that `pip install .` gives both. Cargo's settings in the environment hold for both too.
+pyproject.toml names this as the build backend, so that `pip install .` installs both. Cargo's environment variables apply to both.
 """
 
 import json
@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 import maturin
-from maturin import (  # noqa: F401 (what else a backend has)
+from maturin import (  # noqa: F401 (the rest of a build backend)
     build_sdist,
     get_requires_for_build_editable,
     get_requires_for_build_sdist,
@@ -20,7 +20,7 @@ from maturin import (  # noqa: F401 (what else a backend has)
 
 HERE = pathlib.Path(__file__).resolve().parent
 SCRIPTS = HERE / "weftlink.data" / "scripts"
-# Maturin wants to see the folder even when it only writes down what the package is.
+# Maturin needs the folder even if it only prepares metadata.
 SCRIPTS.mkdir(parents=True, exist_ok=True)
 
 
@@ -35,9 +35,9 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
 
 
 def place_command():
-    """Builds the command and copies it to where pip puts it into bin/ from."""
+    """Builds the command and copies it to the wheel's scripts."""
     built = built_command()
-    # Not written in place: a command that runs cannot be.
+    # Replaced, not overwritten: a running program cannot be overwritten.
     fresh = SCRIPTS / "weft.fresh"
     shutil.copy2(built, fresh)
     if strip := shutil.which("strip"):
@@ -46,10 +46,10 @@ def place_command():
 
 
 def built_command():
-    # The module's package is named so that both are built of the same crates: alone, the command would have some with fewer features.
+    # With both packages, cargo builds shared crates once: for the command alone they would have fewer features.
     command = ["cargo", "build", "--release", "--locked", "-p", "weftlink-cli", "-p", "weftlink-python"]
     command += ["--bin", "weft", "--message-format=json-render-diagnostics"]
-    told = subprocess.run(command, cwd=HERE.parents[1], stdout=subprocess.PIPE, text=True, check=True).stdout
-    # Cargo says where it puts things, which depends on its settings.
-    artifacts = (json.loads(line) for line in told.splitlines() if line.startswith("{"))
+    output = subprocess.run(command, cwd=HERE.parents[1], stdout=subprocess.PIPE, text=True, check=True).stdout
+    # The path of the executable depends on cargo's settings.
+    artifacts = (json.loads(line) for line in output.splitlines() if line.startswith("{"))
     return pathlib.Path(next(path for artifact in artifacts if (path := artifact.get("executable"))))

@@ -1,4 +1,4 @@
-"""PyTorch as PyPI has it, for use on CPUs: without the gigabytes of CUDA libraries that it is linked with and never calls there.
+"""PyTorch from PyPI for CPUs, without the gigabytes of CUDA libraries that it links to and never calls there.
 
 Shared by environment.py and bench/peers/install.py.
 """
@@ -10,46 +10,46 @@ import shutil
 import subprocess
 import tempfile
 
-# The run-time library is the one part of CUDA that must be real.
+# Only CUDA's runtime library must be real.
 TORCH = ["torch==2.15.0", "nvidia-cuda-runtime==13.2.86"]
-# While it is unpacked.
+# Disk space while unpacking.
 TORCH_GIB = 2.5
 
 GIB = 1 << 30
 
 
 class Unavailable(Exception):
-    """Why something cannot be had here."""
+    """A package or tool is not available here."""
 
 
 def run(command, **options):
-    """What a command prints."""
+    """The output of a command."""
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True, **options).stdout
     except FileNotFoundError:
-        raise Unavailable(f"there is no {command[0]}") from None
+        raise Unavailable(f"{command[0]} is not installed") from None
     except subprocess.CalledProcessError as error:
-        lines = (error.stderr or error.stdout).strip().splitlines() or ["it said nothing"]
-        told = next((line for line in lines if "rror" in line), lines[-1])
-        raise Unavailable(f"{pathlib.Path(command[0]).name} failed: {told.strip()}") from None
+        lines = (error.stderr or error.stdout).strip().splitlines() or ["no output"]
+        error_line = next((line for line in lines if "rror" in line), lines[-1])
+        raise Unavailable(f"{pathlib.Path(command[0]).name} failed: {error_line.strip()}") from None
 
 
 def need_disk(folder, gib):
     free = shutil.disk_usage(folder).free / GIB
     if free < gib:
-        raise Unavailable(f"it takes {gib} GiB of disk while it is unpacked, and {free:.1f} are free")
+        raise Unavailable(f"unpacking needs {gib} GiB of disk, and {free:.1f} GiB are free")
 
 
-def stands_alone(libraries):
-    """Whether stand-ins are there, or not needed: torch for some processors knows no CUDA."""
+def has_stubs(libraries):
+    """Whether the stubs exist or are not needed: torch for some processors has no CUDA."""
     return not (libraries / "libtorch_cuda.so").exists() or any(libraries.glob("libcudart.so.*"))
 
 
-def stand_in_for_cuda(libraries, nvidia):
-    """Lets torch load without the CUDA libraries that it is linked with.
+def stub_cuda(libraries, nvidia):
+    """Lets torch load without the CUDA libraries that it links to.
 
-    Each of them is replaced by a library of the same name whose symbols are there and are not code: whatever called one
-    would crash. Only CUDA's run-time library, which is small, is real, because torch registers its kernels there as it loads.
+    A stub library of the same name defines the symbols as data: calling one would crash. Only CUDA's runtime library, which is small, is
+    real, because torch registers its kernels there when it loads.
     """
     real = next(nvidia.rglob("libcudart.so.*"))
     needed, versions, unversioned = set(), collections.defaultdict(set), set()
@@ -76,5 +76,5 @@ def stand_in_for_cuda(libraries, nvidia):
                 script.flush()
                 command.append(f"-Wl,--version-script,{script.name}")
             run(command, input=source)
-    # Last, because it tells that the others are there.
+    # Last, because `has_stubs` looks for it.
     shutil.copy(real, libraries / real.name)

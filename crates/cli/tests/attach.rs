@@ -206,7 +206,7 @@ fn what_is_no_job_says_so() {
     assert!(done.errors.starts_with(told), "{}", done.errors);
     let done = shell(&folder, "sleep 60 & weft why --attach $!; code=$?; kill $!; exit $code");
     assert_eq!(done.code, Some(2));
-    assert!(done.errors.contains(" is no rank of a job: "), "{}", done.errors);
+    assert!(done.errors.contains(" is not part of a job: "), "{}", done.errors);
     for (misuse, told) in [
         ("--dump a b", "--dump writes what --attach finds"),
         ("", "weft why DIR), or which job to ask (weft why --attach JOB)"),
@@ -245,8 +245,7 @@ fn what_may_not_be_seen_says_so() {
         done => done.unwrap(),
     };
     let told = String::from_utf8(done.stderr).unwrap();
-    let wanted =
-        format!("weft: the kernel does not let this user look into process {theirs}: it belongs to user ");
+    let wanted = format!("weft: no permission to read process {theirs}: it belongs to user ");
     assert_eq!(done.status.code(), Some(2), "{told}");
     assert!(told.starts_with(&wanted) && told.ends_with(", or as root\n"), "{told}");
 }

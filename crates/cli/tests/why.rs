@@ -29,8 +29,8 @@ Job 3f9a1c2b77d0: 4 ranks, 3 records from 2 hosts.
   Rank 0 waited for a message from rank 3 in #41, all-reduce of 1024 f32 (sum) in place, for 42.0 s.
   Rank 1 waited for a message from rank 0 in #41, all-reduce of 1024 f32 (sum) in place, for 42.0 s.
   Rank 3 waited for a message from rank 2 in #41, broadcast of 4096 bytes from rank 0, for 42.0 s.
-  In the end everybody waits for rank 2.
-  Rank 3 usually comes last: in 8 of 8 calls, 91.5 us after the first in the median.
+  In the end, all of them wait for rank 2.
+  Rank 3 usually comes last: in 8 of 8 calls, with a median of 91.5 us after the first rank.
 ";
     assert!(done.output.starts_with(wanted), "{}", done.output);
     let json = shell(&folder, &format!("weft why --json {}", records.display()));
@@ -47,7 +47,7 @@ fn folders_without_records_say_so() {
     let done = shell(&folder, "weft why .");
     assert_eq!(done.code, Some(2));
     assert!(
-        done.output.contains("Passed over weft-record-0-rank0.json: it is no record: EOF"),
+        done.output.contains("Passed over weft-record-0-rank0.json: not a record: EOF"),
         "{}",
         done.output
     );
@@ -96,7 +96,7 @@ fn a_job_that_is_stuck_can_be_looked_at() {
     shell(&folder, &format!("kill -KILL {pid}"));
     bench.wait().unwrap();
     let why = asked().unwrap();
-    assert!(said(&["Rank 1 (", " is gone without a word, "])(&why), "{why}");
+    assert!(said(&["Rank 1 (", " died "])(&why), "{why}");
 }
 
 /// Looks again and again, for as long as a test may run, until there is something.

@@ -45,7 +45,7 @@ pub use buffers::Buffers;
 pub use bytemuck;
 pub use choose::tuning::{TuningError, check as check_tuning};
 pub use communicator::{
-    Communicator, Group, Open, Options, PlanId, SIGNALS, TimedStep, TracedStep, on_threads,
+    Communicator, Group, Identities, Open, Options, PlanId, SIGNALS, TimedStep, TracedStep, on_threads,
 };
 pub use data::Data;
 pub use error::Error;

@@ -98,10 +98,10 @@ fn hashed(header: &Header) -> u32 {
 mod tests {
     use super::*;
     use crate::data::Elements;
-    use weftlink_recorder::header::What;
+    use weftlink_recorder::header::CallKind;
 
     fn call(count: usize) -> Header {
-        Header::allocating(What::Collective(0), 0, count, Elements::of::<f32>().announced())
+        Header::allocating(CallKind::Collective(0), 0, count, Elements::of::<f32>().announced())
     }
 
     /// Makes a call, and gives its signature and whether it was new.

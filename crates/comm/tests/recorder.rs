@@ -181,10 +181,13 @@ fn a_record_survives_its_file() {
     std::fs::write(folder.join("weft-record-3-rank1.ring"), "weftring").unwrap();
     let why = read_folder(&folder).unwrap().passed_over;
     let told: Vec<&str> = why.iter().map(|(_, why)| why.as_str()).collect();
-    assert!(told[0].starts_with("it is no record: EOF while parsing"), "{told:?}");
+    assert!(told[0].starts_with("not a record: EOF while parsing"), "{told:?}");
     assert_eq!(
         told[1..],
-        ["it has version 2, and this is made for version 1", "it is no record: a recorder's memory, cut off"]
+        [
+            "the record has version 2, and this program reads version 1; use the version of Weft that wrote it",
+            "not a record: the memory of a recorder, truncated"
+        ]
     );
     std::fs::remove_dir_all(folder).unwrap();
 }
@@ -245,7 +248,7 @@ fn killed_ranks_leave_their_records() {
     let why = explain(&found.records);
     let sentences = &why.jobs[0].sentences;
     assert!(
-        sentences[0].starts_with("Rank 2 (") && sentences[0].contains("is gone without a word, after call #"),
+        sentences[0].starts_with("Rank 2 (") && sentences[0].contains("died after call #"),
         "{sentences:?}"
     );
     assert!(sentences.iter().any(|said| said.starts_with("Rank 2 fell behind first")), "{sentences:?}");

@@ -14,6 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::environment::variable;
 use crate::filter::Filter;
 use crate::parse::{self, Interfaces, Ports, Secret};
 
@@ -226,7 +227,7 @@ pub struct KnobError {
 impl Knobs {
     /// What the environment says.
     pub fn from_environment() -> Result<Knobs, KnobError> {
-        Knobs::from(|name| std::env::var_os(name))
+        Knobs::from(variable)
     }
 
     /// What a lookup says of each variable.
@@ -282,7 +283,7 @@ impl Knobs {
 
 /// A variable that names a file or folder, for those who read no other.
 pub fn path(name: &str) -> Option<PathBuf> {
-    Reader { lookup: |name: &str| std::env::var_os(name), given: Vec::new() }.path(name)
+    Reader { lookup: variable, given: Vec::new() }.path(name)
 }
 
 /// Variables that look like settings and are none, each with the setting whose name is nearest, if one is near.

@@ -1,34 +1,36 @@
-//! A call that was started: what Python holds of it.
+//! A started call, as Python holds it.
 //!
-//! Whoever makes a call tells its end here, and takes nothing of Python's for that. That is the communicator's worker, or who waits for
-//! the call before the worker has begun it; others who wait sleep on a condition variable. Functions that are to be called at the end
-//! are called by a thread for that (`tell.rs`): the worker has other calls to make.
+//! The thread that runs a call completes it here without the GIL: the communicator's worker, or a thread that waits for the call before the
+//! worker has begun it. Other waiting threads sleep on a condition variable. A callback thread (`callbacks.rs`) runs callbacks: the
+//! worker has other calls to run.
 
 use std::slice::from_ref;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use weftlink::{Error, RawHandle};
+use weftlink::{Error, Identities, RawHandle};
 
-use crate::error::{exception, raised};
-use crate::tell::tell;
-use crate::wait::{LOOK_EVERY, help, time};
+use crate::callbacks::queue_callbacks;
+use crate::error::{exception, raised_in};
+use crate::wait::{SIGNAL_POLL, help, timeout_of};
 
-/// After an interrupt, how long an ended call may take to be over.
-const ENDING: Duration = Duration::from_secs(1);
+/// After an interrupt, how long to wait for the aborted call to end.
+const ABORT_GRACE: Duration = Duration::from_secs(1);
 
-/// A call that was started.
+/// A started call.
 #[pyclass(frozen, module = "weftlink._native")]
 pub(crate) struct Started {
     shared: Arc<Shared>,
-    /// It does not keep the communicator.
+    /// It does not keep the communicator alive.
     handle: RawHandle,
 }
 
-/// What the worker and Python share of a call.
+/// The state of a call, shared by the worker and Python.
 pub(crate) struct Shared {
     operation: &'static str,
+    /// The ranks of the communicator, for errors.
+    identities: Identities,
     process: u32,
     state: Mutex<State>,
     changed: Condvar,
@@ -37,43 +39,48 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct State {
     ended: Option<Result<(), Error>>,
-    /// What must live until it is over.
+    /// Objects that must live until the call is done.
     kept: Vec<Py<PyAny>>,
     callbacks: Vec<Py<PyAny>>,
 }
 
 impl Shared {
-    pub(crate) fn new(operation: &'static str, kept: Vec<Py<PyAny>>) -> Arc<Self> {
+    pub(crate) fn new(operation: &'static str, identities: Identities, kept: Vec<Py<PyAny>>) -> Arc<Self> {
         let state = State { kept, ..State::default() };
         let process = std::process::id();
-        Arc::new(Self { operation, process, state: Mutex::new(state), changed: Condvar::new() })
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        Arc::new(Self { operation, identities, process, state, changed })
     }
 
-    /// Tells the end; on the thread that made the call.
-    pub(crate) fn end(self: &Arc<Self>, result: Result<(), Error>) {
+    /// Stores the result; called on the thread that ran the call.
+    pub(crate) fn complete(self: &Arc<Self>, result: Result<(), Error>) {
         let mut state = self.state();
         state.ended = Some(result);
-        // Without Python's lock, what is dropped is put aside until somebody has it.
+        // Without the GIL, pyo3 defers the drop of Python objects.
         state.kept.clear();
         let callbacks = std::mem::take(&mut state.callbacks);
         drop(state);
         self.changed.notify_all();
         if !callbacks.is_empty() {
-            tell(callbacks);
+            queue_callbacks(callbacks);
         }
     }
 
-    /// How it ended, if it is over after at most this time.
-    fn ended(&self, time: Duration) -> Option<Result<(), Error>> {
+    /// The result, if there is one within the timeout.
+    fn ended(&self, timeout: Duration) -> Option<Result<(), Error>> {
         let began = Instant::now();
         let mut state = self.state();
         loop {
             if let Some(ended) = &state.ended {
                 return Some(ended.clone());
             }
-            let left = time.checked_sub(began.elapsed()).filter(|left| !left.is_zero())?;
+            let left = timeout.checked_sub(began.elapsed()).filter(|left| !left.is_zero())?;
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    fn raised(&self, py: Python<'_>, error: &Error) -> PyErr {
+        raised_in(py, error, Some(self.operation), Some(&self.identities))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -86,39 +93,40 @@ impl Started {
         Self { shared, handle }
     }
 
-    /// Waits until the call is over, at most so long: whether it is. A signal whose handler raises ends the communicator, because a
-    /// call cannot be taken back on one rank; then its buffers are the caller's again.
-    pub(crate) fn join(&self, py: Python<'_>, time: Option<Duration>) -> PyResult<bool> {
-        if time.is_none() && !self.is_over() {
-            let ended = |_: &PyErr| drop(py.detach(|| self.shared.ended(ENDING)));
+    /// Waits until the call is done, or for the timeout: whether it is done. If a signal handler raises, the communicator is aborted, because
+    /// one rank cannot undo a call; then the buffers are the caller's again.
+    pub(crate) fn join(&self, py: Python<'_>, timeout: Option<Duration>) -> PyResult<bool> {
+        if timeout.is_none() && !self.is_done() {
+            let ended = |_: &PyErr| drop(py.detach(|| self.shared.ended(ABORT_GRACE)));
             let helped = help(py, from_ref(&self.handle)).inspect_err(ended)?;
-            helped.map_err(|error| raised(py, &error, Some(self.shared.operation)))?;
+            helped.map_err(|error| self.shared.raised(py, &error))?;
         }
         let began = Instant::now();
         loop {
-            let left = time.map_or(LOOK_EVERY, |time| time.saturating_sub(began.elapsed()).min(LOOK_EVERY));
+            let left = timeout
+                .map_or(SIGNAL_POLL, |timeout| timeout.saturating_sub(began.elapsed()).min(SIGNAL_POLL));
             let ended = match self.shared.ended(Duration::ZERO) {
                 Some(ended) => Some(ended),
                 None => py.detach(|| self.shared.ended(left)),
             };
             if let Some(ended) = ended {
-                return ended.map(|()| true).map_err(|error| raised(py, &error, Some(self.shared.operation)));
+                return ended.map(|()| true).map_err(|error| self.shared.raised(py, &error));
             }
             if let Err(interrupt) = py.check_signals() {
                 let operation = self.shared.operation;
                 py.detach(|| {
                     self.handle.abort(&format!("interrupted in {operation}"));
-                    self.shared.ended(ENDING)
+                    self.shared.ended(ABORT_GRACE)
                 });
                 return Err(interrupt);
             }
-            if time.is_some_and(|time| began.elapsed() >= time) {
+            if timeout.is_some_and(|timeout| began.elapsed() >= timeout) {
                 return Ok(false);
             }
         }
     }
 
-    fn is_over(&self) -> bool {
+    fn is_done(&self) -> bool {
         self.shared.state().ended.is_some()
     }
 
@@ -127,33 +135,37 @@ impl Started {
         if here == there {
             return Ok(());
         }
-        let what = format!("the call was made by process {there}, from which process {here} was forked");
-        Python::attach(|py| Err(raised(py, &Error::Misuse(what), Some(self.shared.operation))))
+        let what = format!(
+            "process {here} was forked from process {there}, which made the call; only that one may use it"
+        );
+        Python::attach(|py| Err(self.shared.raised(py, &Error::Misuse(what))))
     }
 }
 
 #[pymethods]
 impl Started {
-    /// Waits until the call is over, for at most so many seconds: whether it is. Raises what went wrong.
+    /// Waits until the call is done, or for `timeout` seconds: whether it is done. Raises the call's error.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         self.check_process()?;
-        self.join(py, timeout.map(time))
+        self.join(py, timeout.map(timeout_of))
     }
 
-    /// Whether the call is over, well or not.
+    /// Whether the call is done, with or without an error.
     fn done(&self) -> bool {
-        self.check_process().is_err() || self.is_over()
+        self.check_process().is_err() || self.is_done()
     }
 
-    /// What went wrong, as an exception; None if nothing did, or the call is not over.
+    /// The call's error as an exception; None if it has none, or is not done.
     fn exception<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        // A copy: nothing of Python's may run while the state is locked.
+        // A copy: Python code must not run while the state is locked.
         let error = self.shared.state().ended.as_ref().and_then(|ended| ended.as_ref().err().cloned());
-        error.map(|error| exception(py, &error, Some(self.shared.operation))).transpose()
+        error
+            .map(|error| exception(py, &error, Some(self.shared.operation), Some(&self.shared.identities)))
+            .transpose()
     }
 
-    /// Calls a function without arguments when the call is over: on a thread for that, or on this one if it is over already.
+    /// Calls a function without arguments when the call is done: on a callback thread, or on this one if it is done already.
     fn add_done_callback(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
         self.check_process()?;
         let mut state = self.shared.state();
@@ -165,7 +177,7 @@ impl Started {
         callback.call0(py).map(drop)
     }
 
-    /// Cancels the call unless it is over, and says whether it did: ends the communicator, for all ranks.
+    /// Cancels the call unless it is done, and returns whether it did. This aborts the communicator on all ranks.
     fn cancel(&self, py: Python<'_>) -> bool {
         let runs = !self.done();
         if runs {

@@ -1,6 +1,6 @@
-//! Communicators. `weftlink/communicator.py` has the methods that people call; here is what they come down to.
+//! Communicators. `weftlink/communicator.py` has the public methods; these are their primitives.
 
-#![allow(unsafe_code)] // Calls are made on memory that is known by its address.
+#![allow(unsafe_code)] // Raw calls, on memory that is known by its address.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use weftlink::plan::Collective;
-use weftlink::{Background, DataType, Error, FlightRecorder};
+use weftlink::{Background, DataType, Error, FlightRecorder, Identities};
 
 use crate::array::Array;
 use crate::call::{Shared, Started};
-use crate::error::raised;
-use crate::request::{Alone, Asked, method};
-use crate::vouched::{Bytes, run_here};
-use crate::wait::patiently;
+use crate::error::raised_in;
+use crate::raw::{Bytes, run_on_caller};
+use crate::request::{CallOptions, SingleArray, method};
+use crate::wait::interruptible;
 use crate::window::Window;
 
 /// One rank's end of a group.
@@ -23,77 +23,83 @@ use crate::window::Window;
 pub(crate) struct Communicator {
     /// None once it is closed.
     background: Mutex<Option<Background>>,
-    /// To be asked at any time, also while a call is stuck.
+    /// Readable at any time, also while a call hangs.
     recorder: FlightRecorder,
-    /// How many calls are not over.
+    /// Where each rank runs, for errors.
+    identities: Identities,
+    /// The number of unfinished calls.
     pending: Arc<AtomicUsize>,
     #[pyo3(get)]
     rank: usize,
     #[pyo3(get)]
     size: usize,
-    /// What each rank was in the communicator that this one was made of.
+    /// The number of each rank in the communicator that this one was made from.
     #[pyo3(get)]
     origins: Vec<usize>,
 }
 
-/// What a call reads and writes.
+/// The arrays of a call.
 struct Arrays {
     input: Option<Array>,
     output: Option<Array>,
 }
 
-/// A message of a group: the other rank, and an array.
+/// A message of a group: the peer, and an array.
 type Message<'py> = (usize, Bound<'py, PyAny>);
 
 impl Communicator {
-    /// Hands a communicator to its worker.
+    /// Moves a communicator to its worker thread.
     pub(crate) fn new(comm: weftlink::Communicator) -> Result<Self, Error> {
         let (recorder, origins) = (comm.flight_recorder(), comm.origins().to_vec());
-        let (rank, size) = (comm.rank(), comm.size());
+        let (rank, size, identities) = (comm.rank(), comm.size(), comm.identities());
         let background = Mutex::new(Some(comm.into_background()?));
         let pending = Arc::default();
-        Ok(Self { background, recorder, pending, rank, size, origins })
+        Ok(Self { background, recorder, identities, pending, rank, size, origins })
     }
 
     fn background(&self) -> Result<Background, Error> {
-        let closed = || Error::Misuse("this communicator has been closed".to_owned());
+        let closed = || Error::Misuse("the communicator is closed".to_owned());
         lock(&self.background).clone().ok_or_else(closed)
     }
 
-    /// The call, on memory of these objects.
-    fn made(
+    fn raised(&self, py: Python<'_>, error: &Error, operation: &str) -> PyErr {
+        raised_in(py, error, Some(operation), Some(&self.identities))
+    }
+
+    /// Runs or starts a call on these arrays.
+    fn start_call(
         &self,
         py: Python<'_>,
         collective: Collective,
-        asked: Asked,
+        options: CallOptions,
         arrays: Arrays,
         wait: bool,
     ) -> PyResult<Option<Started>> {
         let operation = method(&collective);
-        let failed = |error: Error| raised(py, &error, Some(operation));
+        let failed = |error: Error| self.raised(py, &error, operation);
         let Arrays { input, output } = arrays;
-        let alone = Alone::of(&collective, self.rank as u32, self.size as u32);
-        let request = asked.request(collective, input.as_ref(), output.as_ref(), alone).map_err(failed)?;
+        let single = SingleArray::of(&collective, self.rank as u32, self.size as u32);
+        let request = options.request(collective, input.as_ref(), output.as_ref(), single).map_err(failed)?;
         let background = self.background().map_err(failed)?;
         let kept: Vec<_> = [input, output].into_iter().flatten().map(|array| array.keep).collect();
         let request = match wait {
             false => request,
-            // SAFETY: the arrays are kept, and it is the program's to leave them alone until the call is over.
-            true => match unsafe { run_here(py, std::slice::from_ref(&background), request) }? {
+            // SAFETY: `kept` keeps the arrays alive; the program must not touch them until the call is done.
+            true => match unsafe { run_on_caller(py, std::slice::from_ref(&background), request) }? {
                 Ok(ran) => return ran.map(|()| None).map_err(failed),
                 Err(request) => *request,
             },
         };
-        let shared = Shared::new(operation, kept);
-        let (told, pending) = (Arc::clone(&shared), Arc::clone(&self.pending));
+        let shared = Shared::new(operation, self.identities.clone(), kept);
+        let (completes, pending) = (Arc::clone(&shared), Arc::clone(&self.pending));
         pending.fetch_add(1, Ordering::Relaxed);
         let done = move |result| {
             pending.fetch_sub(1, Ordering::Relaxed);
-            told.end(result);
+            completes.complete(result);
         };
-        // SAFETY: as above, until `end` lets go of the arrays.
+        // SAFETY: as above; `complete` drops the arrays.
         let handle = unsafe { background.start_raw(request, done) };
-        // Whoever closes the communicator meanwhile must be the last to have it.
+        // `close` on another thread needs the only reference.
         drop(background);
         let call = Started::new(shared, handle);
         if !wait {
@@ -103,26 +109,26 @@ impl Communicator {
         Ok(None)
     }
 
-    /// Does something with the communicator in its turn, and waits for it. An interrupt ends the communicator.
+    /// Runs a function on the communicator after the queued calls, and waits for it. An interrupt aborts the communicator.
     fn with<R: Send + 'static>(
         &self,
         py: Python<'_>,
         operation: &'static str,
         work: impl FnOnce(&mut weftlink::Communicator) -> Result<R, Error> + Send + 'static,
     ) -> PyResult<R> {
-        let failed = |error: Error| raised(py, &error, Some(operation));
+        let failed = |error: Error| self.raised(py, &error, operation);
         let background = self.background().map_err(failed)?;
         background.check_not_in_call().map_err(failed)?;
-        let ender = background.clone();
-        let abort = move || ender.abort(&format!("interrupted in {operation}"));
-        let done = patiently(py, move || background.with(work)).inspect_err(|_| abort())?;
+        let aborts = background.clone();
+        let abort = move || aborts.abort(&format!("interrupted in {operation}"));
+        let done = interruptible(py, move || background.with(work)).inspect_err(|_| abort())?;
         done.map_err(failed)
     }
 }
 
 #[pymethods]
 impl Communicator {
-    /// Makes a call of the collective that the method of this name is; waits for it, or gives what waits for it.
+    /// Calls the collective of this name, and waits for it or returns the started call.
     #[allow(clippy::too_many_arguments, reason = "they are keywords in Python")]
     #[pyo3(signature = (name, input, output, wait, *, operation=None, factor=None, root=0, counts=None, count=None,
         messages=None, torus=None, dtype=None, timeout=None))]
@@ -143,27 +149,27 @@ impl Communicator {
         dtype: Option<String>,
         timeout: Option<f64>,
     ) -> PyResult<Option<Started>> {
-        let failed = |error: Error| raised(py, &error, Some(name));
+        let failed = |error: Error| self.raised(py, &error, name);
         let array = |object: Option<Bound<'_, PyAny>>| match object {
             Some(object) => Array::of(&object, dtype.as_deref())?.map(Some).map_err(failed),
             None => Ok(None),
         };
         let arrays = Arrays { input: array(input)?, output: array(output)? };
-        let asked = Asked { operation, factor, root, counts, count, messages, torus, timeout };
-        let collective = asked.collective(name).map_err(failed)?;
-        self.made(py, collective, asked, arrays, wait)
+        let options = CallOptions { operation, factor, root, counts, count, messages, torus, timeout };
+        let collective = options.collective(name).map_err(failed)?;
+        self.start_call(py, collective, options, arrays, wait)
     }
 
     /// Sends and receives messages as one group.
     fn group(&self, py: Python<'_>, sends: Vec<Message<'_>>, receives: Vec<Message<'_>>) -> PyResult<()> {
-        let failed = |error: Error| raised(py, &error, Some("group"));
+        let failed = |error: Error| self.raised(py, &error, "group");
         let mut kept = Vec::new();
         let mut sides = |messages: Vec<Message<'_>>, written: bool| {
             let side = |(peer, object): Message<'_>| {
                 let array = Array::of(&object, None)?.map_err(failed)?;
                 if written && array.read_only {
                     let what =
-                        format!("the array for what rank {peer} sends is read-only: pass a copy of it");
+                        format!("the array for the message from rank {peer} is read-only: pass a copy");
                     return Err(failed(Error::Misuse(what)));
                 }
                 let bytes = Bytes { address: array.address, length: array.bytes() };
@@ -173,12 +179,12 @@ impl Communicator {
             messages.into_iter().map(side).collect::<PyResult<Vec<_>>>()
         };
         let (sends, receives) = (sides(sends, false)?, sides(receives, true)?);
-        let shared = Shared::new("group", kept);
-        let over = Arc::clone(&shared);
+        let shared = Shared::new("group", self.identities.clone(), kept);
+        let completes = Arc::clone(&shared);
         let work = move |comm: &mut weftlink::Communicator| {
             let done = comm.group(|group| {
                 for (peer, bytes) in sends {
-                    // SAFETY: the array is kept until the group is over, and it is the program's to leave it alone so long.
+                    // SAFETY: `kept` keeps the array alive until the group is done; the program must not touch it until then.
                     group.send(peer, unsafe { bytes.read() })?;
                 }
                 for (peer, bytes) in receives {
@@ -187,15 +193,15 @@ impl Communicator {
                 }
                 Ok(())
             });
-            over.end(done.clone());
+            completes.complete(done.clone());
             done
         };
         self.with(py, "group", work)
     }
 
-    /// Allocates symmetric memory of so many elements per rank, zeroed.
+    /// Allocates symmetric memory of `length` elements per rank, zeroed.
     fn window(&self, py: Python<'_>, length: usize, dtype: &str) -> PyResult<Window> {
-        let failed = |error: Error| raised(py, &error, Some("window"));
+        let failed = |error: Error| self.raised(py, &error, "window");
         let data_type: DataType = dtype.parse().map_err(|why| failed(Error::Misuse(why)))?;
         let bytes = length.checked_mul(data_type.bytes()).ok_or_else(|| {
             failed(Error::Misuse(format!("a window of {length} elements per rank is too large")))
@@ -204,43 +210,43 @@ impl Communicator {
         Ok(Window::new(memory, data_type, length))
     }
 
-    /// Ranks that say the same part get a communicator of their own.
+    /// Ranks with the same part form a communicator of their own.
     fn split(&self, py: Python<'_>, part: Option<u32>, key: i64) -> PyResult<Option<Self>> {
         let split =
             move |comm: &mut weftlink::Communicator| comm.split(part, key)?.map(Self::new).transpose();
         self.with(py, "split", split)
     }
 
-    /// A communicator of those who are left; this one is closed.
+    /// Makes a communicator of the surviving ranks; this one is closed.
     fn shrink(&self, py: Python<'_>) -> PyResult<Self> {
-        let failed = |error: Error| raised(py, &error, Some("shrink"));
+        let failed = |error: Error| self.raised(py, &error, "shrink");
         self.check_not_in_call().map_err(failed)?;
-        let background = self.taken().map_err(failed)?;
+        let background = self.take_background().map_err(failed)?;
         let shrink = move || Self::new(background.close()?.shrink()?);
-        patiently(py, shrink)?.map_err(failed)
+        interruptible(py, shrink)?.map_err(failed)
     }
 
-    /// Ends the communicator for all ranks.
+    /// Aborts the communicator on all ranks.
     fn abort(&self, py: Python<'_>, reason: &str) {
         if let Ok(background) = self.background() {
             py.detach(|| background.abort(reason));
         }
     }
 
-    /// Waits for all calls that were submitted, and leaves. Closing again does nothing.
+    /// Waits for all started calls, then leaves. Closing again does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let failed = |error: Error| raised(py, &error, Some("close"));
+        let failed = |error: Error| self.raised(py, &error, "close");
         self.check_not_in_call().map_err(failed)?;
-        let Ok(background) = self.taken() else { return Ok(()) };
-        patiently(py, move || background.close().map(drop))?.map_err(failed)
+        let Ok(background) = self.take_background() else { return Ok(()) };
+        interruptible(py, move || background.close().map(drop))?.map_err(failed)
     }
 
-    /// Leaves as the program ends: closes, unless calls are under way, which nobody will wait for.
+    /// Leaves when the program ends: closes, or aborts if calls are unfinished, because nobody will wait for them.
     fn leave(&self, py: Python<'_>) {
         if self.pending.load(Ordering::Relaxed) > 0 {
-            self.abort(py, "its program ended while calls were under way");
+            self.abort(py, "its program ended with unfinished calls");
         } else {
-            // Whatever goes wrong now, there is nobody to tell.
+            // The program has ended: nobody can handle an error.
             let _ = self.close(py);
         }
     }
@@ -251,12 +257,19 @@ impl Communicator {
         lock(&self.background).is_none()
     }
 
-    /// What has been counted so far: for every kind of call its name, calls, bytes, errors, waits, sleeps and nanoseconds waited.
+    /// The counters of every collective: name, calls, bytes, errors, waits, sleeps and nanoseconds waited.
     fn counters(&self) -> Vec<(&'static str, u64, u64, u64, u64, u64, u64)> {
         let counters = self.recorder.counters().by_collective.into_iter();
-        let row = |counted: weftlink::recorder::Counted| {
-            let weftlink::recorder::Counted { collective, calls, bytes, errors, waits, slept, waited_ns } =
-                counted;
+        let row = |counted: weftlink::recorder::CollectiveCounters| {
+            let weftlink::recorder::CollectiveCounters {
+                collective,
+                calls,
+                bytes,
+                errors,
+                waits,
+                slept,
+                waited_ns,
+            } = counted;
             (collective, calls, bytes, errors, waits, slept, waited_ns)
         };
         counters.map(row).collect()
@@ -267,21 +280,21 @@ impl Communicator {
         self.recorder.record().to_json()
     }
 
-    /// Writes the flight recorder's record into a folder, and says where.
+    /// Writes the flight recorder's record into a folder, and returns the path.
     fn dump(&self, folder: PathBuf) -> PyResult<PathBuf> {
         Ok(self.recorder.dump(&folder)?)
     }
 }
 
 impl Communicator {
-    /// An error if this thread is in a call, as a signal's handler is: waiting for the end of it would never end.
+    /// An error if this thread is in a call, as in a signal handler: waiting for that call would deadlock.
     fn check_not_in_call(&self) -> Result<(), Error> {
         self.background().map_or(Ok(()), |background| background.check_not_in_call())
     }
 
-    /// The worker's end, which nobody has from then on.
-    fn taken(&self) -> Result<Background, Error> {
-        let closed = || Error::Misuse("this communicator has been closed".to_owned());
+    /// Takes the worker out; later calls fail as on a closed communicator.
+    fn take_background(&self) -> Result<Background, Error> {
+        let closed = || Error::Misuse("the communicator is closed".to_owned());
         lock(&self.background).take().ok_or_else(closed)
     }
 }

@@ -1,15 +1,31 @@
-//! Errors as Python raises them: `weftlink/errors.py` has the classes, which carry rank, peer, operation and call.
+//! Errors as Python exceptions. `weftlink/errors.py` has the classes, with rank, peer, operation and call as attributes.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use weftlink::bootstrap::BootstrapError;
-use weftlink::{Blame, Error};
+use weftlink::{Blame, Error, Identities};
 
-/// The module that has the classes.
-static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+/// A Python module that has a class for each kind of error.
+pub(crate) struct Classes {
+    name: &'static str,
+    module: PyOnceLock<Py<PyModule>>,
+}
 
-/// What an error says beside its text.
+impl Classes {
+    pub(crate) const fn new(name: &'static str) -> Self {
+        Self { name, module: PyOnceLock::new() }
+    }
+
+    fn module<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyModule>> {
+        let module = self.module.get_or_try_init(py, || py.import(self.name).map(Bound::unbind))?;
+        Ok(module.bind(py))
+    }
+}
+
+static CLASSES: Classes = Classes::new("weftlink.errors");
+
+/// The class of an error, and its attributes.
 struct Facts {
     class: &'static str,
     call: Option<u32>,
@@ -29,7 +45,7 @@ impl Facts {
         match error {
             Error::Misuse(_) => only("UsageError"),
             Error::Refused(_) => only("PlanError"),
-            Error::Bootstrap(error) => Self::of_meeting(error),
+            Error::Bootstrap(error) => Self::of_bootstrap(error),
             Error::QueueFull { .. } => only("QueueFullError"),
             Error::Failed { .. } => only("FailedError"),
             Error::System { rank, .. } => Self { rank: Some(*rank), ..only("ResourceError") },
@@ -54,8 +70,8 @@ fn first(blamed: &[Blame]) -> Option<u32> {
 }
 
 impl Facts {
-    /// Ranks also meet for the first call of a kind, and what goes wrong there is what goes wrong in calls.
-    fn of_meeting(error: &BootstrapError) -> Self {
+    /// The first call of a kind also exchanges data through the bootstrap, so its errors are those of calls too.
+    fn of_bootstrap(error: &BootstrapError) -> Self {
         let about = |class, peer: Option<&usize>| {
             let peer = peer.and_then(|peer| u32::try_from(*peer).ok());
             Self { class, call: None, rank: None, peer }
@@ -79,40 +95,67 @@ impl Facts {
 
 /// The exception for an error of an operation.
 pub(crate) fn raised(py: Python<'_>, error: &Error, operation: Option<&str>) -> PyErr {
-    exception(py, error, operation).map_or_else(|failed| failed, PyErr::from_value)
+    raised_in(py, error, operation, None)
 }
 
-/// The exception for what is no call's error: the base class.
+/// The same for an error of a communicator whose ranks are known.
+pub(crate) fn raised_in(
+    py: Python<'_>,
+    error: &Error,
+    operation: Option<&str>,
+    identities: Option<&Identities>,
+) -> PyErr {
+    exception(py, error, operation, identities).map_or_else(|failed| failed, PyErr::from_value)
+}
+
+/// The exception for an error outside of calls: the base class.
 pub(crate) fn failed(py: Python<'_>, why: &str) -> PyErr {
-    let module = ERRORS.get_or_try_init(py, || py.import("weftlink.errors").map(Bound::unbind));
-    let made = module.and_then(|module| module.bind(py).getattr("Error")?.call1((why,)));
-    made.map_or_else(|failed| failed, PyErr::from_value)
+    let exception = CLASSES.module(py).and_then(|module| module.getattr("Error")?.call1((why,)));
+    exception.map_or_else(|failed| failed, PyErr::from_value)
 }
 
-/// The same as [`raised`], as an object.
+/// The same as [`raised_in`], as an object.
 pub(crate) fn exception<'py>(
     py: Python<'py>,
     error: &Error,
     operation: Option<&str>,
+    identities: Option<&Identities>,
+) -> PyResult<Bound<'py, PyAny>> {
+    exception_of(py, &CLASSES, error.to_string(), error, operation, identities)
+}
+
+/// An exception of one of these classes, with a text.
+pub(crate) fn exception_of<'py>(
+    py: Python<'py>,
+    classes: &Classes,
+    text: String,
+    error: &Error,
+    operation: Option<&str>,
+    identities: Option<&Identities>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let Facts { class, call, rank, peer } = Facts::of(error);
-    let module = ERRORS.get_or_try_init(py, || py.import("weftlink.errors").map(Bound::unbind))?;
+    let module = classes.module(py)?;
     let facts = PyDict::new(py);
     facts.set_item("rank", rank)?;
     facts.set_item("peer", peer)?;
     facts.set_item("operation", operation)?;
     facts.set_item("call", call)?;
-    facts.set_item("blamed", blamed(module.bind(py), error)?)?;
-    module.bind(py).getattr(class)?.call((error.to_string(),), Some(&facts))
+    facts.set_item("blamed", blamed(module, error, identities)?)?;
+    module.getattr(class)?.call((text,), Some(&facts))
 }
 
-/// The ranks that an error blames, as Python has them.
-fn blamed<'py>(module: &Bound<'py, PyModule>, error: &Error) -> PyResult<Bound<'py, PyTuple>> {
+/// The ranks that an error blames, as Python tuples.
+fn blamed<'py>(
+    module: &Bound<'py, PyModule>,
+    error: &Error,
+    identities: Option<&Identities>,
+) -> PyResult<Bound<'py, PyTuple>> {
     let class = module.getattr("Blame")?;
     let one = |blame: Blame| {
         let Blame { rank, kind, host, pid, .. } = blame;
         class.call1((rank, kind.name(), host, pid))
     };
-    let blamed = error.blamed().into_iter().map(one).collect::<PyResult<Vec<_>>>()?;
+    let blamed = identities.map_or_else(|| error.blamed(), |identities| identities.blamed(error));
+    let blamed = blamed.into_iter().map(one).collect::<PyResult<Vec<_>>>()?;
     PyTuple::new(module.py(), blamed)
 }

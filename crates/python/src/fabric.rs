@@ -1,4 +1,4 @@
-//! What is wired to what.
+//! Fabrics.
 
 use pyo3::prelude::*;
 use weftlink::Error;
@@ -10,36 +10,35 @@ use weftlink::fabric::{DeviceId, Paths};
 
 use crate::error::{failed, raised};
 
-/// A machine or cluster: hosts, devices, and the links between them. Made by ``weftlink.fabric.parse``, ``read`` and ``here``.
+/// A machine or cluster: hosts, devices, and the links between them. ``weftlink.fabric.parse``, ``read`` and ``here`` return one.
 #[pyclass(frozen, module = "weftlink._native")]
 pub(crate) struct Fabric {
     fabric: weftlink::fabric::Fabric,
 }
 
-/// A fabric as Python passes it: an object, or the name of one.
+/// A fabric as Python passes it: an object or a name.
 #[derive(FromPyObject)]
 pub(crate) enum Target<'py> {
     Fabric(PyRef<'py, Fabric>),
-    /// A system, a cluster or a file, as for the command.
+    /// A system, a cluster or a file, as on the command line.
     Name(String),
 }
 
 impl Target<'_> {
-    /// The fabric.
     pub(crate) fn fabric(self, py: Python<'_>) -> PyResult<weftlink::fabric::Fabric> {
         match self {
             Self::Fabric(fabric) => Ok(fabric.fabric.clone()),
             Self::Name(name) => {
                 let opened = py.detach(|| weftlink_probe::open(Some(&name), None));
-                opened.map_err(|error| told(py, error.is_misuse(), &error))
+                opened.map_err(|error| unanswered(py, error.is_misuse(), &error))
             }
         }
     }
 }
 
-/// A way between two devices: its type, hops, links, GB/s each way (nominal and effective, None if not known), and the devices it
-/// goes by.
-type Way = (&'static str, u32, u64, Option<f64>, Option<f64>, Vec<Vec<String>>);
+/// A path between two devices: its type, hops, links, GB/s each way (nominal and effective, None if unknown), and the devices on
+/// it.
+type PathFacts = (&'static str, u32, u64, Option<f64>, Option<f64>, Vec<Vec<String>>);
 
 #[pymethods]
 impl Fabric {
@@ -50,13 +49,14 @@ impl Fabric {
         Ok(Self { fabric })
     }
 
-    /// What a file says: NCCL's and RCCL's XML, TOML and JSON of Weft, the text of ``nvidia-smi topo -m``, for which ``gpu`` says the
+    /// Reads a file: NCCL's or RCCL's XML, Weft's TOML or JSON, or the text of ``nvidia-smi topo -m``, for which ``gpu`` names the
     /// model.
     #[staticmethod]
     #[pyo3(signature = (content, name, gpu=None))]
     fn read(py: Python<'_>, content: &[u8], name: &str, gpu: Option<&str>) -> PyResult<Self> {
-        let unknown =
-            |id: &str| misuse(py, format!("no GPU is called {id:?}; `weft topo --list gpus` prints them"));
+        let unknown = |id: &str| {
+            misuse(py, format!("unknown GPU {id:?}; `weft topo --list gpus` prints the known ones"))
+        };
         let gpu = gpu.map(|id| gpus::by_id(id).ok_or_else(|| unknown(id))).transpose()?;
         let read = format::read(content, name, gpu);
         Ok(Self { fabric: read.map_err(|error| misuse(py, format!("{name}: {error}")))? })
@@ -69,7 +69,7 @@ impl Fabric {
         Ok(Self { fabric: found.map_err(|error| misuse(py, error.to_string()))? })
     }
 
-    /// What it is called.
+    /// Its name.
     #[getter]
     fn name(&self) -> &str {
         self.fabric.name()
@@ -87,16 +87,23 @@ impl Fabric {
         self.names(self.fabric.gpus())
     }
 
-    /// What there is to say about it, in a sentence or two.
+    /// A summary, in a sentence or two.
     fn summary(&self, py: Python<'_>) -> String {
         py.detach(|| Summary::of(&Paths::of(&self.fabric)).sentence())
     }
 
-    /// The way from a device to another, by their names.
-    fn path(&self, py: Python<'_>, source: &str, target: &str) -> PyResult<Way> {
+    /// The path from one device to another, by name.
+    fn path(&self, py: Python<'_>, source: &str, target: &str) -> PyResult<PathFacts> {
         let device = |name: &str| {
-            let unknown =
-                || misuse(py, format!("no device {name:?} on {}; gpus has some names", self.fabric.name()));
+            let unknown = || {
+                misuse(
+                    py,
+                    format!(
+                        "no device {name:?} on {}; the attribute gpus lists the names of GPUs",
+                        self.fabric.name()
+                    ),
+                )
+            };
             self.fabric.find(name).ok_or_else(unknown)
         };
         let route = Paths::of(&self.fabric).route(device(source)?, device(target)?);
@@ -112,17 +119,17 @@ impl Fabric {
         svg::svg(&self.fabric)
     }
 
-    /// Graphviz.
+    /// The graph, for Graphviz.
     fn dot(&self) -> String {
         dot::dot(&self.fabric)
     }
 
-    /// Everything, as JSON that `read` reads.
+    /// The fabric as JSON, for `read`.
     fn json(&self, py: Python<'_>) -> PyResult<String> {
         document::write_json(&self.fabric).map_err(|error| misuse(py, error.to_string()))
     }
 
-    /// Everything, as TOML that `read` reads.
+    /// The fabric as TOML, for `read`.
     fn toml(&self, py: Python<'_>) -> PyResult<String> {
         document::write_toml(&self.fabric).map_err(|error| misuse(py, error.to_string()))
     }
@@ -142,7 +149,7 @@ pub(crate) fn misuse(py: Python<'_>, what: String) -> PyErr {
     raised(py, &Error::Misuse(what), None)
 }
 
-/// The exception for a question: `UsageError` if it has to be asked differently, else `Error`.
-pub(crate) fn told(py: Python<'_>, is_misuse: bool, why: &dyn std::fmt::Display) -> PyErr {
+/// The exception for a question without an answer: `UsageError` if other arguments would have one, else `Error`.
+pub(crate) fn unanswered(py: Python<'_>, is_misuse: bool, why: &dyn std::fmt::Display) -> PyErr {
     if is_misuse { misuse(py, why.to_string()) } else { failed(py, &why.to_string()) }
 }

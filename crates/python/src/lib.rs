@@ -1,32 +1,33 @@
-//! The native module of the Python package `weftlink`: what Python calls, nothing of its own.
+//! The native module of the Python package `weftlink`: bindings only, no logic of its own.
 //!
-//! No call waits while it holds Python's lock (the GIL), and whoever waits on the main thread looks for signals now and then, so that Ctrl-C
-//! works (`wait.rs`).
+//! No call waits while it holds the GIL, and a wait on the main thread polls for signals, so that Ctrl-C works (`wait.rs`).
 //!
-//! Unsafe code is denied in this crate but in the modules that say why they need it; UNSAFE.md lists them.
+//! Unsafe code is denied except in the modules that UNSAFE.md lists.
 
 mod array;
 mod call;
+mod callbacks;
 mod communicator;
 mod error;
 mod fabric;
 mod plan;
+mod raw;
 mod request;
 mod sim;
 mod start;
-mod tell;
 mod torch;
-mod vouched;
 mod wait;
 mod window;
 
 use pyo3::prelude::*;
 
-/// What the package's Python files import.
+/// The module that the Python files import.
 #[pymodule]
 mod _native {
     #[pymodule_export]
     use crate::call::Started;
+    #[pymodule_export]
+    use crate::callbacks::stop_callbacks;
     #[pymodule_export]
     use crate::communicator::Communicator;
     #[pymodule_export]
@@ -36,9 +37,7 @@ mod _native {
     #[pymodule_export]
     use crate::sim::predict;
     #[pymodule_export]
-    use crate::start::{init, launched, meet, threads};
-    #[pymodule_export]
-    use crate::tell::stop_telling;
+    use crate::start::{init, launcher_variables, meet, threads};
     #[pymodule_export]
     use crate::torch::{Call, Group, flight_record, forget_flight_record};
     #[pymodule_export]

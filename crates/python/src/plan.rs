@@ -1,17 +1,17 @@
-//! What moves when.
+//! Plans.
 
 use pyo3::prelude::*;
 use weftlink::Error;
 use weftlink::fabric::bytes::Bytes;
-use weftlink::plan::choose::Options;
+use weftlink::plan::choose::{ChooseError, Options};
 use weftlink::plan::draw;
 use weftlink::plan::{Algorithm, Kind, UnknownKind, Verified, verify};
 
 use crate::error::raised;
-use crate::fabric::{Target, misuse, told};
-use crate::request::Asked;
+use crate::fabric::{Target, misuse, unanswered};
+use crate::request::collective_named;
 
-/// What moves when, for one collective on so many ranks. Made by ``weftlink.plan.build`` and ``read``.
+/// The steps of one collective for a number of ranks. ``weftlink.plan.build`` and ``read`` make one.
 #[pyclass(frozen, module = "weftlink._native")]
 pub(crate) struct Plan {
     plan: weftlink::plan::Plan,
@@ -19,11 +19,11 @@ pub(crate) struct Plan {
 
 #[pymethods]
 impl Plan {
-    /// A built-in algorithm for ranks that reach each other alike.
+    /// The plan of an algorithm for ranks that are equally far from each other.
     #[staticmethod]
     fn flat(py: Python<'_>, algorithm: &str, collective: &str, ranks: u32, root: usize) -> PyResult<Self> {
         let algorithm = self::algorithm(py, algorithm)?;
-        let collective = Asked::collective_of(collective, root).map_err(|error| raised(py, &error, None))?;
+        let collective = collective_named(collective, root).map_err(|error| raised(py, &error, None))?;
         if let Some(why) = collective.misfit(ranks) {
             return Err(misuse(py, why));
         }
@@ -31,42 +31,41 @@ impl Plan {
         Ok(Self { plan: built.map_err(|why| misuse(py, why.to_string()))? })
     }
 
-    /// A plan in Weft's JSON.
+    /// Reads a plan in Weft's JSON.
     #[staticmethod]
     fn from_json(py: Python<'_>, text: &str) -> PyResult<Self> {
         let plan = weftlink::plan::Plan::from_json(text).map_err(|error| misuse(py, error.to_string()))?;
         Ok(Self { plan })
     }
 
-    /// A program in MSCCL's XML. It is not proved.
+    /// Reads a program in MSCCL's XML, without verifying it.
     #[staticmethod]
     fn from_msccl(py: Python<'_>, text: &str) -> PyResult<Self> {
         let plan = weftlink::plan::Plan::from_msccl(text).map_err(|error| misuse(py, error.to_string()))?;
         Ok(Self { plan })
     }
 
-    /// What it is called.
+    /// Its name.
     #[getter]
     fn name(&self) -> &str {
         &self.plan.name
     }
 
-    /// What it computes.
+    /// The collective that it implements.
     #[getter]
     fn collective(&self) -> String {
         self.plan.collective.to_string()
     }
 
-    /// For how many ranks.
+    /// Its number of ranks.
     #[getter]
     fn ranks(&self) -> u32 {
         self.plan.ranks
     }
 
-    /// Proves that the plan computes its collective, and gives its hash; raises `PlanError`, which tells rank, lane and step, if it does
-    /// not.
+    /// Verifies that the plan implements its collective and returns its hash; raises `PlanError` with rank, lane and step otherwise.
     fn verify(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(format!("{:016x}", self.proved(py)?.hash()))
+        Ok(format!("{:016x}", self.verified(py)?.hash()))
     }
 
     /// The plan as JSON.
@@ -74,21 +73,21 @@ impl Plan {
         self.plan.to_json()
     }
 
-    /// The plan as MSCCL's XML, where that can say it.
+    /// The plan as MSCCL's XML, if that can express it.
     fn msccl(&self, py: Python<'_>) -> PyResult<String> {
         self.plan.to_msccl().map_err(|why| misuse(py, why.to_string()))
     }
 
-    /// A drawing of what moves when. The plan is proved first.
+    /// A drawing of its steps. The plan is verified first.
     fn svg(&self, py: Python<'_>) -> PyResult<String> {
-        let proved = self.proved(py)?;
-        let drawn = draw::svg(proved.well_formed(), &self.islands());
-        drawn.ok_or_else(|| misuse(py, "the plan has too many ranks to be drawn".to_owned()))
+        let verified = self.verified(py)?;
+        let drawn = draw::svg(verified.well_formed(), &self.islands());
+        drawn.ok_or_else(|| misuse(py, "the plan has too many ranks for a drawing".to_owned()))
     }
 
-    /// Graphviz: who sends how much to whom. The plan is proved first.
+    /// The traffic between ranks, for Graphviz. The plan is verified first.
     fn dot(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(draw::dot(self.proved(py)?.well_formed(), &self.islands()))
+        Ok(draw::dot(self.verified(py)?.well_formed(), &self.islands()))
     }
 
     fn __repr__(&self) -> String {
@@ -100,18 +99,18 @@ impl Plan {
 }
 
 impl Plan {
-    fn proved(&self, py: Python<'_>) -> PyResult<Verified> {
-        let proved = py.detach(|| verify(self.plan.clone()));
-        proved.map_err(|refusal| raised(py, &Error::from(refusal), None))
+    fn verified(&self, py: Python<'_>) -> PyResult<Verified> {
+        let verified = py.detach(|| verify(self.plan.clone()));
+        verified.map_err(|refusal| raised(py, &Error::from(refusal), None))
     }
 
-    /// All ranks on one.
+    /// All ranks are on one island.
     fn islands(&self) -> Vec<u32> {
         vec![0; self.plan.ranks as usize]
     }
 }
 
-/// What `weft plan COLLECTIVE FABRIC --json` prints.
+/// The output of `weft plan COLLECTIVE FABRIC --json`.
 #[pyfunction]
 #[pyo3(signature = (collective, fabric, bytes=None, root=None, without=Vec::new()))]
 pub(crate) fn choose(
@@ -128,10 +127,10 @@ pub(crate) fn choose(
     let fabric = fabric.fabric(py)?;
     let options = Options { root, without, ..Options::default() };
     let chosen = py.detach(|| weftlink::plan::choose(kind, &fabric, bytes, &options));
-    chosen.map(|chosen| chosen.to_json().to_string()).map_err(|error| told(py, error.is_misuse(), &error))
+    chosen.map(|chosen| chosen.to_json().to_string()).map_err(|error| no_plan(py, &error))
 }
 
-/// The proved plan of an algorithm on a fabric, or of the fastest one.
+/// The verified plan of an algorithm on a fabric, by default of the fastest one.
 #[pyfunction]
 #[pyo3(signature = (collective, fabric, bytes=None, algorithm=None, root=None))]
 pub(crate) fn build(
@@ -148,14 +147,28 @@ pub(crate) fn build(
     let fabric = fabric.fabric(py)?;
     let options = Options { root, ..Options::default() };
     let built = py.detach(|| weftlink::plan::choose::build(kind, &fabric, bytes, algorithm, &options));
-    let built = built.map_err(|error| told(py, error.is_misuse(), &error))?;
+    let built = built.map_err(|error| no_plan(py, &error))?;
     let plan = py.detach(|| built.plan()).map_err(|why| misuse(py, why.to_string()))?;
     let plan = Plan { plan };
-    plan.proved(py)?;
+    plan.verified(py)?;
     Ok(plan)
 }
 
-/// Bytes as Python passes them: a number, or a text such as `64MiB`.
+/// The exception for an error of the planner, which names the command's flags; Python has arguments.
+fn no_plan(py: Python<'_>, error: &ChooseError) -> PyErr {
+    let why = match error {
+        ChooseError::Option { option, collective } => {
+            format!("the argument {option} does not apply to {collective}")
+        }
+        ChooseError::LeftOut { collective, fabric } => {
+            format!("the argument without leaves no algorithm that does {collective} on {fabric}")
+        }
+        other => other.to_string(),
+    };
+    unanswered(py, error.is_misuse(), &why)
+}
+
+/// A size in bytes as Python passes it: a number, or text such as `64MiB`.
 #[derive(FromPyObject)]
 pub(crate) enum Size {
     Number(i128),
@@ -163,7 +176,6 @@ pub(crate) enum Size {
 }
 
 impl Size {
-    /// How many.
     pub(crate) fn bytes(&self, py: Python<'_>) -> PyResult<u64> {
         let text = match self {
             Self::Number(number) => number.to_string(),

@@ -1,4 +1,4 @@
-//! A call as Python asks for it.
+//! From the arguments of a Python call to a raw request.
 
 use std::ptr::null_mut;
 use std::str::FromStr;
@@ -9,10 +9,10 @@ use weftlink::plan::element::{F8E4m3, F8E5m2, bf16, f16};
 use weftlink::{Counts, DataType, Error, Operation, RawBuffers, Reduction, Request};
 
 use crate::array::Array;
-use crate::vouched::RawRequest;
+use crate::raw::RawRequest;
 
-/// Everything a call may be given. What a collective does not need is None.
-pub(crate) struct Asked {
+/// The keyword arguments of a call. Those that the collective does not need are None.
+pub(crate) struct CallOptions {
     pub(crate) operation: Option<String>,
     pub(crate) factor: Option<f64>,
     pub(crate) root: usize,
@@ -23,47 +23,28 @@ pub(crate) struct Asked {
     pub(crate) timeout: Option<f64>,
 }
 
-impl Asked {
-    /// The collective of a name, as the methods are called.
+impl CallOptions {
+    /// The collective of a method.
     pub(crate) fn collective(&self, name: &str) -> Result<Collective, Error> {
         match name {
             "send_receive" => {
                 Ok(Collective::SendReceive { messages: self.messages.clone().unwrap_or_default() })
             }
             "neighbours" => Ok(Collective::Neighbours { torus: self.torus.unwrap_or([1; 3]) }),
-            _ => Self::collective_of(name, self.root),
+            _ => collective_named(name, self.root),
         }
     }
 
-    /// The same, where a root is all that it may need. Dashes, which the command has, are as good as underscores.
-    pub(crate) fn collective_of(name: &str, root: usize) -> Result<Collective, Error> {
-        let root = u32::try_from(root).unwrap_or(u32::MAX);
-        Ok(match name.replace('-', "_").as_str() {
-            "all_reduce" => Collective::AllReduce,
-            "reduce" => Collective::Reduce { root },
-            "broadcast" => Collective::Broadcast { root },
-            "all_gather" => Collective::AllGather,
-            "reduce_scatter" => Collective::ReduceScatter,
-            "all_to_all" => Collective::AllToAll,
-            "gather" => Collective::Gather { root },
-            "scatter" => Collective::Scatter { root },
-            "scan" => Collective::Scan,
-            "exclusive_scan" => Collective::ExclusiveScan,
-            "barrier" => Collective::Barrier,
-            _ => return Err(Error::Misuse(format!("there is no collective called {name:?} here"))),
-        })
-    }
-
-    /// The request, on memory that has been found.
+    /// The request, on the memory of these arrays.
     pub(crate) fn request(
         self,
         collective: Collective,
         input: Option<&Array>,
         output: Option<&Array>,
-        alone: Alone,
+        single: SingleArray,
     ) -> Result<RawRequest, Error> {
         let data_type = input.or(output).map_or(DataType::U8, |array| array.data_type);
-        let buffers = buffers(data_type, input, output, alone)?;
+        let buffers = buffers(data_type, input, output, single)?;
         let operation = self.operation.map(|name| operation(&name, self.factor, data_type)).transpose()?;
         let deadline = self.timeout.map(seconds).transpose()?;
         let counts = self.counts.map(|(input, output)| Counts::new(input, output));
@@ -72,31 +53,50 @@ impl Asked {
     }
 }
 
-/// What an array is of which there is only one.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Alone {
-    /// Read and written, in place.
-    InPlace,
-    /// Only read: this rank gets nothing, and what else it passes is left alone.
-    Read,
-    /// What it was passed as: there is nothing on the other side.
-    Given,
+/// The collective of a name, with dashes or underscores, if it needs no arguments but a root.
+pub(crate) fn collective_named(name: &str, root: usize) -> Result<Collective, Error> {
+    let root = u32::try_from(root).unwrap_or(u32::MAX);
+    Ok(match name.replace('-', "_").as_str() {
+        "all_reduce" => Collective::AllReduce,
+        "reduce" => Collective::Reduce { root },
+        "broadcast" => Collective::Broadcast { root },
+        "all_gather" => Collective::AllGather,
+        "reduce_scatter" => Collective::ReduceScatter,
+        "all_to_all" => Collective::AllToAll,
+        "gather" => Collective::Gather { root },
+        "scatter" => Collective::Scatter { root },
+        "scan" => Collective::Scan,
+        "exclusive_scan" => Collective::ExclusiveScan,
+        "barrier" => Collective::Barrier,
+        _ => return Err(Error::Misuse(format!("unknown collective {name:?}"))),
+    })
 }
 
-impl Alone {
-    /// What it is to a rank that calls a collective.
+/// How a call uses an array if only one was passed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SingleArray {
+    /// As input and output.
+    InPlace,
+    /// As input: this rank gets no result, and a second array is ignored.
+    Input,
+    /// As the one that it was passed as; the other side is empty.
+    AsPassed,
+}
+
+impl SingleArray {
+    /// How a rank uses it in a collective.
     pub(crate) fn of(collective: &Collective, rank: u32, size: u32) -> Self {
-        // A misfit is told when the call is made, with everything else that may be wrong with it.
+        // The call itself reports a collective that does not fit the number of ranks.
         let gets = collective.misfit(size).is_some() || collective.gets(rank, size) > 0;
         match collective {
-            Collective::SendReceive { .. } => Alone::Given,
-            _ if collective.root().is_some() && !gets => Alone::Read,
-            _ => Alone::InPlace,
+            Collective::SendReceive { .. } => SingleArray::AsPassed,
+            _ if collective.root().is_some() && !gets => SingleArray::Input,
+            _ => SingleArray::InPlace,
         }
     }
 }
 
-/// What the method of a collective is called.
+/// The name of a collective's method.
 pub(crate) fn method(collective: &Collective) -> &'static str {
     const METHODS: [&str; 13] = [
         "all_reduce",
@@ -116,30 +116,30 @@ pub(crate) fn method(collective: &Collective) -> &'static str {
     METHODS[collective.kind()]
 }
 
-/// A time that Python gives in seconds.
+/// A timeout in Python's seconds.
 pub(crate) fn seconds(seconds: f64) -> Result<Duration, Error> {
     Duration::try_from_secs_f64(seconds)
-        .map_err(|_| Error::Misuse(format!("{seconds} s are no time to wait")))
+        .map_err(|_| Error::Misuse(format!("a timeout of {seconds} s is not possible")))
 }
 
 fn buffers(
     data_type: DataType,
     input: Option<&Array>,
     output: Option<&Array>,
-    alone: Alone,
+    single: SingleArray,
 ) -> Result<RawBuffers, Error> {
     if let (Some(input), Some(output)) = (input, output) {
         same_type(input, output)?;
     }
     let (input, output) = match (input, output) {
-        (Some(input), _) if alone == Alone::Read => (Some(input), None),
-        (Some(one), None) | (None, Some(one)) if alone == Alone::InPlace => (Some(one), Some(one)),
+        (Some(input), _) if single == SingleArray::Input => (Some(input), None),
+        (Some(one), None) | (None, Some(one)) if single == SingleArray::InPlace => (Some(one), Some(one)),
         (_, None) | (None, _) => (input, output),
         (Some(input), Some(output)) if input.is_apart_from(output)? => (Some(input), Some(output)),
         (_, output) => (output, output),
     };
     if output.is_some_and(|array| array.read_only) {
-        let what = "the array that is to be written is read-only: pass a copy of it, or another one as out=";
+        let what = "the array that the call writes is read-only: pass a copy, or a writable array as out=";
         return Err(Error::Misuse(what.to_owned()));
     }
     let side = |array: Option<&Array>| array.map_or((null_mut(), 0), |array| (array.address, array.length));
@@ -153,7 +153,7 @@ fn same_type(input: &Array, output: &Array) -> Result<(), Error> {
     }
     let (input, output) = (input.data_type, output.data_type);
     Err(Error::Misuse(format!(
-        "array has elements of type {input}, out of type {output}: they must be the same"
+        "array has elements of type {input} and out of type {output}: they must be the same"
     )))
 }
 
@@ -168,9 +168,7 @@ fn operation(name: &str, factor: Option<f64>, data_type: DataType) -> Result<Ope
         DataType::F8E4m3 => Operation::premultiplied_sum(F8E4m3::from_f32(factor as f32)),
         DataType::F8E5m2 => Operation::premultiplied_sum(F8E5m2::from_f32(factor as f32)),
         other => {
-            return Err(Error::Misuse(format!(
-                "a factor is for floating-point numbers, and these are {other}"
-            )));
+            return Err(Error::Misuse(format!("a factor needs floating-point elements, not {other}")));
         }
     };
     Ok(operation)

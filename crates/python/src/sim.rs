@@ -1,14 +1,14 @@
-//! How long it takes.
+//! Predictions.
 
 use pyo3::prelude::*;
-use weftlink::sim::library;
-use weftlink::sim::predict::Options;
+use weftlink::sim::predict::{Options, PredictError};
 use weftlink::sim::setup::{algorithm_from_name, protocol_from_name};
+use weftlink::sim::{SurveyError, library};
 
-use crate::fabric::{Target, misuse, told};
+use crate::fabric::{Target, misuse, unanswered};
 use crate::plan::{Size, kind};
 
-/// What `weft sim COLLECTIVE FABRIC --json` prints.
+/// The output of `weft sim COLLECTIVE FABRIC --json`.
 #[pyfunction]
 #[pyo3(signature = (collective, fabric, sizes, library=None, algorithm=None, protocol=None))]
 pub(crate) fn predict(
@@ -38,7 +38,20 @@ pub(crate) fn predict(
     };
     let fabric = fabric.fabric(py)?;
     let predicted = py.detach(|| weftlink::sim::predict(kind, &fabric, &sizes, &options));
-    predicted
-        .map(|predicted| predicted.to_json().to_string())
-        .map_err(|error| told(py, error.is_misuse(), &error))
+    predicted.map(|predicted| predicted.to_json().to_string()).map_err(|error| no_prediction(py, &error))
+}
+
+/// The exception for an error of the simulator, which names the command's flags; Python has arguments.
+fn no_prediction(py: Python<'_>, error: &PredictError) -> PyErr {
+    let why = match error {
+        PredictError::Library { library, gpu } => {
+            format!("{library} does not run on {gpu}; pass another library")
+        }
+        PredictError::Survey { fabric, error: SurveyError::UnknownGpu } => format!(
+            "{fabric} does not say which GPUs it has, and predictions depend on them; read it with weftlink.fabric.read(file, gpu=...) \
+             (`weft topo --list gpus` prints the known GPUs)"
+        ),
+        other => other.to_string(),
+    };
+    unanswered(py, error.is_misuse(), &why)
 }

@@ -1,4 +1,4 @@
-//! How ranks meet.
+//! How ranks join a group.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ use weftlink::{Error, Options};
 use crate::communicator::Communicator;
 use crate::error::raised;
 use crate::request::seconds;
-use crate::wait::patiently;
+use crate::wait::interruptible;
 
-/// What may be said beside what the environment does.
+/// Arguments that override the environment.
 #[derive(Clone, Copy)]
-struct Said {
+struct Overrides {
     deadline: Option<f64>,
     deterministic: Option<bool>,
 }
 
-impl Said {
+impl Overrides {
     fn options(self, mut options: Options) -> Result<Options, Error> {
         if let Some(deadline) = self.deadline {
             options.deadline = seconds(deadline)?;
@@ -32,7 +32,7 @@ impl Said {
     }
 }
 
-/// This rank's end of the job that the process is part of, as its launcher tells.
+/// Joins the job of this process, as its launcher describes it.
 #[pyfunction]
 #[pyo3(signature = (deadline=None, deterministic=None))]
 pub(crate) fn init(
@@ -40,19 +40,19 @@ pub(crate) fn init(
     deadline: Option<f64>,
     deterministic: Option<bool>,
 ) -> PyResult<Communicator> {
-    let said = Said { deadline, deterministic };
-    met(py, "init", move || {
+    let overrides = Overrides { deadline, deterministic };
+    join(py, "init", move || {
         let mut knobs = Knobs::from_environment()?;
-        let options = said.options(Options::of(&knobs))?;
+        let options = overrides.options(Options::of(&knobs))?;
         knobs.deadline = options.deadline;
         Communicator::new(weftlink::Communicator::new(Bootstrap::from_environment(&knobs)?, options)?)
     })
 }
 
-/// The variables that torch wants and a launcher has told in words of its own. Nothing if nobody started this process as a rank, or if
-/// somebody did who says the rank otherwise.
+/// The environment variables of torch, from those of mpirun or srun. Empty if this process is no rank, or if its launcher sets torch's
+/// variables itself.
 #[pyfunction]
-pub(crate) fn launched(py: Python<'_>) -> PyResult<BTreeMap<&'static str, String>> {
+pub(crate) fn launcher_variables(py: Python<'_>) -> PyResult<BTreeMap<&'static str, String>> {
     match Environment::for_torch() {
         Ok(variables) => Ok(variables.into_iter().collect()),
         Err(EnvironmentError::Nobody | EnvironmentError::Missing { present: "WORLD_SIZE", .. }) => {
@@ -62,7 +62,7 @@ pub(crate) fn launched(py: Python<'_>) -> PyResult<BTreeMap<&'static str, String
     }
 }
 
-/// One rank's end of a group that meets at an address.
+/// Joins a group that meets at an address.
 #[pyfunction]
 #[pyo3(signature = (address, rank, size, secret, deadline=None, deterministic=None))]
 pub(crate) fn meet(
@@ -74,17 +74,17 @@ pub(crate) fn meet(
     deadline: Option<f64>,
     deterministic: Option<bool>,
 ) -> PyResult<Communicator> {
-    let said = Said { deadline, deterministic };
-    met(py, "meet", move || {
+    let overrides = Overrides { deadline, deterministic };
+    join(py, "meet", move || {
         let knobs = Knobs::from_environment()?;
-        let options = said.options(Options::of(&knobs))?;
+        let options = overrides.options(Options::of(&knobs))?;
         let place = place(&address, rank, size)?;
         let meeting = Rendezvous {
             network: Network::of(&knobs),
             ..Rendezvous::new(place, Token::new(secret)?, size, options.deadline)
         };
-        let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
-        Communicator::new(weftlink::Communicator::new(met?, options)?)
+        let joined = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
+        Communicator::new(weftlink::Communicator::new(joined?, options)?)
     })
 }
 
@@ -97,14 +97,14 @@ pub(crate) fn threads(
     deadline: Option<f64>,
     deterministic: Option<bool>,
 ) -> PyResult<Vec<Communicator>> {
-    let said = Said { deadline, deterministic };
-    met(py, "threads", move || {
-        let options = said.options(Options::from_environment()?)?;
+    let overrides = Overrides { deadline, deterministic };
+    join(py, "threads", move || {
+        let options = overrides.options(Options::from_environment()?)?;
         weftlink::Communicator::threads(size, options)?.into_iter().map(Communicator::new).collect()
     })
 }
 
-/// An address as `WEFT_RENDEZVOUS` would have it.
+/// An address in the format of `WEFT_RENDEZVOUS`.
 fn place(address: &str, rank: usize, size: usize) -> Result<RendezvousAddress, Error> {
     let variable = |name: &str| match name {
         "WEFT_RENDEZVOUS" => Some(address.to_owned()),
@@ -112,17 +112,17 @@ fn place(address: &str, rank: usize, size: usize) -> Result<RendezvousAddress, E
         "WORLD_SIZE" => Some(size.to_string()),
         _ => None,
     };
-    let file = |_: &str| Err("no file is read for a meeting".to_owned());
+    let file = |_: &str| Err("no file is read here".to_owned());
     let process = std::process::id();
     let around = EnvironmentSource { variable: &variable, file: &file, user: 0, process, parent: 0 };
-    let told = Environment::read(&around).map_err(|error| Error::Misuse(error.to_string()))?;
-    Ok(told.address)
+    let environment = Environment::read(&around).map_err(|error| Error::Misuse(error.to_string()))?;
+    Ok(environment.address)
 }
 
-fn met<R: Send + 'static>(
+fn join<R: Send + 'static>(
     py: Python<'_>,
     operation: &'static str,
-    meet: impl FnOnce() -> Result<R, Error> + Send + 'static,
+    work: impl FnOnce() -> Result<R, Error> + Send + 'static,
 ) -> PyResult<R> {
-    patiently(py, meet)?.map_err(|error| raised(py, &error, Some(operation)))
+    interruptible(py, work)?.map_err(|error| raised(py, &error, Some(operation)))
 }

@@ -1,6 +1,6 @@
-//! Symmetric memory as Python sees it.
+//! Symmetric memory, as an array in Python.
 
-#![allow(unsafe_code)] // Its address is handed out.
+#![allow(unsafe_code)] // Exports its address.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
@@ -8,8 +8,8 @@ use weftlink::DataType;
 
 use crate::array::dlpack;
 
-/// This rank's part of symmetric memory: elements in a row. It is an array to whoever knows ``__array_interface__`` (NumPy) or
-/// DLPack (PyTorch and others), and it lives as long as one of these does.
+/// This rank's part of symmetric memory, a contiguous array. NumPy (``__array_interface__``) and PyTorch (DLPack) make arrays of it, which
+/// keep it alive.
 #[pyclass(frozen, module = "weftlink._native")]
 pub(crate) struct Window {
     memory: weftlink::Window<u8>,
@@ -29,7 +29,7 @@ impl Window {
         self.length
     }
 
-    /// What the elements are.
+    /// The type of the elements.
     #[getter]
     fn dtype(&self) -> &'static str {
         name(self.data_type).0
@@ -45,7 +45,7 @@ impl Window {
         Ok(interface)
     }
 
-    /// A capsule for whoever makes a tensor of it.
+    /// A capsule from which other libraries make a tensor.
     #[pyo3(signature = (**_options))]
     fn __dlpack__<'py>(
         slf: Bound<'py, Self>,
@@ -53,7 +53,7 @@ impl Window {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let Self { memory, data_type, length } = slf.get();
         let (address, data_type, length) = (memory.as_ptr().cast_mut(), *data_type, *length);
-        // SAFETY: the window has so many elements, and its memory as long as it lives.
+        // SAFETY: the window has `length` elements, and its memory lives as long as it does.
         unsafe { dlpack::export(slf.into_any(), address, data_type, length) }
     }
 
@@ -62,7 +62,7 @@ impl Window {
     }
 }
 
-/// What NumPy calls a type, and how its interface of arrays does. What it lacks is shown as bits.
+/// The names of a type in NumPy and in its array interface. Types that NumPy lacks appear as unsigned integers.
 fn name(data_type: DataType) -> (&'static str, &'static str) {
     match data_type {
         DataType::I8 => ("int8", "|i1"),

@@ -1,21 +1,21 @@
-"""Starts programs of several ranks, as a launcher would, for the tests."""
+"""Starts programs on several ranks with `weft run`."""
 
 import os
 import pathlib
 import subprocess
 import sys
 
-import inherited  # noqa: F401  first: what is imported after it sees a clean environment
+import inherited  # noqa: F401  first: later imports see a clean environment
 
 HERE = pathlib.Path(__file__).resolve().parent
 # The command that the wheel installed, beside the interpreter.
 WEFT = pathlib.Path(sys.executable).parent / "weft"
-# Against hangs; nothing here takes a tenth of it.
+# Against hangs; no test takes a tenth of it.
 LIMIT_S = 60
 
 
 def command(program, ranks, *arguments):
-    """What starts a program of tests/programs on so many ranks."""
+    """The command that starts a program of tests/programs on several ranks."""
     path = HERE / "programs" / program
     return [str(WEFT), "run", "-n", str(ranks), "--", sys.executable, str(path), *arguments]
 

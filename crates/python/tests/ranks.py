@@ -1,6 +1,6 @@
-"""Runs a function on several ranks, each in a process that is forked from this one: torch is imported once for all.
+"""Runs a function on several ranks, each in a process forked from this one, so that torch is imported only once.
 
-    run(4, function)             # function(rank, size) on each, in a group of Weft's
+    run(4, function)             # function(rank, size) on each, in a group of Weft
     run(2, function, backend=None)  # without a group
 """
 
@@ -12,7 +12,7 @@ import time
 import traceback
 from datetime import timedelta
 
-import inherited  # noqa: F401  first: what is imported after it sees a clean environment
+import inherited  # noqa: F401  first: later imports see a clean environment
 import torch
 import torch.distributed as dist
 
@@ -22,18 +22,18 @@ torch.set_num_threads(1)
 
 
 class RanksFailed(AssertionError):
-    """What the ranks said that failed."""
+    """The tracebacks of the ranks that failed."""
 
 
 def run(size, function, *args, backend="weft", seconds=120, may_die=(), timeout=60):
-    """Runs it on all ranks and raises what they raised. Ranks in `may_die` may end as they like."""
+    """Runs it on all ranks and raises their errors. Ranks in `may_die` may end with any status."""
     with tempfile.TemporaryDirectory() as folder:
         children = [_fork(rank, size, function, args, backend, folder, timeout) for rank in range(size)]
         statuses = _wait(dict(zip(children, range(size), strict=True)), seconds)
         failed = [rank for rank, status in enumerate(statuses) if status != 0 and rank not in may_die]
-        said = [f"rank {rank} ended with {statuses[rank]}\n{_said(folder, rank)}" for rank in failed]
-        if said:
-            raise RanksFailed("\n".join(said))
+        reports = [f"rank {rank} ended with {statuses[rank]}\n{_traceback(folder, rank)}" for rank in failed]
+        if reports:
+            raise RanksFailed("\n".join(reports))
 
 
 def _fork(rank, size, function, args, backend, folder, timeout):
@@ -63,7 +63,7 @@ def _fork(rank, size, function, args, backend, folder, timeout):
 
 
 def _wait(children, seconds):
-    """The exit statuses by rank; whoever is not over in time is killed."""
+    """The exit statuses by rank; a rank that does not end in time is killed."""
     statuses, end = [None] * len(children), time.monotonic() + seconds
     while None in statuses and time.monotonic() < end:
         for child, rank in children.items():
@@ -76,13 +76,13 @@ def _wait(children, seconds):
         if statuses[rank] is None:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            statuses[rank] = "a kill after the time was up"
+            statuses[rank] = "SIGKILL after the timeout"
     return statuses
 
 
-def _said(folder, rank):
+def _traceback(folder, rank):
     try:
         with open(f"{folder}/{rank}", encoding="utf-8") as file:
             return file.read()
     except FileNotFoundError:
-        return "it said nothing"
+        return "no traceback"

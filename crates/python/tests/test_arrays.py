@@ -1,4 +1,4 @@
-"""What may be passed to calls, and what is said of what may not."""
+"""The arrays that calls take, and the errors for those that they do not."""
 
 import array
 import unittest
@@ -17,7 +17,7 @@ def alone():
 
 class Arrays(unittest.TestCase):
     def both(self, make):
-        """What two ranks have after they added up what `make` makes of a rank."""
+        """The results of two ranks that all-reduce `make(rank)`."""
         return weftlink.on_threads(2, lambda comm: comm.all_reduce(make(comm.rank)))
 
     def test_anything_with_the_buffer_protocol(self):
@@ -48,13 +48,13 @@ class Arrays(unittest.TestCase):
         found = weftlink.on_threads(2, lambda comm: comm.all_reduce(one.copy(), dtype="bfloat16"))
         self.assertEqual(found[0].tolist(), [0x4000] * 3)
 
-    def test_what_is_read_may_be_read_only(self):
+    def test_inputs_may_be_read_only(self):
         def work(comm):
             return bytes(comm.all_gather(bytes([comm.rank + 65]), out=bytearray(2)))
 
         self.assertEqual(weftlink.on_threads(2, work), [b"AB"] * 2)
 
-    def test_what_cannot_be_used_is_said_and_nothing_is_spoilt(self):
+    def test_wrong_arrays_are_errors_and_the_communicator_still_works(self):
         comm = alone()
         fixed = np.zeros(3)
         fixed.flags.writeable = False
@@ -64,7 +64,7 @@ class Arrays(unittest.TestCase):
             (lambda: comm.all_reduce(torch.zeros(4, 4).t()), "contiguous"),
             (lambda: comm.all_reduce(fixed), "read-only"),
             (lambda: comm.all_reduce(b"abc"), "read-only"),
-            (lambda: comm.all_reduce([1, 2]), "an object of type list is no array"),
+            (lambda: comm.all_reduce([1, 2]), "an object of type list is not an array"),
             (lambda: comm.all_reduce(np.array(["a"])), "dtype="),
             (lambda: comm.all_reduce(np.zeros(3, ">f4")), "dtype="),
             (lambda: comm.all_reduce(torch.zeros(3, requires_grad=True)), "detach"),
@@ -73,21 +73,21 @@ class Arrays(unittest.TestCase):
             (lambda: comm.all_reduce(np.zeros(3), out=np.zeros(4)), "divided"),
             (lambda: comm.all_reduce(np.zeros(3), "median"), "unknown operation"),
             (lambda: comm.all_reduce(np.zeros(3), "bit-or"), "there is no bit-or of f64"),
-            (lambda: comm.all_reduce(bytearray(3), dtype="float32"), "no whole number"),
+            (lambda: comm.all_reduce(bytearray(3), dtype="float32"), "not a multiple"),
             (lambda: comm.all_reduce(np.zeros(3, int), weftlink.PremultipliedSum(2)), "factor"),
             (lambda: comm.broadcast(np.zeros(3), root=5), "5"),
-            (lambda: comm.all_reduce(np.zeros(3), timeout=-1), "no time"),
+            (lambda: comm.all_reduce(np.zeros(3), timeout=-1), "not possible"),
         ]
-        for call, told in wrong:
-            with self.subTest(told=told):
+        for call, text in wrong:
+            with self.subTest(text=text):
                 with self.assertRaises(UsageError) as raised:
                     call()
-                self.assertIn(told, str(raised.exception))
+                self.assertIn(text, str(raised.exception))
                 self.assertIsInstance(raised.exception, ValueError)
                 self.assertIn(raised.exception.operation, ("all_reduce", "broadcast"))
         self.assertEqual(comm.all_reduce(np.ones(2)).tolist(), [1, 1])
 
-    def test_memory_that_a_call_uses_stays_where_it_is(self):
+    def test_a_call_keeps_its_memory_in_place(self):
         first, second = weftlink.Communicator.threads(2)
         values = bytearray(10)
         call = first.start_all_reduce(values)
@@ -99,7 +99,7 @@ class Arrays(unittest.TestCase):
 
 
 class Windows(unittest.TestCase):
-    def test_they_are_arrays_and_outlive_what_made_them(self):
+    def test_windows_are_arrays_and_outlive_the_communicator(self):
         def work(comm):
             window = comm.window(100, "int32")
             values = np.asarray(window)
@@ -114,7 +114,7 @@ class Windows(unittest.TestCase):
 
         self.assertEqual(weftlink.on_threads(2, work), [([7, 3, 3, 1], 3), ([7, 3, 3, 2], 3)])
 
-    def test_every_type_can_be_had(self):
+    def test_windows_of_every_type(self):
         comm = alone()
         for dtype in "uint8", "bool", "float16", "float64", "complex128", "bfloat16":
             window = comm.window(3, dtype)

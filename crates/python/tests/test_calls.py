@@ -1,6 +1,7 @@
-"""Calls that do not wait, communicators made of others, and what communicators tell."""
+"""Asynchronous calls, derived communicators, counters and records."""
 
 import asyncio
+import os
 import tempfile
 import threading
 import unittest
@@ -32,16 +33,16 @@ class Handles(unittest.TestCase):
         self.assertTrue(calls[0].done())
         self.assertIsNone(calls[0].exception())
 
-    def test_functions_are_called_when_a_call_is_over(self):
-        told, over = [], threading.Event()
+    def test_callbacks_run_when_a_call_is_done(self):
+        called, done = [], threading.Event()
         call = self.first.start_barrier()
-        call.add_done_callback(told.append)
-        call.add_done_callback(lambda _: over.set())
-        self.assertEqual(told, [])
+        call.add_done_callback(called.append)
+        call.add_done_callback(lambda _: done.set())
+        self.assertEqual(called, [])
         self.second.barrier()
-        self.assertTrue(over.wait(LIMIT_S))
-        call.add_done_callback(told.append)
-        self.assertEqual(told, [call, call])
+        self.assertTrue(done.wait(LIMIT_S))
+        call.add_done_callback(called.append)
+        self.assertEqual(called, [call, call])
 
     def test_handles_are_awaited(self):
         async def work(comm):
@@ -52,7 +53,7 @@ class Handles(unittest.TestCase):
 
         self.assertEqual(asyncio.run(main()), [[3, 3, 3], [3, 3, 3]])
 
-    def test_arrays_live_until_their_call_is_over(self):
+    def test_arrays_live_until_their_call_is_done(self):
         for _ in range(20):
             self.first.start_all_reduce(np.ones(100_000))
         for _ in range(20):
@@ -84,7 +85,7 @@ class Handles(unittest.TestCase):
         self.assertEqual(first, [2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, None])
         self.assertEqual(second, [2, None, 2, 2, 1, 1, 1, None, 1, 1, 1, 1, None])
 
-    def test_others_run_while_a_call_waits(self):
+    def test_other_threads_run_while_a_call_waits(self):
         counted = []
         caller = threading.Thread(target=self.first.barrier)
         caller.start()
@@ -102,7 +103,7 @@ class Handles(unittest.TestCase):
         self.assertTrue(call.done())
         self.assertFalse(call.cancel())
 
-    def test_cancelling_ends_it_for_all(self):
+    def test_cancelling_aborts_all_ranks(self):
         call = self.first.start_barrier()
         self.assertTrue(call.cancel())
         with self.assertRaises(CancelledError) as raised:
@@ -116,16 +117,19 @@ class Handles(unittest.TestCase):
 
 
 class Communicators(unittest.TestCase):
-    def test_mismatches_name_both(self):
+    def test_mismatches_name_both_ranks(self):
         def work(comm):
             with self.assertRaises(MismatchError) as raised:
                 comm.all_reduce(np.ones(3 + comm.rank))
-            return raised.exception.rank, raised.exception.peer, raised.exception.operation, raised.exception.call
+            error = raised.exception
+            return error.rank, error.peer, error.operation, [tuple(blame) for blame in error.blamed]
 
         found = weftlink.on_threads(2, work)
-        self.assertEqual([facts[:3] for facts in found], [(0, 1, "all_reduce"), (1, 0, "all_reduce")])
+        # The ranks are threads of this process.
+        blames = lambda rank: [(rank, "differs", None, os.getpid())]
+        self.assertEqual(found, [(0, 1, "all_reduce", blames(1)), (1, 0, "all_reduce", blames(0))])
 
-    def test_deadlines_name_who_is_late(self):
+    def test_deadlines_name_the_late_rank(self):
         first, _second = weftlink.Communicator.threads(2)
         with self.assertRaises(DeadlineError) as raised:
             first.barrier(timeout=0.05)
@@ -143,10 +147,10 @@ class Communicators(unittest.TestCase):
         expected = [(1, [1, 0], 1, None), (0, [1, 0], 1, 3), (1, [3, 2], 5, 3), (0, [3, 2], 5, 3)]
         self.assertEqual(weftlink.on_threads(4, work), expected)
 
-    def test_those_who_are_left_shrink(self):
+    def test_survivors_shrink(self):
         def work(comm):
             if comm.rank == 1:
-                comm.abort("this one is enough")
+                comm.abort("for the test")
                 return None
             with self.assertRaises(CancelledError):
                 comm.barrier()
@@ -181,7 +185,7 @@ class Communicators(unittest.TestCase):
             thread.join(LIMIT_S)
         self.assertEqual(results, [3, 3])
 
-    def test_counters_and_records_tell_what_was_called(self):
+    def test_counters_and_records_show_the_calls(self):
         def work(comm):
             for _ in range(3):
                 comm.all_reduce(np.ones(10, "float32"))
@@ -192,7 +196,7 @@ class Communicators(unittest.TestCase):
 
         self.assertEqual(weftlink.on_threads(2, work), [(3, 120, True, True)] * 2)
 
-    def test_a_block_that_fails_ends_it_for_all(self):
+    def test_an_exception_in_a_block_aborts_all_ranks(self):
         def work(comm):
             if comm.rank == 0:
                 raise KeyError("lost")
@@ -201,7 +205,7 @@ class Communicators(unittest.TestCase):
         with self.assertRaises(KeyError):
             weftlink.on_threads(2, work)
 
-    def test_what_is_closed_stays_closed(self):
+    def test_a_closed_communicator_stays_closed(self):
         (comm,) = weftlink.Communicator.threads(1)
         with comm:
             self.assertFalse(comm.closed)
@@ -209,7 +213,7 @@ class Communicators(unittest.TestCase):
         with self.assertRaises(UsageError):
             comm.barrier()
 
-    def test_errors_survive_a_pickle(self):
+    def test_errors_can_be_pickled(self):
         import pickle
 
         (comm,) = weftlink.Communicator.threads(1)

@@ -1,4 +1,4 @@
-"""The documentation keeps its word: examples run, stubs are complete, docs/python.md is true."""
+"""Examples in docstrings and docs/python.md run, and the stubs are complete."""
 
 import ast
 import doctest
@@ -17,7 +17,7 @@ ROOT = jobs.HERE.parents[2]
 
 def modules():
     found = pkgutil.iter_modules(weftlink.__path__)
-    # What is for PyTorch has tests of its own.
+    # The modules for PyTorch have tests of their own.
     names = [one.name for one in found if one.name != "torch"]
     return [weftlink, *(importlib.import_module(f"weftlink.{name}") for name in names)]
 
@@ -39,9 +39,9 @@ class Stubs(unittest.TestCase):
         return {name for name in vars(thing) if not name.startswith("_") or name in special}
 
     def test_every_name_is_in_the_stub_and_no_other(self):
-        told = {node.name: node for node in self.stub.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
-        self.assertEqual(set(told), self.public(_native))
-        for name, node in told.items():
+        declared = {node.name: node for node in self.stub.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+        self.assertEqual(set(declared), self.public(_native))
+        for name, node in declared.items():
             if isinstance(node, ast.ClassDef):
                 methods = {one.name for one in node.body if isinstance(one, ast.FunctionDef)} - {"__new__"}
                 self.assertEqual(methods, self.public(getattr(_native, name)), name)
@@ -55,12 +55,12 @@ class Stubs(unittest.TestCase):
                 signature = getattr(holder, node.name).__text_signature__
                 real = ast.parse(f"def f{signature.replace('$self', 'self').replace('/, ', '').replace(', /', '')}: ...")
                 names = [each.arg for each in real.body[0].args.args + real.body[0].args.kwonlyargs]
-                told = [each.arg for each in node.args.args + node.args.kwonlyargs]
-                self.assertEqual(told, names, f"{getattr(owner, 'name', '')}.{node.name}")
+                declared = [each.arg for each in node.args.args + node.args.kwonlyargs]
+                self.assertEqual(declared, names, f"{getattr(owner, 'name', '')}.{node.name}")
 
 
 class Page(unittest.TestCase):
-    """docs/python.md: blocks of Python run one after the other, programs on two ranks."""
+    """docs/python.md: its Python blocks run, those with `weftlink.init()` on two ranks."""
 
     def blocks(self):
         text = (ROOT / "docs/python.md").read_text()
@@ -78,7 +78,7 @@ class Page(unittest.TestCase):
                 done = jobs.run(command)
                 self.assertEqual(done.returncode, 0, done.stderr)
 
-    def test_its_outputs_are_what_is_printed(self):
+    def test_its_outputs_are_right(self):
         shown = self.blocks()
         for (kind, program), (next_kind, output) in zip(shown, shown[1:]):
             if (kind, next_kind) == ("python", "text"):

@@ -1,4 +1,4 @@
-"""Tests do not depend on the signals and variables that they inherit."""
+"""Tests do not depend on inherited signals and variables."""
 
 import subprocess
 import sys

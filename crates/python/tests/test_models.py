@@ -10,7 +10,7 @@ from weftlink.errors import Error, PlanError, UsageError
 
 
 class Fabrics(unittest.TestCase):
-    def test_what_is_parsed_is_what_files_say(self):
+    def test_files_hold_the_parsed_fabric(self):
         machine = fabric.parse("hgx-h100")
         self.assertEqual((machine.name, len(machine.gpus)), ("hgx-h100", 8))
         self.assertIn("8 ", machine.summary())
@@ -31,7 +31,7 @@ class Fabrics(unittest.TestCase):
     def test_this_machine_has_a_host(self):
         self.assertEqual(len(fabric.here().hosts), 1)
 
-    def test_mistakes_are_told(self):
+    def test_wrong_arguments_are_errors(self):
         for wrong in (
             lambda: fabric.parse("hgx-h1000"),
             lambda: fabric.parse("hgx-h100").path("gpu0", "gpu9"),
@@ -42,7 +42,7 @@ class Fabrics(unittest.TestCase):
 
 
 class Plans(unittest.TestCase):
-    def test_plans_are_built_proved_drawn_and_exchanged(self):
+    def test_plans_are_built_verified_drawn_and_exchanged(self):
         ring = plan.build("all_reduce", ranks=4, algorithm="ring")
         self.assertEqual((ring.ranks, ring.collective), (4, "all-reduce"))
         again = plan.import_msccl(ring.msccl())
@@ -51,7 +51,7 @@ class Plans(unittest.TestCase):
         self.assertTrue(ring.svg().startswith("<svg"))
         self.assertIn("graph", ring.dot())
 
-    def test_a_fabric_has_its_own(self):
+    def test_plans_for_a_fabric(self):
         machine = fabric.parse("hgx-h100")
         chosen = plan.choose("all_reduce", machine, "1GiB")
         self.assertEqual(chosen["ranks"], 8)
@@ -59,13 +59,13 @@ class Plans(unittest.TestCase):
         self.assertEqual(built.ranks, 8)
         built.verify()
 
-    def test_a_plan_that_is_wrong_is_refused_with_the_place(self):
+    def test_a_wrong_plan_is_an_error(self):
         text = json.loads(plan.build("all_reduce", ranks=2, algorithm="ring").json())
         text["collective"] = "all-to-all"
         with self.assertRaises((PlanError, UsageError)):
             plan.Plan.from_json(json.dumps(text)).verify()
 
-    def test_mistakes_are_told(self):
+    def test_wrong_arguments_are_errors(self):
         for wrong in (
             lambda: plan.build("all_reduce"),
             lambda: plan.build("all_reduce", ranks=2, algorithm="rnig"),
@@ -79,16 +79,32 @@ class Plans(unittest.TestCase):
 
 
 class Predictions(unittest.TestCase):
-    def test_rows_tell_time_limit_and_how_right_they_are(self):
+    def test_rows_have_time_bottleneck_and_expected_error(self):
         (row,) = sim.predict("all_reduce", "hgx-h100", ["64MiB"], library="nccl")
         self.assertEqual(row.bytes, 64 << 20)
         self.assertAlmostEqual(row.busbw_gb_per_s, row.algbw_gb_per_s * 2 * 7 / 8)
         self.assertTrue(row.limited_by and row.evidence)
         self.assertGreater(row.expected_error["median"], 0)
 
-    def test_mistakes_are_told(self):
+    def test_wrong_arguments_are_errors(self):
         self.assertRaises(UsageError, lambda: sim.predict("all_reduce", "hgx-h100", [8], library="nickel"))
         self.assertRaises(UsageError, lambda: sim.predict("all_reduce", "hgx-h1000", [8]))
+
+    def test_errors_name_arguments_and_no_flags_of_the_command(self):
+        smi = "        GPU0    GPU1    CPU Affinity\nGPU0     X      NV18    0-3\nGPU1    NV18     X      0-3\n"
+        unnamed = fabric.Fabric.read(smi.encode(), "topo.txt")
+        every = [row["algorithm"] for row in plan.choose("all_reduce", "2x-rtx4090")["candidates"]]
+        for kind, words, wrong in (
+            (UsageError, "argument root", lambda: plan.choose("all_reduce", "2x-rtx4090", root=1)),
+            (UsageError, "argument size", lambda: plan.choose("barrier", "2x-rtx4090", 8)),
+            (Error, "argument without", lambda: plan.choose("all_reduce", "2x-rtx4090", without=every)),
+            (UsageError, "pass another library", lambda: sim.predict("all_reduce", "hgx-h100", [8], library="rccl")),
+            (Error, "gpu=", lambda: sim.predict("all_reduce", unnamed, [8])),
+        ):
+            with self.subTest(words), self.assertRaises(kind) as raised:
+                wrong()
+            self.assertIn(words, str(raised.exception))
+            self.assertNotRegex(str(raised.exception), "--(?!list)")
 
 
 class Measurements(unittest.TestCase):
@@ -97,7 +113,7 @@ class Measurements(unittest.TestCase):
         self.assertEqual([row["bytes"] for row in measured["rows"]], [8, 64, 512])
         self.assertEqual((measured["buffers"], measured["checked"]), ("symmetric", True))
 
-    def test_mistakes_are_told(self):
+    def test_wrong_arguments_are_errors(self):
         self.assertRaises(Error, lambda: bench.run("all_reduce", datatype="floating"))
 
 

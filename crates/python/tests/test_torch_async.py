@@ -1,4 +1,4 @@
-"""What happens beside a call on Weft: futures, messages, several groups, other threads and processes, and torch's other ways in."""
+"""Futures, messages, several groups, other threads and processes, and torch's other entry points."""
 
 import gc
 import os
@@ -8,7 +8,7 @@ import weakref
 from datetime import timedelta
 
 import torch
-import torch._dynamo  # imported by and by otherwise, in every rank anew
+import torch._dynamo  # otherwise every rank imports it lazily
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -37,23 +37,23 @@ def store():
 
 
 def futures(rank, size):
-    """A call returns before the others have made it, and tells its end on its own."""
-    told, heard, tensor = threading.Event(), [], ones()
+    """A call returns before the others have made it, and completes its future without a wait."""
+    done, results, tensor = threading.Event(), [], ones()
     if rank != 0:
         store().wait(["rank 0 has returned"])
     work = dist.all_reduce(tensor, async_op=True)
     future = work.get_future()
     if rank == 0:
         assert not work.is_completed() and not future.done()
-        future.then(lambda done: heard.append(done.value()[0].clone())).then(lambda _: told.set())
+        future.then(lambda result: results.append(result.value()[0].clone())).then(lambda _: done.set())
         store().set("rank 0 has returned", "1")
-        assert told.wait(SECONDS), "nobody told that the call is over"
-        same(heard[0], full(size))
+        assert done.wait(SECONDS), "the callback did not run"
+        same(results[0], full(size))
     same(future.wait()[0], full(size))
     work.wait()
     assert work.is_completed() and work.is_success() and work.exception() is None
     same(work.result()[0], full(size))
-    # What comes too late for the end is told at once, and what a callback makes is passed on.
+    # A callback that is added after the end runs at once, and its result is passed on.
     assert work.get_future().then(lambda done: done.value()[0].sum().item()).wait() == 10.0 * size
     failing = work.get_future().then(lambda _: 1 // 0)
     try:
@@ -65,7 +65,7 @@ def futures(rank, size):
 
 
 def four_in_flight(rank, size):
-    """Two groups know nothing of each other: one rank may use them in another order."""
+    """Two groups are independent: a rank may use them in another order."""
     groups = [dist.new_group(), dist.new_group()]
     tensors = [[ones() * (2 * group + call + 1) for call in range(2)] for group in range(2)]
     order = (0, 1)
@@ -95,13 +95,13 @@ def messages(rank, size):
             got = torch.empty(5)
             assert dist.recv(got, 0, tag=tag) == 0
             same(got, torch.arange(5.0) + tag)
-    # Both ways at once, more than what fits on the way.
+    # Both directions at once, more than fits into the buffers.
     large, got = torch.full((1_000_000,), float(rank)), torch.empty(1_000_000)
     sending, receiving = dist.isend(large, peer), dist.irecv(got, peer)
     sending.wait()
     receiving.wait()
     same(got, torch.full((1_000_000,), float(peer)))
-    # From whichever rank, and the tensor need not be in one piece.
+    # From any rank, into a tensor that is not contiguous.
     got = torch.zeros(5, 2)
     if rank == 0:
         assert dist.recv(got[:, 1]) == 1
@@ -119,9 +119,9 @@ def messages(rank, size):
     if rank == 0:
         dist.send_object_list([{"some": "thing"}], 1)
     else:
-        dist.recv_object_list(said := [None], 0)
-        assert said == [{"some": "thing"}], said
-    # Torch lets nobody send to itself, but the group can.
+        dist.recv_object_list(received := [None], 0)
+        assert received == [{"some": "thing"}], received
+    # Torch refuses to send to itself, but the group can.
     group, got = dist.group.WORLD, torch.empty(5)
     sending = group.send([mine], rank, 7)
     group.recv([got], rank, 7).wait()
@@ -165,7 +165,7 @@ def splits(rank, size):
 
 
 def beside(rank, size):
-    """A thread runs while another waits, and processes that are forked do not disturb the group."""
+    """A thread runs while another waits, and forked processes do not disturb the group."""
     count, over = [0], threading.Event()
 
     def counts():
@@ -184,7 +184,7 @@ def beside(rank, size):
         assert during > 1000, during
     else:
         store().wait(["rank 0 counts"])
-        # The other rank waits meanwhile for longer than a thread holds on to Python's lock.
+        # Rank 0 waits for longer than a thread holds the GIL.
         threading.Event().wait(0.2)
         dist.all_reduce(ones())
     loader = DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2, num_workers=2)
@@ -196,8 +196,8 @@ def beside(rank, size):
     dist.barrier()
 
 
-def other_ways_in(rank, size):
-    """Torch's dispatcher and what is built on it call the backend, not the group."""
+def other_entry_points(rank, size):
+    """Torch's dispatcher calls the backend, not the group."""
     group = dist.group.WORLD
     same(functional.all_reduce(ones(), "sum", group).wait(), full(size))
     gathered = functional.all_gather_tensor(torch.full((2,), float(rank)), 0, group).wait()
@@ -221,7 +221,7 @@ def other_ways_in(rank, size):
 
 
 def lists(rank, size):
-    """Lists of tensors that lie apart: one for both sides, and one that the caller changes while the call is under way."""
+    """Lists of tensors that are not adjacent: one for both sides, and one that the caller changes during the call."""
     native = dist.group.WORLD._native
     for now in (True, False):
         tensors = [ones(3), ones(5)]
@@ -238,13 +238,13 @@ def lists(rank, size):
     kept = weakref.ref(tensors[0])
     tensors.clear()
     gc.collect()
-    assert kept() is not None, "a tensor is gone that a call is about to write"
+    assert kept() is not None, "the call did not keep its tensor alive"
     store().set("changed", "1")
     call.wait()
 
 
 def waits_in_turn(rank, size):
-    """Who waits for a call makes it, but none after it, for which other ranks may need what comes next."""
+    """A waiting thread runs the call that it waits for, but none after it, which other ranks may start only later."""
     for length in (10, 1 << 20):
         first, second = torch.ones(2 * length)[::2], ones(length)
         one = dist.all_reduce(first, async_op=True)
@@ -261,8 +261,8 @@ def waits_in_turn(rank, size):
         same(second, full(size, length))
 
 
-def destroyed_meanwhile(rank, size):
-    """A group is left when the calls are over that other threads wait for."""
+def destroyed_during_calls(rank, size):
+    """Destroying a group waits for calls that other threads wait for."""
     for _ in range(20):
         group, tensor = dist.new_group(), ones()
         work = dist.all_reduce(tensor, group=group, async_op=True)
@@ -274,7 +274,7 @@ def destroyed_meanwhile(rank, size):
 
 
 def by_device(rank, size):
-    """A group whose backends are chosen by device: torch wraps what the backend returns."""
+    """A group with a backend for each device type: torch wraps the works."""
     assert isinstance(dist.new_group(backend="cpu:weft"), Group)
     group = dist.new_group(backend="cpu:weft,cuda:gloo")
     assert type(group) is dist.ProcessGroup and isinstance(group._get_backend(torch.device("cpu")), Backend)
@@ -306,12 +306,12 @@ def with_details(rank, size, store_):
     dist.all_reduce(tensor := ones())
     same(tensor, full(size))
     dist.barrier()
-    other_ways_in(rank, size)
+    other_entry_points(rank, size)
     dist.destroy_process_group()
 
 
-def again_and_again(rank, size, store_):
-    """Groups come and go in one process, and leave nothing open behind."""
+def created_and_destroyed(rank, size, store_):
+    """Creating and destroying groups in one process leaks no descriptors."""
     opened = []
     for turn in range(20):
         dist.init_process_group("weft", store=store_, rank=rank, world_size=size, timeout=timedelta(seconds=SECONDS))
@@ -323,7 +323,7 @@ def again_and_again(rank, size, store_):
 
 
 def two(rank, size):
-    for case in (futures, four_in_flight, messages, beside, other_ways_in, lists, waits_in_turn, destroyed_meanwhile, by_device):
+    for case in (futures, four_in_flight, messages, beside, other_entry_points, lists, waits_in_turn, destroyed_during_calls, by_device):
         case(rank, size)
 
 
@@ -342,8 +342,8 @@ class Async(unittest.TestCase):
     def test_debug_level_detail(self):
         run(2, with_details, backend=None)
 
-    def test_groups_come_and_go(self):
-        run(2, again_and_again, backend=None)
+    def test_groups_are_created_and_destroyed(self):
+        run(2, created_and_destroyed, backend=None)
 
 
 if __name__ == "__main__":

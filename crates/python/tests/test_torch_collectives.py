@@ -1,4 +1,4 @@
-"""Every collective of torch.distributed on Weft, at several numbers of ranks, against what it should give and against Gloo."""
+"""Every collective of torch.distributed on Weft, with several numbers of ranks, compared with the expected result and with Gloo."""
 
 import functools
 import unittest
@@ -9,7 +9,7 @@ import torch.distributed as dist
 import weftlink.torch
 from ranks import run
 from weftlink.errors import UsageError
-from weftlink.torch import meeting
+from weftlink.torch import rendezvous
 
 SIZES = (1, 2, 3, 4, 8)
 TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8]
@@ -21,7 +21,7 @@ Op = dist.ReduceOp
 
 
 def values(rank, length, dtype=torch.float32, salt=0):
-    """What a rank has: small whole numbers, so that sums are the same in every order."""
+    """The input of a rank: small whole numbers, so that sums are exact in any order."""
     numbers = (torch.arange(length) * 7 + rank * 3 + salt) % 5 - (1 if dtype.is_signed else 0)
     if dtype in (torch.complex32, torch.float8_e8m0fnu) or str(dtype).startswith("torch.float8"):
         return numbers.to(torch.float32).to(dtype) if dtype != torch.float8_e8m0fnu else numbers.abs().to(torch.uint8).view(dtype)
@@ -190,9 +190,9 @@ def objects(rank, size):
     gathered = [None] * size
     dist.all_gather_object(gathered, {"rank": rank, "text": "x" * rank})
     assert gathered == [{"rank": other, "text": "x" * other} for other in range(size)], gathered
-    said = [f"from {size - 1}", {1: 2}] if rank == size - 1 else [None, None]
-    dist.broadcast_object_list(said, src=size - 1)
-    assert said == [f"from {size - 1}", {1: 2}], said
+    received = [f"from {size - 1}", {1: 2}] if rank == size - 1 else [None, None]
+    dist.broadcast_object_list(received, src=size - 1)
+    assert received == [f"from {size - 1}", {1: 2}], received
     got = [None]
     dist.scatter_object_list(got, [f"for {other}" for other in range(size)] if rank == 0 else None, src=0)
     assert got == [f"for {rank}"], got
@@ -204,7 +204,7 @@ def objects(rank, size):
 
 
 def strides(rank, size):
-    """Tensors whose elements do not follow each other."""
+    """Tensors that are not contiguous."""
     matrix = values(rank, 30).view(5, 6)
     wanted = combined(all_values(size, 30), Op.SUM).view(5, 6)
     for view in (lambda tensor: tensor.t(), lambda tensor: tensor[:, ::2], lambda tensor: tensor[1:4, 2:5]):
@@ -220,7 +220,7 @@ def strides(rank, size):
 
 
 def short_forms(rank, size):
-    """What a process group is asked without options, as torch's own parts do."""
+    """Calls on a process group without options, as in torch's own code."""
     group, total = dist.group.WORLD, combined(all_values(size, 4), Op.SUM)
     for call in (lambda t: group.allreduce(t), lambda t: group.allreduce([t], Op.SUM), lambda t: group.allreduce(t, op=Op.SUM)):
         tensor = values(rank, 4)
@@ -247,11 +247,11 @@ def short_forms(rank, size):
         dist.all_reduce(torch.empty(3, device="meta"))
         raise AssertionError("a tensor without memory was taken")
     except UsageError as error:
-        assert "device meta" in str(error), error
+        assert "the tensor is on meta" in str(error), error
 
 
 def as_gloo_does(rank, size):
-    """Both backends, side by side in one process, give the same bits for sums of whole numbers."""
+    """Weft and Gloo, in one process, give bitwise equal sums of whole numbers."""
     gloo = dist.new_group(backend="gloo")
     for length in (1, 1000, 100_003):
         for op in (Op.SUM, Op.PRODUCT, Op.MIN, Op.MAX):
@@ -270,7 +270,7 @@ def as_gloo_does(rank, size):
 
 
 def long_tensors(rank, size):
-    """Tensors that are moved straight from where they are, or in parts side by side."""
+    """Tensors that are moved without a staging copy, or in parallel parts."""
     length = (1 << 18) + 3
     parts = all_values(size, length)
     total = combined(parts, Op.SUM)
@@ -306,8 +306,8 @@ def long_tensors(rank, size):
 
 
 def in_lanes(rank, size, store):
-    """The same where ranks have cores to spare, so that long calls go in parts."""
-    meeting._lanes = lambda hosts, found: 3
+    """The same where ranks have spare cores, so that long calls run in parts."""
+    rendezvous._lanes = lambda hosts, members: 3
     dist.init_process_group("weft", store=store, rank=rank, world_size=size)
     long_tensors(rank, size)
     reductions(rank, size)

@@ -1,7 +1,7 @@
-"""docs/pytorch.md is true: its programs are written to a folder, its commands run there, and print what it shows.
+"""Runs the programs and commands of docs/pytorch.md in a folder, and compares the output.
 
-A block `python NAME` is a file. In a block `shell-session`, lines after `$ ` are commands; below each is what it prints on standard output,
-where `...` stands for anything.
+A block `python NAME` is a file. In a block `shell-session`, lines after `$ ` are commands, each followed by its standard output, where `...`
+matches any text.
 """
 
 import os
@@ -27,7 +27,7 @@ def blocks():
 
 
 def commands():
-    """Commands, and what they are shown to print."""
+    """Commands, and the output that the page shows."""
     found = []
     for kind, text in blocks():
         if kind == "shell-session":
@@ -55,7 +55,7 @@ class Page(unittest.TestCase):
             for command, shown in commands():
                 with self.subTest(command=command):
                     if command.startswith("weft ") and not shutil.which("weft", path=PATH):
-                        self.skipTest("there is no `weft` beside the interpreter: the package was not installed by pip")
+                        self.skipTest("no command weft beside the interpreter: the package was not installed by pip")
                     pattern = ".*".join(re.escape(part) for part in shown.split("..."))
                     self.assertRegex(printed(command, folder), re.compile(f"^{pattern}$", re.DOTALL))
 

@@ -1,4 +1,4 @@
-"""The examples for PyTorch, and the benchmark that trains, on ranks that learn who they are as launchers tell it.
+"""The examples for PyTorch, and the training benchmark, with the environment variables of several launchers.
 
 docs/pytorch.md shows torchrun and `weft run` themselves, and test_torch_docs.py runs them.
 """
@@ -12,42 +12,42 @@ import tempfile
 import unittest
 from unittest import mock
 
-import torch._dynamo  # imported by and by otherwise, in every rank anew
+import torch._dynamo  # otherwise every rank imports it lazily
 
 import inherited
 import jobs
 from ranks import run
-from weftlink.torch import _translate
+from weftlink.torch import _set_variables
 
 ROOT = jobs.HERE.parents[2]
 EXAMPLES = ROOT / "examples"
 
 
 def example(rank, size, _store, name, variables, wanted):
-    """Runs an example as a rank that a launcher has told who it is, and looks at what it prints."""
+    """Runs an example with the variables of a launcher, and checks its output."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", **variables(rank, size)}
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-    missing = [text for text in wanted if text not in said.getvalue()]
-    assert rank or not missing, f"{name} does not print {missing}: {said.getvalue()}"
+    missing = [text for text in wanted if text not in output.getvalue()]
+    assert rank or not missing, f"{name} does not print {missing}: {output.getvalue()}"
 
 
 def as_mpirun(rank, size):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         del os.environ[name]
-    told = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size}
-    os.environ |= {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in told.items()}
+    variables = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size}
+    os.environ |= {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in variables.items()}
     os.environ["PMIX_NAMESPACE"] = f"job {os.getppid()}"
-    _translate()
+    _set_variables()
     return {}
 
 
 def benchmark(rank, _size, _store, rows):
     sys.argv = ["train.py", "--steps", "4", "--block", "2", "--out", rows]
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
         runpy.run_path(str(ROOT / "bench/torch/train.py"), run_name="__main__")
     for text in ("ddp: communication in a step", "fsdp2: step"):
-        assert text in said.getvalue(), said.getvalue()
+        assert text in output.getvalue(), output.getvalue()
 
 
 class Examples(unittest.TestCase):
@@ -67,7 +67,7 @@ class Examples(unittest.TestCase):
     def test_ranks_of_mpirun(self):
         self.check("torch_ddp.py", "step 20 of 20 on 2 ranks", variables=as_mpirun)
 
-    def test_the_benchmark_that_trains(self):
+    def test_the_training_benchmark(self):
         with tempfile.TemporaryDirectory() as folder:
             run(1, benchmark, f"{folder}/rows", backend=None)
             with open(f"{folder}/rows", encoding="ascii") as rows:
@@ -76,21 +76,21 @@ class Examples(unittest.TestCase):
 
 
 class Launchers(unittest.TestCase):
-    def told(self, text):
+    def set(self, text):
         variables = dict(word.split("=") for word in text.split())
         with mock.patch.dict(os.environ, variables, clear=True):
-            _translate()
+            _set_variables()
             return [os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")]
 
-    def test_what_launchers_say(self):
+    def test_variables_of_launchers(self):
         mpich = "PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2"
-        self.assertEqual(self.told(mpich), ["1", "4", "1", None])
-        self.assertEqual(self.told(mpich.replace("NRANKS=2", "NRANKS=4")), ["1", "4", "1", "127.0.0.1"])
-        self.assertEqual(self.told(f"{mpich} MASTER_ADDR=c"), ["1", "4", "1", "c"])
-        self.assertEqual(self.told(f"RANK=0 WORLD_SIZE=1 {mpich}"), ["0", "1", None, None])
-        self.assertEqual(self.told("HOME=here"), [None] * 4)
+        self.assertEqual(self.set(mpich), ["1", "4", "1", None])
+        self.assertEqual(self.set(mpich.replace("NRANKS=2", "NRANKS=4")), ["1", "4", "1", "127.0.0.1"])
+        self.assertEqual(self.set(f"{mpich} MASTER_ADDR=c"), ["1", "4", "1", "c"])
+        self.assertEqual(self.set(f"RANK=0 WORLD_SIZE=1 {mpich}"), ["0", "1", None, None])
+        self.assertEqual(self.set("HOME=here"), [None] * 4)
         with self.assertWarnsRegex(RuntimeWarning, "does not tell how many ranks there are: set WORLD_SIZE"):
-            self.told("PMIX_RANK=1 PMIX_NAMESPACE=job")
+            self.set("PMIX_RANK=1 PMIX_NAMESPACE=job")
 
 
 if __name__ == "__main__":

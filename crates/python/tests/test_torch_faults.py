@@ -1,4 +1,4 @@
-"""What goes wrong on Weft is told to every rank, soon, and names who is to blame."""
+"""Every rank gets the errors of a group soon, and they name the rank that caused them."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ import unittest
 from datetime import timedelta
 
 import torch
-import torch._dynamo  # imported by and by otherwise, in every rank anew
+import torch._dynamo  # otherwise every rank imports it lazily
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -42,26 +42,28 @@ def raises(kind, *texts, late=()):
         missing = [text for text in texts if not re.search(text, str(error))]
         assert not missing, f"{error!r} does not say {missing}"
     else:
-        raise AssertionError(f"nothing was raised, where {kind} was due")
+        raise AssertionError(f"{kind} was not raised")
 
 
-def has_no_time(rank, size):
-    """A timeout of zero is one that has passed: who is not there is missed at once, and who is there is not."""
+def timeout_of_zero(rank, size):
+    """A timeout of zero has passed: a rank that is not there is reported at once."""
     group = dist.new_group()
     if rank == 0:
-        with raises(errors.DeadlineError, "rank.* did not reach", "monitored_barrier"):
+        with raises(errors.DeadlineError, "Rank 0 timed out in monitoredBarrier after 0 ms", "Rank 1 failed to pass monitoredBarrier"):
             dist.monitored_barrier(group=group, timeout=timedelta(0))
+        with raises(dist.DistBackendError, "Ranks 1 failed to pass monitoredBarrier in 0 ms", late=[1]):
+            dist.monitored_barrier(group=group, timeout=timedelta(0), wait_all_ranks=True)
         options = dist.BarrierOptions()
         options.timeout = timedelta(0)
         with raises(errors.DeadlineError):
             group.barrier(options).wait()
-        store().set("had no time", "1")
+        store().set("timeout of zero", "1")
     else:
-        store().wait(["had no time"])
+        store().wait(["timeout of zero"])
 
 
 def secrets_differ(rank, size):
-    """A secret of the job is part of the group's: who knows only what the store tells is not let in."""
+    """The secret of the job is part of the group's: a process that only knows the secret in the store cannot join."""
     os.environ["WEFT_SECRET"] = "the secret of one"
     group = dist.new_group()
     dist.all_reduce(tensor := torch.ones(3), group=group)
@@ -72,21 +74,23 @@ def secrets_differ(rank, size):
     del os.environ["WEFT_SECRET"]
 
 
-def stays_away(rank, size):
-    """A rank does not come: the others say which."""
+def rank_is_missing(rank, size):
+    """A rank makes no call: the errors of the others name it."""
     last = size - 1
     if rank != last:
         group = dist.group.WORLD
-        with raises(errors.DeadlineError, rf"rank.* {last} did not reach", "monitored_barrier", late=[last]):
+        reached = "" if rank == 0 else f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting"
+        failed = f"Rank {last} failed to pass monitoredBarrier in 300 ms"
+        with raises(errors.DeadlineError, reached, failed, "^monitored_barrier: ", late=[last]):
             dist.monitored_barrier(timeout=timedelta(seconds=0.3))
-        store().add("gave up", 1)
+        store().add("timed out", 1)
     else:
-        while store().add("gave up", 0) < last:
+        while store().add("timed out", 0) < last:
             time.sleep(0.01)
-        # Its own turn at the barrier that the others have left.
+        # Its own call of the barrier that the others have left.
         with contextlib.suppress(errors.DeadlineError):
             dist.monitored_barrier(timeout=timedelta(seconds=0.3))
-    # The group is none the worse for it.
+    # The group still works.
     dist.all_reduce(tensor := torch.ones(3))
     assert torch.equal(tensor, torch.full((3,), float(size)))
     group = dist.new_group()
@@ -98,13 +102,85 @@ def stays_away(rank, size):
         assert weftlink.torch.last_error().peer == last
         with raises(errors.Error):
             dist.all_reduce(torch.ones(3), group=group)
-        store().set(f"{rank} is through", "1")
+        store().set(f"{rank} is done", "1")
     else:
-        store().wait([f"{other} is through" for other in range(last)])
+        store().wait([f"{other} is done" for other in range(last)])
+
+
+def times_out(rank, size):
+    """A timeout raises ``DistBackendError`` with gloo's words, whichever call it ends, and names the late rank."""
+    last = size - 1
+
+    def all_reduce(group, limit):
+        options = dist.AllreduceOptions()
+        options.timeout = limit
+        group.allreduce([torch.ones(3)], options).wait()
+
+    def barrier(group, limit):
+        options = dist.BarrierOptions()
+        options.timeout = limit
+        group.barrier(options).wait()
+
+    def recv(group, limit):
+        group.set_timeout(limit)
+        dist.recv(torch.ones(3), last, group=group)
+
+    for call, limit_ms in ((all_reduce, 300), (barrier, 1), (recv, 300)):
+        group = dist.new_group()
+        if rank == 0:
+            # The second text is what PyTorch's own test of a barrier looks for.
+            texts = (f"^{call.__name__}: Timed out waiting {limit_ms}ms: ", " (Timed out|closed|timeout) ", rf"rank {last}\b")
+            with raises(dist.DistBackendError, *texts, late=[last]):
+                call(group, timedelta(milliseconds=limit_ms))
+            late = weftlink.torch.last_error()
+            assert isinstance(late, errors.DeadlineError) and isinstance(late, TimeoutError), repr(late)
+            store().set(f"{call.__name__} timed out", "1")
+        else:
+            store().wait([f"{call.__name__} timed out"])
+        group.abort()
+
+
+def wait_times_out(rank, size):
+    """``Work.wait(timeout)`` raises ``DistBackendError``, and the call continues."""
+    group = dist.new_group()
+    if rank == 0:
+        work = dist.all_reduce(tensor := torch.ones(3), group=group, async_op=True)
+        with raises(dist.DistBackendError, "Operation timed out!", "Timed out waiting 100ms for all_reduce"):
+            work.wait(timedelta(seconds=0.1))
+        store().set("the wait timed out", "1")
+        work.wait()
+    else:
+        store().wait(["the wait timed out"])
+        dist.all_reduce(tensor := torch.ones(3), group=group)
+    assert torch.equal(tensor, torch.full((3,), float(size)))
+
+
+def peer_dies(rank, size):
+    """A peer's death raises ``DistBackendError`` with gloo's words, and names the peer."""
+    last = size - 1
+    groups = [dist.new_group() for _ in range(2)]
+    [dist.barrier(group=group) for group in groups]
+    pids = [None] * size
+    dist.all_gather_object(pids, os.getpid())
+    if rank == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    calls = (
+        ("all_reduce", lambda: dist.all_reduce(torch.ones(3))),
+        ("barrier", lambda: dist.barrier(group=groups[0])),
+        ("recv", lambda: dist.recv(torch.ones(3), last, group=groups[1])),
+    )
+    for name, call in calls:
+        with raises(dist.DistBackendError, f"^{name}: Connection closed by peer: ", rf"rank {last} \(pid {pids[last]}\)"):
+            call()
+        died = weftlink.torch.last_error()
+        assert isinstance(died, errors.DiedError), repr(died)
+        assert [(blame.rank, blame.kind, blame.pid) for blame in died.blamed] == [(last, "died", pids[last])], died.blamed
+    with raises(dist.DistBackendError, "^all_reduce: Connection closed by peer: "):
+        dist.all_reduce(torch.ones(3))
 
 
 def mismatches(rank, size):
-    """Ranks that make different calls are told both."""
+    """The error for different calls shows both."""
     group = dist.new_group()
     with raises(errors.MismatchError, "1000", "999"):
         dist.all_reduce(torch.ones(1000 - rank % 2), group=group)
@@ -127,16 +203,16 @@ def mismatches(rank, size):
         dist.all_gather(uneven, torch.ones(9), group=group)
     with raises(errors.UsageError, "reduce_scatter", "the other tensor 9"):
         dist.reduce_scatter(torch.ones(9), uneven, group=group)
-    with raises(errors.UsageError, f"list of 1 tensors, and there are {size} ranks"):
+    with raises(errors.UsageError, f"the list has 1 tensors, and the group {size} ranks"):
         dist.all_gather([torch.ones(3)], torch.ones(3), group=group)
     with raises(errors.UsageError, "the tag is -1"):
         dist.isend(torch.ones(3), 0, tag=-1, group=group)
-    # A call that was never made has done no harm.
+    # A call with wrong arguments does not break the group.
     dist.all_reduce(torch.ones(3), group=group)
 
 
 def splits_disagree(rank, size):
-    """Rank 0 sends more to rank 1 than that expects, or less: all ranks are told both, and nothing has been written."""
+    """Rank 0 sends more or less to rank 1 than that expects: all errors show both lengths, and nothing is written."""
     for sends, expects in ((10, 20), (20, 10), (30_000, 40_000)):
         group = dist.new_group()
         even = torch.full((2048 * size,), 77, dtype=torch.int32)
@@ -156,7 +232,7 @@ def splits_disagree(rank, size):
 
 
 def types_differ(rank):
-    """What is only moved has a type as well. The root may be through before another rank has noticed."""
+    """Types are compared also where elements are only moved. The root may return before another rank notices."""
     group = dist.new_group()
     with raises(errors.Error, "4 f32", "4 i32"):
         dist.broadcast(torch.ones(4, dtype=torch.float32 if rank else torch.int32), 0, group=group)
@@ -167,28 +243,28 @@ def types_differ(rank):
     if rank == 1:
         with raises(errors.MismatchError, "send of 4 i32", "receive of 4 f32"):
             dist.recv(torch.ones(4), 0, group=group)
-    # Only the message has failed.
+    # Only the message failed.
     dist.barrier(group=group)
 
 
 def aborted(rank, size):
-    """Another thread ends the group while this one waits."""
+    """Another thread aborts the group while this one waits."""
     group = dist.new_group()
     if rank == 0:
         threading.Timer(0.2, group.abort).start()
-        with raises(errors.Error, "abort"):
+        with raises(errors.Error, "abort", "^(?!.*closed by peer)"):
             dist.all_reduce(torch.ones(3), group=group)
-        store().set("it is over", "1")
+        store().set("aborted", "1")
     else:
-        store().wait(["it is over"])
-        with raises(errors.Error, "abort"):
+        store().wait(["aborted"])
+        with raises(errors.Error, "abort", "^all_reduce: Connection closed by peer: "):
             dist.all_reduce(torch.ones(3), group=group)
 
 
 def interrupted(rank, size):
     """Ctrl-C ends a wait."""
     groups = [dist.new_group() for _ in range(4)]
-    # The first call of a group waits elsewhere than the others.
+    # The first call of a group waits in the bootstrap, later calls in shared memory.
     [dist.all_reduce(torch.ones(3), group=group) for group in groups[1:]]
     waits = (
         lambda group: dist.all_reduce(torch.ones(3), group=group),
@@ -215,7 +291,7 @@ def interrupted(rank, size):
 
 
 def handlers_call(rank, size):
-    """A signal's handler that makes a call, while the thread it runs on is in one, is told so."""
+    """A signal handler that makes a call while its thread is in a call gets a ``UsageError``."""
     group = dist.new_group()
     dist.all_reduce(torch.ones(3), group=group)
     if rank == 0:
@@ -223,14 +299,14 @@ def handlers_call(rank, size):
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         with raises(errors.UsageError, "handler"):
             dist.barrier(group=group)
-        store().set("it was told", "1")
+        store().set("the handler ran", "1")
     else:
-        store().wait(["it was told"])
+        store().wait(["the handler ran"])
     group.abort()
 
 
 def handlers_abort(rank, size):
-    """A signal's handler ends the group, while the thread it runs on is in a call of it: in the first one too."""
+    """A signal handler aborts the group while its thread is in a call, also in the first one."""
     for made_before in (False, True):
         group = dist.new_group()
         if made_before:
@@ -248,12 +324,13 @@ def handlers_abort(rank, size):
 
 
 def two(rank, size):
-    for case in (has_no_time, secrets_differ, stays_away, mismatches, aborted, interrupted, handlers_call, handlers_abort):
+    cases = (timeout_of_zero, secrets_differ, rank_is_missing, times_out, wait_times_out, mismatches)
+    for case in (*cases, aborted, interrupted, handlers_call, handlers_abort):
         case(rank, size)
 
 
 def three(rank, size):
-    for case in (stays_away, mismatches):
+    for case in (rank_is_missing, mismatches):
         case(rank, size)
 
 
@@ -263,7 +340,7 @@ def model():
 
 
 def killed(rank, size, kind):
-    """A rank is killed in the middle of training: all others name it, soon."""
+    """A rank is killed during training: the errors of all others name it, soon."""
     if kind == "fsdp2":
         trained = model()
         [fully_shard(layer) for layer in trained if list(layer.parameters())]
@@ -287,9 +364,9 @@ def killed(rank, size, kind):
         error = caught
     with open(exit_report, encoding="ascii") as file:
         took = time.monotonic() - float(file.read())
-    assert error is not None, "training went on without a rank"
+    assert error is not None, "training continued without a rank"
     assert took < SOON, f"it took {took:.1f} s"
-    # Torch's C++ parts make a RuntimeError of every error, with its text.
+    # Torch's C++ code turns every error into a RuntimeError with its text.
     assert isinstance(error, errors.DiedError) or "DiedError: all_reduce: " in str(error), repr(error)
     assert f"rank {victim} (pid" in str(error), repr(error)
     died = weftlink.torch.last_error()
@@ -297,21 +374,21 @@ def killed(rank, size, kind):
 
 
 def skips_a_call(rank, size, folder):
-    """One rank leaves out a call. Who waits in vain writes the flight record then; the other one is asked for its own."""
+    """One rank skips a call. The ranks that time out write their flight records; that rank dumps its own."""
     os.environ |= {"TORCH_FR_DUMP_ON_TIMEOUT": "1", "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/rank_"}
     dist.all_reduce(torch.ones(4))
     dist.barrier()
     if rank == 1:
-        store().wait([f"{other} gave up" for other in (0, 2)])
+        store().wait([f"{other} timed out" for other in (0, 2)])
         weftlink.torch.dump_flight_record()
         return
     with raises(errors.DeadlineError, "rank 1"):
         dist.all_reduce(torch.ones(7))
     assert os.path.exists(f"{folder}/rank_{rank}")
-    store().set(f"{rank} gave up", "1")
+    store().set(f"{rank} timed out", "1")
 
 
-# A rank that ends without destroying its group: well, or not.
+# A rank that ends without destroying its group, with or without an exception.
 ENDS = """
 import os, sys, time, torch, torch.distributed as dist, weftlink.torch
 rank, folder, how = int(sys.argv[1]), *sys.argv[2:]
@@ -332,7 +409,7 @@ else:
 
 
 class Faults(unittest.TestCase):
-    def test_a_program_that_ends_has_left(self):
+    def test_a_program_leaves_its_group_when_it_ends(self):
         for how, wanted in (("returns", "[7.0, 7.0, 7.0]"), ("fails", "rank 0 aborted: ValueError: out of luck")):
             with self.subTest(how), tempfile.TemporaryDirectory() as folder:
                 words = [sys.executable, "-W", "ignore", "-c", ENDS]
@@ -348,6 +425,11 @@ class Faults(unittest.TestCase):
     def test_three_ranks(self):
         run(3, three)
 
+    def test_a_peer_dies(self):
+        for size in (2, 3):
+            with self.subTest(ranks=size):
+                run(size, peer_dies, may_die=(size - 1,))
+
     def test_a_rank_is_killed_in_training(self):
         with tempfile.TemporaryDirectory() as folder:
             os.environ["WEFT_TEST_FOLDER"] = folder
@@ -355,13 +437,13 @@ class Faults(unittest.TestCase):
                 with self.subTest(ranks=size, kind=kind):
                     run(size, killed, kind, may_die=(size - 1,))
 
-    def test_the_flight_record_names_the_rank_that_left_out_a_call(self):
+    def test_the_flight_record_names_the_rank_that_skipped_a_call(self):
         with tempfile.TemporaryDirectory() as folder:
             run(3, skips_a_call, folder, timeout=0.5)
             read = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", "--prefix", "rank_", folder]
-            said = subprocess.run(read, capture_output=True, text=True, check=True, timeout=60)
-            self.assertIn("missing ranks: {1}", said.stdout + said.stderr)
-            self.assertIn("weft:all_reduce", said.stdout + said.stderr)
+            printed = subprocess.run(read, capture_output=True, text=True, check=True, timeout=60)
+            self.assertIn("missing ranks: {1}", printed.stdout + printed.stderr)
+            self.assertIn("weft:all_reduce", printed.stdout + printed.stderr)
 
 
 if __name__ == "__main__":

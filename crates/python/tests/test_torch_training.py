@@ -1,11 +1,11 @@
-"""Everything that trains with torch.distributed trains on Weft, and comes to what it comes to in one process or on Gloo."""
+"""Training with torch.distributed on Weft, compared with one process or with Gloo."""
 
 import copy
 import tempfile
 import unittest
 
 import torch
-import torch._dynamo  # imported by and by otherwise, in every rank anew
+import torch._dynamo  # otherwise every rank imports it lazily
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 from torch import nn
@@ -51,7 +51,7 @@ def train(model, data, optimizer=None, use_all=lambda step: True):
 
 
 def alone(use_all=lambda step: True, optimizer=None):
-    """What one process comes to that has all the data."""
+    """The result of one process with all the data."""
     model = Model()
     train(model, batches(), optimizer and optimizer(model.parameters()), use_all)
     return model
@@ -128,7 +128,7 @@ def same_on_all(model, what):
 
 
 def symmetric(rank, size):
-    """The buckets move to symmetric memory, the gradients with them, and they are the ones that plain DDP has."""
+    """Buckets and gradients move to symmetric memory, and gradients equal those of plain DDP."""
     plain, hooked = (DistributedDataParallel(Model(), gradient_as_bucket_view=True, bucket_cap_mb=0.001) for _ in range(2))
     hooked.register_comm_hook(weftlink.torch.SymmetricState(), weftlink.torch.symmetric_allreduce_hook)
     for step, batch in enumerate(shares(rank, size, batches(6))):
@@ -139,7 +139,7 @@ def symmetric(rank, size):
             torch.testing.assert_close(mine.grad, theirs.grad)
             assert step < 3 or weftlink.torch.is_symmetric(mine.grad), f"a gradient is elsewhere in step {step}"
             assert not weftlink.torch.is_symmetric(theirs.grad)
-    # The optimizer's usual way, with gradients that come and go.
+    # With gradients that the optimizer frees and allocates again.
     model = DistributedDataParallel(Model(), gradient_as_bucket_view=True)
     model.register_comm_hook(weftlink.torch.SymmetricState(), weftlink.torch.symmetric_allreduce_hook)
     train(model, shares(rank, size))

@@ -8,20 +8,20 @@
 >>> weftlink.on_threads(4, work)
 [[6, 4], [6, 4], [6, 4], [6, 4]]
 
-`init` joins the job that a launcher started the process for; `Communicator` has the calls, `errors` what they raise. `fabric` tells what is
-wired to what, `plan` what moves when, `sim` how long that takes anywhere, `bench` how long it takes here.
+`init` joins the job of this process; `Communicator` has the collectives, `errors` the exceptions. `fabric` describes machines, `plan` chooses
+and verifies algorithms, `sim` predicts times on any fabric, `bench` measures on this machine.
 """
 
 from weftlink import bench, errors, fabric, plan, sim
 from weftlink._native import Window
-from weftlink.communicator import Communicator, Counted, init, meet, on_threads
+from weftlink.communicator import CollectiveCounters, Communicator, init, meet, on_threads
 from weftlink.errors import Error
 from weftlink.handle import Handle
 from weftlink.reduction import PremultipliedSum, Reduction
 
 __all__ = [
+    "CollectiveCounters",
     "Communicator",
-    "Counted",
     "Error",
     "Handle",
     "PremultipliedSum",

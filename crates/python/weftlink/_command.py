@@ -1,4 +1,4 @@
-"""The command `weft` that is installed with the package: `weftlink.bench` has it start and measure ranks."""
+"""Runs the command `weft`, which is installed with the package. `weftlink.bench` starts and measures ranks with it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Any
 
 from weftlink.errors import Error, UsageError
 
-# What the command ends with when it was asked something that makes no sense.
+# The exit code of the command for wrong arguments.
 MISUSE = 2
 
 
 def path() -> str:
-    """Where the command is: with this package's scripts, beside the interpreter, or wherever the shell would find it."""
+    """The path of the command: in the environment's scripts, beside the interpreter, or in PATH."""
     folders = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
     found = [shutil.which("weft", path=folder) for folder in folders] + [shutil.which("weft")]
     if command := next(filter(None, found), None):
         return command
-    raise Error("the command weft is not there: pip puts it into the same environment as this package")
+    raise Error("the command weft was not found; reinstall the package, which installs it into the same environment")
 
 
 def ask_json(*words: object) -> dict[str, Any]:
-    """What the command prints with --json."""
+    """Runs the command with --json and returns what it prints."""
     done = subprocess.run([path(), *map(str, words), "--json"], capture_output=True, text=True, check=False)
     if done.returncode:
         kind = UsageError if done.returncode == MISUSE else Error
@@ -35,12 +35,12 @@ def ask_json(*words: object) -> dict[str, Any]:
 
 
 def name_of(collective: str) -> str:
-    """A collective as the command calls it, which writes dashes."""
+    """The command's name for a collective, with dashes."""
     return collective.replace("_", "-")
 
 
 def options(**given: object) -> list[str]:
-    """Options of the command: what is None is left out, what is True has no value."""
+    """Flags of the command: None and False are left out, True is a flag without a value."""
     words: list[str] = []
     for name, value in given.items():
         if value is None or value is False:

@@ -1,4 +1,4 @@
-"""Measures collectives between processes of this machine, as ``weft bench`` does.
+"""Measures collectives between processes on this machine, as ``weft bench`` does.
 
 >>> from weftlink import bench
 >>> measured = bench.run("all_reduce", ranks=2, minbytes=8, maxbytes=64, iters=10)
@@ -30,8 +30,8 @@ def run(
     symmetric: bool = False,
     check: bool = True,
 ) -> dict[str, Any]:
-    """Starts so many ranks, has them make calls of each size, and returns what ``weft bench --json`` tells: every size's times, bandwidths
-    and wrong elements, and the machine they were measured on.
+    """Starts ``ranks`` processes, measures calls of each size, and returns the output of ``weft bench --json``: times, bandwidths and
+    wrong elements of every size, and the machine.
     """
     words = _command.options(
         ranks=ranks,

@@ -1,4 +1,4 @@
-"""Communicators: how ranks meet, and what they do besides collectives."""
+"""Communicators: how ranks join, and all calls but the collectives."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from weftlink.collectives import Collectives
 T = TypeVar("T")
 
 
-class Counted(NamedTuple):
-    """What a rank has counted of one kind of call."""
+class CollectiveCounters(NamedTuple):
+    """Counters of one collective on this rank."""
 
     collective: str
     calls: int
@@ -33,14 +33,14 @@ class Counted(NamedTuple):
 class Communicator(Collectives):
     """One rank's end of a group of ranks, which are processes or threads.
 
-    Made by `weftlink.init` in a job, by `weftlink.meet` anywhere, by `Communicator.threads` in one process. Calls may come from any
-    thread; all ranks make the same calls in the same order. A call that waits lets other threads run, and Ctrl-C ends it: since a call
-    cannot be taken back on one rank, that ends the communicator, and the others are told who did it.
+    `weftlink.init` makes one in a job, `weftlink.meet` anywhere, `Communicator.threads` in one process. Calls may come from any
+    thread; all ranks make the same calls in the same order. A waiting call releases the GIL. Ctrl-C ends a call and aborts the
+    communicator, since one rank cannot undo a call; the errors of the other ranks name this one.
 
     Attributes:
         rank: this rank, from 0.
-        size: how many ranks there are.
-        origins: what each rank was in the communicator that this one was split or shrunk from.
+        size: the number of ranks.
+        origins: the number of each rank in the communicator that this one was split or shrunk from.
     """
 
     def __init__(self, native: _native.Communicator) -> None:
@@ -48,17 +48,16 @@ class Communicator(Collectives):
         self.rank = native.rank
         self.size = native.size
         self.origins = native.origins
-        _living.add(self)
+        _open.add(self)
 
     @staticmethod
     def threads(size: int, *, deadline: float | None = None, deterministic: bool | None = None) -> list[Communicator]:
-        """A group whose ranks are threads of this process: one end each, to be handed to its thread."""
+        """A group whose ranks are threads of this process: one communicator for each thread."""
         return [Communicator(native) for native in _native.threads(size, deadline, deterministic)]
 
     def group(self, sends: Sequence[tuple[int, Any]] = (), receives: Sequence[tuple[int, Any]] = ()) -> None:
-        """Sends arrays to ranks and receives arrays from ranks, each a pair of a rank and an array, as one group, so that both sides
-        may send first. Every rank calls it, with nothing to say if it takes no part. The n-th message from a rank to another is the
-        n-th that the other receives from it.
+        """Sends and receives arrays, each given as a pair of peer and array, as one group, so that two ranks may both send first. Every
+        rank calls it, without arguments if it takes no part. The n-th message from one rank to another matches the n-th receive there.
 
         >>> import weftlink
         >>> def work(comm):
@@ -71,16 +70,16 @@ class Communicator(Collectives):
         self._native.group(list(sends), list(receives))
 
     def window(self, length: int, dtype: str = "float32") -> Window:
-        """Symmetric memory of so many elements per rank, zeroed. All ranks call it.
+        """Allocates symmetric memory of ``length`` elements per rank, zeroed. All ranks call it.
 
-        It becomes an array by ``numpy.asarray`` or ``torch.from_dlpack``. Calls that are passed that array, or a contiguous part of it,
-        on all ranks go straight from memory to memory, without a copy between.
+        ``numpy.asarray`` and ``torch.from_dlpack`` turn it into an array. If all ranks pass this array, or a contiguous part of it, a
+        collective moves data from memory to memory without a staging copy.
         """
         return self._native.window(length, str(dtype))
 
     def split(self, part: int | None, key: int = 0) -> Communicator | None:
-        """Ranks that say the same part get a communicator of their own, in the order of their keys; whoever says None gets none. All
-        ranks call it. Both can be used from then on.
+        """Splits the communicator: ranks with the same ``part`` form a new one, ordered by ``key``; a rank with None gets None. All ranks
+        call it. The old communicator can still be used.
 
         >>> import weftlink
         >>> def work(comm):
@@ -93,15 +92,15 @@ class Communicator(Collectives):
         return None if native is None else Communicator(native)
 
     def shrink(self) -> Communicator:
-        """A communicator of the ranks that are left, after a call failed: all that call this and live. This one is closed."""
+        """After a failed call, makes a communicator of the surviving ranks, all of which call it, and closes this one."""
         return Communicator(self._native.shrink())
 
     def abort(self, reason: str) -> None:
-        """Ends the communicator, for all ranks and from any thread. All calls end with `CancelledError`, which tells the reason."""
+        """Aborts the communicator on all ranks, from any thread. All calls raise `CancelledError` with the reason."""
         self._native.abort(reason)
 
     def close(self) -> None:
-        """Waits for all calls that were started, and leaves. Closing again does nothing."""
+        """Waits for all started calls, then leaves the group. Closing it again does nothing."""
         self._native.close()
 
     @property
@@ -109,16 +108,16 @@ class Communicator(Collectives):
         """Whether it has been closed."""
         return self._native.closed
 
-    def counters(self) -> list[Counted]:
-        """What this rank has counted since the communicator was made, by what was called."""
-        return [Counted(*row) for row in self._native.counters()]
+    def counters(self) -> list[CollectiveCounters]:
+        """This rank's counters since the communicator was made, by collective."""
+        return [CollectiveCounters(*row) for row in self._native.counters()]
 
     def record(self) -> dict[str, Any]:
-        """The flight recorder's record: the last calls, and what is waited for. It can be read while a call is stuck."""
+        """The flight recorder's record: the last calls, and what a call waits for. It can be read while a call hangs."""
         return json.loads(self._native.record())
 
     def dump(self, folder: str | os.PathLike[str]) -> pathlib.Path:
-        """Writes the record into a folder, for ``weft why``, and says where."""
+        """Writes the record into a folder, for ``weft why``, and returns the path."""
         return pathlib.Path(self._native.dump(folder))
 
     def __enter__(self) -> Communicator:
@@ -126,7 +125,7 @@ class Communicator(Collectives):
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None:
-            # Others would wait for what this rank does not do any more.
+            # The other ranks would wait for calls that this rank will not make.
             self.abort(f"{type(error).__name__}: {error}")
         self.close()
 
@@ -134,24 +133,24 @@ class Communicator(Collectives):
         return f"<weftlink.Communicator: rank {self.rank} of {self.size}>"
 
 
-_living: weakref.WeakSet[Communicator] = weakref.WeakSet()
+_open: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 
 @atexit.register
 def _leave() -> None:
-    """A rank whose program ends has left, and is not taken for dead."""
-    for communicator in list(_living):
+    """Leaves all communicators when the program ends, so that the other ranks do not take this one for dead."""
+    for communicator in list(_open):
         communicator._native.leave()
-    _native.stop_telling()
+    _native.stop_callbacks()
 
 
 def init(*, deadline: float | None = None, deterministic: bool | None = None) -> Communicator:
-    """This rank's end of the job that the process is part of, as its launcher tells: ``weft run``, torchrun, mpirun, srun, or whoever
-    sets ``WEFT_RENDEZVOUS``, ``RANK`` and ``WORLD_SIZE``. Settings are read from the environment too (``weft knobs``).
+    """Joins the job of this process, as described by its launcher: ``weft run``, torchrun, mpirun, srun, or any program that sets
+    ``WEFT_RENDEZVOUS``, ``RANK`` and ``WORLD_SIZE``. Settings come from the environment too (``weft knobs``).
 
     Args:
-        deadline: how many seconds a call waits for other ranks, without getting on, before it fails.
-        deterministic: whether the bits of results depend on the inputs and the order of the ranks alone.
+        deadline: how many seconds a call waits for other ranks without progress before it fails.
+        deterministic: whether results depend bit by bit on the inputs and the order of the ranks alone.
     """
     return Communicator(_native.init(deadline, deterministic))
 
@@ -165,16 +164,16 @@ def meet(
     deadline: float | None = None,
     deterministic: bool | None = None,
 ) -> Communicator:
-    """One rank's end of a group that meets at an address such as ``"127.0.0.1:29500"``, where rank 0 listens. All ranks say the same
-    secret, which nobody else should know.
+    """Joins a group that meets at an address such as ``"127.0.0.1:29500"``, where rank 0 listens. All ranks pass the same secret, by
+    which they authenticate each other.
     """
     return Communicator(_native.meet(address, rank, size, secret, deadline, deterministic))
 
 
 def on_threads(size: int, work: Callable[[Communicator], T]) -> list[T]:
-    """Runs a function on so many ranks, each a thread of this process, and returns what each gave, by rank. For trying things out.
+    """Runs a function on ``size`` ranks, each a thread of this process, and returns the results by rank. For experiments and tests.
 
-    If one fails, the communicator is ended for the others, and that error is raised.
+    If a rank fails, the others are aborted and its error is raised.
 
     >>> import weftlink
     >>> weftlink.on_threads(3, lambda comm: (comm.rank, comm.size))
@@ -188,8 +187,8 @@ def on_threads(size: int, work: Callable[[Communicator], T]) -> list[T]:
         with communicator:
             try:
                 results[communicator.rank] = work(communicator)
-            except BaseException as error:  # noqa: BLE001 (it is raised by whoever waits)
-                # Noted before the others are told, so that the reason comes first.
+            except BaseException as error:  # noqa: BLE001 (raised by the thread that joins)
+                # Stored before the abort, so that the cause comes before the errors of the other ranks.
                 errors.append(error)
                 communicator.abort(f"{type(error).__name__}: {error}")
 
@@ -200,8 +199,8 @@ def on_threads(size: int, work: Callable[[Communicator], T]) -> list[T]:
         for rank in ranks:
             rank.join()
     except BaseException as interrupt:
-        communicators[0].abort(f"{type(interrupt).__name__} where the ranks are waited for")
-        # So that their threads are over before Python ends.
+        communicators[0].abort(f"{type(interrupt).__name__} while joining the ranks")
+        # The threads must end before Python does.
         for rank in ranks:
             if rank.is_alive():
                 rank.join(timeout=1)

@@ -1,16 +1,16 @@
-"""What can go wrong: every error says which rank saw it and, where one is to blame, which peer.
+"""Exceptions. Each has the rank that raises it and, where a peer caused it, that peer.
 
-`UsageError` and `PlanError` leave a communicator as it was: mend the call and go on. After the others it cannot be used again.
+After `UsageError` and `PlanError` the communicator can still be used: fix the call. After any other error it cannot.
 """
 
 from typing import NamedTuple
 
 
 class Blame(NamedTuple):
-    """A rank that is the reason for an error.
+    """A rank that caused an error.
 
-    `kind` is ``died``, ``late`` (it did not do its part in time), ``differs`` (it made another call), ``left``, ``unreachable``,
-    ``failed`` (by itself) or ``aborted`` (on purpose). `host` and `pid` are None where they are not known.
+    `kind` is ``died``, ``late`` (it missed the deadline), ``differs`` (it made another call), ``left``, ``unreachable``,
+    ``failed`` (by itself) or ``aborted`` (on purpose). `host` is None unless ranks are on several hosts; both are None if unknown.
     """
 
     rank: int
@@ -24,10 +24,10 @@ class Error(RuntimeError):
 
     Attributes:
         rank: the rank that raises it, or None.
-        peer: the rank that is the reason, or None.
-        operation: the operation it was in, such as ``all_reduce``, or None.
+        peer: the rank that caused it, or None.
+        operation: the operation that failed, such as ``all_reduce``, or None.
         call: the number of the call in its communicator, from 1, or None.
-        blamed: all ranks that are the reason, as `Blame` tuples; empty where none is known to be.
+        blamed: all ranks that caused it, as `Blame` tuples; empty if none is known.
     """
 
     def __init__(
@@ -54,39 +54,39 @@ class Error(RuntimeError):
     def __reduce__(self):
         facts = {"rank": self.rank, "peer": self.peer, "operation": self.operation, "call": self.call}
         facts["blamed"] = self.blamed
-        return (_again, (type(self), self.args[0], facts))
+        return (_unpickled, (type(self), self.args[0], facts))
 
 
-def _again(kind, message, facts):
+def _unpickled(kind, message, facts):
     return kind(message, **facts)
 
 
 class UsageError(Error, ValueError):
-    """The call cannot be made like this. Mend it; nothing has been sent."""
+    """The arguments are wrong. Nothing was sent; fix the call."""
 
 
 class PlanError(Error):
-    """A plan is not right, or cannot carry the call."""
+    """A plan is wrong, or does not fit the call."""
 
 
 class MeetingError(Error):
-    """The ranks could not meet or share memory."""
+    """The ranks could not join the group or share memory."""
 
 
 class ResourceError(Error):
-    """The system refused a thread or a descriptor that Weft needs: raise the limit, or use fewer ranks per host."""
+    """The system denied a thread or a descriptor. Raise the limit, or use fewer ranks per host."""
 
 
 class MismatchError(Error):
-    """Ranks make different calls: both are named. All ranks make the same calls in the same order."""
+    """Ranks made different calls; the text shows both. All ranks must make the same calls in the same order."""
 
 
 class DeadlineError(Error, TimeoutError):
-    """A rank did not do its part in time: it is stopped, stuck, dead or slow."""
+    """A rank missed the deadline: it is stopped, stuck, dead or slow."""
 
 
 class LeftError(Error):
-    """A rank left before the call was over: it returned, failed or was destroyed there."""
+    """A rank left before the call was done: its program closed or dropped the communicator."""
 
 
 class DiedError(Error):
@@ -94,24 +94,24 @@ class DiedError(Error):
 
 
 class LostError(Error):
-    """A rank cannot be reached any more."""
+    """The connection to a rank is lost, or its memory cannot be read."""
 
 
 class AbortedError(Error):
-    """Another rank gave up first, and says why itself."""
+    """Another rank failed first; its own error has the cause."""
 
 
 class CancelledError(Error):
-    """A rank ended the communicator on purpose."""
+    """The program of a rank aborted the communicator."""
 
 
 class PanickedError(Error):
-    """A function of the caller's failed inside a call."""
+    """The caller's own reduction or buffer failed inside a call."""
 
 
 class QueueFullError(Error):
-    """Too many calls wait to be made. Wait for some of them."""
+    """Too many calls are queued. Wait for some of them."""
 
 
 class FailedError(Error):
-    """An earlier call failed, so this communicator is of no more use."""
+    """An earlier call failed, so the communicator cannot be used."""

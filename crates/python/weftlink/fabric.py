@@ -1,4 +1,4 @@
-"""What is wired to what: machines and clusters, from a catalog, from files, or this one.
+"""Fabrics: machines and clusters, from the catalog, from files, or this machine.
 
 >>> from weftlink import fabric
 >>> cluster = fabric.parse("2x hgx-h100 + 8x ndr")
@@ -19,17 +19,17 @@ __all__ = ["Fabric", "here", "parse", "read"]
 
 
 def parse(text: str) -> Fabric:
-    """A system of the catalog (``"hgx-h100"``; ``weft topo --list`` prints them) or a cluster of them."""
+    """Returns a system of the catalog (``"hgx-h100"``; ``weft topo --list`` prints them) or a cluster of them."""
     return Fabric.parse(text)
 
 
 def read(file: str | os.PathLike[str], gpu: str | None = None) -> Fabric:
-    """What a file says: NCCL's and RCCL's XML, Weft's TOML and JSON, or the text of ``nvidia-smi topo -m``, for which ``gpu`` says the
+    """Reads a file: NCCL's or RCCL's XML, Weft's TOML or JSON, or the text of ``nvidia-smi topo -m``, for which ``gpu`` names the
     model.
     """
     return Fabric.read(pathlib.Path(file).read_bytes(), os.fspath(file), gpu)
 
 
 def here() -> Fabric:
-    """This machine."""
+    """Returns this machine."""
     return Fabric.here()

@@ -1,4 +1,4 @@
-"""Calls that were started and not waited for."""
+"""Asynchronous calls."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from weftlink._native import Started
 
 
 class Handle:
-    """A call that was started. Dropping it does not cancel the call, and its arrays live until it is over.
+    """A started call. Dropping the handle does not cancel the call, which keeps its arrays alive until it is done.
 
-    It can be waited for, asked, given a function to call, and awaited in asyncio:
+    It can be waited for, polled, given a callback, and awaited in asyncio:
 
     >>> import weftlink
     >>> def work(comm):
@@ -29,33 +29,30 @@ class Handle:
         self._result = result
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Waits until the call is over and returns the array with the result, or raises what went wrong.
+        """Waits until the call is done and returns the array with the result, or raises the call's error.
 
-        After ``timeout`` seconds it raises ``TimeoutError``; the call goes on, and can be waited for again.
+        After ``timeout`` seconds it raises ``TimeoutError``; the call continues, and can be waited for again.
         """
         if not self._call.wait(timeout):
-            raise TimeoutError(f"the call is not over after {timeout} s; it goes on")
+            raise TimeoutError(f"timed out after {timeout} s; the call continues")
         return self._result
 
     def done(self) -> bool:
-        """Whether the call is over, well or not."""
+        """Whether the call is done, with or without an error."""
         return self._call.done()
 
     def exception(self) -> Exception | None:
-        """What went wrong; None if nothing did, or the call is not over."""
+        """The call's error; None if it has none, or is not done."""
         return self._call.exception()
 
     def add_done_callback(self, callback: Callable[[Handle], object]) -> None:
-        """Calls a function with this handle when the call is over: on a thread for that, or at once if it is over already.
-
-        Whatever takes long there keeps other such functions waiting.
-        """
+        """Calls a function with this handle when the call is done: on a callback thread, or at once if it is done already."""
         self._call.add_done_callback(lambda: callback(self))
 
     def cancel(self) -> bool:
-        """Cancels the call unless it is over, and says whether it did.
+        """Cancels the call unless it is done, and returns whether it did.
 
-        A call cannot be taken back on one rank: this ends the communicator, for all ranks, which are told who did it.
+        One rank cannot undo a call, so this aborts the communicator on all ranks; their errors name this one.
         """
         return self._call.cancel()
 

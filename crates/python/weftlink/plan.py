@@ -1,4 +1,4 @@
-"""What moves when: plans are chosen for a fabric, built, proved, drawn, and exchanged with MSCCL.
+"""Plans: choose them for a fabric, build, verify and draw them, exchange them with MSCCL.
 
 >>> from weftlink import plan
 >>> ring = plan.build("all_reduce", ranks=4, algorithm="ring")
@@ -33,8 +33,8 @@ def choose(
     root: int | None = None,
     without: list[str] | None = None,
 ) -> dict[str, Any]:
-    """The algorithm that is predicted to be fastest for calls of this size (64 MiB if none is given), and why the others are not: what
-    ``weft plan COLLECTIVE FABRIC --json`` prints. Algorithms in ``without`` are left out.
+    """Returns the algorithm with the shortest predicted time for calls of this size (default 64 MiB), and why the others lost, as
+    ``weft plan COLLECTIVE FABRIC --json`` prints it. Algorithms in ``without`` are left out.
     """
     return json.loads(_native.choose(collective, fabric, size, root, without or []))
 
@@ -48,24 +48,24 @@ def build(
     size: int | str | None = None,
     root: int = 0,
 ) -> Plan:
-    """The plan of an algorithm: for a fabric, of the fastest one for this size unless one is named; or for so many ranks that reach each
-    other alike, of the one that is named. ``weft plan --list`` prints the algorithms.
+    """Builds the plan of an algorithm. With ``fabric``, the default is the fastest algorithm for ``size``. With ``ranks``, all ranks are
+    equally far from each other and ``algorithm`` is required. ``weft plan --list`` prints the algorithms.
     """
     if fabric is None:
         if algorithm is None or ranks is None or size is not None:
-            raise UsageError("say a fabric; or ranks and an algorithm, and no size")
+            raise UsageError("pass fabric, or pass ranks and algorithm without size")
         return Plan.flat(algorithm, collective, ranks, root)
     if ranks is not None:
-        raise UsageError("the ranks are the fabric's GPUs: leave ranks out")
+        raise UsageError("ranks are the GPUs of the fabric: leave out the argument ranks")
     return _native.build(collective, fabric, size, algorithm, root or None)
 
 
 def import_msccl(text: str) -> Plan:
-    """The plan of a program in MSCCL's XML. It is not proved: ``verify`` does that."""
+    """Reads a program in MSCCL's XML as a plan. Call ``verify`` to check it."""
     return Plan.from_msccl(text)
 
 
 def read(file: str | os.PathLike[str]) -> Plan:
-    """A plan in a file: Weft's JSON, or MSCCL's XML."""
+    """Reads a plan from a file: Weft's JSON or MSCCL's XML."""
     text = pathlib.Path(file).read_text()
     return Plan.from_msccl(text) if text.lstrip().startswith("<") else Plan.from_json(text)

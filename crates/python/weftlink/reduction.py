@@ -1,4 +1,4 @@
-"""What reducing calls combine elements with."""
+"""Reduction operations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Reduction(str, enum.Enum):
-    """What elements are combined with. Calls take these or their names: ``"sum"`` is ``Reduction.SUM``."""
+    """A reduction. Calls take these or their names: ``"sum"`` is ``Reduction.SUM``."""
 
     SUM = "sum"
     PRODUCT = "prod"
@@ -22,9 +22,9 @@ class Reduction(str, enum.Enum):
 
 
 class PremultipliedSum:
-    """The sum of all ranks' elements, this rank's multiplied by a factor first. For floating-point numbers.
+    """The sum of all ranks' elements, with this rank's multiplied by a factor first. For floating-point numbers.
 
-    In place, all of the array that is passed is multiplied.
+    An in-place call multiplies the whole array.
     """
 
     def __init__(self, factor: float) -> None:

@@ -1,4 +1,4 @@
-"""How long calls take on machines that need not be at hand.
+"""Predicted times of collectives on any fabric.
 
 >>> from weftlink import sim
 >>> predicted = sim.predict("all_reduce", "hgx-h100", ["1MiB", "1GiB"])
@@ -23,19 +23,19 @@ __all__ = ["Prediction", "predict"]
 
 @dataclass(frozen=True)
 class Prediction:
-    """A call, predicted.
+    """The prediction for one call.
 
     Attributes:
-        bytes: what it moves, as nccl-tests count.
-        time_us: how long it takes.
+        bytes: the size of the call, as in nccl-tests.
+        time_us: the predicted time.
         algbw_gb_per_s: bytes over time.
-        busbw_gb_per_s: the same, corrected for the collective, as nccl-tests do.
-        algorithm, protocol: what the library takes.
-        limited_by: what keeps it from being faster.
-        expected_error: what predictions of its kind were off by against measurements (``median``, ``ninetieth_percentile``), or None
-            where there were none.
-        evidence: the measurements that this library's predictions were checked against.
-        details: everything that ``weft sim --json`` tells of it.
+        busbw_gb_per_s: the bus bandwidth, as in nccl-tests.
+        algorithm, protocol: the library's choice.
+        limited_by: the bottleneck.
+        expected_error: the error of similar predictions against measurements (``median``, ``ninetieth_percentile``), or None without
+            measurements.
+        evidence: the measurements that predictions of this library were compared with.
+        details: the row of ``weft sim --json``.
     """
 
     bytes: int
@@ -59,12 +59,12 @@ def predict(
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> list[Prediction]:
-    """How long a call of each size takes as a library would make it: ``"nccl:2.18"``, ``"rccl"``, ``"weft"``; the newest known NCCL or RCCL
-    if none is named. ``algorithm`` and ``protocol``: what the library is told to take, as by ``NCCL_ALGO`` and ``NCCL_PROTO``.
+    """Predicts a call of each size with a library: ``"nccl:2.18"``, ``"rccl"``, ``"weft"``; by default the newest known NCCL or RCCL.
+    ``algorithm`` and ``protocol`` restrict the library's choice, as ``NCCL_ALGO`` and ``NCCL_PROTO`` do.
     """
     sizes = [sizes] if isinstance(sizes, (int, str)) else list(sizes)
-    told = json.loads(_native.predict(collective, fabric, sizes, library, algorithm, protocol))
-    return [_prediction(told["evidence"], row) for row in told["rows"]]
+    predicted = json.loads(_native.predict(collective, fabric, sizes, library, algorithm, protocol))
+    return [_prediction(predicted["evidence"], row) for row in predicted["rows"]]
 
 
 def _prediction(evidence: str, row: dict[str, Any]) -> Prediction:

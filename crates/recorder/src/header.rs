@@ -1,9 +1,8 @@
-//! What a call announces: one line, published before anything moves.
+//! The header of a call: one cache line that a rank publishes before it moves data.
 //!
-//! The flag of the line counts the rank's calls and carries the call's signature; the payload says what the call is
-//! and where its buffers lie. Peers that wait for the rank to enter find all of it in the cache line they wait for.
-//! A wait that takes long compares headers: two ranks whose calls of the same number have different signatures will
-//! never meet, and both are shown.
+//! The flag of the line counts the rank's calls and has the call's signature; the payload describes the call and the location of its
+//! buffers. Peers that wait for the rank to enter poll the same cache line. A long wait compares headers: two ranks whose calls of the
+//! same number have different signatures would wait forever, and the error shows both calls.
 //!
 //! A signature is 32 bits, too few to tell all calls apart by a hash. `signatures.rs` describes how ranks compare whole calls
 //! ([`Header::key`]) the first time and number them, so that signatures of different calls differ from then on.
@@ -13,91 +12,91 @@ use std::fmt;
 use weftlink_plan::{Aliasing, Collective, DataType, Reduction};
 use weftlink_shm::line::PAYLOAD_WORDS;
 
-/// Tells a barrier between hosts from the caller's own calls, whose tags are smaller.
+/// Marks a barrier between hosts; tags of the caller's own calls are smaller.
 pub const BARRIER: u32 = 1 << 31;
-/// Tells the calls that compare counts from the caller's own; the kind of the call is in the last byte. 'cou'
+/// Marks a call that compares counts; the last byte is the kind of the collective. 'cou'
 pub const COUNTS: u32 = 0x636f_7500;
-/// Tells the calls of a group of messages from the caller's own. 'grou'
+/// Marks a call of a group of messages. 'grou'
 pub const GROUP: u32 = 0x6772_6f75;
 
-/// What one rank calls.
+/// The call of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What ranks do.
-    pub what: What,
-    /// The hash of the plan that the caller wants; 0 if any will do.
+    /// The kind of call.
+    pub what: CallKind,
+    /// The hash of the plan that the caller chose; 0 for any.
     pub plan: u64,
-    /// Elements of a block; of the longest that this rank knows if they are uneven.
+    /// Elements of a block; of the longest one that this rank knows if blocks differ in length.
     pub count: u64,
     /// Whether blocks may differ in length.
     pub uneven: bool,
-    /// Whether input and output are one buffer.
+    /// Whether the call is in place.
     pub aliasing: Aliasing,
-    /// Nothing where elements are only moved.
+    /// None if elements are only moved.
     pub reduction: Option<Reduction>,
-    /// Whether it is reduced in the order that all deterministic communicators have.
+    /// Whether it reduces in the fixed order of deterministic communicators.
     pub deterministic: bool,
-    /// The type of elements, where it is known.
+    /// The type of the elements, if known.
     pub data_type: Option<DataType>,
     /// The bytes of an element.
     pub element_bytes: u16,
-    /// The root, where there is one.
+    /// The root, if the collective has one.
     pub root: u32,
-    /// What else belongs to the collective, hashed to 63 bits.
+    /// Other arguments of the collective, hashed to 63 bits.
     pub detail: u64,
-    /// Where the input lies.
+    /// The location of the input.
     pub input: Location,
-    /// Where the output lies.
+    /// The location of the output.
     pub output: Location,
 }
 
-/// What all ranks of a call must agree on: plan, count, kind, detail and root.
+/// The arguments that all ranks must agree on: plan, count, kind, detail and root.
 pub type Key = [u64; 5];
 
-/// The things all ranks do together.
+/// The kinds of calls that all ranks make together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum CallKind {
     /// A collective, by its [kind](Collective::kind).
     Collective(u8),
-    /// A window is allocated.
+    /// Allocating a window.
     Window,
-    /// A plan is loaded.
+    /// Loading a plan.
     Load,
-    /// Ranks that form communicators of their own.
+    /// Splitting the communicator.
     Split,
-    /// A mailbox for messages between two ranks.
+    /// Making an endpoint for messages between two ranks.
     Endpoint,
 }
 
-/// The kind of a collective, as a header has it.
+/// The kind of a collective, as in a header.
 #[inline]
 pub fn kind(collective: &Collective) -> u8 {
     collective.kind() as u8
 }
 
-/// Where a buffer lies.
+/// The location of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// In memory of its own rank only: the address there.
+    /// In private memory of its rank.
     Private {
         /// The address in the process of the rank.
         address: u64,
     },
-    /// In symmetric memory: the number of the window, and bytes from the start of the rank's part.
+    /// In symmetric memory.
     Window {
-        /// Which window of the communicator.
+        /// The number of the window.
         number: u16,
         /// Bytes from the start of the rank's part.
         offset: u64,
     },
 }
 
-/// The number of no window: memory that peers have not mapped.
+/// In place of a window's number: private memory.
 const PRIVATE: u16 = u16::MAX;
 const OFFSET_BITS: u32 = 48;
 
 impl Location {
-    /// No buffer at all.
+    /// No buffer.
     pub const NONE: Location = Location::Private { address: 0 };
 
     #[inline]
@@ -118,7 +117,7 @@ impl Location {
         }
     }
 
-    /// The same buffer from so many bytes on.
+    /// The same buffer, advanced by `bytes`.
     #[inline]
     pub fn after(self, bytes: usize) -> Self {
         match self {
@@ -130,7 +129,7 @@ impl Location {
         }
     }
 
-    /// Whether peers have mapped it. What does not exist is nobody's concern.
+    /// Whether peers have mapped it, or there is no buffer.
     #[inline]
     pub fn is_symmetric(self) -> bool {
         matches!(self, Location::Window { .. } | Location::NONE)
@@ -138,10 +137,9 @@ impl Location {
 }
 
 impl Header {
-    /// A call that moves nothing: it allocates a window of so many elements, or loads a plan. The bytes of an element are told up to
-    /// 65,535.
+    /// A call that moves no data: it allocates a window of `count` elements, or loads a plan. `element_bytes` is capped at 65,535.
     pub fn allocating(
-        what: What,
+        what: CallKind,
         plan: u64,
         count: usize,
         (data_type, element_bytes): (Option<DataType>, usize),
@@ -163,15 +161,15 @@ impl Header {
         }
     }
 
-    /// Whether peers can reach all of its buffers.
+    /// Whether peers can access all its buffers.
     #[inline]
     pub fn is_symmetric(&self) -> bool {
         self.input.is_symmetric() && self.output.is_symmetric()
     }
 
-    /// What all ranks of a call must agree on, whole: calls are the same if and only if their keys are. Where the buffers lie
-    /// is each rank's own affair. Whether they are one is not, since plans are proved for all ranks passing them alike, except
-    /// where only the root has two.
+    /// The arguments that all ranks must agree on: calls are the same if and only if their keys are. Locations of buffers may differ
+    /// between ranks. Whether the call is in place may not, since plans are verified for one way on all ranks, except in rooted
+    /// collectives, where only the root has two buffers.
     #[inline]
     pub fn key(&self) -> Key {
         let count = if self.uneven || mutant!("signature-without-count") { 0 } else { self.count };
@@ -191,7 +189,7 @@ impl Header {
 
     /// The key in 32 bits.
     ///
-    /// Counts are what programs get wrong: two that differ by less than 2^32 are never confused. The rest is hashed.
+    /// Counts are the most frequent mistake: two that differ by less than 2^32 always have different signatures. The rest is hashed.
     #[inline]
     pub fn signature(&self) -> u32 {
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -200,7 +198,7 @@ impl Header {
         ((hash ^ hash >> 32) as u32).wrapping_add(count as u32)
     }
 
-    /// As it lies in a line.
+    /// The payload of a line.
     #[inline]
     pub fn pack(&self) -> [u64; PAYLOAD_WORDS] {
         let aliasing = u64::from(self.aliasing == Aliasing::InPlace);
@@ -216,21 +214,21 @@ impl Header {
         ]
     }
 
-    /// Changes packed words to those of where the buffers lie now.
+    /// Updates packed words with the current locations of the buffers.
     #[inline]
-    pub fn pack_places(&self, words: &mut [u64; PAYLOAD_WORDS]) {
+    pub fn pack_locations(&self, words: &mut [u64; PAYLOAD_WORDS]) {
         (words[3], words[4]) = (self.input.pack(), self.output.pack());
     }
 
-    /// From a line.
+    /// Reads the payload of a line.
     pub fn unpack(words: [u64; PAYLOAD_WORDS]) -> Self {
         let [plan, count, kind, input, output, detail, root] = words;
         let what = match kind as u8 {
-            WINDOW => What::Window,
-            LOAD => What::Load,
-            SPLIT => What::Split,
-            ENDPOINT => What::Endpoint,
-            code => What::Collective(code),
+            WINDOW => CallKind::Window,
+            LOAD => CallKind::Load,
+            SPLIT => CallKind::Split,
+            ENDPOINT => CallKind::Endpoint,
+            code => CallKind::Collective(code),
         };
         let reduction = match (kind >> 16) as u8 {
             0 => None,
@@ -255,15 +253,15 @@ impl Header {
         }
     }
 
-    /// Everything but counts, plan and places, in one word: all that must be equal and is not hashed by others.
+    /// All arguments that must be equal, except counts and plan, in one word.
     #[inline]
     fn kind(&self) -> u64 {
         let what = match self.what {
-            What::Collective(code) => code,
-            What::Window => WINDOW,
-            What::Load => LOAD,
-            What::Split => SPLIT,
-            What::Endpoint => ENDPOINT,
+            CallKind::Collective(code) => code,
+            CallKind::Window => WINDOW,
+            CallKind::Load => LOAD,
+            CallKind::Split => SPLIT,
+            CallKind::Endpoint => ENDPOINT,
         };
         let (reduction, commutes) = match self.reduction {
             None => (0, false),
@@ -293,7 +291,7 @@ impl Header {
     }
 
     fn is_rooted(&self) -> bool {
-        matches!(self.what, What::Collective(1 | 2 | 6 | 7))
+        matches!(self.what, CallKind::Collective(1 | 2 | 6 | 7))
     }
 }
 
@@ -316,7 +314,7 @@ impl fmt::Display for Header {
             (None, bytes) => format!("elements of {bytes} bytes"),
         };
         match self.what {
-            What::Collective(code) => {
+            CallKind::Collective(code) => {
                 if code == 12 && self.detail != 0 {
                     let what = if self.detail & 3 == 1 { "opening" } else { "closing" };
                     return write!(f, "{what} of window {}", self.detail >> 2);
@@ -324,14 +322,14 @@ impl fmt::Display for Header {
                 if code == 3 && !self.uneven && self.detail == u64::from(GROUP) {
                     return write!(f, "group of messages");
                 }
-                // What ranks on several hosts do in place of a call that needs shared counters.
+                // Between hosts, a barrier is an all-reduce of one maximum.
                 let is_maximum = code == 0 && self.count == 1 && self.reduction == Some(Reduction::Maximum);
                 if is_maximum && self.detail == u64::from(BARRIER) {
                     return write!(f, "barrier");
                 }
                 let named =
                     |code: u8| Collective::NAMES.get(usize::from(code)).copied().unwrap_or("unknown call");
-                // Ranks compare the lengths of blocks before a call that has some.
+                // Ranks compare the lengths of blocks before a call with uneven blocks.
                 if !self.uneven && self.reduction.is_none() && self.detail & !0xff == u64::from(COUNTS) {
                     return write!(f, "counts of {}", named(self.detail as u8));
                 }
@@ -356,10 +354,10 @@ impl fmt::Display for Header {
                 }
                 if *plan == 0 { Ok(()) } else { write!(f, " (plan {plan:016x})") }
             }
-            What::Window => write!(f, "window of {count} {element}"),
-            What::Load => write!(f, "load of plan {plan:016x}"),
-            What::Split => write!(f, "split"),
-            What::Endpoint => write!(f, "endpoint"),
+            CallKind::Window => write!(f, "window of {count} {element}"),
+            CallKind::Load => write!(f, "load of plan {plan:016x}"),
+            CallKind::Split => write!(f, "split"),
+            CallKind::Endpoint => write!(f, "endpoint"),
         }
     }
 }
@@ -371,7 +369,7 @@ mod tests {
     fn header() -> Header {
         let at = Location::Window { number: 3, offset: 4096 };
         Header {
-            what: What::Collective(0),
+            what: CallKind::Collective(0),
             plan: 7,
             count: 9,
             uneven: false,
@@ -394,12 +392,12 @@ mod tests {
         let headers = [
             header(),
             Header { input: private, output: Location::NONE, ..header() },
-            Header { what: What::Collective(12), reduction: None, data_type: None, ..header() },
+            Header { what: CallKind::Collective(12), reduction: None, data_type: None, ..header() },
             Header { reduction: user, data_type: None, element_bytes: 12, uneven: true, ..header() },
             Header { deterministic: true, ..header() },
-            Header { what: What::Collective(6), root: 1000, aliasing: Aliasing::OutOfPlace, ..header() },
-            Header::allocating(What::Load, 7, 0, (None, 1)),
-            Header::allocating(What::Endpoint, 0, 0, (None, 1)),
+            Header { what: CallKind::Collective(6), root: 1000, aliasing: Aliasing::OutOfPlace, ..header() },
+            Header::allocating(CallKind::Load, 7, 0, (None, 1)),
+            Header::allocating(CallKind::Endpoint, 0, 0, (None, 1)),
         ];
         for header in headers {
             assert_eq!(Header::unpack(header.pack()), header);
@@ -408,15 +406,15 @@ mod tests {
     }
 
     #[test]
-    fn signatures_tell_calls_apart_but_not_places() {
+    fn signatures_differ_by_call_but_not_by_location() {
         let elsewhere = Location::Private { address: 64 };
         assert_eq!(
             header().signature(),
             Header { input: elsewhere, output: elsewhere, ..header() }.signature()
         );
         let others = [
-            Header { what: What::Window, ..header() },
-            Header { what: What::Collective(8), ..header() },
+            Header { what: CallKind::Window, ..header() },
+            Header { what: CallKind::Collective(8), ..header() },
             Header { plan: 8, ..header() },
             Header { count: 10, ..header() },
             Header { uneven: true, ..header() },
@@ -431,13 +429,13 @@ mod tests {
     }
 
     #[test]
-    fn only_the_root_knows_whether_its_buffers_are_one() {
-        let gather = Header { what: What::Collective(6), ..header() };
+    fn rooted_calls_need_not_agree_on_being_in_place() {
+        let gather = Header { what: CallKind::Collective(6), ..header() };
         assert_eq!(gather.signature(), Header { aliasing: Aliasing::OutOfPlace, ..gather }.signature());
     }
 
     #[test]
-    fn counts_are_never_confused() {
+    fn different_counts_have_different_signatures() {
         let header = |count| Header { count, ..header() };
         let signatures: std::collections::HashSet<_> =
             (0..200_000).map(|count| header(count).signature()).collect();

@@ -1,6 +1,6 @@
-//! What ranks do, recorded as they do it, and what can be told from the records of a job that hangs or failed.
+//! The flight recorder: it records the calls of each rank, and explains the records of a job that hangs or failed.
 //!
-//! [`header`] is a call as a rank announces it. [`recorder`] keeps the last calls of a communicator, [`attach`] reads the
+//! [`header`] describes a call as a rank announces it. [`recorder`] keeps the last calls of a communicator, [`attach`] reads the
 //! recorders of running processes, and [`why`] explains the records of a job: who waits for whom, and which rank is the cause.
 
 #[macro_use]

@@ -1,4 +1,4 @@
-//! What a call waits for.
+//! Waits.
 
 /// What a call waits for.
 #[derive(Clone, Copy, Debug)]
@@ -12,14 +12,14 @@ pub enum Waiting {
     Message { from: u32 },
     /// The receiver frees a slot.
     Slot { to: u32 },
-    /// What was put out for a rank elsewhere is on its way.
+    /// Messages to a rank on another host have been sent.
     Sent { to: u32 },
     /// Any of several lanes.
     Anything,
 }
 
 impl Waiting {
-    /// The rank that is waited for, if it is one.
+    /// The awaited rank, if it is a single one.
     pub fn rank(&self) -> Option<u32> {
         match *self {
             Waiting::Entered { rank } | Waiting::Reached { rank, .. } => Some(rank),

@@ -1,5 +1,5 @@
-//! What an executor of plans needs of a group, without the CPU engine: who is where, bytes exchanged, descriptors passed, memory
-//! that all ranks of a host map, deaths heard of, calls recorded, and an abort. A GPU executor uses these and nothing else.
+//! The services that an executor of plans needs from a group, without the CPU engine: hosts of ranks, exchange of bytes, passing of
+//! descriptors, memory that all ranks of a host map, events of deaths, recorded calls, and an abort. A GPU executor uses these only.
 #![allow(clippy::unwrap_used)] // All of this is test.
 
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use weftlink_bootstrap::{Bootstrap, Event, Failure, Reason, Rendezvous, RendezvousAddress, Token};
-use weftlink_recorder::recorder::{Places, Recorder, Who};
+use weftlink_recorder::recorder::{Outputs, Owner, Recorder};
 use weftlink_shm::memory::SharedMemory;
 use weftlink_testkit::processes::this_program;
 
@@ -22,10 +22,10 @@ const RANKS: usize = 4;
 fn run(group: &mut Bootstrap) {
     let (rank, size) = (group.rank(), group.size());
     assert_eq!((group.hosts(), group.pids().len()), (&vec![0; size][..], size));
-    let said = group.exchange("an executor's handles", vec![rank as u8; rank], AMPLE).unwrap();
-    assert!((0..size).all(|rank| said[rank] == vec![rank as u8; rank]));
+    let exchanged = group.exchange("an executor's handles", vec![rank as u8; rank], AMPLE).unwrap();
+    assert!((0..size).all(|rank| exchanged[rank] == vec![rank as u8; rank]));
 
-    // As memory of a device would be: whoever has the descriptor has the memory.
+    // As for memory of a device: a process with the descriptor has the memory.
     for round in 0..3 {
         let (_, descriptor) = SharedMemory::create("an executor's memory", 4096).unwrap();
         let own = File::from(descriptor);
@@ -42,7 +42,7 @@ fn run(group: &mut Bootstrap) {
     let shared = group.share("an executor's flags", 4096, AMPLE).unwrap();
     assert_eq!(shared.len(), 4096);
 
-    let mut recorder = Recorder::new(Who { rank, size, job: group.id() }, 16, 0, &Places::default());
+    let mut recorder = Recorder::new(Owner { rank, size, job: group.id() }, 16, 0, &Outputs::default());
     recorder.begin(1);
     recorder.end();
     assert_eq!(recorder.reader().record().last_number(), Some(1));

@@ -25,9 +25,10 @@
 
 pub use weftlink_comm::{
     Background, Blame, BlameKind, Buffers, Communicator, Completion, Counters, Counts, Data, DataType,
-    Endpoint, Error, FlightRecorder, Group, Handle, HandleFuture, Operation, Options, OwnedBuffers, Part,
-    PartMut, PlanId, RawBuffers, RawHandle, ReadOnly, Record, Reduction, Request, Scope, ScopedFuture,
-    ScopedHandle, Window, attach, bootstrap, bytemuck, knobs, on_threads, recorder, while_waiting, why,
+    Endpoint, Error, FlightRecorder, Group, Handle, HandleFuture, Identities, Operation, Options,
+    OwnedBuffers, Part, PartMut, PlanId, RawBuffers, RawHandle, ReadOnly, Record, Reduction, Request, Scope,
+    ScopedFuture, ScopedHandle, Window, attach, bootstrap, bytemuck, knobs, on_threads, recorder,
+    while_waiting, why,
 };
 pub use weftlink_fabric as fabric;
 pub use weftlink_plan as plan;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::anyhow;
 use serde_json::json;
-use weftlink_comm::attach::{Attached, Silent, attach};
+use weftlink_comm::attach::{Attached, WithoutCommunicator, attach};
 use weftlink_comm::why::{Job, explain, ranks_in_words};
 
 use crate::{Failure, counted};
@@ -25,7 +25,7 @@ pub(super) fn run(job: &str, dump: Option<&Path>, json: bool) -> Result<(), Fail
         let elsewhere: Vec<_> = why.jobs.iter().filter_map(|job| elsewhere(job, &why.jobs, &found)).collect();
         crate::print_json(&json!({
             "jobs": why.jobs,
-            "silent": found.silent,
+            "silent": found.without_communicator,
             "refused": found.refused,
             "elsewhere": elsewhere
                 .iter()
@@ -39,7 +39,7 @@ pub(super) fn run(job: &str, dump: Option<&Path>, json: bool) -> Result<(), Fail
     io::stdout().flush()?;
     let is_fine = why.jobs.iter().all(|job| !job.is_wrong)
         && !why.jobs.is_empty()
-        && found.silent.is_empty()
+        && found.without_communicator.is_empty()
         && found.refused.is_empty();
     if is_fine { Ok(()) } else { Err(Failure::Found) }
 }
@@ -54,7 +54,7 @@ fn print(
     for job in jobs {
         super::print(out, job)?;
     }
-    for Silent { rank, pid, is_stopped } in &found.silent {
+    for WithoutCommunicator { rank, pid, is_stopped } in &found.without_communicator {
         let stopped = if *is_stopped { "is stopped, and " } else { "" };
         writeln!(
             out,
@@ -82,7 +82,7 @@ fn print(
 /// one of its ranks that is silent is not elsewhere.
 fn elsewhere<'a>(job: &'a Job, jobs: &[Job], found: &Attached) -> Option<(&'a str, Vec<u32>)> {
     let is_largest = jobs.iter().all(|other| other.size <= job.size);
-    let is_here = |rank: u32| is_largest && found.silent.iter().any(|silent| silent.rank == rank);
+    let is_here = |rank: u32| is_largest && found.without_communicator.iter().any(|one| one.rank == rank);
     let ranks: Vec<u32> = job.missing.iter().copied().filter(|rank| !is_here(*rank)).collect();
     (!ranks.is_empty()).then_some((job.job.as_str(), ranks))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weftlink_plan::Collective;
-use weftlink_recorder::header::{Header, What, kind};
+use weftlink_recorder::header::{CallKind, Header, kind};
 use weftlink_recorder::waiting::Waiting;
 use weftlink_shm::wait::Stop;
 
@@ -57,7 +57,7 @@ impl Communicator {
         let plan = plan.map_or(0, |plan| self.engines.get(plan.index).map_or(0, |engine| engine.plan.hash()));
         let (elements, count) = elements(request, fitted);
         Header {
-            what: What::Collective(kind(collective)),
+            what: CallKind::Collective(kind(collective)),
             plan,
             count: count as u64,
             uneven: fitted.shape.uneven.is_some(),

@@ -113,7 +113,7 @@ impl Current {
         let shape = Shape { aliasing: none.aliasing, element_bytes: 1, count: 0, uneven: None };
         let request = CallArgs::new(&Collective::Barrier, none);
         let fitted = Fitted::nothing(shape);
-        let header = Header::allocating(weftlink_recorder::header::What::Load, 0, 0, (None, 1));
+        let header = Header::allocating(weftlink_recorder::header::CallKind::Load, 0, 0, (None, 1));
         let mut none = Self::new(&request, fitted, &Arithmetic::None, header, (0, 0), [None; 2]);
         none.repeatable = false;
         none
@@ -199,7 +199,7 @@ impl Current {
             self.fitted.output = buffers.output.wrapping_add(shift);
             self.header.output = buffers.output_location.after(shift);
         }
-        self.header.pack_places(&mut self.words);
+        self.header.pack_locations(&mut self.words);
         Some(self.kernel.map_or(Arithmetic::None, Arithmetic::Kernel))
     }
 }

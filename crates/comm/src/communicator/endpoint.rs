@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use weftlink_recorder::header::{Header, What};
+use weftlink_recorder::header::{CallKind, Header};
 
 use super::Communicator;
 use crate::error::Error;
@@ -17,7 +17,7 @@ impl Communicator {
     /// thread, also while the communicator makes other calls or is in the [background](Communicator::into_background).
     pub fn endpoint(&mut self) -> Result<Endpoint, Error> {
         self.usable()?;
-        let header = Header::allocating(What::Endpoint, 0, 0, (None, 1));
+        let header = Header::allocating(CallKind::Endpoint, 0, 0, (None, 1));
         let memory = self.share(header, Endpoint::bytes(&self.hosts))?;
         let elsewhere = |rank: &u32| !self.shared.is_here(*rank);
         let peers: BTreeSet<u32> = (0..self.size as u32).filter(elsewhere).collect();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weftlink_bootstrap::{Failure, Reason, list};
 use weftlink_plan::{Algorithm, Collective, Verified};
-use weftlink_recorder::header::{Header, What};
+use weftlink_recorder::header::{CallKind, Header};
 
 use super::{Communicator, Options, PlanId};
 use crate::choose::{self, Choice, Key, Told};
@@ -41,7 +41,7 @@ impl Communicator {
                 "the plan {name:?} needs more than send and receive between hosts; use a ring, tree or hierarchical plan"
             )));
         }
-        let header = Header::allocating(What::Load, plan.hash(), 0, (None, 1));
+        let header = Header::allocating(CallKind::Load, plan.hash(), 0, (None, 1));
         let index = self.load_under(header, plan)?;
         Ok(PlanId { index, owner: self.identity })
     }

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use weftlink_bootstrap::{Failure, Reason};
 use weftlink_plan::Collective;
-use weftlink_recorder::header::{Header, What};
+use weftlink_recorder::header::{CallKind, Header};
 use weftlink_recorder::waiting::Waiting;
 use weftlink_shm::counter::Counter;
 use weftlink_shm::line::Poll;
@@ -88,7 +88,7 @@ impl Communicator {
             return Err(Error::Misuse("a window can be opened only if all ranks are on one host".to_owned()));
         }
         if self.signals.is_none() {
-            let header = Header::allocating(What::Window, 0, SIGNALS, (None, 1));
+            let header = Header::allocating(CallKind::Window, 0, SIGNALS, (None, 1));
             let count = self.size * self.size * SIGNALS;
             let memory = self.share(header, count * LINE)?;
             let counters = lines_at(&memory, 0, count).iter().map(Counter::new).collect();

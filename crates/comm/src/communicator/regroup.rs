@@ -1,7 +1,7 @@
 //! Communicators made from others: split, shrink and grow.
 
 use weftlink_bootstrap::{Bootstrap, BootstrapError, Failure, Rendezvous};
-use weftlink_recorder::header::{Header, What};
+use weftlink_recorder::header::{CallKind, Header};
 
 use super::{Communicator, Options};
 use crate::error::Error;
@@ -31,7 +31,7 @@ impl Communicator {
     /// ranks that pass `None` get none. All ranks call it. Both communicators can be used from then on, also from different threads.
     pub fn split(&mut self, part: Option<u32>, key: i64) -> Result<Option<Communicator>, Error> {
         self.usable()?;
-        let header = Header::allocating(What::Split, 0, 0, (None, 1));
+        let header = Header::allocating(CallKind::Split, 0, 0, (None, 1));
         // A call of its own, so that ranks that make another call get a mismatch.
         self.share(header, 0)?;
         let Options { deadline, .. } = self.options;

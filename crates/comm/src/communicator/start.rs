@@ -11,7 +11,7 @@ use weftlink_bootstrap::{
 };
 use weftlink_kernels::Kernels;
 use weftlink_knobs::{KnobError, Knobs};
-use weftlink_recorder::recorder::{Places, Recorder, Who};
+use weftlink_recorder::recorder::{Outputs, Owner, Recorder};
 use weftlink_shm::counter::Counter;
 use weftlink_shm::limits;
 use weftlink_shm::memory::SharedMemory;
@@ -259,8 +259,9 @@ impl Parts {
         let processes = processes.unwrap_or_else(named);
         let transports = transports(rank, &hosts)?;
         // Last, when nothing can fail any more: until here a failure is reported to the launcher as that of a rank that did not start.
-        let who = Who { rank, size, job: bootstrap.id() & JOB_BITS };
-        let recorder = Recorder::new(who, options.record, wait_policy.yields, &Places::of_environment(rank));
+        let owner = Owner { rank, size, job: bootstrap.id() & JOB_BITS };
+        let recorder =
+            Recorder::new(owner, options.record, wait_policy.yields, &Outputs::from_environment(rank));
         let names = (0..size).map(|rank| bootstrap.name(rank)).collect();
         let mut shared = Shared {
             here,

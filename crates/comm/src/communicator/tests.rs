@@ -1,5 +1,5 @@
 use weftlink_plan::{Algorithm, Aliasing, Collective, Plan, Reduction, verify};
-use weftlink_recorder::header::{Header, Location, What};
+use weftlink_recorder::header::{CallKind, Header, Location};
 
 use std::time::Duration;
 
@@ -73,8 +73,12 @@ fn calls_whose_signatures_are_the_same_by_chance_do_not_touch_each_other() {
     };
     let at = Location::Window { number: 0, offset: 0 };
     let signature = |plan: &Verified, count: usize| {
-        let allocating =
-            Header::allocating(What::Collective(0), plan.hash(), count, Elements::of::<f32>().announced());
+        let allocating = Header::allocating(
+            CallKind::Collective(0),
+            plan.hash(),
+            count,
+            Elements::of::<f32>().announced(),
+        );
         let reduction = Some(Reduction::Sum);
         let header = Header { aliasing: Aliasing::InPlace, reduction, input: at, output: at, ..allocating };
         header.signature()

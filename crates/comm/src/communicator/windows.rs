@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rustix::param::page_size;
-use weftlink_recorder::header::{Header, Location, What};
+use weftlink_recorder::header::{CallKind, Header, Location};
 
 use super::Communicator;
 use crate::buffers::Buffers;
@@ -26,7 +26,7 @@ impl Communicator {
         let number = u16::try_from(self.windows.len()).ok().filter(|number| *number < u16::MAX);
         let number = number
             .ok_or_else(|| Error::Misuse(format!("a communicator has at most {} windows", u16::MAX)))?;
-        let header = Header::allocating(What::Window, 0, length, Elements::of::<T>().announced());
+        let header = Header::allocating(CallKind::Window, 0, length, Elements::of::<T>().announced());
         let memory = Symmetric::new(self.share(header, total)?, self.user());
         self.shared.windows.push(WindowPlace { base: memory.memory().as_ptr(), stride });
         self.windows.push(Arc::clone(&memory));

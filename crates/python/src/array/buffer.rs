@@ -1,9 +1,9 @@
 //! The buffer protocol.
 //!
-//! It is part of Python's stable interface since 3.11, and this module is built for 3.10 too, for which the headers lack it. But
-//! the functions are there, and the structure is as it is today since 3.3, so both are declared here.
+//! It is part of Python's stable ABI since 3.11, and this module supports 3.10 too, whose headers lack it. But the functions exist
+//! there, and the structure has not changed since 3.3, so both are declared here.
 
-#![allow(unsafe_code)] // Asks Python for addresses by its C interface.
+#![allow(unsafe_code)] // Calls Python's C API for addresses.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -30,7 +30,7 @@ struct View {
     internal: *mut c_void,
 }
 
-/// `PyBUF_RECORDS_RO`: strides and format, not necessarily to be written.
+/// `PyBUF_RECORDS_RO`: strides and format, possibly read-only.
 const RECORDS: c_int = 0x0018 | 0x0004;
 
 unsafe extern "C" {
@@ -39,23 +39,23 @@ unsafe extern "C" {
     fn PyObject_CheckBuffer(object: *mut ffi::PyObject) -> c_int;
 }
 
-/// An object's memory, and what keeps it where it is; nothing if the object does not know the protocol, or not for its elements.
+/// The memory of an object, and a memoryview that keeps it in place; nothing if the object or its element type lacks the protocol.
 pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<(Described, Py<PyAny>)>> {
-    // SAFETY: the object is one, and Python is attached.
+    // SAFETY: it is an object, and Python is attached.
     if unsafe { PyObject_CheckBuffer(object.as_ptr()) } == 0 {
         return Ok(None);
     }
-    // NumPy has types that the protocol has no letter for.
+    // The protocol has no format for some types of NumPy.
     let Ok(kept) = PyMemoryView::from(object) else { return Ok(None) };
     let mut view = std::mem::MaybeUninit::<View>::zeroed();
-    // SAFETY: as above; Python fills the view if it says 0.
+    // SAFETY: as above; Python fills the view if it returns 0.
     if unsafe { PyObject_GetBuffer(kept.as_ptr(), view.as_mut_ptr(), RECORDS) } != 0 {
         return Err(PyErr::fetch(object.py()));
     }
     // SAFETY: it was filled.
     let view = unsafe { view.assume_init_mut() };
     let described = view.described();
-    // The memory stays where it is as long as the memoryview has it.
+    // The memoryview keeps the memory in place.
     // SAFETY: it was filled, and is not used again.
     unsafe { PyBuffer_Release(view) };
     Ok(Some((described, kept.into_any().unbind())))
@@ -65,7 +65,7 @@ impl View {
     fn described(&self) -> Described {
         let dimensions = self.dimensions.max(0) as usize;
         let numbers = |first: *const isize| {
-            // SAFETY: Python gives as many numbers as there are dimensions, or none.
+            // SAFETY: Python provides one number per dimension, or a null pointer.
             (!first.is_null()).then(|| unsafe { std::slice::from_raw_parts(first, dimensions) })
         };
         let element_bytes = self.element_bytes.max(1) as usize;
@@ -73,7 +73,7 @@ impl View {
             Some(shape) => shape.iter().map(|length| *length as usize).collect(),
             None => vec![self.bytes as usize / element_bytes],
         };
-        // SAFETY: a format is text that ends with a zero byte, or there is none.
+        // SAFETY: a format is a C string, or a null pointer.
         let format = (!self.format.is_null()).then(|| unsafe { CStr::from_ptr(self.format) });
         let format = format.map_or("B".into(), CStr::to_string_lossy);
         Described {
@@ -87,7 +87,7 @@ impl View {
     }
 }
 
-/// What a format of the module `struct` stands for, if it is one number in this machine's order.
+/// The type for a format of the module `struct`, if it is a single number in native byte order.
 fn data_type(format: &str, bytes: usize) -> Option<DataType> {
     let native = if cfg!(target_endian = "little") { '<' } else { '>' };
     let letters = format.strip_prefix(['@', '=', native]).unwrap_or(format);

@@ -1,6 +1,6 @@
-//! DLPack, both ways: tensors of others as memory, and memory of ours as what others make tensors of.
+//! DLPack, both ways: importing tensors of other libraries, and exporting Weft's memory to them.
 
-#![allow(unsafe_code)] // A capsule holds a C structure, which is read and made here.
+#![allow(unsafe_code)] // Reads and makes the C structures in capsules.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -16,7 +16,7 @@ use super::Described;
 const UNVERSIONED: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 const CPU: i32 = 1;
-/// Pinned memory of a GPU is memory all the same.
+/// Pinned memory of CUDA and ROCm, which the CPU can access.
 const PINNED: [i32; 2] = [3, 11];
 const READ_ONLY: u64 = 1;
 
@@ -75,27 +75,25 @@ const TYPES: [(u8, u8, DataType); 17] = [
     (12, 8, DataType::F8E5m2),
 ];
 
-/// An object's memory, and the capsule that keeps it; nothing if it does not know DLPack.
+/// The memory of an object, and the capsule that keeps it alive; nothing if the object lacks DLPack.
 pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<(Described, Py<PyAny>)>> {
     let py = object.py();
     let Ok(dlpack) = object.getattr(intern!(py, "__dlpack__")) else { return Ok(None) };
     let options = PyDict::new(py);
     options.set_item("max_version", (1, 1))?;
     let capsule = match dlpack.call((), Some(&options)) {
-        // Older ones take no versions.
+        // Older versions take no `max_version`.
         Err(error) if error.is_instance_of::<PyTypeError>(py) => dlpack.call0(),
         capsule => capsule,
     };
     let capsule = capsule?.cast_into::<PyCapsule>()?;
-    // SAFETY: what a capsule of one of these names holds is written down by DLPack, and lasts as long as nobody consumes it.
+    // SAFETY: DLPack defines what a capsule of these names holds, and it stays valid until a consumer takes it.
     let (tensor, read_only) = unsafe {
         match capsule.pointer_checked(Some(VERSIONED)) {
             Ok(pointer) => {
                 let managed = pointer.cast::<ManagedVersioned>().as_ref();
                 if managed.major != 1 {
-                    return Err(PyBufferError::new_err(
-                        "DLPack of a version that is not 1 is not understood",
-                    ));
+                    return Err(PyBufferError::new_err("only DLPack version 1 is supported"));
                 }
                 (&managed.tensor, managed.flags & READ_ONLY != 0)
             }
@@ -111,14 +109,14 @@ pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<(Described,
 impl Tensor {
     fn described(&self, read_only: bool) -> PyResult<Described> {
         if self.device_type != CPU && !PINNED.contains(&self.device_type) {
-            let what = "the tensor is not in this machine's own memory: pass tensor.cpu()";
+            let what = "the tensor is not in CPU memory: pass tensor.cpu()";
             return Err(PyBufferError::new_err(what));
         }
         let found =
             TYPES.into_iter().find(|(code, bits, _)| (*code, *bits, 1) == (self.code, self.bits, self.lanes));
         let element_bytes = usize::from(self.bits).div_ceil(8) * usize::from(self.lanes);
         let numbers = |first: *const i64| {
-            // SAFETY: DLPack has as many numbers as there are dimensions, or none.
+            // SAFETY: DLPack has one number per dimension, or a null pointer.
             (!first.is_null() && self.dimensions > 0)
                 .then(|| unsafe { std::slice::from_raw_parts(first, self.dimensions as usize) })
         };
@@ -138,17 +136,17 @@ impl Tensor {
     }
 }
 
-/// A tensor of ours, with what it needs.
-struct Ours {
+/// An exported tensor, with the data that it points to.
+struct Exported {
     managed: Managed,
     shape: [i64; 1],
     _keep: Py<PyAny>,
 }
 
-/// Memory as a capsule that others make a tensor of, which keeps the object.
+/// A capsule from which other libraries make a tensor. It keeps the object alive.
 ///
 /// # Safety
-/// There are so many elements at the address as long as the object lives.
+/// The address has `length` elements as long as the object lives.
 pub(crate) unsafe fn export<'py>(
     keep: Bound<'py, PyAny>,
     address: *mut u8,
@@ -171,15 +169,15 @@ pub(crate) unsafe fn export<'py>(
         byte_offset: 0,
     };
     let managed = Managed { tensor, context: std::ptr::null_mut(), deleter: Some(delete) };
-    let ours = Box::leak(Box::new(Ours { managed, shape: [length as i64], _keep: keep.unbind() }));
-    ours.managed.tensor.shape = ours.shape.as_mut_ptr();
-    ours.managed.context = (&raw mut *ours).cast();
-    let pointer = NonNull::from(&mut ours.managed).cast();
-    // SAFETY: the destructor is for capsules like this one, and the structure is there until the deleter is called.
+    let exported = Box::leak(Box::new(Exported { managed, shape: [length as i64], _keep: keep.unbind() }));
+    exported.managed.tensor.shape = exported.shape.as_mut_ptr();
+    exported.managed.context = (&raw mut *exported).cast();
+    let pointer = NonNull::from(&mut exported.managed).cast();
+    // SAFETY: the destructor fits capsules of this name, and the structure lives until the deleter is called.
     unsafe { PyCapsule::new_with_pointer_and_destructor(py, pointer, UNVERSIONED, Some(destroy)) }
 }
 
-/// Frees what nobody consumed; whoever consumes a capsule gives it another name and calls the deleter.
+/// Frees a capsule without a consumer. A consumer renames the capsule and calls the deleter itself.
 unsafe extern "C" fn destroy(capsule: *mut pyo3::ffi::PyObject) {
     // SAFETY: Python calls it with the capsule, attached.
     unsafe {
@@ -190,6 +188,6 @@ unsafe extern "C" fn destroy(capsule: *mut pyo3::ffi::PyObject) {
 }
 
 unsafe extern "C" fn delete(managed: *mut Managed) {
-    // SAFETY: `export` made it so, and it is deleted once.
-    drop(unsafe { Box::from_raw((*managed).context.cast::<Ours>()) });
+    // SAFETY: `export` stored the box there, and the deleter runs once.
+    drop(unsafe { Box::from_raw((*managed).context.cast::<Exported>()) });
 }

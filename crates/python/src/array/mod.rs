@@ -1,7 +1,7 @@
-//! What a Python object is to a call: memory of so many elements of a type.
+//! The memory of a Python object, as a call needs it: address, length and type of the elements.
 //!
-//! Objects are asked by the buffer protocol first (NumPy arrays, bytes, bytearray, memoryview, array.array), then by DLPack (tensors of
-//! PyTorch and others). Neither needs NumPy.
+//! The buffer protocol comes first (NumPy arrays, bytes, bytearray, memoryview, array.array), then DLPack (tensors of PyTorch and other
+//! libraries). Neither needs NumPy.
 
 mod buffer;
 pub(crate) mod dlpack;
@@ -10,7 +10,7 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use weftlink::{DataType, Error};
 
-/// Memory of a Python object, which lasts as long as `keep` does.
+/// The memory of a Python object, which is valid as long as `keep` lives.
 pub(crate) struct Array {
     pub(crate) address: *mut u8,
     pub(crate) data_type: DataType,
@@ -23,17 +23,17 @@ pub(crate) struct Array {
 /// How an object describes its memory.
 struct Described {
     address: *mut u8,
-    /// What the elements are, or what they are called where that is nothing reductions know.
+    /// The type of the elements, or its name if Weft does not support it.
     data_type: Result<DataType, String>,
     element_bytes: usize,
     shape: Vec<usize>,
-    /// In bytes; none if the elements follow each other.
+    /// In bytes; none if the array is contiguous.
     strides: Option<Vec<isize>>,
     read_only: bool,
 }
 
 impl Array {
-    /// An object's memory; as elements of another type, if one is named.
+    /// The memory of an object, with the type of its elements overridden by `data_type`.
     pub(crate) fn of(object: &Bound<'_, PyAny>, data_type: Option<&str>) -> PyResult<Result<Self, Error>> {
         let py = object.py();
         let described = match buffer::describe(object) {
@@ -43,7 +43,7 @@ impl Array {
         match described {
             Ok(Some((described, keep))) => Ok(described.array(data_type, keep)),
             Ok(None) => Ok(misuse(unknown(object)?)),
-            // Whoever has the memory says why it cannot be had.
+            // The owner of the memory says why it is not available.
             Err(why) if why.is_instance_of::<PyBufferError>(py) => Ok(misuse(why.value(py).to_string())),
             Err(error) => Err(error),
         }
@@ -55,15 +55,13 @@ impl Array {
         self.length * self.data_type.bytes()
     }
 
-    /// Whether two share no memory; false if they are the same, an error if they share some.
+    /// Whether two arrays share no memory; false if they are the same, an error if they overlap partly.
     pub(crate) fn is_apart_from(&self, other: &Array) -> Result<bool, Error> {
         let (one, two) = (self.address as usize, other.address as usize);
         let is_apart =
             self.length == 0 || other.length == 0 || one + self.bytes() <= two || two + other.bytes() <= one;
         if !is_apart && (one != two || self.bytes() != other.bytes()) {
-            return misuse(
-                "array and out overlap: pass the whole alone, which is then read and written in place",
-            );
+            return misuse("array and out overlap: pass the whole array without out, for a call in place");
         }
         Ok(is_apart)
     }
@@ -82,18 +80,20 @@ impl Described {
             (None, Ok(data_type)) => data_type,
             (None, Err(name)) => {
                 return misuse(format!(
-                    "elements of type {name} are not known here: convert them, or say by dtype= what their bytes are"
+                    "elements of type {name} are not supported: convert them, or pass their type as dtype="
                 ));
             }
         };
         if !bytes.is_multiple_of(data_type.bytes()) {
-            return misuse(format!("{bytes} bytes are no whole number of {data_type}"));
+            return misuse(format!(
+                "the array has {bytes} bytes, which is not a multiple of the size of {data_type}"
+            ));
         }
         let Self { address, read_only, .. } = self;
         Ok(Array { address, data_type, length: bytes / data_type.bytes(), read_only, keep })
     }
 
-    /// Whether elements follow each other, the last dimension running fastest.
+    /// Whether the array is contiguous in C order.
     fn is_contiguous(&self) -> bool {
         let Some(strides) = &self.strides else { return true };
         if self.shape.contains(&0) {
@@ -114,7 +114,7 @@ fn misuse<T>(what: impl Into<String>) -> Result<T, Error> {
 
 fn unknown(object: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(format!(
-        "an object of type {} is no array: pass one of NumPy, a CPU tensor, or anything with the buffer protocol or DLPack",
+        "an object of type {} is not an array: pass a NumPy array, a CPU tensor, or an object with the buffer protocol or DLPack",
         object.get_type().name()?
     ))
 }

@@ -1,95 +1,93 @@
-//! A call that is under way, as Python holds it.
+//! A call in progress, as Python holds it.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 use weftlink::{Endpoint, Error, RawHandle};
 
+use super::error::Context;
 use super::pieces::Staged;
 use super::record;
-use crate::error::{exception, raised};
-use crate::tell::{call, later, tell};
-use crate::wait::{LOOK_EVERY, help, time};
+use crate::callbacks::{call, queue, queue_callbacks};
+use crate::wait::{SIGNAL_POLL, help, timeout_of};
 
-/// How often a wait looks before it sleeps, where the end is near: some tens of microseconds.
+/// Polls before a wait sleeps, if the call is nearly done: some tens of microseconds.
 const SPINS: u32 = 2000;
 
-/// A call that was started. Dropping it does not cancel it.
+/// A started call. Dropping it does not cancel it.
 #[pyclass(module = "weftlink._native", frozen)]
 pub(crate) struct Call {
     shared: Arc<Shared>,
-    /// Of a message: who waits makes it get on.
+    /// Of a message: a waiting thread drives it.
     endpoint: Option<Endpoint>,
-    /// Of a collective: who waits makes its parts that no worker has begun. They do not keep the group.
+    /// Of a collective: a waiting thread runs the parts that no worker has begun. They do not keep the group alive.
     parts: Vec<RawHandle>,
-    /// Of a call in parts, of which the caller has made one: the others are about to be over.
-    soon: bool,
+    /// The caller has run one of several equal parts, so the others end soon.
+    nearly_done: bool,
 }
 
-/// What is known of a call.
+/// The state of a call, shared with the thread that runs it.
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    name: &'static str,
+    context: Context,
     entry: u64,
 }
 
 #[derive(Default)]
 struct State {
     end: Option<End>,
-    /// Whom to tell.
-    watchers: Vec<Py<PyAny>>,
+    callbacks: Vec<Py<PyAny>>,
 }
 
-/// How a call ended: well, with the rank that a message came from, or not.
+/// The result of a call; that of a receive is the source.
 pub(super) type End = Result<Option<usize>, Failure>;
 
 pub(super) enum Failure {
     Weft(Error),
-    /// What was to be done with the result failed.
+    /// The function that finishes the call raised.
     Python(PyErr),
 }
 
-/// The other end of a [`Call`]: whoever makes it completes it. It keeps the tensors alive until then.
+/// The other end of a [`Call`], for the thread that runs it. It keeps the tensors alive until the call is done.
 pub(super) struct Pending {
     shared: Arc<Shared>,
     finish: Option<Py<PyAny>>,
-    /// What must be there until the call is over.
+    /// Objects that must live until the call is done.
     kept: Vec<Py<PyAny>>,
-    /// Copies of what lies apart.
+    /// Staging copies of lists of tensors.
     staged: Vec<Staged>,
 }
 
 impl Call {
     pub(super) fn new(
-        name: &'static str,
+        context: Context,
         entry: u64,
         finish: Option<Py<PyAny>>,
         kept: Vec<Py<PyAny>>,
         staged: Vec<Staged>,
     ) -> (Self, Pending) {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { state, changed, name, entry });
+        let shared = Arc::new(Shared { state, changed, context, entry });
         (
-            Self { shared: Arc::clone(&shared), endpoint: None, parts: Vec::new(), soon: false },
+            Self { shared: Arc::clone(&shared), endpoint: None, parts: Vec::new(), nearly_done: false },
             Pending { shared, finish, kept, staged },
         )
     }
 
-    /// The same for a call that is about to be over.
-    pub(super) fn soon(self) -> Self {
-        Self { soon: true, ..self }
+    /// Marks the call as nearly done.
+    pub(super) fn nearly_done(self) -> Self {
+        Self { nearly_done: true, ..self }
     }
 
-    /// The same for a collective.
+    /// Adds the parts of a collective.
     pub(super) fn in_parts(self, parts: Vec<RawHandle>) -> Self {
         Self { parts, ..self }
     }
 
-    /// The same for a message.
-    pub(super) fn by(self, endpoint: Endpoint) -> Self {
+    /// Adds the endpoint of a message.
+    pub(super) fn on_endpoint(self, endpoint: Endpoint) -> Self {
         Self { endpoint: Some(endpoint), ..self }
     }
 }
@@ -99,36 +97,35 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the end, and gives those who want to be told.
-    fn end(&self, end: End) -> Vec<Py<PyAny>> {
-        record::ends(self.entry, end.is_ok());
+    /// Stores the result, and returns the callbacks to run.
+    fn complete(&self, end: End) -> Vec<Py<PyAny>> {
+        record::mark_ended(self.entry, end.is_ok());
         let mut state = self.state();
         state.end = Some(end);
-        let watchers = std::mem::take(&mut state.watchers);
+        let callbacks = std::mem::take(&mut state.callbacks);
         drop(state);
         self.changed.notify_all();
-        watchers
+        callbacks
     }
 }
 
 impl Pending {
-    /// Tells the end of a call. It may be told on any thread, and takes no lock of Python's.
+    /// Completes the call, on any thread and without the GIL.
     pub(super) fn complete(self, result: Result<Option<usize>, Error>) {
         let end = result.map_err(Failure::Weft);
         if end.is_ok() {
-            self.staged.iter().for_each(Staged::bring_back);
+            self.staged.iter().for_each(Staged::copy_back);
         }
-        let nothing_left = self.finish.is_none() || end.is_err();
-        let alone = nothing_left && self.shared.state().watchers.is_empty();
-        if alone {
-            // Who comes to watch in between finds the end, or is told below.
-            let watchers = self.shared.end(end);
-            if !watchers.is_empty() {
-                tell(watchers);
+        let has_finish = self.finish.is_some() && end.is_ok();
+        if !has_finish && self.shared.state().callbacks.is_empty() {
+            // A callback added in between either sees the result or is among these.
+            let callbacks = self.shared.complete(end);
+            if !callbacks.is_empty() {
+                queue_callbacks(callbacks);
             }
             return;
         }
-        later(Box::new(move |py| self.finish(py, end)));
+        queue(Box::new(move |py| self.finish(py, end)));
     }
 
     fn finish(self, py: Python<'_>, end: End) {
@@ -138,81 +135,86 @@ impl Pending {
             None => Ok(source),
         });
         drop(kept);
-        call(py, shared.end(end));
+        call(py, shared.complete(end));
     }
 }
 
 #[pymethods]
 impl Call {
-    /// Waits until the call is over, or so many seconds; raises its error.
+    /// Waits until the call is done, or for `timeout` seconds: whether it is done. Raises the call's error.
     #[pyo3(signature = (timeout=None))]
-    pub(super) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+    pub(super) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let began = Instant::now();
         if timeout.is_none() && !self.done() {
-            help(py, &self.parts)?.map_err(|error| raised(py, &error, Some(self.shared.name)))?;
+            help(py, &self.parts)?.map_err(|error| self.shared.context.raised(py, &error))?;
         }
-        // Parts go side by side where there are cores for them.
-        let soon = self.soon || self.parts.len() > 1;
-        let limit = timeout.map(time);
+        // Parts run in parallel, so all end at about the same time.
+        let nearly_done = self.nearly_done || self.parts.len() > 1;
+        let limit = timeout.map(timeout_of);
         loop {
-            let left = limit.map_or(LOOK_EVERY, |limit| limit.saturating_sub(began.elapsed()));
-            if py.detach(|| self.wait_for(left.min(LOOK_EVERY), soon)) {
-                return self.outcome(py);
+            let left = limit.map_or(SIGNAL_POLL, |limit| limit.saturating_sub(began.elapsed()));
+            if py.detach(|| self.wait_for(left.min(SIGNAL_POLL), nearly_done)) {
+                return self.outcome(py).map(|()| true);
             }
             py.check_signals()?;
             if limit.is_some_and(|limit| began.elapsed() >= limit) {
-                let (name, seconds) = (self.shared.name, began.elapsed().as_secs_f64());
-                return Err(PyTimeoutError::new_err(format!("{name} is not over after {seconds:.3} s")));
+                return Ok(false);
             }
         }
     }
 
-    /// Whether the call is over, well or not.
+    /// The name of the operation in errors.
+    #[getter]
+    fn operation(&self) -> &'static str {
+        self.shared.context.operation.unwrap_or("the call")
+    }
+
+    /// Whether the call is done, with or without an error.
     fn done(&self) -> bool {
         self.shared.state().end.is_some()
     }
 
-    /// The error of a call that failed; None while it is under way and when it went well.
+    /// The call's error; None if it has none, or is not done.
     fn exception<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some(failure) = self.failure(py) else { return Ok(None) };
         Ok(Some(match failure {
-            Failure::Weft(error) => exception(py, &error, Some(self.shared.name))?,
+            Failure::Weft(error) => self.shared.context.exception(py, &error)?,
             Failure::Python(error) => error.into_value(py).into_bound(py).into_any(),
         }))
     }
 
-    /// The rank that a message came from.
+    /// The source of a received message.
     #[getter]
     fn source(&self) -> Option<usize> {
         self.shared.state().end.as_ref().and_then(|end| *end.as_ref().ok()?)
     }
 
-    /// Calls back, without arguments, when the call is over: at once if it is.
-    fn watch(&self, py: Python<'_>, watcher: Py<PyAny>) -> PyResult<()> {
+    /// Calls a function without arguments when the call is done, at once if it is.
+    fn add_done_callback(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
         let mut state = self.shared.state();
         if state.end.is_none() {
-            state.watchers.push(watcher);
+            state.callbacks.push(callback);
             return Ok(());
         }
         drop(state);
-        watcher.call0(py).map(|_| ())
+        callback.call0(py).map(drop)
     }
 }
 
 impl Call {
-    fn wait_for(&self, time: Duration, soon: bool) -> bool {
+    fn wait_for(&self, timeout: Duration, nearly_done: bool) -> bool {
         if let Some(endpoint) = &self.endpoint {
-            return endpoint.wait_until(|| self.done(), time);
+            return endpoint.wait_until(|| self.done(), timeout);
         }
-        if soon && (0..SPINS).any(|_| self.is_over()) {
+        if nearly_done && (0..SPINS).any(|_| self.spin()) {
             return true;
         }
         let state = self.shared.state();
-        let waited = self.shared.changed.wait_timeout_while(state, time, |state| state.end.is_none());
+        let waited = self.shared.changed.wait_timeout_while(state, timeout, |state| state.end.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.end.is_some()
     }
 
-    fn is_over(&self) -> bool {
+    fn spin(&self) -> bool {
         std::hint::spin_loop();
         self.done()
     }
@@ -220,12 +222,12 @@ impl Call {
     fn outcome(&self, py: Python<'_>) -> PyResult<()> {
         match self.failure(py) {
             None => Ok(()),
-            Some(Failure::Weft(error)) => Err(raised(py, &error, Some(self.shared.name))),
+            Some(Failure::Weft(error)) => Err(self.shared.context.raised(py, &error)),
             Some(Failure::Python(error)) => Err(error),
         }
     }
 
-    /// A copy of the failure: nothing of Python's may run while the state is locked.
+    /// A copy of the failure: Python code must not run while the state is locked.
     fn failure(&self, py: Python<'_>) -> Option<Failure> {
         match self.shared.state().end.as_ref()?.as_ref().err()? {
             Failure::Weft(error) => Some(Failure::Weft(error.clone())),

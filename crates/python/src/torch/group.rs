@@ -9,17 +9,17 @@ use pyo3::prelude::*;
 use weftlink::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Secret, Token};
 use weftlink::knobs::Knobs;
 use weftlink::plan::Collective;
-use weftlink::{Communicator, Counts, DataType, Endpoint, Error, Options, RawBuffers, Request};
+use weftlink::{Communicator, Counts, DataType, Endpoint, Error, Identities, Options, RawBuffers, Request};
 
 use super::call::Call;
+use super::error::Context;
 use super::lanes::{LANES_MAX, Lanes};
 use super::operation;
-use super::pieces::{self, Side, Staged, Way};
-use super::record::{self, New};
+use super::pieces::{self, Access, Side, Staged};
+use super::record::{self, NewEntry};
 use super::start::Start;
 use super::tensor::{Tensor, usage};
-use crate::error::raised;
-use crate::wait::patiently;
+use crate::wait::interruptible;
 use crate::window::Window;
 
 /// One rank's end of a process group.
@@ -27,32 +27,33 @@ use crate::window::Window;
 pub(crate) struct Group {
     rank: usize,
     size: usize,
-    /// How long a call waits unless it says otherwise.
+    /// The timeout of calls without their own.
     timeout: Mutex<Duration>,
-    ends: Mutex<Option<Ends>>,
-    /// In the flight record.
+    open: Mutex<Option<OpenGroup>>,
+    /// Its number in the flight record.
     number: usize,
     calls: AtomicU64,
     messages: AtomicU64,
 }
 
-/// What is there until the group is closed.
+/// The parts of a group that is not closed.
 #[derive(Clone)]
-pub(super) struct Ends {
+pub(super) struct OpenGroup {
     pub(super) lanes: Lanes,
     pub(super) endpoint: Endpoint,
+    pub(super) identities: Identities,
 }
 
-/// How long a rank that leaves waits until its messages are on their way, and a program that ends until its groups are left.
-const PARTING: Duration = Duration::from_secs(1);
+/// How long a rank that leaves waits for its pending messages, and a program that ends for its groups.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A number that cannot be negative.
-fn natural(py: Python<'_>, what: &str, number: i64) -> PyResult<u64> {
-    u64::try_from(number).map_err(|_| usage(py, &format!("{what} is {number}, and cannot be negative")))
+/// A number that must not be negative.
+fn non_negative(py: Python<'_>, what: &str, number: i64) -> PyResult<u64> {
+    u64::try_from(number).map_err(|_| usage(py, &format!("{what} is {number}, and must not be negative")))
 }
 
-/// What programs call a collective that PyTorch's records call otherwise.
-fn called(recorded: &'static str) -> &'static str {
+/// The name of a collective in `torch.distributed`, for its name in PyTorch's records.
+fn public_name(recorded: &'static str) -> &'static str {
     match recorded {
         "_all_gather_base" => "all_gather_into_tensor",
         "_reduce_scatter_base" => "reduce_scatter_tensor",
@@ -62,7 +63,7 @@ fn called(recorded: &'static str) -> &'static str {
     }
 }
 
-/// What a collective is called in PyTorch's records, and here.
+/// The name of a collective in PyTorch's records, and Weft's collective.
 fn collective(what: &str, root: u32, to: u32) -> Option<(&'static str, Collective)> {
     Some(match what {
         "all_reduce" => ("all_reduce", Collective::AllReduce),
@@ -85,9 +86,9 @@ fn collective(what: &str, root: u32, to: u32) -> Option<(&'static str, Collectiv
 
 #[pymethods]
 impl Group {
-    /// Meets the other ranks at a place that all have been told, and makes a communicator with them.
+    /// Joins the other ranks of the group.
     ///
-    /// `place` is the name of a meeting on one host, or `host:port` where rank 0 listens for other hosts.
+    /// `place` is a name on one host, or `host:port` where rank 0 listens for other hosts.
     #[new]
     #[pyo3(signature = (rank, size, place, secret, timeout, name, description, ranks, lanes=1))]
     #[allow(clippy::too_many_arguments, reason = "Python's constructors have no other way")]
@@ -104,14 +105,15 @@ impl Group {
         lanes: usize,
     ) -> PyResult<Self> {
         let timeout = seconds(timeout);
-        let meeting = meeting(place, secret, size, timeout).map_err(|error| raised(py, &error, None))?;
-        let ends = patiently(py, move || meet(&meeting, rank, timeout, lanes))?
-            .map_err(|error| raised(py, &error, None))?;
+        let context = Context { timeout, ..Context::default() };
+        let failed = |error: Error| context.raised(py, &error);
+        let meeting = meeting(place, secret, size, timeout).map_err(failed)?;
+        let open = interruptible(py, move || join(&meeting, rank, timeout, lanes))?.map_err(failed)?;
         Ok(Self {
             rank,
             size,
             timeout: Mutex::new(timeout),
-            ends: Mutex::new(Some(ends)),
+            open: Mutex::new(Some(open)),
             number: record::enter_group(name, description, ranks),
             calls: AtomicU64::new(0),
             messages: AtomicU64::new(0),
@@ -128,21 +130,21 @@ impl Group {
         self.size
     }
 
-    /// How many collectives there were.
+    /// The number of collectives so far.
     #[getter]
     fn sequence(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Changes how long calls wait, in seconds.
+    /// Sets the timeout of calls, in seconds.
     fn set_timeout(&self, timeout: f64) {
         *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = seconds(timeout);
     }
 
-    /// Makes a collective call on tensors whose elements follow each other. Returns nothing if it is over, and a call if it is
-    /// under way. `finish` is called when it went well, before anybody is told.
+    /// Calls a collective on contiguous tensors. Returns nothing if it is done, and otherwise the call in progress. `finish` is called
+    /// after success, before the call completes.
     ///
-    /// With `now`, the caller waits for it: on this thread, if no other call of the group is under way.
+    /// With `now`, the caller waits for it, and runs it unless another call of the group is in progress.
     #[pyo3(signature = (what, input, output, *, root=0, to=0, like=None, op=None, factor=None, counts=None, count=None, timeout=None, now=false, finish=None))]
     #[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
     fn call(
@@ -163,11 +165,11 @@ impl Group {
         finish: Option<Py<PyAny>>,
     ) -> PyResult<Option<Call>> {
         let Some((recorded, collective)) = collective(what, root, to) else {
-            return Err(usage(py, &format!("there is no collective {what:?}")));
+            return Err(usage(py, &format!("unknown collective {what:?}")));
         };
-        let name = called(recorded);
+        let name = public_name(recorded);
         let ([reads, writes], staged) = sides(input, output)?;
-        let [reads, writes] = self.placed(py, &collective, [reads, writes])?;
+        let [reads, writes] = self.in_place(py, &collective, [reads, writes])?;
         let like = like.map(Tensor::of).transpose()?;
         let tensor = reads.or(writes).or(like).unwrap_or(Tensor::NONE);
         let operation = match op {
@@ -175,7 +177,7 @@ impl Group {
             None => None,
         };
         let deadline = self.deadline(timeout);
-        let entry = record::enter(New {
+        let entry = record::enter(NewEntry {
             group: self.number,
             what: recorded.to_owned(),
             number: self.calls.fetch_add(1, Ordering::Relaxed) + 1,
@@ -187,23 +189,24 @@ impl Group {
         let counts = counts.map(|(input, output)| Counts::new(input, output));
         let request = Request::new(collective, buffers(&tensor, reads, writes)).deadline(deadline);
         let request = Request { operation, counts, count, yields_core: !now, ..request };
-        let Ends { lanes, .. } = self.ends(py)?;
+        let OpenGroup { lanes, identities, .. } = self.opened(py)?;
+        let context = Context { operation: Some(name), timeout: deadline, identities: Some(identities) };
         let kept = [input, output].into_iter().flatten().flat_map(pieces::tensors_of).collect();
-        let start = Start { lanes: &lanes, name, entry, finish, kept, staged };
+        let start = Start { lanes: &lanes, context, entry, finish, kept, staged };
         let parts = lanes.cut(request);
         match now {
-            false => Ok(Some(start.later(parts))),
-            true => start.now(py, parts),
+            false => Ok(Some(start.on_workers(parts))),
+            true => start.on_caller(py, parts),
         }
     }
 
-    /// Copies a tensor to another of the same type and length, with as many threads as long calls have.
+    /// Copies a tensor to another of the same type and length, with one thread per lane.
     fn copy(&self, py: Python<'_>, source: &Bound<'_, PyAny>, target: &Bound<'_, PyAny>) -> PyResult<()> {
         let (source, target) = (Tensor::of(source)?, Tensor::of(target)?);
         if (source.name, source.length) != (target.name, target.length) {
-            return Err(usage(py, "a copy has the type and the length of what is copied"));
+            return Err(usage(py, "source and target of a copy must have the same type and length"));
         }
-        let threads = self.ends(py)?.lanes.all().len();
+        let threads = self.opened(py)?.lanes.all().len();
         py.detach(|| pieces::copy(&source, &target, threads));
         Ok(())
     }
@@ -218,12 +221,11 @@ impl Group {
         tag: i64,
         timeout: Option<f64>,
     ) -> PyResult<Call> {
-        let [to, tag] = [natural(py, "the rank", to)?, natural(py, "the tag", tag)?];
+        let [to, tag] = [non_negative(py, "the rank", to)?, non_negative(py, "the tag", tag)?];
         self.start_send(py, tensor, to as usize, tag, timeout)
     }
 
-    /// Starts receiving a tensor from a rank, or from whichever sends first. `finish` is called when it has come, before anybody
-    /// is told.
+    /// Starts receiving a tensor from a rank, or from any rank. `finish` is called when it has arrived, before the call completes.
     #[pyo3(signature = (tensor, source, tag, *, timeout=None, finish=None))]
     fn receive(
         &self,
@@ -234,68 +236,70 @@ impl Group {
         timeout: Option<f64>,
         finish: Option<Py<PyAny>>,
     ) -> PyResult<Call> {
-        let source = source.map(|source| natural(py, "the rank", source)).transpose()?;
-        let (source, tag) = (source.map(|source| source as usize), natural(py, "the tag", tag)?);
+        let source = source.map(|source| non_negative(py, "the rank", source)).transpose()?;
+        let (source, tag) = (source.map(|source| source as usize), non_negative(py, "the tag", tag)?);
         self.start_receive(py, tensor, source, tag, timeout, finish)
     }
 
-    /// Symmetric memory of so many bytes, which all ranks allocate together: an object with the array interface.
+    /// Allocates symmetric memory, an object with the array interface. All ranks call it.
     fn window(&self, py: Python<'_>, bytes: usize) -> PyResult<Window> {
-        let Ends { lanes, .. } = self.ends(py)?;
-        let window = patiently(py, move || lanes.window(bytes))?;
-        let window = window.map_err(|error| raised(py, &error, Some("window")))?;
+        let OpenGroup { lanes, identities, .. } = self.opened(py)?;
+        let window = interruptible(py, move || lanes.window(bytes))?;
+        let context =
+            Context { operation: Some("window"), timeout: self.deadline(None), identities: Some(identities) };
+        let window = window.map_err(|error| context.raised(py, &error))?;
         Ok(Window::new(window, DataType::U8, bytes))
     }
 
-    /// Ends the group for all ranks, at once.
+    /// Aborts the group on all ranks.
     fn abort(&self, py: Python<'_>, reason: &str) {
-        if let Ok(Ends { lanes, .. }) = self.ends(py) {
+        if let Ok(OpenGroup { lanes, .. }) = self.opened(py) {
             py.detach(|| lanes.all().iter().for_each(|background| background.abort(reason)));
         }
     }
 
-    /// Waits for all calls that were started, and leaves. A group that has been closed stays closed.
+    /// Waits for all started calls, then leaves. Closing again does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        patiently(py, self.closing())
+        interruptible(py, self.close_work())
     }
 
-    /// Leaves as the program ends: calls that are under way have a moment.
+    /// Leaves when the program ends: unfinished calls have until the shutdown timeout.
     fn leave(&self, py: Python<'_>) {
-        let (closing, (tell, told)) = (self.closing(), channel());
+        let (close, (sender, receiver)) = (self.close_work(), channel());
         let close = move || {
-            closing();
-            let _ = tell.send(());
+            close();
+            let _ = sender.send(());
         };
-        // Whatever goes wrong now, there is nobody to tell.
+        // The program has ended: nobody can handle an error.
         if std::thread::Builder::new().spawn(close).is_ok() {
-            let _ = py.detach(move || told.recv_timeout(2 * PARTING));
+            let _ = py.detach(move || receiver.recv_timeout(2 * SHUTDOWN_TIMEOUT));
         }
     }
 }
 
 impl Group {
-    /// What is done to leave.
-    fn closing(&self) -> impl FnOnce() + Send + 'static {
-        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner).take();
+    /// Takes the group out, and returns the work that leaves it.
+    fn close_work(&self) -> impl FnOnce() + Send + 'static {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
         || {
-            if let Some(Ends { lanes, endpoint }) = ends {
-                endpoint.settle(PARTING);
+            if let Some(OpenGroup { lanes, endpoint, .. }) = open {
+                endpoint.settle(SHUTDOWN_TIMEOUT);
                 drop(endpoint);
                 lanes.close();
             }
         }
     }
 
-    pub(super) fn ends(&self, py: Python<'_>) -> PyResult<Ends> {
-        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        ends.ok_or_else(|| usage(py, "this process group has been destroyed: make a new one"))
+    pub(super) fn opened(&self, py: Python<'_>) -> PyResult<OpenGroup> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        open.ok_or_else(|| usage(py, "the process group was destroyed: create a new one"))
     }
 
     pub(super) fn deadline(&self, timeout: Option<f64>) -> Duration {
         timeout.map_or_else(|| *self.timeout.lock().unwrap_or_else(PoisonError::into_inner), seconds)
     }
 
-    /// Enters a message into the flight record.
+    /// Adds a message to the flight record.
     pub(super) fn enter_message(
         &self,
         what: String,
@@ -303,7 +307,7 @@ impl Group {
         sends: bool,
         deadline: Duration,
     ) -> u64 {
-        record::enter(New {
+        record::enter(NewEntry {
             group: self.number,
             what,
             number: self.messages.fetch_add(1, Ordering::Relaxed) + 1,
@@ -314,8 +318,8 @@ impl Group {
         })
     }
 
-    /// Both sides of a call, as one where the smaller is this rank's block of the larger. Sides that overlap otherwise are refused.
-    fn placed(
+    /// Both sides of a call. If the smaller is this rank's block of the larger, the call is in place; any other overlap is an error.
+    fn in_place(
         &self,
         py: Python<'_>,
         what: &Collective,
@@ -328,14 +332,19 @@ impl Group {
         let (whole, block) = match what {
             Collective::AllGather | Collective::Gather { .. } => (writes, reads),
             Collective::ReduceScatter | Collective::Scatter { .. } => (reads, writes),
-            _ => return Err(usage(py, "input and output overlap: pass one tensor, or two that do not")),
+            _ => {
+                return Err(usage(
+                    py,
+                    "input and output overlap: pass one tensor, or two that do not overlap",
+                ));
+            }
         };
         if whole.length == self.size * block.length
             && block.address == whole.address + self.rank * block.bytes().1
         {
             return Ok([Some(whole); 2]);
         }
-        Err(usage(py, "input and output overlap, and not where this rank's block is"))
+        Err(usage(py, "input and output overlap, but not at this rank's block"))
     }
 
     pub(super) fn own_rank(&self) -> usize {
@@ -343,18 +352,18 @@ impl Group {
     }
 }
 
-/// Both sides of a call, and what is staged of them.
+/// Both sides of a call, and their staging copies.
 #[allow(clippy::type_complexity, reason = "two of each")]
 fn sides(
     input: Option<&Bound<'_, PyAny>>,
     output: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<([Option<Tensor>; 2], Vec<Staged>)> {
     if let Some((both, _)) = input.zip(output).filter(|(input, output)| input.is(*output)) {
-        let Side { tensor, staged } = Side::of(both, Way::Both)?;
+        let Side { tensor, staged } = Side::of(both, Access::ReadWrite)?;
         return Ok(([Some(tensor); 2], staged.into_iter().collect()));
     }
-    let reads = input.map(|input| Side::of(input, Way::Reads)).transpose()?;
-    let writes = output.map(|output| Side::of(output, Way::Writes)).transpose()?;
+    let reads = input.map(|input| Side::of(input, Access::Read)).transpose()?;
+    let writes = output.map(|output| Side::of(output, Access::Write)).transpose()?;
     let tensors = [&reads, &writes].map(|side| side.as_ref().map(|side| side.tensor));
     let staged = [reads, writes].into_iter().flatten().filter_map(|side| side.staged).collect();
     Ok((tensors, staged))
@@ -382,7 +391,7 @@ fn meeting(place: &str, secret: &[u8], size: usize, timeout: Duration) -> Result
     };
     let network = Network::of(&Knobs::from_environment()?);
     let token = Token::new(secret)?;
-    // Whoever reaches the store learns its secret; the job's own, where there is one, is not in it.
+    // Any process that reaches the store can read its secret; the job's own secret is not in the store.
     let token = match Secret::of_this_process().map_err(|error| Error::Misuse(error.to_string()))? {
         Some(own) => token.mixed_with(&own)?,
         None => token,
@@ -390,10 +399,11 @@ fn meeting(place: &str, secret: &[u8], size: usize, timeout: Duration) -> Result
     Ok(Rendezvous { network, ..Rendezvous::new(place, token, size, timeout) })
 }
 
-fn meet(meeting: &Rendezvous, rank: usize, timeout: Duration, lanes: usize) -> Result<Ends, Error> {
+fn join(meeting: &Rendezvous, rank: usize, timeout: Duration, lanes: usize) -> Result<OpenGroup, Error> {
     let bootstrap = if rank == 0 { Bootstrap::listen(meeting)? } else { Bootstrap::join(meeting, rank)? };
     let options = Options { deadline: timeout, ..Options::from_environment()? };
     let mut comm = Communicator::new(bootstrap, options)?;
     let endpoint = comm.endpoint()?;
-    Ok(Ends { lanes: Lanes::new(comm, lanes.clamp(1, LANES_MAX))?, endpoint })
+    let identities = comm.identities();
+    Ok(OpenGroup { lanes: Lanes::new(comm, lanes.clamp(1, LANES_MAX))?, endpoint, identities })
 }

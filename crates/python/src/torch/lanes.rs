@@ -1,8 +1,8 @@
-//! Long calls in parts, side by side: each part is a call of a communicator of its own, with a worker of its own.
+//! Long calls in parallel parts: each part is a call on a communicator of its own, with its own worker.
 //!
-//! One thread does not fill the memory's bandwidth. Where ranks have cores to spare, long calls whose elements are independent are cut into
-//! as many parts as there are lanes. How many that is, all ranks have agreed on when they met, and whether a call is cut depends
-//! only on what is the same on all ranks.
+//! One thread does not saturate the memory bandwidth. Where ranks have spare cores, long calls whose elements are independent are cut into
+//! one part per lane. Rank 0 chooses the number of lanes when the ranks join, and whether a call is cut depends only on arguments that
+//! are the same on all ranks.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,21 +11,21 @@ use weftlink::plan::Collective;
 use weftlink::{Background, Communicator, Error, RawBuffers, Request, Window};
 
 use super::call::Pending;
-use crate::vouched::RawRequest;
+use crate::raw::RawRequest;
 
-/// Calls of fewer bytes are not cut: handing a part to a worker takes some ten microseconds.
+/// Shorter calls are not cut: handing a part to a worker takes about ten microseconds.
 const BYTES_MIN: usize = 1 << 20;
-/// Parts begin at multiples of this many elements, so that no cache line is shared.
+/// Parts begin at multiples of this many elements, so that they share no cache line.
 const ALIGNED: usize = 256;
 /// More lanes than this gain nothing.
 pub(super) const LANES_MAX: usize = 4;
 
-/// The communicators of a group; the first makes all calls that are not cut.
+/// The communicators of a group; the first one runs all calls that are not cut.
 #[derive(Clone)]
 pub(super) struct Lanes(Arc<Vec<Background>>);
 
 impl Lanes {
-    /// As many as there should be, split from one. All ranks do it.
+    /// Splits a communicator into `count` lanes. All ranks call it.
     pub(super) fn new(mut comm: Communicator, count: usize) -> Result<Self, Error> {
         let key = comm.rank() as i64;
         let others = (1..count).map(|_| comm.split(Some(0), key)).collect::<Result<Vec<_>, _>>()?;
@@ -41,7 +41,7 @@ impl Lanes {
         &self.0
     }
 
-    /// Symmetric memory, which all lanes know. All ranks allocate it. If a call on it fails in one lane, all lanes fail.
+    /// Allocates symmetric memory for all lanes. All ranks call it. If a call on it fails in one lane, all lanes fail.
     pub(super) fn window(&self, bytes: usize) -> Result<Window<u8>, Error> {
         let mut window = self.first().with(move |comm| comm.window::<u8>(bytes))?;
         for lane in &self.0[1..] {
@@ -50,10 +50,10 @@ impl Lanes {
         Ok(window)
     }
 
-    /// A call in as many parts as there are lanes, or as it is.
+    /// Cuts a call into one part per lane, if that pays.
     pub(super) fn cut(&self, request: RawRequest) -> Vec<RawRequest> {
         let RawBuffers { data_type, input_length, output_length, .. } = request.buffers;
-        // A rank that takes no part knows how long the others' buffers are.
+        // A rank without a buffer gets the length of the others' as `count`.
         let length = request.count.unwrap_or(input_length.max(output_length));
         let independent = match &*request.collective {
             Collective::AllReduce | Collective::Broadcast { .. } | Collective::Reduce { .. } => true,
@@ -73,16 +73,16 @@ impl Lanes {
         (0..lanes).map(part).collect()
     }
 
-    /// Leaves, when all calls are over.
+    /// Leaves when all calls are done.
     pub(super) fn close(self) {
-        // Whoever still makes a call has a copy, and leaves when that is over.
+        // A thread in a call holds a copy, and leaves when it drops that.
         for background in Arc::into_inner(self.0).into_iter().flatten() {
             let _ = background.close();
         }
     }
 }
 
-/// Elements from `start` to `end`, on whichever sides there are.
+/// The elements from `start` to `end` of the buffers that are not empty.
 fn part_of(whole: RawBuffers, start: usize, end: usize) -> RawBuffers {
     let bytes = start * whole.data_type.bytes();
     let length = |side: usize| if side == 0 { 0 } else { end - start };
@@ -95,7 +95,7 @@ fn part_of(whole: RawBuffers, start: usize, end: usize) -> RawBuffers {
     }
 }
 
-/// The parts of a call that are still under way, and the first error among them.
+/// The unfinished parts of a call, and their first error.
 pub(super) struct Parts {
     left: AtomicUsize,
     end: Mutex<(Option<Error>, Option<Pending>)>,
@@ -106,8 +106,8 @@ impl Parts {
         Arc::new(Self { left: AtomicUsize::new(count), end: Mutex::new((None, Some(pending))) })
     }
 
-    /// A part is over. The last one completes the call.
-    pub(super) fn over(&self, result: Result<(), Error>) {
+    /// A part is done. The last one completes the call.
+    pub(super) fn part_done(&self, result: Result<(), Error>) {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = result {
             end.0.get_or_insert(error);

@@ -1,12 +1,13 @@
 //! Messages between two ranks.
 
-// The memory of tensors is known by its address.
+// Raw messages, from and to the memory of tensors.
 #![allow(unsafe_code)]
 
 use pyo3::prelude::*;
 
 use super::call::Call;
-use super::group::{Ends, Group};
+use super::error::Context;
+use super::group::{Group, OpenGroup};
 use super::tensor::Tensor;
 
 impl Group {
@@ -20,15 +21,16 @@ impl Group {
     ) -> PyResult<Call> {
         let (read, deadline) = (Tensor::of(tensor)?, self.deadline(timeout));
         let entry = self.enter_message(format!("send {}->{to}", self.own_rank()), &read, true, deadline);
-        let (call, pending) = Call::new("send", entry, None, vec![tensor.clone().unbind()], Vec::new());
-        let Ends { endpoint, .. } = self.ends(py)?;
+        let OpenGroup { endpoint, identities, .. } = self.opened(py)?;
+        let context = Context { operation: Some("send"), timeout: deadline, identities: Some(identities) };
+        let (call, pending) = Call::new(context, entry, None, vec![tensor.clone().unbind()], Vec::new());
         let (address, bytes) = read.bytes();
         let done = move |result: Result<(), weftlink::Error>| pending.complete(result.map(|()| None));
-        // SAFETY: `pending` keeps the tensor until the message is sent; a program that writes it meanwhile sends what it writes.
+        // SAFETY: `pending` keeps the tensor alive until the message is sent; the program must not write it before.
         py.detach(|| unsafe {
             endpoint.of_type(read.data_type).start_send(to, tag, address as *const u8, bytes, deadline, done)
         });
-        Ok(call.by(endpoint))
+        Ok(call.on_endpoint(endpoint))
     }
 
     pub(super) fn start_receive(
@@ -41,14 +43,15 @@ impl Group {
         finish: Option<Py<PyAny>>,
     ) -> PyResult<Call> {
         let (written, deadline) = (Tensor::of(tensor)?, self.deadline(timeout));
-        let whom = source.map_or("?".to_owned(), |rank| rank.to_string());
+        let from = source.map_or("?".to_owned(), |rank| rank.to_string());
         let entry =
-            self.enter_message(format!("recv {}<-{whom}", self.own_rank()), &written, false, deadline);
-        let (call, pending) = Call::new("recv", entry, finish, vec![tensor.clone().unbind()], Vec::new());
-        let Ends { endpoint, .. } = self.ends(py)?;
+            self.enter_message(format!("recv {}<-{from}", self.own_rank()), &written, false, deadline);
+        let OpenGroup { endpoint, identities, .. } = self.opened(py)?;
+        let context = Context { operation: Some("recv"), timeout: deadline, identities: Some(identities) };
+        let (call, pending) = Call::new(context, entry, finish, vec![tensor.clone().unbind()], Vec::new());
         let (address, bytes) = written.bytes();
         let done = move |result: Result<usize, weftlink::Error>| pending.complete(result.map(Some));
-        // SAFETY: `pending` keeps the tensor until the message has come; a program that uses it meanwhile sees what has come so far.
+        // SAFETY: `pending` keeps the tensor alive until the message has arrived; the program must not use it before.
         py.detach(|| unsafe {
             endpoint.of_type(written.data_type).start_receive(
                 source,
@@ -59,6 +62,6 @@ impl Group {
                 done,
             )
         });
-        Ok(call.by(endpoint))
+        Ok(call.on_endpoint(endpoint))
     }
 }

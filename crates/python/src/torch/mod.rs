@@ -1,10 +1,11 @@
-//! What `weftlink.torch` is made of: one rank's end of a process group, and calls that are under way.
+//! The primitives of `weftlink.torch`: one rank's end of a process group, and calls in progress.
 //!
-//! A call that the program waits for at once is made on its own thread, if no other is under way (`start.rs`). All others are
-//! queued for the communicator's worker. When one is over, what is left to do with Python's lock (copying results apart, completing
-//! futures) is done by a thread of its own (`tell.rs`), never by the worker.
+//! A blocking call runs on its caller's thread if no other call of the group is in progress (`start.rs`). All others are queued for the
+//! communicator's worker. Work that needs the GIL after a call (copying results, completing futures) runs on a callback thread
+//! (`callbacks.rs`), never on the worker.
 
 mod call;
+mod error;
 mod group;
 mod lanes;
 mod messages;

@@ -1,4 +1,4 @@
-//! torch's reductions as Weft's.
+//! Maps torch's reductions to Weft's.
 
 use half::{bf16, f16};
 use pyo3::prelude::*;
@@ -7,7 +7,7 @@ use weftlink::{DataType, Operation, Reduction};
 
 use super::tensor::{Tensor, usage};
 
-/// What a pre-multiplied sum is among these.
+/// The number of the pre-multiplied sum.
 const PREMULTIPLIED_SUM: u8 = 8;
 /// In the order of torch's `RedOpType`.
 const REDUCTIONS: [Reduction; 9] = [
@@ -22,29 +22,31 @@ const REDUCTIONS: [Reduction; 9] = [
     Reduction::PremultipliedSum,
 ];
 
-/// What a reduction of torch's makes of elements of a type. `factor` is that of a pre-multiplied sum.
+/// The operation for a reduction of torch on this tensor. `factor` is that of a pre-multiplied sum.
 pub(super) fn operation(
     py: Python<'_>,
     number: u8,
     factor: Option<f64>,
     tensor: &Tensor,
 ) -> PyResult<Operation<'static>> {
-    if !tensor.is_known {
+    if !tensor.is_reducible {
         return Err(usage(py, &format!("tensors of type {} cannot be reduced", tensor.name)));
     }
     let Some(&reduction) = REDUCTIONS.get(usize::from(number)) else {
-        return Err(usage(py, "there is no such reduction"));
+        return Err(usage(py, "unknown reduction"));
     };
     match (number, factor) {
         (PREMULTIPLIED_SUM, Some(factor)) => premultiplied(py, factor, tensor.data_type),
-        (PREMULTIPLIED_SUM, None) => Err(usage(py, "a pre-multiplied sum has one number as its factor")),
-        _ if tensor.data_type == DataType::Bool => Ok(of_truths(reduction).into()),
+        (PREMULTIPLIED_SUM, None) => {
+            Err(usage(py, "the factor of a pre-multiplied sum must be a single number"))
+        }
+        _ if tensor.data_type == DataType::Bool => Ok(of_booleans(reduction).into()),
         _ => Ok(reduction.into()),
     }
 }
 
-/// Truths are combined as numbers that are not 0 would be.
-fn of_truths(reduction: Reduction) -> Reduction {
+/// Booleans are combined as the numbers 0 and 1, where every result but 0 is true.
+fn of_booleans(reduction: Reduction) -> Reduction {
     match reduction {
         Reduction::Product | Reduction::Minimum | Reduction::BitAnd => Reduction::LogicalAnd,
         Reduction::BitXor => Reduction::LogicalXor,
@@ -71,6 +73,6 @@ fn premultiplied(py: Python<'_>, factor: f64, data_type: DataType) -> PyResult<O
         DataType::U32 => Operation::premultiplied_sum(factor as u32),
         DataType::I64 => Operation::premultiplied_sum(factor as i64),
         DataType::U64 => Operation::premultiplied_sum(factor as u64),
-        DataType::Bool => return Err(usage(py, "truths cannot be multiplied by a factor")),
+        DataType::Bool => return Err(usage(py, "booleans cannot be multiplied by a factor")),
     })
 }

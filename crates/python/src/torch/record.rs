@@ -1,7 +1,7 @@
-//! The flight record of this process's groups: the last calls, in the form that PyTorch's `fr_trace` reads.
+//! The flight record of this process's groups: the last calls, in the format of PyTorch's `fr_trace`.
 //!
-//! Weft's own flight recorder tells more of a call (`weft why`); this one tells it to people who know PyTorch's. One for all groups, as in
-//! PyTorch; a call that has an entry marks it when it starts and when it is over.
+//! Weft's own flight recorder (`weft why`) shows more; this one is for users of PyTorch's tools. One record serves all groups, as in
+//! PyTorch. A call updates its entry when it starts and when it ends.
 
 use std::collections::VecDeque;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyList};
 
 use super::tensor::Tensor;
 
-/// How many entries PyTorch keeps unless told otherwise.
+/// PyTorch's default number of entries.
 const ENTRIES: usize = 2000;
 
 static RECORD: LazyLock<Mutex<Record>> = LazyLock::new(|| Mutex::new(Record::new()));
@@ -25,7 +25,7 @@ struct Record {
     groups: Vec<GroupEntry>,
 }
 
-/// A group as the record knows it.
+/// A group of the record.
 struct GroupEntry {
     name: String,
     description: String,
@@ -34,12 +34,12 @@ struct GroupEntry {
     last_completed: u64,
 }
 
-/// What an entry says of one side of a call.
+/// One side of a call: lengths and types of its tensors.
 type Side = Vec<(usize, &'static str)>;
 
 struct Entry {
     group: usize,
-    /// As PyTorch calls it: `all_reduce`, `send 0->1`.
+    /// PyTorch's name: `all_reduce`, `send 0->1`.
     what: String,
     number: u64,
     is_message: bool,
@@ -52,8 +52,8 @@ struct Entry {
     failed: bool,
 }
 
-/// A call that is to be entered.
-pub(super) struct New<'a> {
+/// The facts of a new entry.
+pub(super) struct NewEntry<'a> {
     pub(super) group: usize,
     pub(super) what: String,
     pub(super) number: u64,
@@ -65,10 +65,10 @@ pub(super) struct New<'a> {
 
 impl Record {
     fn new() -> Self {
-        let said = ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"]
+        let capacity = ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"]
             .into_iter()
-            .find_map(|name| std::env::var(name).ok()?.parse().ok());
-        Self { entries: VecDeque::new(), capacity: said.unwrap_or(ENTRIES), next: 0, groups: Vec::new() }
+            .find_map(weftlink::knobs::parsed);
+        Self { entries: VecDeque::new(), capacity: capacity.unwrap_or(ENTRIES), next: 0, groups: Vec::new() }
     }
 
     fn entry(&mut self, number: u64) -> Option<&mut Entry> {
@@ -85,16 +85,16 @@ fn now_ns() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// Makes a group known, and gives its number.
+/// Adds a group, and returns its number.
 pub(super) fn enter_group(name: String, description: String, ranks: Vec<u64>) -> usize {
     let mut record = record();
     record.groups.push(GroupEntry { name, description, ranks, last_queued: 0, last_completed: 0 });
     record.groups.len() - 1
 }
 
-/// Enters a call, and gives the number of its entry.
-pub(super) fn enter(new: New<'_>) -> u64 {
-    let New { group, what, number, is_message, input, output, timeout_ms } = new;
+/// Adds an entry for a call, and returns its number.
+pub(super) fn enter(new: NewEntry<'_>) -> u64 {
+    let NewEntry { group, what, number, is_message, input, output, timeout_ms } = new;
     let side =
         |tensor: Option<&Tensor>| tensor.map(|tensor| (tensor.length, tensor.name)).into_iter().collect();
     let entry = Entry {
@@ -125,32 +125,32 @@ pub(super) fn enter(new: New<'_>) -> u64 {
     record.next - 1
 }
 
-/// Notes that a call is being made.
-pub(super) fn starts(number: u64) {
+/// Marks a call as started.
+pub(super) fn mark_started(number: u64) {
     if let Some(entry) = record().entry(number) {
         entry.started_ns = Some(now_ns());
     }
 }
 
-/// Notes that a call is over, well or not.
-pub(super) fn ends(number: u64, well: bool) {
+/// Marks a call as completed or failed.
+pub(super) fn mark_ended(number: u64, succeeded: bool) {
     let mut record = record();
     let Some(entry) = record.entry(number) else { return };
     entry.started_ns.get_or_insert(entry.created_ns);
-    entry.completed_ns = well.then(now_ns);
-    entry.failed = !well;
+    entry.completed_ns = succeeded.then(now_ns);
+    entry.failed = !succeeded;
     let (group, number) = (entry.group, entry.number);
-    if let Some(group) = record.groups.get_mut(group).filter(|_| well) {
+    if let Some(group) = record.groups.get_mut(group).filter(|_| succeeded) {
         group.last_completed = group.last_completed.max(number);
     }
 }
 
-/// The flight record of this process, as `fr_trace` reads it once it is pickled.
+/// The flight record of this process; `fr_trace` reads it pickled.
 #[pyfunction]
 pub(crate) fn flight_record(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let record = record();
     let dump = PyDict::new(py);
-    // The version of the form, which fr_trace asks for.
+    // The version of the format, which fr_trace checks.
     dump.set_item("version", "2.10")?;
     dump.set_item("comm_lib_version", env!("CARGO_PKG_VERSION"))?;
     let (config, status) = (PyDict::new(py), PyDict::new(py));
@@ -171,21 +171,26 @@ pub(crate) fn flight_record(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let entries = PyList::empty(py);
     let first = record.next - record.entries.len() as u64;
     for (number, entry) in (first..).zip(&record.entries) {
-        entries.append(entry.told(py, number, &record.groups)?)?;
+        entries.append(entry.to_dict(py, number, &record.groups)?)?;
     }
     dump.set_item("entries", entries)?;
     Ok(dump)
 }
 
-/// Forgets all that has been recorded so far.
+/// Clears the record.
 #[pyfunction]
 pub(crate) fn forget_flight_record() {
     record().entries.clear();
 }
 
 impl Entry {
-    fn told<'py>(&self, py: Python<'py>, number: u64, groups: &[GroupEntry]) -> PyResult<Bound<'py, PyDict>> {
-        let told = PyDict::new(py);
+    fn to_dict<'py>(
+        &self,
+        py: Python<'py>,
+        number: u64,
+        groups: &[GroupEntry],
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
         let group = groups.get(self.group).map_or(("", ""), |group| (&group.name, &group.description));
         let (collective, message) = if self.is_message { (0, self.number) } else { (self.number, 0) };
         let sizes = |side: &Side| side.iter().map(|(length, _)| vec![*length]).collect::<Vec<_>>();
@@ -195,32 +200,32 @@ impl Entry {
             (None, Some(_)) => "started",
             (None, None) => "scheduled",
         };
-        told.set_item("record_id", number)?;
-        told.set_item("pg_id", self.group)?;
-        told.set_item("process_group", group)?;
-        told.set_item("collective_seq_id", collective)?;
-        told.set_item("p2p_seq_id", message)?;
-        told.set_item("op_id", number)?;
-        told.set_item("is_p2p", self.is_message)?;
-        told.set_item("profiling_name", format!("weft:{}", self.what))?;
-        told.set_item("input_sizes", sizes(&self.input))?;
-        told.set_item("input_dtypes", types(&self.input))?;
-        told.set_item("output_sizes", sizes(&self.output))?;
-        told.set_item("output_dtypes", types(&self.output))?;
-        told.set_item("time_created_ns", self.created_ns)?;
-        told.set_item("time_discovered_started_ns", self.started_ns)?;
-        told.set_item("time_discovered_completed_ns", self.completed_ns)?;
+        dict.set_item("record_id", number)?;
+        dict.set_item("pg_id", self.group)?;
+        dict.set_item("process_group", group)?;
+        dict.set_item("collective_seq_id", collective)?;
+        dict.set_item("p2p_seq_id", message)?;
+        dict.set_item("op_id", number)?;
+        dict.set_item("is_p2p", self.is_message)?;
+        dict.set_item("profiling_name", format!("weft:{}", self.what))?;
+        dict.set_item("input_sizes", sizes(&self.input))?;
+        dict.set_item("input_dtypes", types(&self.input))?;
+        dict.set_item("output_sizes", sizes(&self.output))?;
+        dict.set_item("output_dtypes", types(&self.output))?;
+        dict.set_item("time_created_ns", self.created_ns)?;
+        dict.set_item("time_discovered_started_ns", self.started_ns)?;
+        dict.set_item("time_discovered_completed_ns", self.completed_ns)?;
         let took = self.started_ns.zip(self.completed_ns);
-        told.set_item("duration_ms", took.map(|(start, end)| end.saturating_sub(start) as f64 / 1e6))?;
-        told.set_item("timeout_ms", self.timeout_ms)?;
-        told.set_item("state", state)?;
-        told.set_item("retired", self.completed_ns.is_some() || self.failed)?;
-        told.set_item("frames", PyList::empty(py))?;
-        Ok(told)
+        dict.set_item("duration_ms", took.map(|(start, end)| end.saturating_sub(start) as f64 / 1e6))?;
+        dict.set_item("timeout_ms", self.timeout_ms)?;
+        dict.set_item("state", state)?;
+        dict.set_item("retired", self.completed_ns.is_some() || self.failed)?;
+        dict.set_item("frames", PyList::empty(py))?;
+        Ok(dict)
     }
 }
 
-/// As PyTorch's own records call a type.
+/// The name of a type in PyTorch's own records.
 fn torch_name(name: &str) -> &str {
     match name {
         "float32" => "Float",

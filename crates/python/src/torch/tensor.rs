@@ -1,24 +1,24 @@
-//! What a call needs to know of a tensor.
+//! The properties of a tensor that a call needs.
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use weftlink::DataType;
 
-/// A tensor on the CPU whose elements follow each other.
+/// A contiguous tensor on the CPU.
 #[derive(Clone, Copy)]
 pub(super) struct Tensor {
     pub(super) address: usize,
     /// In elements of `data_type`.
     pub(super) length: usize,
     pub(super) data_type: DataType,
-    /// Whether reductions know its type. Others are moved as bytes.
-    pub(super) is_known: bool,
-    /// The name of torch's type, in the table.
+    /// Whether its type can be reduced. Others are moved as bytes.
+    pub(super) is_reducible: bool,
+    /// torch's name of its type.
     pub(super) name: &'static str,
 }
 
-/// torch's types, by name: what they are here, or how many bytes an element has.
+/// torch's types by name: Weft's type, or the bytes of an element that Weft only moves.
 const TYPES: [(&str, Result<DataType, usize>); 22] = [
     ("float32", Ok(DataType::F32)),
     ("bfloat16", Ok(DataType::Bf16)),
@@ -44,7 +44,7 @@ const TYPES: [(&str, Result<DataType, usize>); 22] = [
     ("float4_e2m1fn_x2", Err(1)),
 ];
 
-/// The objects that stand for them, in the same order; nothing for one that this torch does not have.
+/// torch's objects for these types, in the same order; nothing for a type that this torch lacks.
 static OBJECTS: PyOnceLock<Vec<Option<Py<PyAny>>>> = PyOnceLock::new();
 
 fn objects(py: Python<'_>) -> PyResult<&Vec<Option<Py<PyAny>>>> {
@@ -60,47 +60,44 @@ impl Tensor {
         let dtype = tensor.getattr(intern!(py, "dtype"))?;
         let position = objects(py)?.iter().position(|object| object.as_ref().is_some_and(|it| it.is(&dtype)));
         let Some((name, kind)) = position.map(|position| TYPES[position]) else {
-            return Err(usage(py, &format!("tensors of type {dtype} cannot be sent")));
+            return Err(usage(py, &format!("tensors of type {dtype} are not supported")));
         };
         if !tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
             let device = tensor.getattr(intern!(py, "device"))?;
             return Err(usage(
                 py,
-                &format!("a tensor on the device {device}: Weft takes tensors of the CPU"),
+                &format!("the tensor is on {device}, and Weft takes CPU tensors only: pass tensor.cpu()"),
             ));
         }
         let elements: usize = tensor.call_method0(intern!(py, "numel"))?.extract()?;
         let address: usize = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
         if !tensor.call_method0(intern!(py, "is_contiguous"))?.is_truthy()? {
-            return Err(usage(
-                py,
-                "a tensor whose elements do not follow each other: pass tensor.contiguous()",
-            ));
+            return Err(usage(py, "the tensor is not contiguous: pass tensor.contiguous()"));
         }
         let (data_type, length) = match kind {
             Ok(data_type) => (data_type, elements),
             Err(bytes) => (DataType::U8, elements * bytes),
         };
-        Ok(Self { address, length, data_type, is_known: kind.is_ok(), name })
+        Ok(Self { address, length, data_type, is_reducible: kind.is_ok(), name })
     }
 
-    /// Where it is, and how many bytes.
+    /// Its address, and its size in bytes.
     pub(super) fn bytes(&self) -> (usize, usize) {
         (self.address, self.length * self.data_type.bytes())
     }
 
-    /// Whether both have bytes in common.
+    /// Whether both share memory.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         let ((at, bytes), (other_at, other_bytes)) = (self.bytes(), other.bytes());
         at < other_at + other_bytes && other_at < at + bytes
     }
 
-    /// Nothing at all.
+    /// No tensor.
     pub(super) const NONE: Self =
-        Self { address: 0, length: 0, data_type: DataType::U8, is_known: true, name: "uint8" };
+        Self { address: 0, length: 0, data_type: DataType::U8, is_reducible: true, name: "uint8" };
 }
 
-/// A call that cannot be made like this.
+/// The exception for wrong arguments.
 pub(super) fn usage(py: Python<'_>, what: &str) -> PyErr {
     crate::error::raised(py, &weftlink::Error::Misuse(what.to_owned()), None)
 }

@@ -1,4 +1,4 @@
-"""All collectives, in place and out of place, with NumPy as the oracle. Every rank knows what every rank passes."""
+"""All collectives, in place and out of place, with NumPy as the oracle. Every rank can compute the inputs of all."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ LENGTHS = [1, 7, 1000, 50_000]
 
 
 def given(rank, length, dtype):
-    """What a rank passes: small whole numbers, so that sums are exact in any order."""
+    """The input of a rank: small whole numbers, so that sums are exact in any order."""
     return ((np.arange(length) * 3 + rank * 5) % 7 + 1).astype(dtype)
 
 

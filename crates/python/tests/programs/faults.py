@@ -1,4 +1,4 @@
-"""Programs that go wrong in the way that the first argument says. What a rank learns it prints."""
+"""Programs with a fault, which the first argument chooses. Each rank prints the errors that it gets."""
 
 import os
 import pathlib
@@ -53,16 +53,16 @@ def aborted():
         return
 
     def handle(*_):
-        told = []
-        # These would wait for the call that the handler runs in. A call that was started is made by another thread.
+        refused = []
+        # These would wait for the call that the handler runs in. A started call runs on another thread.
         attempts = (comm.close, lambda: comm.window(4), comm.barrier, comm.shrink)
         for attempt in attempts if how != "start" else ():
             try:
                 attempt()
             except weftlink.errors.UsageError:
-                told.append("refused")
+                refused.append("refused")
         comm.abort("asked to end")
-        print(f"rank 0: {' '.join(told)}", flush=True)
+        print(f"rank 0: {' '.join(refused)}", flush=True)
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
@@ -75,8 +75,9 @@ def aborted():
 
 
 def killed():
-    """Rank 1 is killed while the others wait for it, and they go on without it."""
+    """Rank 1 is killed while the others wait for it, and they shrink."""
     comm = weftlink.init()
+    pid = int(comm.broadcast(np.array([os.getpid()]), root=1)[0])
     comm.barrier()
     if comm.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -85,24 +86,26 @@ def killed():
             comm.all_reduce(np.ones(4))
     except (weftlink.errors.DiedError, weftlink.errors.LostError) as error:
         smaller = comm.shrink()
-        print(f"rank {comm.rank}: {error.peer} died, {smaller.all_reduce(np.ones(1))[0]:.0f} left", flush=True)
+        (blamed,) = error.blamed
+        left = f"{smaller.all_reduce(np.ones(1))[0]:.0f} left"
+        print(f"rank {comm.rank}: {error.peer} died, pid {blamed.pid == pid}, {left}", flush=True)
 
 
 def forked():
-    """A forked process can use neither communicator nor calls, and disturbs nobody."""
+    """A forked process can use neither communicator nor calls, and does not disturb the group."""
     comm = weftlink.init()
     call = comm.start_barrier()
     call.wait()
     child = os.fork()
     if child == 0:
-        told = []
+        refused = []
         for attempt in (lambda: comm.all_reduce(np.ones(4)), call.wait, comm.start_barrier):
             try:
                 attempt()
             except weftlink.errors.UsageError as error:
-                told.append("forked" in str(error))
+                refused.append("forked" in str(error))
         del comm, call
-        os._exit(0 if told == [True, True] or told == [True] * 3 else 1)
+        os._exit(0 if refused == [True, True] or refused == [True] * 3 else 1)
     _, status = os.waitpid(child, 0)
     print(f"rank {comm.rank}: {status} {comm.all_reduce(np.ones(1))[0]:.0f}", flush=True)
 

@@ -5,7 +5,7 @@
 
     dist.init_process_group("weft")
 
-``cpu:weft,cuda:nccl`` works where torch lets a ``Backend`` be subclassed (:func:`can_be_mixed`).
+``cpu:weft,cuda:nccl`` works if the installed torch supports subclasses of ``Backend`` (:func:`can_be_mixed`).
 """
 
 import os as _os
@@ -33,15 +33,15 @@ __all__ = [
 ]
 
 
-def _translate():
-    """Says in torch's words who this process is, if mpirun or srun has said it in others."""
+def _set_variables():
+    """Sets torch's variables (``RANK`` and so on) from those of mpirun or srun."""
     if "RANK" not in _os.environ:
         try:
-            _os.environ.update(_native.launched())
+            _os.environ.update(_native.launcher_variables())
         except _Error as error:
-            _warnings.warn(f"torch is not told which rank this is: {error}", RuntimeWarning, stacklevel=3)
+            _warnings.warn(f"cannot set RANK and WORLD_SIZE for torch: {error}", RuntimeWarning, stacklevel=3)
 
 
-_translate()
+_set_variables()
 if not hasattr(_dist.Backend, "WEFT"):
     _dist.Backend.register_backend("weft", create, extended_api=True, devices=["cpu"])

@@ -1,9 +1,9 @@
-"""The backend: what ``torch.distributed`` calls.
+"""The process group and the backend that ``torch.distributed`` calls.
 
-Torch has two places for a backend that is written in Python. A ``ProcessGroup`` is called by ``torch.distributed`` directly, which takes a
-third of the time, and what it returns reaches the caller as it is. A ``Backend`` is called through torch's dispatcher, one for each kind of
-device, so that it can stand beside another one; what it returns reaches the caller in a wrapper that does not tell ``is_completed`` nor where
-a message came from. So ``init_process_group("weft")`` makes a group that is both, and a group for several devices gets a backend.
+Torch accepts two classes for a backend written in Python. It calls a ``ProcessGroup`` directly, in a third of the time, and returns its
+``Work`` unchanged. It calls a ``Backend`` through its dispatcher, one for each device type, so that it can be combined with others, and wraps
+its ``Work``; the wrapper has no ``is_completed`` and no source of a message. So ``init_process_group("weft")`` makes a group that is both, and
+a group for several device types gets a ``Backend``.
 """
 
 import torch
@@ -12,14 +12,14 @@ from torch._C import _distributed_c10d as c10d
 
 from weftlink.errors import UsageError
 from weftlink.torch.calls import Calls
-from weftlink.torch.meeting import meet
+from weftlink.torch.rendezvous import meet
 
-# Where a Backend cannot be subclassed, a group is only what torch.distributed calls directly.
+# None if this torch has no Backend to subclass; then there is only a ProcessGroup.
 _Base = c10d.Backend if hasattr(c10d.Backend, "broadcast") else None
 
 
 def can_be_mixed() -> bool:
-    """Whether the installed torch lets a ``Backend`` be subclassed, so that ``cpu:weft,cuda:nccl`` has both."""
+    """Whether the installed torch supports subclasses of ``Backend``, so that ``cpu:weft,cuda:nccl`` works."""
     if _Base is None:
         return False
     try:
@@ -29,13 +29,13 @@ def can_be_mixed() -> bool:
 
 
 class Group(Calls, dist.ProcessGroup):
-    """A process group that Weft serves alone."""
+    """A process group with Weft as its only backend."""
 
     def __init__(self, native, store, timeout, ranks):
         try:
             dist.ProcessGroup.__init__(self, store, native.rank, native.size)
         except TypeError:
-            # A torch in which only groups of its own have a store.
+            # This torch takes no store here.
             dist.ProcessGroup.__init__(self, native.rank, native.size)
         self._set_up(native, store, timeout, ranks)
         self._names = {"name": "", "desc": ""}
@@ -65,7 +65,7 @@ class Group(Calls, dist.ProcessGroup):
     def get_group_store(self):
         return self._store
 
-    # Torch keeps names in backends, which a group may not have.
+    # Torch stores these names in the backend, which the group may not have.
 
     def _set_group_name(self, name):
         self._names["name"] = name
@@ -86,7 +86,7 @@ class Group(Calls, dist.ProcessGroup):
     group_name, group_desc = property(getGroupName), property(getGroupDesc)
 
     def split_group(self, ranks, timeout=None, opts=None, group_name=None, group_desc=None, device_types=None):
-        """A group of some of these ranks, as ``torch.distributed.split_group`` asks for it; None on the others."""
+        """Makes a group of some of these ranks, for ``torch.distributed.split_group``; None on the others."""
         if self._native.rank not in ranks:
             return None
         store = dist.PrefixStore(f"{group_name}/", self._store)
@@ -99,9 +99,9 @@ class Group(Calls, dist.ProcessGroup):
 if _Base is not None:
 
     class Backend(Calls, _Base):
-        """Weft beside other backends, or below torch's dispatcher."""
+        """Weft combined with other backends, or called through torch's dispatcher."""
 
-        # Where a class does not say, torch asks it again and again.
+        # Without these attributes, torch looks them up in every call.
         supports_splitting = True
         supports_coalescing = False
         supports_shrinking = False
@@ -119,8 +119,8 @@ if _Base is not None:
 
         def split(self, store, ranks, opts):
             if self._native.rank not in ranks:
-                # Torch falls over a rank that has nothing to give back.
-                raise UsageError("a group with several backends is split into parts that have all its ranks, if only alone")
+                # Torch fails on a rank without a new backend.
+                raise UsageError("split_group of a group with several backends must give every rank a part, if need be one of its own")
             return Backend(*self._part(store, ranks, opts._timeout, opts.group_name))
 
     class _Probe(_Base):
@@ -128,7 +128,7 @@ if _Base is not None:
 
 
 def create(options, _backend_options=None):
-    """Makes one rank's end of a group. ``torch.distributed`` calls it."""
+    """Creates this rank's end of a group. ``torch.distributed`` calls it."""
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group) or list(range(size))
     native = meet(options.store, rank, size, options.timeout, options.group_id, "weft", ranks)
@@ -137,6 +137,6 @@ def create(options, _backend_options=None):
 
 
 def _is_mixed(options):
-    """Whether the group being made has backends for other devices too."""
-    made = getattr(options, "process_group", None)
-    return made is not None and can_be_mixed() and made.name() != "custom"
+    """Whether the new group has backends for other device types too."""
+    group = getattr(options, "process_group", None)
+    return group is not None and can_be_mixed() and group.name() != "custom"

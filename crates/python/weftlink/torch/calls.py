@@ -1,4 +1,4 @@
-"""The calls that torch makes on a group, whichever way they come in."""
+"""The calls of ``torch.distributed``, shared by the process group and the backend."""
 
 import functools
 from datetime import timedelta
@@ -10,30 +10,30 @@ from torch.autograd import profiler
 
 from weftlink.errors import Error, UsageError
 from weftlink.torch.barrier import monitored_barrier
-from weftlink.torch.failure import note
-from weftlink.torch.meeting import meet
-from weftlink.torch.parting import lives
+from weftlink.torch.failure import record_error
+from weftlink.torch.rendezvous import meet
+from weftlink.torch.shutdown import leave_at_exit
 from weftlink.torch.sparse import sum_of_sparse
 from weftlink.torch.tensors import contiguous, join, together
 from weftlink.torch.work import DONE, Work, Works
 
-# Tensors of so many bytes are not copied together first where they lie apart.
+# Lists of tensors this long are sent one by one instead of being copied into one buffer.
 _LONG_BYTES = 1 << 20
 
 
 def _is_long(length, tensor):
-    """Whether so many elements are many: this is the same on all ranks."""
+    """Whether ``length`` elements count as long; all ranks decide the same."""
     return length * tensor.element_size() >= _LONG_BYTES
 
 
 def _seconds(options):
-    """The timeout of a call; None if it has none of its own."""
+    """The timeout of a call; None for that of the group."""
     timeout = options.timeout
     return None if timeout.days < 0 else timeout.total_seconds()
 
 
 def _operation(options):
-    """The reduction of a call as a number, and its factor."""
+    """The reduction of a call, as a number, and its factor."""
     op = options.reduceOp
     number = int(op.op)
     if number != 8:
@@ -41,23 +41,23 @@ def _operation(options):
     factor = op.__getstate__()[1]
     if isinstance(factor, torch.Tensor):
         if factor.numel() != 1:
-            raise UsageError("a pre-multiplied sum has one number as its factor")
+            raise UsageError("the factor of a pre-multiplied sum must be a single number")
         factor = factor.item()
     return number, float(factor)
 
 
 def _tensors(given):
-    """A list of tensors, for callers who pass one."""
+    """A list of tensors; callers may pass a single tensor."""
     return [given] if isinstance(given, torch.Tensor) else given
 
 
 def _lists(given):
-    """A list of lists of tensors, for callers who pass one."""
+    """A list of lists of tensors; callers may pass a single list."""
     return [given] if given and isinstance(given[0], torch.Tensor) else given
 
 
 def _options(kind, given, root=None, op=None, timeout=None):
-    """The options of a call, for callers who pass what is in them: a root, an operation, a time."""
+    """The options of a call; callers may pass a root, an operation or a timeout instead."""
     if isinstance(given, kind):
         return given
     options = kind()
@@ -77,7 +77,7 @@ def _options(kind, given, root=None, op=None, timeout=None):
 
 
 def _named(name):
-    """Shows a call in profiles under a name, while there is a profiler."""
+    """Shows a call in profiles under a name, while a profiler is active."""
 
     def decorate(call):
         @functools.wraps(call)
@@ -93,7 +93,7 @@ def _named(name):
 
 
 class Calls:
-    """All calls, on a group that has met."""
+    """All calls of a group whose ranks have joined."""
 
     def _set_up(self, native, store, timeout, ranks):
         self._native = native
@@ -102,14 +102,14 @@ class Calls:
         self._ranks = ranks
         self._windows = []
         self._barriers = 0
-        lives(self)
+        leave_at_exit(self)
 
     def _call(self, what, source, target, options, tensors, now=True, **rest):
         now = now and not options.asyncOp
         try:
             call = self._native.call(what, source, target, timeout=_seconds(options), now=now, **rest)
         except Error as error:
-            note(error)
+            record_error(error)
             raise
         if call is None:
             return DONE
@@ -119,13 +119,13 @@ class Calls:
         return work
 
     def _lengths_for(self, what, tensors, own):
-        """The elements of a list that has a tensor for every rank, of which this rank's has as many as its own."""
+        """The lengths of a list with one tensor per rank, checked: this rank's has as many elements as ``own``."""
         rank, lengths = self._native.rank, [tensor.numel() for tensor in tensors]
         if len(lengths) != self._native.size:
-            raise UsageError(f"{what}: a list of {len(lengths)} tensors, and there are {self._native.size} ranks")
+            raise UsageError(f"{what}: the list has {len(lengths)} tensors, and the group {self._native.size} ranks")
         if lengths[rank] != own.numel():
             theirs, mine = lengths[rank], own.numel()
-            raise UsageError(f"{what}: tensor {rank} of the list, which is this rank's, has {theirs} elements, and the other tensor {mine}")
+            raise UsageError(f"{what}: tensor {rank} of the list (this rank's) has {theirs} elements, and the other tensor {mine}")
         return lengths
 
     # One tensor.
@@ -155,7 +155,7 @@ class Calls:
 
     @_named("all_reduce_sparse")
     def allreduce_sparse(self, tensors, opts=c10d.AllreduceOptions()):
-        """Sums sparse tensors: all ranks gather what all have. It is over when it returns."""
+        """Sums sparse tensors. It blocks, also with ``async_op``."""
         (tensor,) = tensors
         if _operation(opts)[0] != 0:
             raise UsageError("sparse tensors can only be summed")
@@ -172,7 +172,7 @@ class Calls:
         target, finish = (flat, finish) if at_root else (None, None)
         return self._call("reduce", flat, target, opts, tensors, root=opts.rootRank, op=op, factor=factor, finish=finish)
 
-    # All ranks' tensors.
+    # Tensors of all ranks.
 
     @_named("all_gather")
     def allgather(self, output_lists, inputs, opts=None, timeout=None):
@@ -187,7 +187,7 @@ class Calls:
         return self._call("all_gather", contiguous(tensor)[0], flat, opts, output_lists[0], counts=counts, finish=finish)
 
     def _all_gather_long(self, outputs, tensor, opts):
-        """Every rank broadcasts its tensor, straight to where it belongs."""
+        """Every rank broadcasts its tensor directly into the outputs."""
         self._copy(outputs[self._native.rank], tensor)
         works = []
         for root, output in enumerate(outputs):
@@ -209,7 +209,7 @@ class Calls:
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def allgather_coalesced(self, output_lists, inputs, opts=c10d.AllgatherOptions()):
-        """``output_lists[rank][index]`` is what the rank's ``inputs[index]`` was."""
+        """``output_lists[rank][index]`` gets the rank's ``inputs[index]``."""
         works = [
             self.allgather([[outputs[index] for outputs in output_lists]], [tensor], opts)
             for index, tensor in enumerate(inputs)
@@ -225,7 +225,7 @@ class Calls:
         op, factor = _operation(opts)
         flat, finish = contiguous(output)
         if _is_long(max(lengths), output):
-            # Every rank gets its part straight from where it is.
+            # One reduction per rank, directly from the inputs.
             rank, works = self._native.rank, []
             for root, tensor in enumerate(inputs):
                 target, rest = (flat, {"finish": finish}) if root == rank else (None, {})
@@ -258,19 +258,19 @@ class Calls:
         counts = None
         if output_splits or input_splits:
             counts = (self._lengths(input, input_splits), self._lengths(output, output_splits))
-            # Blocks of different lengths have no common place.
+            # Blocks of different lengths cannot be exchanged in place.
             source = source.clone() if source.data_ptr() == flat.data_ptr() else source
         return self._call("all_to_all", source, flat, opts, [output], counts=counts, finish=finish)
 
     alltoall_base = all_to_all_single
 
     def _lengths(self, tensor, splits):
-        """The elements that each rank's part has, along the first dimension."""
+        """The number of elements in each rank's part; the first dimension is split."""
         size = self._native.size
         rows = tensor.size(0) if tensor.dim() else 0
         if not splits:
             if rows % size:
-                raise UsageError(f"{rows} rows cannot be dealt to {size} ranks alike: pass split sizes")
+                raise UsageError(f"{rows} rows do not divide evenly among {size} ranks: pass split sizes")
             splits = [rows // size] * size
         if len(splits) != size or sum(splits) != rows:
             raise UsageError(f"split sizes {list(splits)} for {size} ranks do not add up to {rows} rows")
@@ -314,7 +314,7 @@ class Calls:
         return self._call("scatter", source, flat, opts, outputs, root=root, finish=finish)
 
     def _one_by_one(self, what, root, parts, own, opts):
-        """Long tensors go between the root, which has all the parts, and every other rank straight from where they are to where they belong."""
+        """Moves long tensors one by one between the root and every other rank, without a staging copy."""
         rank, gathers = self._native.rank, what == "gather_one"
         count, works = own.numel(), []
         for other in (other for other in range(self._native.size) if other != root):
@@ -326,14 +326,14 @@ class Calls:
             works.append(self._call(what, source, target, opts, [mine], now=rank != root, **rest))
         work = Works(works, parts or [own])
         if rank == root:
-            # Its own part, while the others are on their way.
+            # Overlaps with the other parts.
             self._copy(*((parts[root], own) if gathers else (own, parts[root])))
             if not opts.asyncOp:
-                self._wait_or_end(work)
+                self._wait_or_abort(work)
         return work
 
-    def _wait_or_end(self, work):
-        """Waits for calls that others make. An interrupt ends the group, as in calls that this thread makes itself."""
+    def _wait_or_abort(self, work):
+        """Waits for calls that worker threads run. An interrupt aborts the group, as it does in a call on this thread."""
         try:
             work.wait()
         except KeyboardInterrupt:
@@ -341,14 +341,14 @@ class Calls:
             raise
 
     def _copy(self, target, source):
-        """Copies a rank's own part."""
+        """Copies this rank's own part."""
         if target.is_contiguous() and source.is_contiguous() and target.dtype == source.dtype:
             if target.data_ptr() != source.data_ptr():
                 self._native.copy(source, target)
         else:
             target.copy_(source.reshape(target.shape))
 
-    # Two ranks.
+    # Messages.
 
     @_named("send")
     def send(self, tensors, dst, tag=0):
@@ -370,17 +370,17 @@ class Calls:
         flat, finish = contiguous(tensor)
         return Work(self._native.receive(flat, source, tag, finish=finish), tensors)
 
-    # No tensors.
+    # Barriers.
 
     @_named("barrier")
     def barrier(self, opts=c10d.BarrierOptions()):
         return self._call("barrier", None, None, opts, [])
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
-        """A barrier after which rank 0 knows who stayed away. It goes through the store, and leaves the group as it was."""
-        # Torch's C++ part passes it in options.
+        """A barrier whose error names the missing ranks. It runs over the store, so that a timeout does not break the group."""
+        # Torch's C++ code passes it in options.
         timeout = getattr(timeout, "timeout", timeout)
-        # Torch says that there is none by a negative one. Zero is one that has passed.
+        # A negative timeout is torch's default. Zero is a timeout that has passed.
         if timeout is None or timeout < timedelta(0):
             timeout = self._timeout
         self._barriers += 1
@@ -390,7 +390,7 @@ class Calls:
     # The group itself.
 
     def _set_sequence_number_for_group(self):
-        """Every rank counts its own calls from 0: there is nothing to agree on."""
+        """Nothing to do: every rank counts its calls from 0."""
 
     def _get_sequence_number_for_group(self):
         return self._native.sequence
@@ -412,7 +412,7 @@ class Calls:
         return "weft"
 
     def _part(self, store, members, timeout, name):
-        """What a group of some of these ranks is made of."""
+        """The constructor arguments for a group of some of these ranks."""
         ranks = [self._ranks[member] for member in members]
         native = meet(store, members.index(self._native.rank), len(ranks), timeout, name, "weft", ranks)
         return native, store, timeout, ranks

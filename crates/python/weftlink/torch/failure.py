@@ -1,4 +1,4 @@
-"""What has failed in this process: torch does not let everything through that an error says."""
+"""The last error of this process. Torch's C++ code keeps only the text of an exception."""
 
 import threading
 
@@ -11,16 +11,17 @@ _dumped = False
 
 
 def last_error() -> Error | None:
-    """The last error of a call, on any group of this process; None if there was none. Those that only follow from it do not count.
+    """The last error of a call, on any group of this process; None without one. A ``FailedError``, which only repeats an earlier error,
+    does not count.
 
-    Where a call is made by torch's own threads, as for a bucket of DistributedDataParallel, torch raises a ``RuntimeError`` that has only
-    the text. This is the error itself, with ``rank`` and ``peer``.
+    If torch's own threads make a call, as for a bucket of DistributedDataParallel, torch raises a ``RuntimeError`` with the text alone.
+    This is the error itself, with ``rank`` and ``peer``.
     """
     return _last
 
 
-def note(error: BaseException) -> None:
-    """Keeps an error, and writes the flight record for the first one that is more than a wrong argument."""
+def record_error(error: BaseException) -> None:
+    """Stores an error for ``last_error``, and dumps the flight record for the first one that is no ``UsageError``."""
     global _last, _dumped
     if not isinstance(error, Error) or isinstance(error, FailedError):
         return

@@ -1,10 +1,10 @@
-"""A communication hook for DistributedDataParallel: its buckets move to symmetric memory and are reduced there, without a copy.
+"""A communication hook for DistributedDataParallel that moves its buckets to symmetric memory and reduces them there, without a copy.
 
     model = DistributedDataParallel(model, gradient_as_bucket_view=True)
     model.register_comm_hook(SymmetricState(), symmetric_allreduce_hook)
 
-With ``gradient_as_bucket_view=True`` the gradients are views of the buckets, so they move with them and nothing is copied. Without it DDP
-copies gradients into its buckets and back, as it always does; then the buckets cannot be moved, and each is reduced where it is.
+With ``gradient_as_bucket_view=True`` the gradients are views of the buckets and move with them. Without it, DDP copies gradients into its
+buckets and back; then the hook cannot move the buckets, and reduces each in place.
 """
 
 import torch
@@ -13,14 +13,14 @@ from torch._C._distributed_c10d import AllreduceOptions, ReduceOp
 
 from weftlink.torch.symmetric import calls_of, empty, is_symmetric
 
-# DDP lays its buckets out afresh once, after the first step.
+# DDP rebuilds its buckets once, after the first step.
 _SETTLED_AFTER = 2
-# A bucket is moved in a step in which all ranks have all its gradients. So often that is asked for.
+# A bucket moves in a step in which all ranks have all its gradients. After this many other steps the hook stops trying.
 _TRIES_MAX = 16
 
 
 class SymmetricState:
-    """What the hook remembers: the group, how many steps there were, and how often a bucket could not be moved."""
+    """The state of the hook: the group, the number of steps, and how often a bucket could not be moved."""
 
     def __init__(self, group=None):
         self.group = group
@@ -42,7 +42,7 @@ def symmetric_allreduce_hook(state: SymmetricState, bucket: dist.GradBucket) -> 
 
 
 def _move(bucket: dist.GradBucket, buffer: torch.Tensor, group) -> bool:
-    """Puts a bucket into symmetric memory: its buffer, and the gradients, if all of them are views of it on all ranks."""
+    """Moves a bucket to symmetric memory with its gradients, if these are views of it on all ranks; returns whether it did."""
     storage = buffer.untyped_storage()
     gradients = [parameter.grad for parameter in bucket.parameters()]
     are_views = all(grad is not None and grad.untyped_storage().data_ptr() == storage.data_ptr() for grad in gradients)

@@ -1,4 +1,4 @@
-"""The flight record: the last calls of all groups of this process, as PyTorch's ``fr_trace`` reads them."""
+"""The flight record: the last calls of all groups of this process, in the format of PyTorch's ``fr_trace``."""
 
 import os
 import pickle
@@ -10,15 +10,15 @@ from weftlink._native import flight_record as _flight_record
 
 
 def flight_record() -> dict:
-    """The record as it is now: ``entries``, the oldest first, and the groups."""
+    """The current record: ``entries``, oldest first, and the groups."""
     return _flight_record()
 
 
 def dump_flight_record(path: str | None = None) -> str:
     """Writes the record for ``fr_trace`` and returns the path.
 
-    Without a path it goes where PyTorch's own records go: ``TORCH_FR_DUMP_TEMP_FILE`` followed by this process's rank. ``fr_trace``
-    then reads the folder: ``torchfrtrace --prefix ... folder``.
+    The default path is that of PyTorch's own records: ``TORCH_FR_DUMP_TEMP_FILE`` followed by the rank. ``torchfrtrace --prefix ...
+    folder`` then reads the folder.
     """
     if path is None:
         rank = dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
@@ -29,15 +29,15 @@ def dump_flight_record(path: str | None = None) -> str:
 
 
 def dump_after_failure() -> None:
-    """Writes the record if PyTorch's settings ask for one when a call fails (``TORCH_FR_DUMP_ON_TIMEOUT``)."""
+    """Writes the record after a failed call, if ``TORCH_FR_DUMP_ON_TIMEOUT`` is set."""
     wanted = os.environ.get("TORCH_FR_DUMP_ON_TIMEOUT", os.environ.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "0"))
     if wanted.lower() not in {"1", "true", "y", "yes", "t"}:
         return
     try:
         dump_flight_record()
     except OSError as error:
-        # What failed is what matters.
-        warnings.warn(f"the flight record cannot be written: {error}", stacklevel=2)
+        # The error of the call must reach the program.
+        warnings.warn(f"cannot write the flight record: {error}", stacklevel=2)
 
 
 def _prefix() -> str:

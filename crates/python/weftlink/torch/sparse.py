@@ -1,4 +1,4 @@
-"""Sums of sparse tensors: all ranks gather what all have, as there is no telling where their elements are."""
+"""Sums of sparse tensors: all ranks gather the indices and values of all ranks, and add them up."""
 
 import torch
 
@@ -14,7 +14,7 @@ def sum_of_sparse(native, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _gather(native, rows, counts, shape):
-    """All ranks' rows; `counts` says how many each has."""
+    """The rows of all ranks, `counts[rank]` from each."""
     gathered = rows.new_empty(shape)
     width = gathered[:1].numel() if shape[0] else 0
     lengths = [count * width for count in counts]

@@ -1,4 +1,4 @@
-"""Symmetric tensors: memory that all ranks of a group allocate together, so that calls on it need no copy."""
+"""Symmetric tensors: memory that all ranks of a group allocate together, so that calls on it need no staging copy."""
 
 import ctypes
 import math
@@ -13,15 +13,15 @@ from weftlink.torch.calls import Calls
 def empty(
     *size, dtype: torch.dtype | None = None, symmetric: bool = False, group=None, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
-    """A tensor on the CPU, as ``torch.empty`` makes; with ``symmetric=True`` in memory that the group's ranks share.
+    """Returns a CPU tensor as ``torch.empty`` does; with ``symmetric=True``, in memory that the ranks of the group share.
 
-    All ranks of the group call it with the same size and type, in the order of their other calls. A symmetric tensor starts with zeros.
-    Its memory is given back when the group is destroyed and the tensor is gone, not before.
+    All ranks of the group call it with the same size and type, in the order of their other calls. A symmetric tensor is zeroed. Its
+    memory is freed when the group is destroyed and the tensor is gone.
     """
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
     dtype = dtype or torch.get_default_dtype()
     if torch.device(device).type != "cpu":
-        raise UsageError(f"Weft has memory of the CPU, not of {device}")
+        raise UsageError(f"Weft allocates CPU memory only, not memory of {device}")
     if not symmetric:
         return torch.empty(shape, dtype=dtype)
     calls = calls_of(group)
@@ -31,7 +31,7 @@ def empty(
     memory = calls._native.window(length * dtype.itemsize)
     address = memory.__array_interface__["data"][0]
     array = (ctypes.c_uint8 * len(memory)).from_address(address)
-    # The tensor keeps the array, and the array the memory.
+    # The tensor keeps the array alive, and the array the memory.
     array.memory = memory
     calls._windows.append((address, len(memory)))
     return torch.frombuffer(array, dtype=dtype, count=length).view(shape)
@@ -45,9 +45,9 @@ def is_symmetric(tensor: torch.Tensor, group=None) -> bool:
 
 
 def calls_of(group=None):
-    """What makes the calls of a group."""
+    """The object that implements the calls of a group."""
     if group is None and not dist.is_initialized():
-        raise UsageError('there is no group yet: call init_process_group("weft") first')
+        raise UsageError('no process group: call init_process_group("weft") first')
     group = group or dist.group.WORLD
     if isinstance(group, Calls):
         return group
@@ -56,5 +56,5 @@ def calls_of(group=None):
     except RuntimeError:
         backend = None
     if not isinstance(backend, Calls):
-        raise UsageError('this group does not use Weft on the CPU: init_process_group("weft")')
+        raise UsageError('this group does not use Weft for CPU tensors: create it with the backend "weft"')
     return backend

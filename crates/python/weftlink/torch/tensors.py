@@ -1,10 +1,10 @@
-"""Tensors whose elements follow each other, as calls need them."""
+"""Contiguous copies of tensors, which calls need."""
 
 import torch
 
 
 def contiguous(tensor):
-    """A tensor with the same elements that follow each other, and what brings them back from there, if it is another one."""
+    """The tensor, or a contiguous copy and a function that copies the result back."""
     if tensor.is_contiguous():
         return tensor, None
     flat = tensor.contiguous()
@@ -12,7 +12,7 @@ def contiguous(tensor):
 
 
 def together(tensors, writes=False):
-    """Tensors for a call that takes them as one, and what brings results back to those whose elements do not follow each other."""
+    """The tensors, or contiguous copies and, if the call writes them, a function that copies the results back."""
     if all(tensor.is_contiguous() for tensor in tensors):
         return list(tensors), None
     flat = [tensor.contiguous() for tensor in tensors]
@@ -20,7 +20,7 @@ def together(tensors, writes=False):
 
 
 def join(tensors):
-    """Tensors as one that is a copy, and what brings its elements back to them."""
+    """A copy of the tensors as one, and a function that copies its elements back."""
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     return flat, lambda: _copy(flat.split([tensor.numel() for tensor in tensors]), tensors)
 

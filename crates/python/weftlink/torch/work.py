@@ -1,4 +1,4 @@
-"""What an asynchronous call gives back."""
+"""``Work`` objects, which asynchronous calls return."""
 
 from datetime import timedelta
 
@@ -6,13 +6,14 @@ import torch
 from torch._C._distributed_c10d import Work as _TorchWork
 
 from weftlink.errors import Error
-from weftlink.torch.failure import note
+from weftlink.torch.errors import DeadlineError
+from weftlink.torch.failure import record_error
 
 _NO_TIMEOUT = timedelta(0)
 
 
 class Work(_TorchWork):
-    """A call that is under way, or over. It completes on its own; nobody has to wait for it."""
+    """A call in progress, or done. It completes without a ``wait``."""
 
     def __init__(self, call, tensors, number=0):
         super().__init__()
@@ -22,13 +23,18 @@ class Work(_TorchWork):
         self._future = None
 
     def wait(self, timeout=_NO_TIMEOUT):
-        """Waits for its end and raises its error. A timeout that passes is an error, and the call goes on."""
-        if self._call is not None:
-            try:
-                self._call.wait(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
-            except Error as error:
-                note(error)
-                raise
+        """Waits for its end and raises its error. A timeout that passes raises ``DeadlineError``, and the call continues."""
+        if self._call is None:
+            return True
+        try:
+            is_over = self._call.wait(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
+        except Error as error:
+            record_error(error)
+            raise
+        if not is_over:
+            limit_ms, operation = timeout // timedelta(milliseconds=1), self._call.operation
+            text = f"Operation timed out! Timed out waiting {limit_ms}ms for {operation} to complete; it continues in the background"
+            raise DeadlineError(text, operation=operation)
         return True
 
     def is_completed(self):
@@ -48,7 +54,7 @@ class Work(_TorchWork):
         return self._tensors
 
     def source_rank(self):
-        """The rank in its group that a message came from."""
+        """The source of a received message, as its rank in the group."""
         return self._call.source
 
     _source_rank = source_rank
@@ -57,21 +63,21 @@ class Work(_TorchWork):
         return self._number
 
     def get_future(self):
-        """A future with the tensors, which is completed by a thread of Weft's."""
+        """A future with the tensors. A callback thread completes it."""
         if self._future is None:
             over = torch.futures.Future()
-            # Only what a callback raises is an error for torch's C++ parts, such as DDP's.
+            # Torch's C++ code, such as DDP, sees an error only if a callback raises it.
             self._future = over.then(lambda _: self._outcome())
             if self._call is None:
                 over.set_result(None)
             else:
-                self._call.watch(lambda: over.set_result(None))
+                self._call.add_done_callback(lambda: over.set_result(None))
         return self._future
 
     def _outcome(self):
         error = self.exception()
         if error is not None:
-            note(error)
+            record_error(error)
             raise error
         return self._tensors
 
@@ -104,5 +110,5 @@ class Works(Work):
         return self._future
 
 
-# What a call gives back that was over when it returned.
+# The work of a call that was done when it returned.
 DONE = Work(None, [])

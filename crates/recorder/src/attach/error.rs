@@ -1,40 +1,40 @@
-//! Why a job could not be attached to.
+//! Errors of attaching to a job.
 
 use std::io;
 
-/// Why a job could not be attached to.
+/// Attaching to a job failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// There is no such job here. Look on the host where it runs, or for how it is called: `weft run` prints its name with
-    /// `--name`, and `WEFT_DEBUG=INFO` tells its number.
+    /// No such job on this host. Look on the host where it runs, or check its name: `weft run --name` sets it, and `WEFT_DEBUG=INFO`
+    /// logs the number of each communicator.
     #[error(
         "there is no job {job} on this host: it is neither a process with a communicator, nor the name of a job (WEFT_JOB), \
          nor the number of a communicator{}", others(*.unseen)
     )]
     NotFound {
-        /// What was asked for.
+        /// The requested job.
         job: String,
-        /// Processes that could not be looked at.
+        /// Processes that this user may not read.
         unseen: usize,
     },
-    /// A process that is there, and part of no job.
+    /// The process exists, but is part of no job.
     #[error(
-        "process {pid} is no rank of a job: neither it nor what it started has a communicator or was started by `weft run`"
+        "process {pid} is not part of a job: neither it nor its children have a communicator or were started by `weft run`"
     )]
     NoRank {
-        /// Which.
+        /// The process.
         pid: u32,
     },
-    /// The kernel refuses to show it.
-    #[error("the kernel does not let this user look into process {pid}: {denied}")]
+    /// The kernel denies access to the process.
+    #[error("no permission to read process {pid}: {denied}")]
     NotPermitted {
         /// The process.
         pid: u32,
-        /// Why not, and what to do.
-        denied: Denied,
+        /// Why, and what to do.
+        denied: AccessDenied,
     },
-    /// There is no list of processes.
+    /// The processes cannot be listed.
     #[error("cannot list processes: {0}. Is /proc mounted?")]
     NoProcesses(#[source] io::Error),
 }
@@ -42,39 +42,39 @@ pub enum AttachError {
 fn others(unseen: usize) -> String {
     match unseen {
         0 => String::new(),
-        1 => ". One process of another user could not be looked at: ask as its user, or as root".to_owned(),
+        1 => ". One process of another user could not be read: run this as its user, or as root".to_owned(),
         _ => format!(
-            ". {unseen} processes of other users could not be looked at: ask as their user, or as root"
+            ". {unseen} processes of other users could not be read: run this as their user, or as root"
         ),
     }
 }
 
-/// Why the kernel refuses to show a process.
+/// Why the kernel denies access to a process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Denied {
-    /// It is somebody else's.
-    #[error("it belongs to user {theirs}, and this is user {ours}. Ask as user {theirs}, or as root")]
+pub enum AccessDenied {
+    /// It belongs to another user.
+    #[error("it belongs to user {theirs}, and this is user {ours}. Run this as user {theirs}, or as root")]
     User {
-        /// Whose it is.
+        /// Its user.
         theirs: u32,
-        /// Who asks.
+        /// This user.
         ours: u32,
     },
-    /// It is the same user's, but only a debugger may read its memory.
+    /// It belongs to this user, but only a debugger may read its memory.
     #[error(
-        "reading its memory needs a debugger's rights{}. Ask as root; or `sysctl kernel.yama.ptrace_scope=0`; in a \
-         container, start that with --cap-add SYS_PTRACE; or start the job with WEFT_RECORD_DIR=DIR and use `weft why DIR`",
+        "reading its memory needs a debugger's rights{}. Run this as root; or set `sysctl kernel.yama.ptrace_scope=0`; or start \
+         the container with --cap-add SYS_PTRACE; or start the job with WEFT_RECORD_DIR=DIR and use `weft why DIR`",
         as_set(*.scope)
     )]
     Debugger {
-        /// What `kernel.yama.ptrace_scope` is, where there is such a thing.
+        /// The value of `kernel.yama.ptrace_scope`, if it exists.
         scope: Option<u32>,
     },
-    /// It has more privileges than this user, or has hidden itself.
+    /// It has more privileges than this user, or is not dumpable.
     #[error(
-        "it is protected, as programs are that have privileges of their own or turned off core dumps. Ask as root; in a \
-         container, start that with --cap-add SYS_PTRACE"
+        "it is protected, because it has privileges of its own or disabled core dumps. Run this as root, or start the \
+         container with --cap-add SYS_PTRACE"
     )]
     Protected,
 }

@@ -1,18 +1,17 @@
-//! The flight recorders of a job that runs, read without its help: its ranks may be stuck, stopped or busy.
+//! Reads the flight recorders of a running job without its help: its ranks may hang, be stopped or be busy.
 //!
-//! - `processes.rs`: the processes of this host as the kernel shows them; `place.rs`: where in them recorders lie.
-//! - `select.rs`: which of them a job is.
+//! - `processes.rs`: the processes of this host in `/proc`; `place.rs`: the recorders in their mappings.
+//! - `select.rs`: the processes of a job.
 //!
-//! A recorder is found among the mappings of a process by its name. It is read through its descriptor or file if there is
-//! one, which the kernel allows to any process of the same user, and otherwise from the process's memory, which needs a
-//! debugger's rights. It is read three times and what changed meanwhile is left out, so that a rank that goes on calling is
-//! read as truly as one that is stopped.
+//! A recorder has a name among the mappings of its process. It is read through its descriptor or file if possible, which the kernel
+//! allows to any process of the same user, and otherwise from the process's memory, which needs a debugger's rights. It is read three
+//! times, without the slots that change in between, so that the record of a running rank is as consistent as that of a stopped one.
 //!
-//! A process that was forked off a rank shares its recorder; what it says is told once, of the rank. Should the rank be
-//! gone and only such a process be left, its recorder is still found.
+//! A process forked from a rank shares its recorder, which is reported once, for the rank. If the rank is gone and only such a process
+//! is left, its recorder is still found.
 //!
-//! Deliberately absent: other hosts. What is missing here is known by its rank, and records that were written into a folder
-//! on each host ([`Record::dump`]) are merged as those of ranks that failed.
+//! Deliberately absent: other hosts. Records can be written into a folder on each host ([`Record::dump`]) and merged, as for ranks that
+//! failed.
 
 mod error;
 mod place;
@@ -23,45 +22,44 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-pub use error::{AttachError, Denied};
-use processes::Seen;
+pub use error::{AccessDenied, AttachError};
+use processes::ProcessInfo;
 
 use crate::recorder::{Process, RankState, Record, process_of};
 
-/// What was found of a job on this host.
+/// The ranks of a job on this host.
 #[derive(Debug, Default)]
 pub struct Attached {
-    /// What ranks have recorded, one for each communicator and rank. Communicators that all ranks have left are not there.
+    /// One record for each communicator and rank, without communicators that all ranks have left.
     pub records: Vec<Record>,
     /// Ranks that were started and have no communicator.
-    pub silent: Vec<Silent>,
+    pub without_communicator: Vec<WithoutCommunicator>,
     /// Processes that belong to the job and could not be read.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<UnreadableProcess>,
 }
 
-/// A rank without a communicator: it has not met the others yet, or it has dropped what it had.
+/// A rank without a communicator: it has not joined the others yet, or has dropped its communicator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Silent {
-    /// Its rank, as its launcher told it.
+pub struct WithoutCommunicator {
+    /// Its rank, from its launcher.
     pub rank: u32,
     /// Its process.
     pub pid: u32,
-    /// Whether that was stopped by a signal or a debugger.
+    /// Whether a signal or a debugger stopped the process.
     pub is_stopped: bool,
 }
 
 /// A process that could not be read.
 #[derive(Clone, Debug, Serialize)]
-pub struct Refused {
-    /// Which.
+pub struct UnreadableProcess {
+    /// Its process.
     pub pid: u32,
     /// Why.
     pub why: String,
 }
 
-/// Finds a job on this host and reads what its ranks have recorded. It is called by the process of any of its ranks or of
-/// what started them, by its name (`WEFT_JOB`), or by the number of one of its communicators, as records have it; the first
-/// of these that there is counts.
+/// Finds a job on this host and reads the records of its ranks. `job` is the process of any rank or of its launcher, the name of the
+/// job (`WEFT_JOB`), or the number of one of its communicators, in this order.
 pub fn attach(job: &str) -> Result<Attached, AttachError> {
     let all = processes::all()?;
     let selected = select::select(&all, job)?;
@@ -78,11 +76,11 @@ pub fn attach(job: &str) -> Result<Attached, AttachError> {
                         by_rank.insert(key, record);
                     }
                 }
-                Err(why) => attached.refused.push(Refused { pid: seen.pid, why }),
+                Err(why) => attached.refused.push(UnreadableProcess { pid: seen.pid, why }),
             }
         }
         if let Some(denied) = &seen.denied {
-            attached.refused.push(Refused { pid: seen.pid, why: denied.to_string() });
+            attached.refused.push(UnreadableProcess { pid: seen.pid, why: denied.to_string() });
         }
     }
     if by_rank.is_empty()
@@ -90,12 +88,12 @@ pub fn attach(job: &str) -> Result<Attached, AttachError> {
     {
         return Err(AttachError::NotPermitted { pid, denied });
     }
-    attached.silent = silent(&selected);
+    attached.without_communicator = without_communicator(&selected);
     attached.records = without_ended(by_rank.into_values().collect());
     Ok(attached)
 }
 
-/// Leaves out communicators of which nobody has an end any more, only somebody who looks at what was.
+/// Leaves out communicators that all ranks have left, whose recorders live on in a `FlightRecorder`.
 fn without_ended(records: Vec<Record>) -> Vec<Record> {
     let live: Vec<String> = records
         .iter()
@@ -105,20 +103,23 @@ fn without_ended(records: Vec<Record>) -> Vec<Record> {
     records.into_iter().filter(|record| live.contains(&record.job)).collect()
 }
 
-/// Ranks of which no process has a recorder. Several processes may be told that they are one rank: what it started is told
-/// so too.
-fn silent(selected: &[&Seen]) -> Vec<Silent> {
-    let mut by_rank: BTreeMap<u32, Option<Silent>> = BTreeMap::new();
+/// Ranks of which no process has a recorder. Several processes may have the variables of one rank: its children inherit them.
+fn without_communicator(selected: &[&ProcessInfo]) -> Vec<WithoutCommunicator> {
+    let mut by_rank: BTreeMap<u32, Option<WithoutCommunicator>> = BTreeMap::new();
     for seen in selected {
-        let Some(rank) = seen.told.as_ref().and_then(|told| told.rank) else { continue };
+        let Some(rank) = seen.variables.as_ref().and_then(|variables| variables.rank) else { continue };
         let is_silent = seen.rings.is_empty() && seen.denied.is_none();
         let known = by_rank.get(&rank);
         let entry = match known {
             Some(None) => None,
             _ if !is_silent => None,
-            // Processes come in the order of their numbers: the first is most likely the one that started the others.
+            // Processes are sorted by number: the first is most likely the parent of the others.
             Some(Some(first)) => Some(first.clone()),
-            None => Some(Silent { rank, pid: seen.pid, is_stopped: seen.process == Process::Stopped }),
+            None => Some(WithoutCommunicator {
+                rank,
+                pid: seen.pid,
+                is_stopped: seen.process == Process::Stopped,
+            }),
         };
         by_rank.insert(rank, entry);
     }
@@ -127,23 +128,23 @@ fn silent(selected: &[&Seen]) -> Vec<Silent> {
 
 #[cfg(test)]
 mod tests {
-    use super::processes::Told;
+    use super::processes::JobVariables;
     use super::*;
 
     #[test]
-    fn ranks_without_a_recorder_are_told_once() {
-        let seen = |pid: u32, rank: u32, denied: bool| Seen {
+    fn ranks_without_a_recorder_are_listed_once() {
+        let seen = |pid: u32, rank: u32, denied: bool| ProcessInfo {
             pid,
             parent: 1,
             process: Process::Runs,
             start: 0,
             inner_pid: pid,
-            told: Some(Told { job: "a".to_owned(), place: String::new(), rank: Some(rank) }),
+            variables: Some(JobVariables { job: "a".to_owned(), place: String::new(), rank: Some(rank) }),
             rings: Vec::new(),
-            denied: denied.then_some(Denied::Debugger { scope: Some(1) }),
+            denied: denied.then_some(AccessDenied::Debugger { scope: Some(1) }),
         };
         let all = [seen(10, 1, false), seen(11, 1, false), seen(12, 0, false), seen(13, 0, true)];
-        let all: Vec<&Seen> = all.iter().collect();
-        assert_eq!(silent(&all), [Silent { rank: 1, pid: 10, is_stopped: false }]);
+        let all: Vec<&ProcessInfo> = all.iter().collect();
+        assert_eq!(without_communicator(&all), [WithoutCommunicator { rank: 1, pid: 10, is_stopped: false }]);
     }
 }

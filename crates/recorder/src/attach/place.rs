@@ -1,4 +1,4 @@
-//! Where in a process a recorder lies, and how its bytes are got.
+//! Recorders in the mappings of a process, and how to read them.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use weftlink_shm::clock::now_ns;
 
 use crate::recorder::{self, Record};
 
-/// A recorder that is there and may be read.
+/// A recorder that can be read.
 #[derive(Debug)]
 pub(super) struct Ring {
     /// The number of its communicator.
@@ -19,29 +19,29 @@ pub(super) struct Ring {
     bytes: usize,
 }
 
-/// A mapping that is a recorder's, by its name.
+/// A mapping with the name of a recorder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) start: u64,
     bytes: usize,
     inode: u64,
-    /// The file, if it is one that can be opened by its name.
+    /// The file, if it can be opened by name.
     path: Option<String>,
 }
 
-/// A recorder that changes from one call to the next may be unlucky to be read in that moment.
+/// A copy may be useless if the recorder changed during it.
 const TRIES_MAX: usize = 5;
-/// Words at the start of a recorder, of which these are known: what it is, its version, ..., the job.
+/// Words at the start of a recorder: magic, version, ..., the job.
 const HEAD_WORDS: usize = 7;
 const JOB_WORD: usize = 6;
 
-/// The recorders among a process's mappings, as `/proc/PID/maps` has them.
+/// The recorders among the mappings of `/proc/PID/maps`.
 pub(super) fn mappings(maps: &str) -> Vec<Mapping> {
     maps.lines().filter_map(mapping).collect()
 }
 
 fn mapping(line: &str) -> Option<Mapping> {
-    // Addresses, rights, offset, device, inode; then spaces and a name that may have spaces.
+    // Addresses, permissions, offset, device, inode; then spaces and a name that may contain spaces.
     let mut fields = line.splitn(6, ' ');
     let (start, end) = fields.next()?.split_once('-')?;
     let [_, offset, _, inode] = [fields.next()?, fields.next()?, fields.next()?, fields.next()?];
@@ -70,12 +70,12 @@ fn mapping(line: &str) -> Option<Mapping> {
 }
 
 impl Mapping {
-    /// Opens what is mapped, by the way that needs the fewest rights. `descriptors` are those of the process that are
-    /// recorders: inodes and numbers.
+    /// Opens the mapped memory in the way that needs the fewest privileges. `descriptors` are the inodes and numbers of the process's
+    /// descriptors of recorders.
     pub(super) fn open(&self, pid: u32, descriptors: &[(u64, String)]) -> io::Result<Option<Ring>> {
         let descriptor = descriptors.iter().find(|(inode, _)| *inode == self.inode);
         let by_descriptor = descriptor.map(|(_, number)| (format!("/proc/{pid}/fd/{number}"), 0));
-        // As the process sees its files; from here another may have that name.
+        // As the process sees its files; here another file may have that name.
         let by_name = self.path.as_ref().map(|path| (format!("/proc/{pid}/root{path}"), 0));
         let memory = (format!("/proc/{pid}/mem"), self.start);
         let mut last = io::Error::from(io::ErrorKind::NotFound);
@@ -88,7 +88,7 @@ impl Mapping {
         Err(last)
     }
 
-    /// What is there, if it is a recorder: one that is just being made is none yet.
+    /// The recorder, if there is one: it may not be initialized yet.
     fn read_head(&self, path: &str, at: u64) -> io::Result<Option<Ring>> {
         let file = File::open(path)?;
         let mut head = [0; 8 * HEAD_WORDS];
@@ -104,18 +104,18 @@ impl Mapping {
 }
 
 impl Ring {
-    /// What is recorded now.
+    /// The current record.
     pub(super) fn record(&self) -> Result<Record, String> {
         let mut copies = [vec![0; self.bytes], vec![0; self.bytes], vec![0; self.bytes]];
         let mut found: Option<Record> = None;
         for _ in 0..TRIES_MAX {
             for copy in &mut copies {
                 let read = self.file.read_exact_at(copy, self.at);
-                read.map_err(|error| format!("its recorder cannot be read: {error}"))?;
+                read.map_err(|error| format!("cannot read its recorder: {error}"))?;
             }
             let [before, copy, after] = &copies;
             let record = Record::of_copies([before, copy, after], now_ns())
-                .map_err(|error| format!("what it records cannot be read: {error}"))?;
+                .map_err(|error| format!("cannot read its record: {error}"))?;
             let calls = record.calls.len();
             if found.as_ref().is_none_or(|found| found.calls.len() <= calls) {
                 found = Some(record);
@@ -124,21 +124,21 @@ impl Ring {
                 break;
             }
         }
-        found.ok_or_else(|| "what it records cannot be read".to_owned())
+        found.ok_or_else(|| "cannot read its record".to_owned())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::header::{Header, What};
-    use crate::recorder::{Places, Recorder, Who};
+    use crate::header::{CallKind, Header};
+    use crate::recorder::{Outputs, Owner, Recorder};
 
     #[test]
-    fn without_a_descriptor_memory_is_read() {
-        let who = Who { rank: 0, size: 1, job: 0x77 };
-        let mut recorder = Recorder::new(who, 64, 1, &Places::default());
-        recorder.describe(1, &Header::allocating(What::Collective(0), 0, 3, (None, 4)), 12, Some((0, 0)));
+    fn memory_is_read_without_a_descriptor() {
+        let owner = Owner { rank: 0, size: 1, job: 0x77 };
+        let mut recorder = Recorder::new(owner, 64, 1, &Outputs::default());
+        recorder.describe(1, &Header::allocating(CallKind::Collective(0), 0, 3, (None, 4)), 12, Some((0, 0)));
         recorder.begin(1);
         recorder.end_timed();
         let wanted = recorder.reader().record();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn recorders_are_known_by_the_names_of_mappings() {
+    fn mappings_of_recorders_are_found_by_name() {
         let maps = "\
 55d0c8a00000-55d0c8a01000 r--p 00000000 fe:00 11894833                   /usr/bin/weft: record
 7f1000000000-7f1000020000 rw-s 00000000 00:01 427850                     /memfd:weft: record (deleted)

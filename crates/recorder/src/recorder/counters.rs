@@ -1,4 +1,4 @@
-//! What a rank has counted, and its text form for Prometheus.
+//! Counters of a rank, and their text format for Prometheus.
 
 use std::fmt::Write;
 
@@ -8,38 +8,38 @@ use weftlink_shm::sync::Ordering;
 use super::Lineage;
 use super::ring::{self, Ring};
 
-/// What a communicator of a rank has counted since it was made.
+/// The counters of a rank's communicator since it was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     /// The rank in the job that `weft run` started; otherwise in the communicator.
     pub rank: u32,
-    /// Which communicator: `world` for the job's own, the number that records have for others.
+    /// The communicator: `world` for the job's own, its number in records for any other.
     pub communicator: String,
-    /// By what was called, in a fixed order: the collectives, windows, and what was set up for them.
-    pub by_collective: Vec<Counted>,
+    /// By collective, in a fixed order; windows and setup follow.
+    pub by_collective: Vec<CollectiveCounters>,
 }
 
-/// What was counted of one kind of call.
+/// The counters of one collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counted {
-    /// Its name: `all-reduce`, `window`; `setup` is what all ranks do together before they can call: plans that are loaded, splits.
+pub struct CollectiveCounters {
+    /// Its name: `all-reduce`, `window`; `setup` counts loaded plans and splits.
     pub collective: &'static str,
-    /// Calls that ended well.
+    /// Successful calls.
     pub calls: u64,
-    /// What these passed: the larger of the rank's buffers, each.
+    /// Bytes of successful calls: the larger of the rank's buffers for each.
     pub bytes: u64,
-    /// Calls that failed, which is one at most: then the communicator has.
+    /// Failed calls: at most one, which breaks the communicator.
     pub errors: u64,
-    /// Waits for others that took longer than spinning.
+    /// Waits for other ranks that took longer than spinning.
     pub waits: u64,
-    /// Those that went to sleep.
+    /// Waits that went to sleep.
     pub slept: u64,
-    /// The time of all these.
+    /// The time of all these waits.
     pub waited_ns: u64,
 }
 
-/// A metric: its name, what it means, and its value as it is written.
-type Metric = (&'static str, &'static str, fn(&Counted) -> String);
+/// A metric: its name, its help text, and its value as text.
+type Metric = (&'static str, &'static str, fn(&CollectiveCounters) -> String);
 
 const METRICS: [Metric; 6] = [
     ("weft_calls_total", "Calls that ended well.", |counted| counted.calls.to_string()),
@@ -59,27 +59,27 @@ const METRICS: [Metric; 6] = [
 impl Counters {
     pub(super) fn of(ring: &Ring, lineage: &Lineage) -> Self {
         let names = Collective::NAMES.into_iter().chain(["window", "setup"]);
-        let read = |(collective, counted): (&'static str, &ring::Counted)| {
-            let ring::Counted { calls, bytes, errors, waits, slept, waited_ns } = counted;
+        let read = |(collective, counted): (&'static str, &ring::CounterWords)| {
+            let ring::CounterWords { calls, bytes, errors, waits, slept, waited_ns } = counted;
             let [calls, bytes, errors, waits, slept, waited_ns] =
                 [calls, bytes, errors, waits, slept, waited_ns].map(|word| word.load(Ordering::Relaxed));
-            Counted { collective, calls, bytes, errors, waits, slept, waited_ns }
+            CollectiveCounters { collective, calls, bytes, errors, waits, slept, waited_ns }
         };
         let (rank, communicator) = (lineage.world_rank as u32, lineage.name.clone());
         Self { rank, communicator, by_collective: names.zip(&ring.head.counters).map(read).collect() }
     }
 
-    /// All calls that ended well.
+    /// All successful calls.
     pub fn calls(&self) -> u64 {
         self.by_collective.iter().map(|counted| counted.calls).sum()
     }
 
-    /// What was counted of a collective, by its name.
-    pub fn of_collective(&self, name: &str) -> Option<&Counted> {
+    /// The counters of a collective, by name.
+    pub fn of_collective(&self, name: &str) -> Option<&CollectiveCounters> {
         self.by_collective.iter().find(|counted| counted.collective == name)
     }
 
-    /// Adds what another communicator of the same rank has counted.
+    /// Adds the counters of another communicator of the same rank.
     pub fn add(&mut self, other: &Counters) {
         for (mine, theirs) in self.by_collective.iter_mut().zip(&other.by_collective) {
             mine.calls += theirs.calls;
@@ -91,14 +91,15 @@ impl Counters {
         }
     }
 
-    /// Counters of several ranks in the text form that Prometheus reads. What was never called has no line.
+    /// The counters of several ranks in Prometheus' text format. Unused collectives have no line.
     pub fn prometheus(all: &[Counters]) -> String {
         let mut text = String::new();
         for (name, help, value) in METRICS {
             // Writing to a string does not fail.
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter");
             for counters in all {
-                let is_used = |counted: &&Counted| counted.calls + counted.errors + counted.waits > 0;
+                let is_used =
+                    |counted: &&CollectiveCounters| counted.calls + counted.errors + counted.waits > 0;
                 for counted in counters.by_collective.iter().filter(is_used) {
                     let (collective, rank, of) = (counted.collective, counters.rank, &counters.communicator);
                     let labels = format!("collective=\"{collective}\",communicator=\"{of}\",rank=\"{rank}\"");

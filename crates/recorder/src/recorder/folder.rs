@@ -1,7 +1,7 @@
-//! Records in files: those of this rank, and all that are in a folder.
+//! Records in files: writing those of this rank, and reading all records of a folder.
 //!
-//! The folder may be one that other users write to, such as `/tmp`. So a file is always a new one (`O_EXCL`, which follows no link), only its
-//! owner can read and write it, and what is in its place is removed only if this user owns it.
+//! Other users may write to the folder, such as `/tmp`. So every file is created anew (`O_EXCL`, which follows no link) with access for
+//! its owner only, and an existing file is removed only if this user owns it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -13,13 +13,13 @@ use weftlink_shm::clock::now_ns;
 use weftlink_shm::limits;
 use weftlink_shm::memory::SharedMemory;
 
-use super::Who;
+use super::Owner;
 use super::record::{Process, Record, RecordError};
 
 pub(crate) const PREFIX: &str = "weft-record-";
-/// A record of the most calls there can be is a quarter of this.
+/// The largest possible record has a quarter of this.
 const BYTES_MAX: u64 = 64 << 20;
-/// More files than this are not looked at.
+/// Files beyond this number are ignored.
 const FILES_MAX: usize = 100_000;
 
 /// The files of a rank.
@@ -34,10 +34,10 @@ fn name(job: u64, rank: u64, ending: &str) -> String {
     format!("{PREFIX}{job:012x}-rank{rank}.{ending}")
 }
 
-/// Creates the file that a ring lies in, with all its bytes, so that none is missing later.
-pub(super) fn create(folder: &Path, who: Who, bytes: usize) -> io::Result<(SharedMemory, Files)> {
+/// Creates the file of a ring with all its bytes, so that a full disk cannot fail later writes.
+pub(super) fn create(folder: &Path, owner: Owner, bytes: usize) -> io::Result<(SharedMemory, Files)> {
     fs::create_dir_all(folder)?;
-    let ring = folder.join(name(who.job, who.rank as u64, "ring"));
+    let ring = folder.join(name(owner.job, owner.rank as u64, "ring"));
     limits::fits_a_file(bytes as u64)?;
     let mut file = create_new(&ring, OWNER_ONLY).or_else(|error| match error.kind() {
         io::ErrorKind::AlreadyExists if is_ours(&ring)? => {
@@ -55,7 +55,7 @@ pub(super) fn create(folder: &Path, who: Who, bytes: usize) -> io::Result<(Share
     Ok((memory, Files { folder: folder.to_owned(), ring, is_dumped: false }))
 }
 
-/// Writes a record as JSON; who reads it meanwhile reads all of it or none.
+/// Writes a record as JSON, atomically.
 pub(super) fn dump(record: &Record, folder: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let job = u64::from_str_radix(&record.job, 16).unwrap_or(0);
@@ -67,8 +67,7 @@ pub(super) fn dump(record: &Record, folder: &Path) -> io::Result<PathBuf> {
 /// Readable and writable by its owner.
 const OWNER_ONLY: u32 = 0o600;
 
-/// Puts a file of these permissions in the place of another, in one step. The new file has a name that nobody can guess, so that nobody
-/// can have put something there.
+/// Replaces a file atomically. The temporary file has a random name, so that no other user can create it first.
 pub(super) fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     limits::fits_a_file(text.len() as u64)?;
     let number = random_number().map_err(|error| io::Error::other(error.to_string()))?;
@@ -82,19 +81,19 @@ pub(super) fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     })
 }
 
-/// Creates a file where there is nothing, not even a link.
+/// Creates a file; fails if the path exists, even as a link.
 fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW;
     OpenOptions::new().read(true).write(true).create_new(true).mode(mode).custom_flags(flags).open(path)
 }
 
-/// Whether a path leads to a file of this user.
+/// Whether a path is a file of this user.
 fn is_ours(path: &Path) -> io::Result<bool> {
     let found = fs::symlink_metadata(path)?;
     Ok(found.is_file() && found.uid() == rustix::process::geteuid().as_raw())
 }
 
-/// Opens a file that somebody else may have put there: a pipe, which nobody writes, is not waited for.
+/// Opens a file that another user may have created; does not block on a pipe.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match file.metadata()?.is_file() {
@@ -103,18 +102,17 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// What a folder holds.
+/// The records of a folder.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct FolderRecords {
     /// The records, one for each job and rank.
     pub records: Vec<Record>,
-    /// Files that look like records and are none, and why.
+    /// Files with the name of a record that could not be read, and why.
     pub passed_over: Vec<(String, String)>,
 }
 
-/// Reads all records in a folder. Of a rank that has left both a file of its own and what it wrote when it failed, the one
-/// that knows more counts.
-pub fn read_folder(folder: &Path) -> io::Result<Found> {
+/// Reads all records of a folder. If a rank has both a `.ring` and a `.json` file, the one with more calls counts.
+pub fn read_folder(folder: &Path) -> io::Result<FolderRecords> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)?.take(FILES_MAX) {
         let name = entry?.file_name().to_string_lossy().into_owned();
@@ -122,15 +120,15 @@ pub fn read_folder(folder: &Path) -> io::Result<Found> {
             names.push(name);
         }
     }
-    // `.json` before `.ring`: where both know the same, the first stays.
+    // `.json` sorts before `.ring`, and stays if both have the same calls.
     names.sort();
-    let mut found = Found::default();
+    let mut found = FolderRecords::default();
     for name in names {
         match read_file(&folder.join(&name)) {
             Ok(mut record) => {
-                // What was known elsewhere when it was written is all there is to know of other hosts.
+                // The state of a process on another host is known only from its record.
                 record.process = process_of(&record).or(record.process);
-                // Memory of a process that runs is as it is now.
+                // The memory of a running process is current.
                 if record.process.is_some_and(|process| process != Process::Gone) && record.taken_ns.is_none()
                 {
                     record.taken_ns = Some(now_ns());
@@ -164,14 +162,14 @@ pub(super) fn process() -> (u64, u64) {
     (stat_of("self").map_or(0, |(_, start)| start), namespace().unwrap_or(0))
 }
 
-/// How the process of a record is, if that can be told from here.
+/// The state of a record's process, if it is visible from here.
 pub(crate) fn process_of(record: &Record) -> Option<Process> {
     let from_here = record.host == weftlink_knobs::host()
         && record.pid_namespace != 0
         && record.process_start != 0
         && namespace() == Some(record.pid_namespace);
     from_here.then(|| match stat_of(&record.pid.to_string()) {
-        // Another that has the same number now started at another time.
+        // A process that reuses the number has another start time.
         Some((process, start)) if start == record.process_start => process,
         _ => Process::Gone,
     })
@@ -182,10 +180,10 @@ fn namespace() -> Option<u64> {
     link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// How a process is, and when it started.
+/// The state of a process, and when it started.
 pub(crate) fn stat_of(pid: &str) -> Option<(Process, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which may hold anything, are the state and then numbers; the start is the 22nd field of all.
+    // The state follows the name, which may contain anything; the start time is field 22.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let process = match fields.next()? {
         "Z" | "X" => Process::Gone,

@@ -1,19 +1,18 @@
-//! Which communicator of its process one is: the job's own, or another that was made of it or beside it.
+//! The label of a communicator in counters: the job's own communicator, or another one.
 //!
-//! Counters are told by the number that a rank has in its job, and by the communicator: `world` for the job's own, its number
-//! (as records have it) for any other. The launcher tells what a process is in its job; without one, a communicator's own
-//! rank is all there is to say.
+//! Counters are labelled with the rank in the job and with the communicator: `world` for the job's own, its number (as in records) for
+//! any other. The launcher's variables give the rank in the job; without a launcher it is the rank in the communicator.
 //!
-//! Deliberately absent: which communicator another was made of, since communicators do not tell each other that.
+//! Deliberately absent: the parent of a communicator, which communicators do not record.
 
 use weftlink_bootstrap::{Failure, launcher};
 
-use super::Who;
+use super::Owner;
 
 /// The name of the job's own communicator.
 const WORLD: &str = "world";
 
-/// Which communicator this is, and who has it.
+/// The label of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lineage {
     /// The rank in the job.
@@ -23,23 +22,23 @@ pub(crate) struct Lineage {
 }
 
 impl Lineage {
-    /// Of a communicator that is made now.
-    pub(crate) fn of(who: Who) -> Self {
-        // The job's own communicator is the first that stands as the launcher says; others, even of the same size, come later.
-        let told = launcher::launched();
-        let is_own = told.is_none_or(|told| (who.rank, who.size) == told && launcher::is_own(who.job));
-        Self::new(who, told.map(|(rank, _)| rank), is_own)
+    /// The label of a new communicator.
+    pub(crate) fn of(owner: Owner) -> Self {
+        // The job's own communicator is the first with the launcher's rank and size; others of the same size come later.
+        let launched = launcher::launched();
+        let is_own = launched.is_none_or(|it| (owner.rank, owner.size) == it && launcher::is_own(owner.job));
+        Self::new(owner, launched.map(|(rank, _)| rank), is_own)
     }
 
-    fn new(who: Who, world_rank: Option<usize>, is_own: bool) -> Self {
-        let name = if is_own { WORLD.to_owned() } else { format!("{:012x}", who.job) };
-        Self { world_rank: world_rank.unwrap_or(who.rank), name }
+    fn new(owner: Owner, world_rank: Option<usize>, is_own: bool) -> Self {
+        let name = if is_own { WORLD.to_owned() } else { format!("{:012x}", owner.job) };
+        Self { world_rank: world_rank.unwrap_or(owner.rank), name }
     }
 
-    /// Tells the launcher why the job's own communicator failed, if it asked for that. In parts of it ranks have other numbers.
+    /// Reports the failure of the job's own communicator to the launcher, if that wants it. Ranks have other numbers in its parts.
     #[cold]
-    pub(super) fn tell_launcher(&self, failure: &Failure) {
-        // Otherwise it is not the job of this launcher, but one of a program's own.
+    pub(super) fn report_to_launcher(&self, failure: &Failure) {
+        // Any other communicator belongs to the program, not to the launcher.
         if self.name == WORLD && launcher::launched().map(|(rank, _)| rank) == Some(self.world_rank) {
             launcher::report(self.world_rank, failure, false);
         }
@@ -52,9 +51,9 @@ mod tests {
 
     #[test]
     fn names_tell_communicators_apart() {
-        let who = Who { rank: 1, size: 2, job: 0x3f9a };
+        let owner = Owner { rank: 1, size: 2, job: 0x3f9a };
         let named = |world_rank, is_own| {
-            let Lineage { world_rank, name } = Lineage::new(who, world_rank, is_own);
+            let Lineage { world_rank, name } = Lineage::new(owner, world_rank, is_own);
             (world_rank, name)
         };
         assert_eq!(named(None, true), (1, "world".to_owned()));

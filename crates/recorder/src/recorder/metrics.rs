@@ -1,9 +1,9 @@
-//! Counters in a file, for Prometheus' node exporter and its like: `WEFT_METRICS=file:PATH`.
+//! Counters in a file, for Prometheus' node exporter: `WEFT_METRICS=file:PATH`.
 //!
-//! One thread of a process writes for all its communicators, every five seconds, and so does whoever drops one. A file is
-//! put in the place of the one before, so that a reader finds all of one or all of the other. It holds all communicators
-//! of a rank, by name (`lineage.rs`); those of one name are added up, those that are gone included: counters never fall while the
-//! process lives. The first line says whose file it is, so that two processes that write the same one can notice.
+//! One thread of a process writes for all its communicators, every five seconds and when a communicator is dropped. It replaces the file
+//! atomically. The file holds all communicators of a rank, by name (`lineage.rs`); those with the same name are added up, including those
+//! that are gone, so counters never decrease while the process lives. The first line names the owner of the file, so that two processes
+//! that write the same file notice it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -16,42 +16,42 @@ use super::counters::Counters;
 use super::folder;
 use super::{FlightRecorder, Lineage};
 
-/// Counters are for others to read, such as Prometheus' node exporter.
+/// Other users may read counters, such as Prometheus' node exporter.
 const FOR_ALL: u32 = 0o644;
 const EVERY: Duration = Duration::from_secs(5);
-/// Communicators that are told apart in a file; what others count is added up as one.
+/// Communicators with a name of their own in a file; all others are added up as one.
 const NAMES_MAX: usize = 64;
 const OTHERS: &str = "others";
 
-/// A file, and whose counters are in it.
+/// A file, and the communicators whose counters it has.
 struct Target {
     path: PathBuf,
-    /// The communicator that it was made for, as others of its job know it.
+    /// The number of the first communicator.
     job: u64,
     live: Vec<FlightRecorder>,
-    /// Of communicators that are gone, by rank and name.
+    /// Counters of dropped communicators, by rank and name.
     gone: Vec<Counters>,
-    /// Ranks and communicators that have a name in it.
+    /// Communicators with a name of their own.
     names: Vec<Lineage>,
-    /// Whether it has been told that the file cannot be written.
-    is_told: bool,
-    /// Whether it has been told that others write it too.
-    is_shared: bool,
+    /// Whether the failure to write the file has been logged.
+    has_logged_error: bool,
+    /// Whether another process that writes the file has been logged.
+    has_logged_other: bool,
 }
 
 static TARGETS: Mutex<Vec<Target>> = Mutex::new(Vec::new());
 static CHANGED: Condvar = Condvar::new();
 
-/// A communicator whose counters are written, until this is dropped.
-pub(super) struct Written {
-    /// The process whose counters they are, which a process that was forked is not.
+/// Keeps a communicator's counters in a file until it is dropped.
+pub(super) struct MetricsFile {
+    /// The process of the communicator; a forked process writes nothing.
     process: u32,
     path: PathBuf,
     reader: FlightRecorder,
 }
 
-impl Written {
-    /// Writes a communicator's counters to a path from now on, in which `%h`, `%r` (the rank in the job) and `%p` are put in.
+impl MetricsFile {
+    /// Starts writing a communicator's counters to a path, with `%h`, `%r` (the rank in the job) and `%p` replaced.
     pub(super) fn new(path: &Path, mut reader: FlightRecorder) -> Self {
         let path = weftlink_knobs::expanded(path, Some(reader.lineage.world_rank));
         let mut targets = targets();
@@ -62,12 +62,20 @@ impl Written {
             }
             None => {
                 if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-                    // If it cannot be made, writing the file says why.
+                    // If this fails, writing the file reports the error.
                     let _ = std::fs::create_dir_all(folder);
                 }
                 let (job, live) = (reader.ring.head.job.load(Ordering::Relaxed), vec![reader.clone()]);
                 let (path, gone, names) = (path.clone(), Vec::new(), vec![Lineage::clone(&reader.lineage)]);
-                targets.push(Target { path, job, live, gone, names, is_told: false, is_shared: false });
+                targets.push(Target {
+                    path,
+                    job,
+                    live,
+                    gone,
+                    names,
+                    has_logged_error: false,
+                    has_logged_other: false,
+                });
             }
         }
         start(targets);
@@ -75,9 +83,9 @@ impl Written {
     }
 }
 
-impl Drop for Written {
+impl Drop for MetricsFile {
     fn drop(&mut self) {
-        // A process that was forked has nothing to write, and the thread that writes may have held the lock then.
+        // A forked process has nothing to write, and the lock may have been held when it was forked.
         if self.process != std::process::id() {
             return;
         }
@@ -96,14 +104,14 @@ impl Target {
         let mut all = self.gone.clone();
         self.live.iter().for_each(|reader| merge(&mut all, reader.counters()));
         all.sort_by(|one, other| (one.rank, &one.communicator).cmp(&(other.rank, &other.communicator)));
-        let whose = format!("# Weft, communicator {:012x}, process ", self.job);
-        let own = format!("{whose}{} of {}", std::process::id(), weftlink_knobs::host());
-        self.notice_others(&whose, &own);
+        let prefix = format!("# Weft, communicator {:012x}, process ", self.job);
+        let own = format!("{prefix}{} of {}", std::process::id(), weftlink_knobs::host());
+        self.warn_of_other_writers(&prefix, &own);
         if let Err(error) =
             folder::replace(&self.path, &format!("{own}\n{}", Counters::prometheus(&all)), FOR_ALL)
-            && !self.is_told
+            && !self.has_logged_error
         {
-            self.is_told = true;
+            self.has_logged_error = true;
             tracing::warn!(target: "weft::fault",
                 "cannot write WEFT_METRICS=file:{}: {error}",
                 self.path.display()
@@ -113,7 +121,7 @@ impl Target {
 }
 
 impl Target {
-    /// Decides once under which name a communicator is counted, so that no series ever falls.
+    /// Chooses the name of a communicator once, so that no series ever decreases.
     fn name(&mut self, reader: &mut FlightRecorder) {
         if self.names.contains(&reader.lineage) {
             return;
@@ -126,17 +134,17 @@ impl Target {
         }
     }
 
-    /// Tells if the file is another process' of the same job.
-    fn notice_others(&mut self, whose: &str, own: &str) {
+    /// Warns if another process of the same job writes the file.
+    fn warn_of_other_writers(&mut self, prefix: &str, own: &str) {
         let mut first = String::new();
         let read =
             folder::open(&self.path).and_then(|file| BufReader::new(file.take(256)).read_line(&mut first));
-        if read.is_ok() && first.starts_with(whose) && first.trim_end() != own && !self.is_shared {
-            self.is_shared = true;
+        if read.is_ok() && first.starts_with(prefix) && first.trim_end() != own && !self.has_logged_other {
+            self.has_logged_other = true;
             let (path, other) =
                 (self.path.display(), first.trim_end().rsplit(", ").next().unwrap_or_default());
             tracing::warn!(target: "weft::fault",
-                "WEFT_METRICS=file:{path}: {other} writes the same file, and one replaces the other's counters; put %r or %p into the path"
+                "WEFT_METRICS=file:{path}: {other} writes the same file and replaces these counters; put %r or %p into the path"
             );
         }
     }
@@ -155,7 +163,7 @@ fn targets() -> MutexGuard<'static, Vec<Target>> {
     TARGETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the thread that writes, unless it runs. It ends when there is nothing left to write.
+/// Starts the thread that writes, unless it runs. It ends when no communicator is left.
 fn start(targets: MutexGuard<'static, Vec<Target>>) {
     static RUNS: Mutex<bool> = Mutex::new(false);
     let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,7 +174,7 @@ fn start(targets: MutexGuard<'static, Vec<Target>>) {
         let mut targets = self::targets();
         loop {
             targets.iter_mut().filter(|target| !target.live.is_empty()).for_each(Target::write);
-            // Decided under the lock, so that whoever adds a target finds either this thread or none.
+            // Under the lock, so that a new target finds either this thread or none.
             if targets.iter().all(|target| target.live.is_empty()) {
                 *RUNS.lock().unwrap_or_else(PoisonError::into_inner) = false;
                 return;
@@ -178,6 +186,8 @@ fn start(targets: MutexGuard<'static, Vec<Target>>) {
     drop(targets);
     match std::thread::Builder::new().name("weft metrics".to_owned()).spawn(work) {
         Ok(_) => *runs = true,
-        Err(error) => tracing::warn!(target: "weft::fault", "no thread for WEFT_METRICS: {error}"),
+        Err(error) => {
+            tracing::warn!(target: "weft::fault", "cannot start the thread that writes WEFT_METRICS: {error}")
+        }
     }
 }

@@ -1,20 +1,19 @@
-//! The flight recorder: the last calls of a rank, what it waits for, what it has counted; readable at any time from
-//! anywhere, also when the rank is stuck, stopped or was killed.
+//! The flight recorder: the last calls of a rank, its current wait and its counters; readable at any time from any process, also when
+//! the rank hangs, is stopped or was killed.
 //!
-//! - `ring.rs`: the memory, over `slot.rs`, which makes it safe to read while it is written; `clock.rs`: time that is cheap.
-//! - `record.rs`: what has been read, as JSON. `folder.rs`: files in `WEFT_RECORD_DIR`.
+//! - `ring.rs`: the memory, made of slots that can be read while they are written (`weftlink_shm::slot`).
+//! - `record.rs`: a record, as data and JSON. `folder.rs`: files in `WEFT_RECORD_DIR`.
 //!
-//! A call that is the same as the one before costs five stores and one read of the processor's counter when it begins and
-//! three stores when it ends; all else is written where a call is prepared, waits long or fails. Small calls do not read the
-//! clock at their end: when the next one began is near enough.
+//! A repeated call costs five stores and one read of the processor's counter when it begins and three stores when it ends; everything
+//! else is written when a call is prepared, waits long or fails. Small calls do not read the clock when they end: the start of the next
+//! call is close enough.
 //!
-//! Without files it lies in memory that others find in the process ([`crate::attach`]).
+//! Without files, the memory is a memfd that other processes find by its name ([`crate::attach`]).
 //!
-//! Files: with `WEFT_RECORD_DIR` the memory is a file there, `weft-record-JOB-rankN.ring`, from the start. A communicator
-//! that is dropped in peace takes its file away; one that has failed leaves `weft-record-JOB-rankN.json` in its place; one
-//! whose process was killed leaves the file as it is.
+//! With `WEFT_RECORD_DIR`, the memory is a mapped file there, `weft-record-JOB-rankN.ring`. A communicator that ends without a failure
+//! removes its file; one that has failed replaces it by `weft-record-JOB-rankN.json`; a killed process leaves the file as it is.
 //!
-//! Deliberately absent: signals, which are the program's to handle. [`FlightRecorder::dump`] may be called from any thread.
+//! Deliberately absent: signals, which the program handles. [`FlightRecorder::dump`] may be called from any thread.
 
 mod counters;
 mod folder;
@@ -28,70 +27,70 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use counters::{Counted, Counters};
-pub use folder::{Found, read_folder};
+pub use counters::{CollectiveCounters, Counters};
+pub use folder::{FolderRecords, read_folder};
 pub use record::{CallRecord, CallState, Process, RankState, Record, RecordError, WaitRecord};
 
 use weftlink_bootstrap::Failure;
-use weftlink_knobs::Knobs;
+use weftlink_knobs::{Knobs, variable, variable_names};
 use weftlink_shm::clock::{self, Anchor, Clock, now_ns};
 use weftlink_shm::line::PAYLOAD_WORDS;
 use weftlink_shm::sync::Ordering;
 
-use crate::header::{Header, What};
+use crate::header::{CallKind, Header};
 use crate::waiting::Waiting;
 pub(crate) use folder::{PREFIX, process_of, stat_of};
 pub(crate) use lineage::Lineage;
 pub(crate) use ring::{CAPACITY_MAX, MAGIC, NAME, bytes_of};
 use ring::{CallSlot, Ring};
 
-/// The writing end, which belongs to the thread that makes the calls.
+/// The writing end, for the thread that makes the calls.
 pub struct Recorder {
     calls: &'static [CallSlot],
     clock: Clock,
-    /// The call that was begun last, and its tag as long as it runs.
+    /// The slot of the last call, and its tag while it runs.
     slot: &'static CallSlot,
     tag: Cell<u64>,
-    /// Where the present description is, as it stands in tags.
+    /// The index of the current description, as in tags.
     described: u64,
-    /// Where calls like this are counted, and what they pass.
-    counted: &'static ring::Counted,
+    /// The counters for the current kind of call, and its bytes.
+    counted: &'static ring::CounterWords,
     bytes: u64,
     descriptions: usize,
     waits: Cell<u32>,
-    /// Looks beyond spinning after which a wait sleeps.
+    /// Polls beyond spinning after which a wait sleeps.
     yields: u32,
     ring: Arc<Ring>,
     lineage: Arc<Lineage>,
     files: Option<folder::Files>,
-    /// Keeps a file with the counters.
-    _metrics: Option<metrics::Written>,
+    /// Writes the counters to a file.
+    _metrics: Option<metrics::MetricsFile>,
 }
 
-/// Who records.
+/// The rank that a recorder belongs to.
 #[derive(Clone, Copy, Debug)]
-pub struct Who {
+pub struct Owner {
     /// The rank in the communicator.
     pub rank: usize,
     /// Ranks of the communicator.
     pub size: usize,
-    /// The number of the communicator, the same on all of its ranks.
+    /// The number of the communicator, the same on all its ranks.
     pub job: u64,
 }
 
-/// Where records and counters are written, besides memory.
+/// Files for records and counters.
 #[derive(Clone, Debug, Default)]
-pub struct Places {
+pub struct Outputs {
     /// The folder for records.
     pub folder: Option<PathBuf>,
     /// The file for counters.
     pub metrics: Option<PathBuf>,
 }
 
-impl Places {
-    /// Where the environment says.
-    pub fn of_environment(rank: usize) -> Self {
-        let only = |name: &str| (name == "WEFT_METRICS").then(|| std::env::var_os(name)).flatten();
+impl Outputs {
+    /// From `WEFT_RECORD_DIR` and `WEFT_METRICS`.
+    pub fn from_environment(rank: usize) -> Self {
+        let only = |name: &str| (name == "WEFT_METRICS").then(|| variable(name)).flatten();
         let metrics = Knobs::from(only).map(|knobs| knobs.metrics).unwrap_or_else(|error| {
             tracing::warn!(target: "weft::fault", rank, "{error}");
             None
@@ -100,7 +99,7 @@ impl Places {
     }
 }
 
-/// A reader of a communicator's recorder, for any thread, for as long as anybody likes.
+/// A reader of a communicator's recorder, for any thread. It outlives the communicator.
 #[derive(Clone)]
 pub struct FlightRecorder {
     ring: Arc<Ring>,
@@ -108,17 +107,17 @@ pub struct FlightRecorder {
 }
 
 impl FlightRecorder {
-    /// What is recorded now.
+    /// The current record.
     pub fn record(&self) -> Record {
         Record::of(&self.ring, Some(now_ns()))
     }
 
-    /// What has been counted.
+    /// The current counters.
     pub fn counters(&self) -> Counters {
         Counters::of(&self.ring, &self.lineage)
     }
 
-    /// Writes what is recorded now into a folder, as `weft-record-JOB-rankN.json`, and tells where.
+    /// Writes the current record into a folder, as `weft-record-JOB-rankN.json`, and returns the path.
     pub fn dump(&self, folder: &Path) -> io::Result<PathBuf> {
         folder::dump(&self.record(), folder)
     }
@@ -133,28 +132,28 @@ impl std::fmt::Debug for FlightRecorder {
 }
 
 impl Recorder {
-    /// A recorder for so many calls, in a file if there is a folder for it.
-    pub fn new(who: Who, capacity: u32, yields: u32, places: &Places) -> Self {
+    /// A recorder for `capacity` calls, in a file if `outputs` has a folder.
+    pub fn new(owner: Owner, capacity: u32, yields: u32, outputs: &Outputs) -> Self {
         let capacity = (capacity as usize).clamp(ring::CAPACITY_MIN, ring::CAPACITY_MAX).next_power_of_two();
-        let lineage = Arc::new(Lineage::of(who));
+        let lineage = Arc::new(Lineage::of(owner));
         let mut files = None;
-        let ring = places.folder.as_deref().and_then(|folder| {
-            match folder::create(folder, who, ring::bytes_of(capacity)) {
+        let ring = outputs.folder.as_deref().and_then(|folder| {
+            match folder::create(folder, owner, ring::bytes_of(capacity)) {
                 Ok((memory, created)) => {
                     files = Some(created);
                     Some(Ring::in_file(memory, capacity))
                 }
                 Err(error) => {
                     let folder = folder.display();
-                    tracing::warn!(target: "weft::fault", rank = who.rank, "cannot record into WEFT_RECORD_DIR={folder}: {error}");
+                    tracing::warn!(target: "weft::fault", rank = owner.rank, "cannot write to WEFT_RECORD_DIR={folder}: {error}");
                     None
                 }
             }
         });
         let ring = ring.or_else(|| {
-            let told =
-                |error: &_| tracing::info!(target: "weft::fault", rank = who.rank, "`weft why --attach` will not find it: {error}");
-            Ring::in_memfd(capacity).inspect_err(told).ok()
+            let log =
+                |error: &_| tracing::info!(target: "weft::fault", rank = owner.rank, "`weft why --attach` cannot find this rank: {error}");
+            Ring::in_memfd(capacity).inspect_err(log).ok()
         });
         let ring = Arc::new(ring.unwrap_or_else(|| Ring::on_heap(capacity)));
         let mut recorder = Self {
@@ -173,23 +172,23 @@ impl Recorder {
             files,
             _metrics: None,
         };
-        recorder.introduce(who, capacity);
-        point_out_strangers(who.rank);
-        let written = |path: &PathBuf| metrics::Written::new(path, recorder.reader());
-        recorder._metrics = places.metrics.as_ref().map(written);
+        recorder.write_head(owner, capacity);
+        warn_of_unknown_settings(owner.rank);
+        let written = |path: &PathBuf| metrics::MetricsFile::new(path, recorder.reader());
+        recorder._metrics = outputs.metrics.as_ref().map(written);
         recorder
     }
 
-    fn introduce(&self, who: Who, capacity: usize) {
+    fn write_head(&self, owner: Owner, capacity: usize) {
         let head = self.ring.head;
         let (process_start, pid_namespace) = folder::process();
         for (word, value) in [
             (&head.version, ring::VERSION),
             (&head.capacity, capacity as u64),
-            (&head.rank, who.rank as u64),
-            (&head.size, who.size as u64),
+            (&head.rank, owner.rank as u64),
+            (&head.size, owner.size as u64),
             (&head.pid, u64::from(std::process::id())),
-            (&head.job, who.job),
+            (&head.job, owner.job),
             (&head.process_start, process_start),
             (&head.pid_namespace, pid_namespace),
             (&head.realtime_offset_ns, clock::realtime_offset_ns() as u64),
@@ -211,15 +210,15 @@ impl Recorder {
         FlightRecorder { ring: Arc::clone(&self.ring), lineage: Arc::clone(&self.lineage) }
     }
 
-    /// Notes the name of a plan, by its place among those that are loaded.
+    /// Records the name of a loaded plan, by its index.
     pub fn name_plan(&self, index: usize, name: &str) {
         if let Some(place) = self.ring.head.plans.get(index) {
             place.write(name);
         }
     }
 
-    /// Says what the next calls are, until told otherwise: `first` is the number of the next. `plans` are the places of those
-    /// for ordinary and for symmetric memory, or nothing if the call only allocates what others need.
+    /// Describes the calls from number `first` on. `plans` are the indices of the plans for ordinary and for symmetric memory, or
+    /// nothing if the call only allocates memory for others.
     #[cold]
     pub fn describe(&mut self, first: u32, header: &Header, bytes: u64, plans: Option<(usize, usize)>) {
         self.descriptions = (self.descriptions + 1) % self.ring.descriptions.len();
@@ -232,14 +231,16 @@ impl Recorder {
         self.described = (self.descriptions as u64) << ring::DESCRIPTION_SHIFT;
         self.bytes = bytes;
         let kind = match header.what {
-            What::Window => ring::KINDS - 2,
-            What::Collective(kind) if plans.is_some() => usize::from(kind).min(ring::KINDS - 3),
-            What::Collective(_) | What::Load | What::Split | What::Endpoint => ring::KINDS - 1,
+            CallKind::Window => ring::KINDS - 2,
+            CallKind::Collective(kind) if plans.is_some() => usize::from(kind).min(ring::KINDS - 3),
+            CallKind::Collective(_) | CallKind::Load | CallKind::Split | CallKind::Endpoint => {
+                ring::KINDS - 1
+            }
         };
         self.counted = &self.ring.head.counters[kind];
     }
 
-    /// A call begins.
+    /// Records the start of a call.
     #[inline]
     pub fn begin(&mut self, number: u32) {
         let tag = u64::from(number) << ring::NUMBER_SHIFT | self.described | ring::RUNNING;
@@ -248,12 +249,12 @@ impl Recorder {
         self.slot.write_first(tag, self.clock.ticks());
     }
 
-    /// The call takes the plan for symmetric memory.
+    /// Records that the call uses the plan for symmetric memory.
     pub fn is_symmetric(&mut self) {
         self.flag(ring::SYMMETRIC);
     }
 
-    /// The call has ended well, after no time worth a look at the clock.
+    /// Records the success of a short call, without reading the clock.
     #[inline]
     pub fn end(&self) {
         ring::add(&self.counted.calls, 1);
@@ -261,7 +262,7 @@ impl Recorder {
         self.slot.retag(self.tag.get() + (ring::DONE - ring::RUNNING));
     }
 
-    /// The call has ended well.
+    /// Records the success of a call, and its time.
     #[inline]
     pub fn end_timed(&self) {
         self.slot.set(1, self.clock.ticks());
@@ -269,19 +270,19 @@ impl Recorder {
         self.end();
     }
 
-    /// Says something about the call that runs.
+    /// Sets a flag of the current call.
     fn flag(&self, flag: u64) {
         self.tag.set(self.tag.get() | flag);
         self.slot.retag(self.tag.get());
     }
 
-    /// A wait has taken so long that it is worth a note; gives the time, for [`Recorder::wait_ends`].
+    /// Records a wait that is longer than spinning; returns the time, for [`Recorder::wait_ends`].
     #[cold]
     pub fn wait_begins(&self, call: u32, step: Option<(u32, u32)>, waiting: Waiting) -> u64 {
         self.note_wait(call, step, record::pack_waiting(waiting))
     }
 
-    /// The same for memory that all ranks allocate together.
+    /// The same for a wait until all ranks have allocated memory.
     #[cold]
     pub fn wait_for_memory_begins(&self, call: u32) -> u64 {
         self.note_wait(call, None, record::MEMORY)
@@ -297,15 +298,14 @@ impl Recorder {
         ns
     }
 
-    /// A wait that was noted is over, after so many looks. One that ended in vain stays noted: that is what the rank was at
-    /// when it failed.
+    /// Records the end of a wait after `polls` polls. A wait that did not succeed stays in the record: the rank failed there.
     #[cold]
-    pub fn wait_ends(&self, began_ns: u64, looks: u32, came: bool) {
+    pub fn wait_ends(&self, began_ns: u64, polls: u32, succeeded: bool) {
         let waited_ns = self.anchor().saturating_sub(began_ns);
         let counted = self.counted;
         ring::add(&counted.waits, 1);
         ring::add(&counted.waited_ns, waited_ns);
-        if looks > self.yields {
+        if polls > self.yields {
             ring::add(&counted.slept, 1);
         }
         if let Some((tag, [_, _, before])) = self.slot.read()
@@ -315,15 +315,15 @@ impl Recorder {
             self.slot.set(2, before.saturating_add(waited_ns));
             self.flag(ring::WAITED);
         }
-        if came {
+        if succeeded {
             self.ring.head.waiting.retag(0);
         }
     }
 
-    /// Looks at both clocks, and gives the time.
+    /// Reads both clocks, and returns the time.
     pub fn anchor(&self) -> u64 {
         let Anchor { ticks, ns } = self.both_clocks();
-        // No two have the same number of ticks, and none has 0.
+        // Tags must differ and must not be 0; ticks do.
         self.ring.head.last_anchor.write(ticks | 1, [ticks, ns]);
         ns
     }
@@ -332,12 +332,12 @@ impl Recorder {
         Anchor { ticks: self.clock.ticks(), ns: now_ns() }
     }
 
-    /// Whether a failure has been noted.
+    /// Whether a failure has been recorded.
     pub fn has_failed(&self) -> bool {
         self.ring.head.state.load(Ordering::Relaxed) == ring::RANK_FAILED
     }
 
-    /// The communicator has failed. Says where the record is, if it is in a file.
+    /// Records the failure of the communicator. Returns the path of the record, if it is in a file.
     #[cold]
     pub fn fail(&mut self, failure: &Failure) -> Option<PathBuf> {
         if self.has_failed() {
@@ -351,7 +351,7 @@ impl Recorder {
             self.slot.set(1, self.clock.ticks());
             self.slot.retag((tag - ring::RUNNING + ring::FAILED) | ring::TIMED);
         }
-        self.lineage.tell_launcher(failure);
+        self.lineage.report_to_launcher(failure);
         head.error.write(&failure.why);
         head.blame.write(&record::pack_blame(failure));
         head.state.store(ring::RANK_FAILED, weftlink_shm::sync::Edge::Record.release());
@@ -372,14 +372,14 @@ impl Recorder {
     }
 }
 
-/// Tells of variables that are nearly settings, once, on rank 0; `weft run` does so itself.
-fn point_out_strangers(rank: usize) {
+/// Warns of environment variables that are misspelt settings, once, on rank 0. `weft run` warns itself.
+fn warn_of_unknown_settings(rank: usize) {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    if rank == 0 && std::env::var_os("WEFT_JOB").is_none() {
+    if rank == 0 && variable("WEFT_JOB").is_none() {
         ONCE.call_once(|| {
-            for (name, near) in weftlink_knobs::unknown(std::env::vars_os().map(|(name, _)| name)) {
+            for (name, near) in weftlink_knobs::unknown(variable_names()) {
                 if let Some(near) = near {
-                    tracing::warn!(target: "weft::fault", rank, "there is no setting {name}; did you mean {near}?");
+                    tracing::warn!(target: "weft::fault", rank, "unknown setting {name}; did you mean {near}?");
                 }
             }
         });
@@ -389,14 +389,14 @@ fn point_out_strangers(rank: usize) {
 impl Drop for Recorder {
     fn drop(&mut self) {
         let (head, failed) = (self.ring.head, self.has_failed());
-        // A process that was forked has the same memory and file, and is not this rank.
+        // A forked process has the same memory and file, but is not this rank.
         if head.pid.load(Ordering::Relaxed) != u64::from(std::process::id()) {
             return;
         }
         if !failed {
             head.state.store(ring::RANK_LEFT, weftlink_shm::sync::Edge::Record.release());
         }
-        // What has failed and could not be written otherwise stays as it is.
+        // After a failure the file stays unless the record was written as JSON.
         if let Some(files) = self.files.take().filter(|files| !failed || files.is_dumped) {
             let _ = std::fs::remove_file(files.ring);
         }

@@ -1,4 +1,4 @@
-//! What a recorder held, once it has been read: the form in which records are written, merged and shown.
+//! A record: the contents of a recorder as data, which is written, merged and shown.
 
 use serde::{Deserialize, Serialize};
 use weftlink_bootstrap::{Blame, Failure};
@@ -8,77 +8,77 @@ use weftlink_shm::line::distance;
 use weftlink_shm::sync::{Edge, Ordering};
 
 use super::ring::{self, CAPACITY_MAX, Ring};
-use crate::header::{Header, What};
+use crate::header::{CallKind, Header};
 use crate::waiting::Waiting;
 
-/// The version of the JSON form.
+/// The version of the JSON format.
 const VERSION: u32 = 1;
-/// Jobs with more ranks are mistakes.
+/// A job with more ranks is an error.
 const SIZE_MAX: u32 = 1 << 20;
-/// Texts in files are cut to this.
+/// Texts of files are cut to this many characters.
 const TEXT_MAX: usize = 2000;
 
-/// What a rank had done, and was doing, when this was written. Times are nanoseconds of its host's monotonic clock.
+/// The last calls of a rank, and what it was doing when this was written. Times are nanoseconds of its host's monotonic clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Of this form.
+    /// The version of the format.
     pub version: u32,
-    /// Which communicator: a number that all its ranks share, in hexadecimal.
+    /// The number of the communicator, the same on all its ranks, in hexadecimal.
     pub job: String,
-    /// Which rank.
+    /// The rank.
     pub rank: u32,
-    /// Of how many.
+    /// Ranks of the communicator.
     pub size: u32,
-    /// Where it ran.
+    /// Its host.
     pub host: String,
-    /// In which process.
+    /// Its process.
     pub pid: u32,
-    /// When that started, in the kernel's ticks since boot; 0 is unknown.
+    /// When the process started, in the kernel's ticks since boot; 0 is unknown.
     pub process_start: u64,
-    /// In which PID namespace; 0 is unknown.
+    /// The PID namespace of the process; 0 is unknown.
     pub pid_namespace: u64,
-    /// How it is.
+    /// The state of the rank.
     pub state: RankState,
-    /// Why it failed.
+    /// Its error.
     pub error: Option<String>,
     /// The ranks that the error blames; unknown in records of older versions.
     #[serde(default)]
     pub blamed: Vec<Blame>,
-    /// The rank whose failure this one only passes on.
+    /// The rank whose failure caused this one.
     #[serde(default)]
     pub aborted_by: Option<u32>,
-    /// Settings that were in its environment.
+    /// The settings in its environment.
     pub settings: Vec<String>,
-    /// What makes its times comparable with those of other hosts: to be added to get the time of day.
+    /// Add this to its times to get the time of day, which compares between hosts.
     pub realtime_offset_ns: i64,
-    /// When this was written; unknown if it was left behind by a process that was killed.
+    /// When this was written; unknown in the file of a killed process.
     pub taken_ns: Option<u64>,
-    /// What it waits for, or waited for when it failed.
+    /// Its current wait, or the wait in which it failed.
     pub waiting: Option<WaitRecord>,
     /// Its last calls, the oldest first.
     pub calls: Vec<CallRecord>,
-    /// How its process is, if whoever read this could tell.
+    /// The state of its process, if it was visible to the reader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
 }
 
-/// How a process is.
+/// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Process {
     /// It runs, or sleeps.
     Runs,
-    /// It was stopped by a signal or a debugger, and can go on.
+    /// A signal or a debugger stopped it; it can continue.
     Stopped,
     /// It has ended.
     Gone,
 }
 
-/// How a rank is.
+/// The state of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RankState {
-    /// It has a communicator that works.
+    /// Its communicator works.
     Running,
     /// Its communicator has failed.
     Failed,
@@ -91,84 +91,86 @@ pub enum RankState {
 pub struct CallRecord {
     /// Its number in its communicator.
     pub number: u32,
-    /// All about it, in words.
+    /// A description.
     pub what: String,
-    /// What all ranks of a call have in common, hashed: two that differ are different calls.
+    /// A hash of the arguments that all ranks must agree on: calls with different signatures differ.
     pub signature: u32,
     /// The collective, or `window`, or `load`.
     pub collective: String,
     /// Elements of a block.
     pub count: u64,
-    /// Of what type, if they have one.
+    /// The type of the elements, if known.
     pub data_type: Option<String>,
-    /// With what they are combined.
+    /// The reduction.
     pub reduction: Option<String>,
-    /// The plan, which is called as its algorithm is.
+    /// The plan, named after its algorithm.
     pub plan: String,
-    /// The larger of this rank's buffers.
+    /// Bytes of the larger of this rank's buffers.
     pub bytes: u64,
-    /// How far it is.
+    /// Its state.
     pub state: CallState,
     /// When it began.
     pub start_ns: u64,
-    /// When it ended, where that was noted: small calls do not look at the clock.
+    /// When it ended, if recorded: small calls do not read the clock.
     pub end_ns: Option<u64>,
-    /// How long it waited for others, beyond spinning.
+    /// How long it waited for other ranks, beyond spinning.
     pub waited_ns: u64,
 }
 
-/// How far a call is.
+/// The state of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CallState {
-    /// It has been announced and has not ended.
+    /// It was announced and has not ended.
     Running,
-    /// It has ended well.
+    /// It succeeded.
     Done,
-    /// It has not.
+    /// It failed.
     Failed,
 }
 
-/// What is waited for.
+/// A wait.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WaitRecord {
-    /// In which call.
+    /// The number of the call.
     pub call: u32,
-    /// For what: `to make the call`, `a message`, `to receive`, `a signal`, `others to allocate memory`, or
+    /// What the rank waits for: `to make the call`, `a message`, `to receive`, `a signal`, `others to allocate memory`, or
     /// `anything`.
     pub what: String,
-    /// From whom, if it is one rank.
+    /// The awaited rank, if it is a single one.
     pub rank: Option<u32>,
-    /// In which lane of the plan.
+    /// The lane of the plan.
     pub lane: Option<u32>,
-    /// At which step.
+    /// The step of the plan.
     pub step: Option<u32>,
-    /// Since when.
+    /// When the wait began.
     pub since_ns: u64,
 }
 
-/// Bytes that are no record.
+/// Bytes cannot be read as a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// Neither JSON nor a recorder's memory. It was cut off, or is something else.
-    #[error("it is no record: {0}")]
+    /// Neither JSON nor the memory of a recorder; possibly truncated.
+    #[error("not a record: {0}")]
     Unreadable(String),
-    /// Written by another Weft. Read it with that.
-    #[error("it has version {0}, and this is made for version {VERSION}")]
+    /// Written by another version of Weft. Read it with that version.
+    #[error(
+        "the record has version {0}, and this program reads version {VERSION}; use the version of Weft that wrote it"
+    )]
     Version(u32),
-    /// Numbers that no rank writes.
-    #[error("it makes no sense: {0}")]
-    Nonsense(String),
+    /// Values that no rank writes.
+    #[error("the record is damaged: {0}")]
+    Damaged(String),
 }
 
 impl Record {
-    /// Reads what a rank wrote when it failed, or left behind when it was killed.
+    /// Reads the file of a rank that failed or was killed.
     pub fn read(bytes: &[u8]) -> Result<Record, RecordError> {
         if bytes.starts_with(&ring::MAGIC.to_le_bytes()) {
             let ring = Ring::of_bytes(bytes);
-            let ring =
-                ring.ok_or_else(|| RecordError::Unreadable("a recorder's memory, cut off".to_owned()))?;
+            let ring = ring
+                .ok_or_else(|| RecordError::Unreadable("the memory of a recorder, truncated".to_owned()))?;
             return Record::of(&ring, None).checked();
         }
         let unreadable = |error: serde_json::Error| RecordError::Unreadable(error.to_string());
@@ -182,7 +184,7 @@ impl Record {
         }
     }
 
-    /// Reads three copies of a recorder's memory, made one after another while its rank may have written.
+    /// Reads three copies of a recorder's memory, made one after the other while its rank may write.
     pub(crate) fn of_copies(copies: [&[u8]; 3], taken_ns: u64) -> Result<Record, RecordError> {
         let ring = Ring::of_copies(copies);
         let ring = ring.ok_or_else(|| RecordError::Unreadable("it changed while it was read".to_owned()))?;
@@ -195,7 +197,7 @@ impl Record {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// Writes it into a folder, as `weft-record-JOB-rankN.json`, and tells where.
+    /// Writes it into a folder, as `weft-record-JOB-rankN.json`, and returns the path.
     pub fn dump(&self, folder: &std::path::Path) -> std::io::Result<std::path::PathBuf> {
         super::folder::dump(self, folder)
     }
@@ -205,7 +207,7 @@ impl Record {
         self.calls.last().map(|call| call.number)
     }
 
-    /// What a recorder's memory holds.
+    /// The contents of a recorder's memory.
     pub(super) fn of(ring: &Ring, taken_ns: Option<u64>) -> Record {
         let head = ring.head;
         let state = match head.state.load(Edge::Record.acquire()) {
@@ -224,7 +226,7 @@ impl Record {
         let PackedBlame { blamed, aborted_by } = serde_json::from_str(&blame).unwrap_or_default();
         let mut calls: Vec<CallRecord> =
             ring.calls.iter().filter_map(|call| read_call(ring, call, &scale)).collect();
-        // Numbers wrap; those that are here are near each other.
+        // Numbers wrap, but those in a ring are close to each other.
         if let Some(newest) =
             calls.iter().map(|call| call.number).reduce(|a, b| if distance(a, b) > 0 { a } else { b })
         {
@@ -252,27 +254,27 @@ impl Record {
         }
     }
 
-    /// The same, with text that is fit to be shown, if numbers are such as ranks write.
+    /// Checks the numbers, and removes control characters from texts.
     fn checked(mut self) -> Result<Record, RecordError> {
-        let nonsense = |what: String| Err(RecordError::Nonsense(what));
+        let damaged = |what: String| Err(RecordError::Damaged(what));
         let Record { rank, size, .. } = self;
         if size > SIZE_MAX || rank >= size {
-            return nonsense(format!("rank {rank} of {size}"));
+            return damaged(format!("rank {rank} of {size}"));
         }
         if self.calls.len() > CAPACITY_MAX {
-            return nonsense(format!("{} calls", self.calls.len()));
+            return damaged(format!("{} calls", self.calls.len()));
         }
         if let Some(rank) =
             self.waiting.as_ref().and_then(|waiting| waiting.rank).filter(|rank| *rank >= size)
         {
-            return nonsense(format!("it waits for rank {rank} of {size}"));
+            return damaged(format!("it waits for rank {rank} of {size}"));
         }
         let named = self.blamed.iter().map(|blame| blame.rank).chain(self.aborted_by);
         if let Some(rank) = named.into_iter().find(|rank| *rank >= size) {
-            return nonsense(format!("it blames rank {rank} of {size}"));
+            return damaged(format!("it blames rank {rank} of {size}"));
         }
         if self.calls.windows(2).any(|pair| distance(pair[1].number, pair[0].number) <= 0) {
-            return nonsense("its calls are not in order".to_owned());
+            return damaged("its calls are not in order".to_owned());
         }
         let texts =
             [&mut self.job, &mut self.host].into_iter().chain(&mut self.error).chain(&mut self.settings);
@@ -287,7 +289,7 @@ impl Record {
     }
 }
 
-/// Takes out what terminals would obey.
+/// Removes control characters, and cuts long text.
 fn clean(text: &mut String) {
     if text.len() > TEXT_MAX || text.contains(char::is_control) {
         *text = text.chars().take(TEXT_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -304,7 +306,7 @@ fn read_call(ring: &Ring, slot: &ring::CallSlot, scale: &Scale) -> Option<CallRe
         _ => return None,
     };
     let at = (tag >> ring::DESCRIPTION_SHIFT) as usize & (ring.descriptions.len() - 1);
-    // One that was written for a later call is not this call's.
+    // A description of a later call has replaced that of this one.
     let description = ring.descriptions[at]
         .read()
         .filter(|(first, _)| distance(number, (first >> ring::NUMBER_SHIFT) as u32) >= 0);
@@ -313,7 +315,7 @@ fn read_call(ring: &Ring, slot: &ring::CallSlot, scale: &Scale) -> Option<CallRe
     let waited_ns = if tag & ring::WAITED == 0 { 0 } else { waited_ns };
     let mut call = CallRecord {
         number,
-        what: "a call that was overwritten".to_owned(),
+        what: "unknown call (overwritten)".to_owned(),
         signature: 0,
         collective: "unknown".to_owned(),
         count: 0,
@@ -331,15 +333,17 @@ fn read_call(ring: &Ring, slot: &ring::CallSlot, scale: &Scale) -> Option<CallRe
         call.what = header.to_string();
         call.signature = header.signature();
         call.collective = match header.what {
-            What::Collective(_) if plans == ring::NO_PLANS => {
+            CallKind::Collective(_) if plans == ring::NO_PLANS => {
                 call.what = format!("load for {header}");
                 "load"
             }
-            What::Collective(code) => Collective::NAMES.get(usize::from(code)).copied().unwrap_or("unknown"),
-            What::Window => "window",
-            What::Load => "load",
-            What::Split => "split",
-            What::Endpoint => "endpoint",
+            CallKind::Collective(code) => {
+                Collective::NAMES.get(usize::from(code)).copied().unwrap_or("unknown")
+            }
+            CallKind::Window => "window",
+            CallKind::Load => "load",
+            CallKind::Split => "split",
+            CallKind::Endpoint => "endpoint",
         }
         .to_owned();
         call.count = count;
@@ -352,14 +356,14 @@ fn read_call(ring: &Ring, slot: &ring::CallSlot, scale: &Scale) -> Option<CallRe
     Some(call)
 }
 
-/// What a ring holds of whom an error blames.
+/// The blamed ranks of an error, as stored in a ring.
 #[derive(Default, Serialize, Deserialize)]
 struct PackedBlame {
     blamed: Vec<Blame>,
     aborted_by: Option<u32>,
 }
 
-/// The same as text: as many ranks as there is room for.
+/// The same as text, with as many ranks as fit.
 pub(super) fn pack_blame(failure: &Failure) -> String {
     let mut packed = PackedBlame { blamed: failure.blamed.clone(), aborted_by: failure.aborted_by };
     loop {
@@ -376,10 +380,10 @@ const MESSAGE: u64 = 3;
 const RECEIVE: u64 = 4;
 const ANYTHING: u64 = 5;
 const ALLOCATE: u64 = 6;
-/// What is waited for when all ranks allocate memory: nobody in particular.
+/// The wait until all ranks have allocated memory.
 pub(super) const MEMORY: u64 = ALLOCATE << 32 | u32::MAX as u64;
 
-/// What is waited for, in a word: the kind, and the rank.
+/// A wait in one word: its kind, and the rank.
 pub(super) fn pack_waiting(waiting: Waiting) -> u64 {
     let (kind, rank) = match waiting {
         Waiting::Entered { rank } => (MAKE_THE_CALL, rank),

@@ -1,20 +1,20 @@
-//! The memory of a recorder: what a rank has called last, what it waits for now, and what it has counted.
+//! The memory of a recorder: the last calls of a rank, its current wait, and its counters.
 //!
 //! ```text
-//! head                who, when, what is waited for, the error, counters, names of plans
-//! descriptions [n]    what a call is: written when it is not the same as the one before
-//! calls [n]           which call, which description, when: written by every call
+//! head                rank, times, current wait, error, counters, names of plans
+//! descriptions [n]    what a call is: written when it differs from the previous call
+//! calls [n]           number, description, times: written by every call
 //! ```
 //!
-//! It lies in a memfd, by whose name others find it in the process ([`crate::attach`]), or, with `WEFT_RECORD_DIR`, in a file
-//! that is mapped, which outlives the process however it ends. Where there is neither, it lies on the heap. One thread at
-//! a time writes, the one that makes the calls; any may read, also in another process ([`super::slot`] says why that is
-//! sound). Bytes of a file are read by the same code, so nothing in here is trusted: any bits are a ring.
+//! It is a memfd, which other processes find by its name ([`crate::attach`]), or, with `WEFT_RECORD_DIR`, a mapped file, which outlives
+//! the process. If both fail, it is on the heap. One thread at a time writes, the one that makes the calls; any thread may read, also in
+//! another process (`weftlink_shm::slot` explains why that is sound). The same code reads the bytes of a file, so it trusts nothing: any
+//! bits are a valid ring.
 //!
-//! There are as many descriptions as calls, and one is written at most once a call. So a call that is still there has a
-//! description that is still there; it says of which call it was the first, and what is older is not believed.
+//! There are as many descriptions as calls, and a call writes at most one. So the description of a call in the ring is still there; it
+//! has the number of its first call, and a reader ignores one with a later number.
 
-#![allow(unsafe_code)] // Parts of the memory as what they are.
+#![allow(unsafe_code)] // References into the memory.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -27,9 +27,9 @@ use weftlink_shm::sync::{AtomicU64, Edge, Ordering};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"weftring");
 pub(super) const VERSION: u64 = 2;
-/// What the memory is called among the mappings of a process.
+/// The name of the memory among the mappings of a process.
 pub(crate) const NAME: &str = "weft: record";
-/// Room for the ranks that an error blames: eight or more.
+/// Space for the ranks that an error blames: at least eight.
 pub(super) const BLAME_WORDS: usize = 96;
 /// Plans whose names are kept.
 pub(super) const PLANS_MAX: usize = 64;
@@ -43,13 +43,13 @@ pub(super) const RUNNING: u64 = 1;
 pub(super) const DONE: u64 = 2;
 pub(super) const FAILED: u64 = 3;
 pub(super) const STATE_BITS: u64 = 0b111;
-/// It took the plan for symmetric memory.
+/// It used the plan for symmetric memory.
 pub(super) const SYMMETRIC: u64 = 0b1000;
-/// When it ended was noted.
+/// The time of its end is recorded.
 pub(super) const TIMED: u64 = 0b1_0000;
-/// It waited beyond spinning, for a time that was noted.
+/// It waited beyond spinning, and the time is recorded.
 pub(super) const WAITED: u64 = 0b10_0000;
-/// In place of a call's plans: it allocates what a call needs.
+/// In place of a call's plans: it allocates memory for other calls.
 pub(super) const NO_PLANS: u64 = u64::MAX;
 pub(super) const DESCRIPTION_SHIFT: u32 = 8;
 pub(super) const NUMBER_SHIFT: u32 = 32;
@@ -60,7 +60,7 @@ pub(super) const RANK_LEFT: u64 = 2;
 
 /// A call: when it began, when it ended, how long it waited.
 pub(super) type CallSlot = Slot<3>;
-/// What a call is: the words of its header, but for places, and bytes and plans in their stead.
+/// What a call is: the words of its header, with bytes and plans in place of the buffers' locations.
 pub(super) type DescriptionSlot = Slot<7>;
 
 #[repr(C)]
@@ -72,16 +72,16 @@ pub(super) struct Head {
     pub(super) size: AtomicU64,
     pub(super) pid: AtomicU64,
     pub(super) job: AtomicU64,
-    /// When the process started, as the kernel has it, and its PID namespace: whether it is still there can be told by these.
+    /// The start time of the process and its PID namespace, to find out whether it still exists.
     pub(super) process_start: AtomicU64,
     pub(super) pid_namespace: AtomicU64,
     pub(super) realtime_offset_ns: AtomicU64,
     pub(super) first_anchor: Slot<2>,
     pub(super) last_anchor: Slot<2>,
     pub(super) state: AtomicU64,
-    /// What for (kind, counter, rank), lane and step, since when; the tag's upper half is the call.
+    /// Kind and rank, lane and step, start time; the upper half of the tag is the call.
     pub(super) waiting: Slot<3>,
-    pub(super) counters: [Counted; KINDS],
+    pub(super) counters: [CounterWords; KINDS],
     pub(super) host: Text<8>,
     pub(super) settings: Text<64>,
     pub(super) error: Text<64>,
@@ -90,9 +90,9 @@ pub(super) struct Head {
     pub(super) plans: [Text<8>; PLANS_MAX],
 }
 
-/// What is counted of a kind of call.
+/// The counters of a kind of call.
 #[repr(C)]
-pub(super) struct Counted {
+pub(super) struct CounterWords {
     pub(super) calls: AtomicU64,
     pub(super) bytes: AtomicU64,
     pub(super) errors: AtomicU64,
@@ -101,10 +101,10 @@ pub(super) struct Counted {
     pub(super) waited_ns: AtomicU64,
 }
 
-/// Text, cut where there is no more room.
+/// Text, cut to fit.
 #[repr(C)]
 pub(super) struct Text<const WORDS: usize> {
-    /// How many bytes; 0 until they are there.
+    /// In bytes; 0 until the text is written.
     length: AtomicU64,
     words: [AtomicU64; WORDS],
 }
@@ -129,7 +129,7 @@ impl<const WORDS: usize> Text<WORDS> {
     }
 }
 
-/// Adds to what only this thread writes.
+/// Adds to a word that only this thread writes.
 #[inline]
 pub(super) fn add(to: &AtomicU64, more: u64) {
     to.store(to.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
@@ -153,10 +153,10 @@ enum Memory {
 
 const LINE: usize = 64;
 
-/// Where the descriptions begin.
+/// The offset of the descriptions.
 const HEAD_BYTES: usize = size_of::<Head>().next_multiple_of(LINE);
 
-/// The bytes of a ring for so many calls.
+/// The bytes of a ring for `capacity` calls.
 pub(crate) fn bytes_of(capacity: usize) -> usize {
     HEAD_BYTES + capacity * (size_of::<DescriptionSlot>() + size_of::<CallSlot>())
 }
@@ -167,33 +167,33 @@ impl Ring {
         let mut lines: Vec<Line> = Vec::new();
         lines.resize_with(bytes_of(capacity).div_ceil(LINE), Line::new);
         let base = lines.as_ptr().cast();
-        // SAFETY: so many lines are as many bytes, of atomics, at a line's boundary; the vector is kept and never grows.
+        // SAFETY: the lines have that many bytes, of atomics, at a line's boundary; the vector is kept and never grows.
         unsafe { Self::at(base, capacity, Memory::Heap(lines)) }
     }
 
-    /// Zeroed memory of this process that can be found by its name.
+    /// Zeroed memory of this process that others find by its name.
     ///
-    /// The kernel lets any process of the same user read it through its descriptor, even where only a debugger's rights
-    /// give access to memory, so that is kept open as long as descriptors are not short.
+    /// The kernel lets any process of the same user read it through its descriptor, even where reading memory needs a debugger's rights.
+    /// So the descriptor stays open unless descriptors are scarce.
     pub(super) fn in_memfd(capacity: usize) -> Result<Self, MemoryError> {
         let (memory, descriptor) = SharedMemory::create(NAME, bytes_of(capacity))?;
-        // Miri does not know the call.
+        // Miri does not support the call.
         let limit = if cfg!(miri) { None } else { getrlimit(Resource::Nofile).current }.unwrap_or(u64::MAX);
         let is_plenty = u64::try_from(descriptor.as_raw_fd()).is_ok_and(|number| number < limit / 2);
         let base = memory.as_ptr().cast_const();
-        // SAFETY: so many bytes are mapped, at a page's boundary, and any bits are atomics; the mapping is kept.
+        // SAFETY: that many bytes are mapped, at a page's boundary, and any bits are valid atomics; the mapping is kept.
         Ok(unsafe { Self::at(base, capacity, Memory::Shared(memory, is_plenty.then_some(descriptor))) })
     }
 
-    /// A mapping of at least so many bytes.
+    /// A mapped file of at least [`bytes_of`] bytes.
     pub(super) fn in_file(memory: SharedMemory, capacity: usize) -> Self {
         assert!(memory.len() >= bytes_of(capacity), "the file is long enough");
         let base = memory.as_ptr().cast_const();
-        // SAFETY: so many bytes are mapped, at a page's boundary, and any bits are atomics; the mapping is kept.
+        // SAFETY: that many bytes are mapped, at a page's boundary, and any bits are valid atomics; the mapping is kept.
         unsafe { Self::at(base, capacity, Memory::File(memory)) }
     }
 
-    /// A copy of what a file holds; nothing if that is no ring.
+    /// A copy of a file's bytes; nothing if they are not a ring.
     pub(super) fn of_bytes(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| {
             let bytes = bytes.get(8 * at..8 * at + 8)?;
@@ -221,8 +221,8 @@ impl Ring {
         Some(ring)
     }
 
-    /// A ring that was copied while it was written: what is in the middle one of three copies, made one after another,
-    /// as far as tags in the others say that it is whole. Nothing if these are not of one ring.
+    /// A ring that was copied while it was written: the middle of three copies, made one after the other, without the slots whose tags
+    /// differ in the others. Nothing if the copies are of different rings.
     pub(super) fn of_copies(copies: [&[u8]; 3]) -> Option<Self> {
         let [before, ring, after] = copies.map(Self::of_bytes);
         let (before, ring, after) = (before?, ring?, after?);
@@ -233,7 +233,7 @@ impl Ring {
         if !is_one(&before) || !is_one(&after) {
             return None;
         }
-        // An error is written before the state that says so.
+        // The error is written before the state.
         ring.head.state.store(before.head.state.load(Ordering::Relaxed), Ordering::Relaxed);
         let (first, head, last) = (before.head, ring.head, after.head);
         head.first_anchor.settle(&first.first_anchor, &last.first_anchor);
@@ -251,11 +251,11 @@ impl Ring {
     }
 
     /// # Safety
-    /// At `base`, aligned to a line, are [`bytes_of`] bytes that `memory` keeps where they are, and nobody uses but as atomics.
+    /// At `base`, aligned to a line, are [`bytes_of`] bytes that `memory` keeps in place, and that are only used as atomics.
     unsafe fn at(base: *const u8, capacity: usize, memory: Memory) -> Self {
         let descriptions_bytes = capacity * size_of::<DescriptionSlot>();
-        // SAFETY: the caller's promise; the parts follow each other within it, aligned, and consist of atomics only. They
-        // are handed out for no longer than this value lives, which keeps the memory.
+        // SAFETY: the caller's promise; the parts are adjacent within it, aligned, and consist of atomics only. They are
+        // borrowed for no longer than this value lives, which keeps the memory.
         unsafe {
             let descriptions = base.add(HEAD_BYTES);
             Self {

@@ -1,35 +1,35 @@
-//! Who usually comes last: how long after the first rank each begins its calls.
+//! Stragglers: how long after the first rank each rank begins its calls.
 
 use serde::Serialize;
 
 use super::call_of;
 use crate::recorder::Record;
 
-/// How late a rank is, over the calls that all records hold.
+/// How late a rank is, over the calls that all records have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Lateness {
     /// The rank.
     pub rank: u32,
-    /// Half of the calls it began no later than this after the first rank.
+    /// The median delay after the first rank.
     pub median_ns: u64,
-    /// The worst.
+    /// The largest delay.
     pub most_ns: u64,
-    /// Of how many calls it was the last to begin.
+    /// The number of calls in which it was last.
     pub was_last: usize,
-    /// Of how many calls.
+    /// The number of calls.
     pub calls: usize,
 }
 
-/// Fewer calls than this say nothing about what is usual.
+/// With fewer calls, a median means nothing.
 const CALLS_MIN: usize = 5;
-/// More than this many are not needed.
+/// Older calls are ignored.
 const CALLS_MAX: usize = 4096;
 
-/// By rank, the latest first; nothing if there are not two ranks with enough calls in common.
+/// The latest rank first; empty unless two ranks have enough calls in common.
 pub(super) fn lateness(records: &[&Record]) -> Vec<Lateness> {
     let records: Vec<&Record> = records.iter().copied().filter(|record| !record.calls.is_empty()).collect();
     let [first, _, ..] = records[..] else { return Vec::new() };
-    // Ranks of one host have one monotonic clock. Those of several have the time of day, as far as their clocks agree.
+    // Ranks on one host share a monotonic clock. Between hosts, compare the time of day, as far as the clocks agree.
     let one_host = records.iter().all(|record| record.host == first.host);
     let start_ns = |record: &Record, ns: u64| match one_host {
         true => i128::from(ns),

@@ -1,10 +1,10 @@
-//! What was everybody waiting for: the records of all ranks, merged into sentences and a table.
+//! Why a job hangs or failed: merges the records of all ranks into sentences and a table.
 //!
-//! Pure: records in, findings out. Who reads them from a folder and who asks ranks that still run do the same with them.
+//! Pure: records in, findings out, whether the records come from a folder or from running ranks.
 //!
-//! Ranks number their calls alike, so the same number is the same call. From there: ranks whose calls of one number
-//! differ are the first thing to be told; then processes that are gone, errors, who fell behind, who waits for whom and
-//! where that ends; and who usually comes last, which is not wrong but costs the others time.
+//! All ranks number their calls alike, so the same number is the same call. The findings, most important first: calls of one number that
+//! differ, processes that are gone, errors, ranks that fell behind, chains of waits and where they end, and a rank that usually comes
+//! last, which is no error but costs the others time.
 
 mod late;
 mod sentences;
@@ -20,29 +20,29 @@ pub use sentences::named as ranks_in_words;
 
 use crate::recorder::{CallRecord, CallState, Process, RankState, Record};
 
-/// What was found, of every job there were records of.
+/// The findings for every job with records.
 #[derive(Clone, Debug, Serialize)]
 pub struct Why {
-    /// Each job, those in which something is wrong first.
+    /// The jobs, those with a problem first.
     pub jobs: Vec<Job>,
 }
 
-/// What was found of one communicator.
+/// The findings for one communicator.
 #[derive(Clone, Debug, Serialize)]
 pub struct Job {
     /// Its number.
     pub job: String,
-    /// How many ranks it has.
+    /// Its number of ranks.
     pub size: u32,
-    /// Whether something is wrong: a rank failed, is gone or missing, differs, or everybody waits for somebody.
+    /// Whether there is a problem: a rank failed, is gone or missing, makes another call, or all wait for one.
     pub is_wrong: bool,
-    /// What is to be said, the most important first.
+    /// The findings in words, most important first.
     pub sentences: Vec<String>,
-    /// Each rank there is a record of.
+    /// The ranks with a record.
     pub ranks: Vec<RankLine>,
-    /// Ranks there is no record of.
+    /// The ranks without a record.
     pub missing: Vec<u32>,
-    /// How late each rank usually is, where several ranks' times can be compared.
+    /// How late each rank usually is, if ranks have calls in common.
     pub late: Vec<Lateness>,
 }
 
@@ -51,23 +51,23 @@ pub struct Job {
 pub struct RankLine {
     /// The rank.
     pub rank: u32,
-    /// Where it runs.
+    /// Its host.
     pub host: String,
-    /// In which process.
+    /// Its process.
     pub pid: u32,
     /// `running`, `stopped`, `failed`, `left`, `gone`.
     pub state: &'static str,
     /// The number of its last call.
     pub call: Option<u32>,
-    /// What that is.
+    /// A description of that call.
     pub what: String,
-    /// The plan it took.
+    /// The plan of that call.
     pub plan: String,
-    /// How far that is: `running`, `done`, `failed`.
+    /// The state of that call: `running`, `done`, `failed`.
     pub call_state: &'static str,
-    /// What it waits for, or waited for last.
+    /// Its current wait, or the wait in which it failed.
     pub waiting: String,
-    /// For how long, if it is known when the record was taken.
+    /// The time of the wait, if the time of the record is known.
     pub waited_s: Option<f64>,
     /// Its error.
     pub error: Option<String>,
@@ -100,7 +100,7 @@ fn job(mut records: Vec<&Record>) -> Job {
     Job { job: records[0].job.clone(), size, is_wrong, sentences, ranks, missing, late }
 }
 
-/// No more missing ranks than this are counted out.
+/// The most missing ranks that are listed.
 const MISSING_MAX: usize = 10_000;
 
 /// The records of one job, in the order of ranks.
@@ -110,17 +110,17 @@ struct Picture<'a> {
     missing: &'a [u32],
 }
 
-/// The same call, of those that a record holds.
+/// The call of this number in a record.
 fn call_of(record: &Record, number: u32) -> Option<&CallRecord> {
     let newest = record.last_number()?;
     let back = usize::try_from(newest.wrapping_sub(number)).ok()?;
-    // Numbers follow each other, but a call that was being written when it was read is not there.
+    // Numbers are consecutive, except for a call that was being written when it was read.
     let near = record.calls.len().checked_sub(1)?.checked_sub(back);
     let near = near.and_then(|at| record.calls.get(at)).filter(|call| call.number == number);
     near.or_else(|| record.calls.iter().find(|call| call.number == number))
 }
 
-/// The number of the call that the first of the ranks is in.
+/// The highest call number of all ranks.
 fn furthest(records: &[&Record]) -> Option<u32> {
     let numbers = records.iter().filter_map(|record| record.last_number());
     numbers.reduce(|one, other| if distance(one, other) > 0 { one } else { other })

@@ -1,4 +1,4 @@
-//! Findings in words, the most important first.
+//! The findings in words, most important first.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use weftlink_shm::line::distance;
 use super::{Lateness, Picture, call_of, furthest, is_gone};
 use crate::recorder::{CallRecord, CallState, Process, RankState, Record};
 
-/// No more ranks than this are told one by one.
-const TOLD_MAX: usize = 8;
-/// Who is later than this in the median, and last in half of the calls, is told of.
+/// The most ranks that are listed one by one.
+const LISTED_MAX: usize = 8;
+/// A rank that is later than this in the median, and last in half of the calls, is reported.
 const LATE_NS: u64 = 20_000;
-/// Ranks that run and have waited for less than this are at work.
+/// Running ranks that have waited for less than this make progress.
 const STUCK_NS: u64 = 1_000_000_000;
 
 impl Picture<'_> {
-    /// What is to be said, and whether something is wrong.
+    /// The sentences, and whether there is a problem.
     pub(super) fn sentences(&self, late: &[Lateness]) -> (Vec<String>, bool) {
         let mut sentences = Vec::new();
         self.mismatch(&mut sentences);
@@ -35,7 +35,7 @@ impl Picture<'_> {
                     format!("Nothing is wrong: all {} ranks are at work, around call #{number}.", self.size)
                 }
                 Some(number) => {
-                    format!("Nothing is wrong: all {} ranks have come to call #{number}.", self.size)
+                    format!("Nothing is wrong: all {} ranks have reached call #{number}.", self.size)
                 }
                 None => format!("Nothing is wrong: none of {} ranks has made a call.", self.size),
             });
@@ -46,7 +46,7 @@ impl Picture<'_> {
         (sentences, is_wrong)
     }
 
-    /// Whether these are snapshots of a job that gets on: every rank runs, and none has waited for long.
+    /// Whether these are snapshots of a job that makes progress: every rank runs, and none has waited for long.
     fn is_at_work(&self) -> bool {
         self.records.iter().all(|record| {
             let waits_long = |taken: u64| {
@@ -59,7 +59,7 @@ impl Picture<'_> {
         })
     }
 
-    /// The first call that ranks differ in.
+    /// The first call in which ranks differ.
     fn mismatch(&self, sentences: &mut Vec<String>) {
         let mut numbers: Vec<u32> =
             self.records.iter().flat_map(|record| record.calls.iter().map(|call| call.number)).collect();
@@ -75,17 +75,17 @@ impl Picture<'_> {
             (kinds.len() > 1).then(|| (number, kinds.into_values().collect::<Vec<_>>()))
         });
         let Some((number, mut kinds)) = different else { return };
-        // Those that are few are told first: they are the odd ones.
+        // The smallest groups first: they are most likely wrong.
         kinds.sort_by_key(|(_, ranks)| ranks.len());
-        let said = |(call, ranks): &(&CallRecord, Vec<u32>)| {
+        let described = |(call, ranks): &(&CallRecord, Vec<u32>)| {
             let (are, what) = (if ranks.len() == 1 { "is" } else { "are" }, &call.what);
             format!("{} {are} in {what}", named(ranks))
         };
-        let said: Vec<String> = kinds.iter().take(TOLD_MAX).map(said).collect();
-        sentences.push(format!("Call #{number} differs: {}.", said.join(", while ")));
+        let described: Vec<String> = kinds.iter().take(LISTED_MAX).map(described).collect();
+        sentences.push(format!("Call #{number} differs: {}.", described.join(", while ")));
     }
 
-    /// Processes that ended without a word.
+    /// Processes that ended without leaving their communicator.
     fn gone(&self, sentences: &mut Vec<String>) {
         let blamed: Vec<u32> = self
             .records
@@ -95,7 +95,7 @@ impl Picture<'_> {
                 record.blamed.iter().map(|blame| blame.rank).filter(|rank| *rank != record.rank)
             })
             .collect();
-        for record in self.records.iter().filter(|record| is_gone(record)).take(TOLD_MAX) {
+        for record in self.records.iter().filter(|record| is_gone(record)).take(LISTED_MAX) {
             let (host, pid) = (&record.host, record.pid);
             let doing = match record.calls.last() {
                 None => "before its first call".to_owned(),
@@ -106,10 +106,10 @@ impl Picture<'_> {
             };
             let rank = record.rank;
             let how = if blamed.is_empty() || blamed.contains(&rank) {
-                format!("is gone without a word, {doing}: it was killed or crashed")
+                format!("died {doing}: it was killed or crashed")
             } else {
                 format!(
-                    "is gone, {doing}: most likely its launcher ended it, since others failed for another rank"
+                    "ended {doing}: most likely its launcher stopped it, since the errors blame another rank"
                 )
             };
             sentences.push(format!("Rank {rank} ({host}, pid {pid}) {how}."));
@@ -118,7 +118,7 @@ impl Picture<'_> {
 
     fn stopped(&self, sentences: &mut Vec<String>) {
         let is_stopped = |record: &&&Record| record.process == Some(Process::Stopped);
-        for record in self.records.iter().filter(is_stopped).take(TOLD_MAX) {
+        for record in self.records.iter().filter(is_stopped).take(LISTED_MAX) {
             let Record { rank, host, pid, .. } = record;
             sentences.push(format!("Rank {rank} ({host}, pid {pid}) is stopped, by a signal or a debugger."));
         }
@@ -127,22 +127,22 @@ impl Picture<'_> {
     fn errors(&self, sentences: &mut Vec<String>) {
         let failed: Vec<&&Record> =
             self.records.iter().filter(|record| record.state == RankState::Failed).collect();
-        // Who says that another gave up first says nothing new, unless nobody says more.
+        // An error that another rank caused adds nothing, unless that rank has no record.
         let (following, leading): (Vec<&&Record>, Vec<&&Record>) =
             failed.into_iter().partition(|record| record.aborted_by.is_some());
-        let told = if leading.is_empty() { &following } else { &leading };
-        for record in told.iter().take(TOLD_MAX) {
+        let shown = if leading.is_empty() { &following } else { &leading };
+        for record in shown.iter().take(LISTED_MAX) {
             let error = record.error.as_deref().unwrap_or("");
-            let error = if error.is_empty() { "for a reason it did not tell" } else { error };
+            let error = if error.is_empty() { "unknown error" } else { error };
             sentences.push(format!("Rank {} failed: {error}.", record.rank));
         }
-        let more: Vec<u32> = told.iter().skip(TOLD_MAX).map(|record| record.rank).collect();
+        let more: Vec<u32> = shown.iter().skip(LISTED_MAX).map(|record| record.rank).collect();
         if !more.is_empty() {
             sentences.push(format!("So did {}.", named(&more)));
         }
         if !leading.is_empty() && !following.is_empty() {
             let ranks: Vec<u32> = following.iter().map(|record| record.rank).collect();
-            sentences.push(format!("{} gave up because of that.", capital(&named(&ranks))));
+            sentences.push(format!("{} aborted because of that.", capital(&named(&ranks))));
         }
     }
 
@@ -156,7 +156,7 @@ impl Picture<'_> {
         }
     }
 
-    /// Who has come less far than others.
+    /// The ranks that have made fewer calls than others, and are the reason: not those that wait for them in the same call.
     fn behind(&self, sentences: &mut Vec<String>) {
         let Some(furthest) = furthest(self.records) else { return };
         let last = |record: &Record| {
@@ -166,8 +166,12 @@ impl Picture<'_> {
         else {
             return;
         };
-        let behind: Vec<&Record> =
-            self.records.iter().copied().filter(|record| last(record) == least).collect();
+        let is_behind = |record: &&Record| last(record) == least && !self.is_held_up(record);
+        let behind: Vec<&Record> = self.records.iter().copied().filter(is_behind).collect();
+        // Ranks that only wait for each other or for a rank without a record; other sentences name these.
+        if behind.is_empty() {
+            return;
+        }
         let ranks: Vec<u32> = behind.iter().map(|record| record.rank).collect();
         let (has, is, it, its) = match ranks.len() {
             1 => ("has", "is", "it", "its"),
@@ -176,14 +180,18 @@ impl Picture<'_> {
         let first = behind[0];
         let at = match first.calls.last() {
             None => format!("{it} {has} made no call"),
+            Some(call) if call.state == CallState::Running && is_gone(first) => {
+                format!("{it} ended in #{}, {}", call.number, call.what)
+            }
             Some(call) if call.state == CallState::Running => {
                 format!("{it} {is} still in #{}, {}", call.number, call.what)
             }
             Some(call) => {
                 let idle =
                     first.taken_ns.map(|taken| taken.saturating_sub(call.end_ns.unwrap_or(call.start_ns)));
-                let idle = idle
-                    .map_or_else(String::new, |ns| format!(", and {has} called nothing for {}", time(ns)));
+                let idle = idle.map_or_else(String::new, |ns| {
+                    format!(", and {it} {has} called nothing for {}", time(ns))
+                });
                 format!("{its} last call is #{}, {}{idle}", call.number, call.what)
             }
         };
@@ -202,13 +210,28 @@ impl Picture<'_> {
         call.map_or("a call", |call| call.what.as_str())
     }
 
-    /// Whether a rank has done a call, and with it all that others await from it there: who still waits has not looked.
+    /// Whether a rank is in a call that it cannot finish before another rank does its part.
+    fn is_held_up(&self, record: &Record) -> bool {
+        if is_halted(record) {
+            return false;
+        }
+        let in_call = record.calls.last().filter(|call| call.state != CallState::Done);
+        let waiting =
+            record.waiting.as_ref().zip(in_call).filter(|(waiting, call)| waiting.call == call.number);
+        let Some((waiting, call)) = waiting else { return false };
+        match waiting.rank {
+            Some(rank) => !self.is_past(rank, call.number),
+            None => (0..self.size).any(|rank| rank != record.rank && !self.is_past(rank, call.number)),
+        }
+    }
+
+    /// Whether a rank has made a later call: then it has done its part of this one, and a rank that still waits for it has not polled.
     fn is_past(&self, rank: u32, call: u32) -> bool {
         let record = self.records.iter().find(|record| record.rank == rank);
         record.and_then(|record| record.last_number()).is_some_and(|last| distance(last, call) > 0)
     }
 
-    /// Who waits for whom, and where that ends.
+    /// The waits, and where their chain ends.
     fn waits(&self, sentences: &mut Vec<String>) {
         let waiting: Vec<(&Record, u32, Option<u32>)> = self
             .records
@@ -227,7 +250,7 @@ impl Picture<'_> {
         }
         let mut groups: Vec<_> = groups.into_iter().collect();
         groups.sort_by_key(|(_, records)| (std::cmp::Reverse(records.len()), records[0].rank));
-        for ((call, rank, what), records) in groups.into_iter().take(TOLD_MAX) {
+        for ((call, rank, what), records) in groups.into_iter().take(LISTED_MAX) {
             let ranks: Vec<u32> = records.iter().map(|record| record.rank).collect();
             let since = |record: &&Record| {
                 let waiting = record.waiting.as_ref()?;
@@ -242,27 +265,34 @@ impl Picture<'_> {
                 (false, 1) => "waits",
                 (false, _) => "wait",
             };
-            let told = match (what, rank) {
+            let awaited = match (what, rank) {
                 (what, None) => format!("for {what}"),
                 ("a message" | "a signal", Some(rank)) => format!("for {what} from rank {rank}"),
                 (what, Some(rank)) => format!("for rank {rank} {what}"),
             };
             sentences.push(format!(
-                "{} {verb} {told} in #{call}, {}{longest}.",
+                "{} {verb} {awaited} in #{call}, {}{longest}.",
                 capital(&named(&ranks)),
                 call_of(records[0], call).map_or("a call", |call| call.what.as_str())
             ));
         }
-        let awaits: BTreeMap<u32, u32> =
-            waiting.iter().filter_map(|&(record, _, rank)| Some((record.rank, rank?))).collect();
+        let awaits: BTreeMap<u32, u32> = waiting
+            .iter()
+            .filter(|(record, ..)| !is_halted(record))
+            .filter_map(|&(record, _, rank)| Some((record.rank, rank?)))
+            .collect();
         if let Some(sentence) = end_of(&awaits) {
             sentences.push(sentence);
         }
     }
 }
 
-/// Where waiting ends, if that is one place and not plain to see: a rank that waits for nobody, or ranks that wait for each
-/// other.
+/// Whether a rank cannot continue, whatever the others do: its process is gone or stopped.
+fn is_halted(record: &Record) -> bool {
+    is_gone(record) || record.process == Some(Process::Stopped)
+}
+
+/// Where all chains of waits end, if it is one place and not obvious: a rank that waits for nobody, or a cycle.
 fn end_of(awaits: &BTreeMap<u32, u32>) -> Option<String> {
     let mut ends: Vec<Vec<u32>> = awaits.keys().map(|&rank| end_from(awaits, rank)).collect();
     ends.sort();
@@ -270,27 +300,27 @@ fn end_of(awaits: &BTreeMap<u32, u32>) -> Option<String> {
     match &ends[..] {
         [one] if one.len() > 1 => {
             let round: Vec<String> = one.iter().map(u32::to_string).collect();
-            Some(format!("Ranks {} wait for each other in a circle.", round.join(" > ")))
+            Some(format!("Deadlock: ranks {} wait for each other in a cycle.", round.join(" > ")))
         }
         [one] if awaits.values().any(|rank| *rank != one[0]) => {
-            Some(format!("In the end everybody waits for rank {}.", one[0]))
+            Some(format!("In the end, all of them wait for rank {}.", one[0]))
         }
         _ => None,
     }
 }
 
-/// Follows who waits for whom: to one that waits for nobody, or to a circle, written from its least rank on.
+/// Follows the waits from a rank to one that waits for nobody, or to a cycle, listed from its lowest rank on.
 fn end_from(awaits: &BTreeMap<u32, u32>, rank: u32) -> Vec<u32> {
     let mut way = vec![rank];
-    // No way is longer than there are ranks that wait.
+    // A chain has at most as many ranks as wait.
     for _ in 0..=awaits.len() {
         let at = way[way.len() - 1];
         let Some(&next) = awaits.get(&at) else { return vec![at] };
         if let Some(start) = way.iter().position(|seen| *seen == next) {
-            let mut circle = way.split_off(start);
-            let least = circle.iter().enumerate().min_by_key(|(_, rank)| **rank).map_or(0, |(at, _)| at);
-            circle.rotate_left(least);
-            return circle;
+            let mut cycle = way.split_off(start);
+            let least = cycle.iter().enumerate().min_by_key(|(_, rank)| **rank).map_or(0, |(at, _)| at);
+            cycle.rotate_left(least);
+            return cycle;
         }
         way.push(next);
     }
@@ -304,7 +334,7 @@ fn straggler(late: &[Lateness]) -> Option<String> {
         2 * most.was_last >= most.calls && most.median_ns >= LATE_NS && most.median_ns >= 2 * others;
     is_usual.then(|| {
         format!(
-            "Rank {} usually comes last: in {} of {} calls, {} after the first in the median.",
+            "Rank {} usually comes last: in {} of {} calls, with a median of {} after the first rank.",
             most.rank,
             most.was_last,
             most.calls,
@@ -322,10 +352,10 @@ pub fn named(ranks: &[u32]) -> String {
             _ => runs.push((rank, rank)),
         }
     }
-    let many = runs.len().saturating_sub(TOLD_MAX);
+    let many = runs.len().saturating_sub(LISTED_MAX);
     let mut parts: Vec<String> = runs
         .iter()
-        .take(TOLD_MAX)
+        .take(LISTED_MAX)
         .flat_map(|&(first, last)| match last - first {
             0 => vec![first.to_string()],
             1 => vec![first.to_string(), last.to_string()],
@@ -348,7 +378,7 @@ fn capital(text: &str) -> String {
     characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }
 
-/// Time as people read it.
+/// A duration with a readable unit.
 fn time(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),

@@ -22,7 +22,7 @@ fn call(number: u32, what: &str, state: CallState, start_ns: u64) -> CallRecord 
     }
 }
 
-/// A rank that has done so many calls, the last of them at a second for each.
+/// A rank with `done` calls, one each second.
 fn rank(rank: u32, size: u32, done: u32) -> Record {
     let calls = (1..=done).map(|number| {
         call(number, "all-reduce of 8 f32", CallState::Done, u64::from(number) * 1_000_000_000)
@@ -49,7 +49,7 @@ fn rank(rank: u32, size: u32, done: u32) -> Record {
     }
 }
 
-/// The same in one more call, waiting for a rank.
+/// The same rank in one more call, waiting for another rank.
 fn in_call(mut record: Record, what: &str, awaits: Option<u32>) -> Record {
     let number = record.last_number().unwrap_or(0) + 1;
     record.calls.push(call(number, what, CallState::Running, 90_000_000_000));
@@ -64,7 +64,7 @@ fn in_call(mut record: Record, what: &str, awaits: Option<u32>) -> Record {
     record
 }
 
-fn said(records: &[Record]) -> Vec<String> {
+fn sentences_of(records: &[Record]) -> Vec<String> {
     let mut why = explain(records);
     assert_eq!(why.jobs.len(), 1);
     why.jobs.remove(0).sentences
@@ -77,9 +77,9 @@ fn a_rank_that_called_nothing_is_named() {
     let records =
         [in_call(rank(0, 3, 2), CALL, Some(2)), in_call(rank(1, 3, 2), CALL, Some(2)), rank(2, 3, 2)];
     assert_eq!(
-        said(&records),
+        sentences_of(&records),
         [
-            "Rank 2 fell behind first: its last call is #2, all-reduce of 8 f32, and has called nothing for 98.0 s, \
+            "Rank 2 fell behind first: its last call is #2, all-reduce of 8 f32, and it has called nothing for 98.0 s, \
              while ranks 0 and 1 are in #3, all-reduce of 8 f32.",
             "Ranks 0 and 1 wait for rank 2 to make the call in #3, all-reduce of 8 f32, for 12.0 s.",
         ]
@@ -87,16 +87,67 @@ fn a_rank_that_called_nothing_is_named() {
 }
 
 #[test]
-fn calls_that_differ_are_shown_from_all_sides() {
+fn a_rank_that_waits_did_not_fall_behind() {
+    // Rank 2 waits for rank 3 in a call that ranks 0 and 1 have done without it.
+    let late = in_call(rank(3, 4, 2), CALL, None);
+    let records = [
+        in_call(rank(0, 4, 3), CALL, Some(3)),
+        in_call(rank(1, 4, 3), CALL, Some(2)),
+        in_call(rank(2, 4, 2), CALL, Some(3)),
+        late,
+    ];
+    let sentences = sentences_of(&records);
+    assert!(
+        sentences[0].starts_with(
+            "Rank 3 fell behind first: it is still in #3, all-reduce of 8 f32, while ranks 0 and 1 are in #4,"
+        ),
+        "{sentences:?}"
+    );
+    assert_eq!(sentences.last().unwrap(), "In the end, all of them wait for rank 3.");
+}
+
+#[test]
+fn ranks_that_wait_for_each_other_did_not_fall_behind() {
+    let records = [
+        in_call(rank(0, 3, 3), CALL, Some(1)),
+        in_call(rank(1, 3, 2), CALL, Some(2)),
+        in_call(rank(2, 3, 2), CALL, Some(1)),
+    ];
+    let sentences = sentences_of(&records);
+    assert!(sentences.iter().all(|sentence| !sentence.contains("fell behind")), "{sentences:?}");
+    assert_eq!(sentences.last().unwrap(), "Deadlock: ranks 1 > 2 wait for each other in a cycle.");
+}
+
+#[test]
+fn a_rank_that_died_in_a_wait_is_the_end_of_the_chain() {
+    let mut dead = in_call(rank(2, 3, 2), CALL, Some(1));
+    dead.process = Some(Process::Gone);
+    let records = [in_call(rank(0, 3, 3), CALL, Some(1)), in_call(rank(1, 3, 2), CALL, Some(2)), dead];
+    let sentences = sentences_of(&records);
+    assert!(sentences[0].starts_with("Rank 2 (here, pid 102) died in call #3, "), "{sentences:?}");
+    assert!(sentences[1].starts_with("Rank 2 fell behind first: it ended in #3, "), "{sentences:?}");
+    assert_eq!(sentences.last().unwrap(), "In the end, all of them wait for rank 2.");
+}
+
+#[test]
+fn a_rank_that_waits_for_one_without_a_record_did_not_fall_behind() {
+    let records = [in_call(rank(0, 3, 3), CALL, Some(1)), in_call(rank(1, 3, 2), CALL, Some(2))];
+    let sentences = sentences_of(&records);
+    assert!(sentences.iter().all(|sentence| !sentence.contains("fell behind")), "{sentences:?}");
+    assert!(sentences[0].starts_with("There is no record of rank 2"), "{sentences:?}");
+}
+
+#[test]
+fn different_calls_are_all_shown() {
     let others = [0, 1, 2].map(|one| in_call(rank(one, 4, 40), CALL, Some(3)));
     let odd = in_call(rank(3, 4, 40), "broadcast of 8 bytes", Some(0));
     let records: Vec<Record> = others.into_iter().chain([odd]).collect();
-    let said = said(&records);
+    let sentences = sentences_of(&records);
     assert_eq!(
-        said[0],
+        sentences[0],
         "Call #41 differs: rank 3 is in broadcast of 8 bytes, while ranks 0 to 2 are in all-reduce of 8 f32."
     );
-    assert_eq!(said.last().unwrap(), "Ranks 0 > 3 wait for each other in a circle.");
+    assert_eq!(sentences.last().unwrap(), "Deadlock: ranks 0 > 3 wait for each other in a cycle.");
 }
 
 #[test]
@@ -109,16 +160,16 @@ fn a_chain_of_waits_is_followed_to_its_end() {
         in_call(rank(2, 4, 1), CALL, Some(3)),
         last,
     ];
-    let said = said(&records);
+    let sentences = sentences_of(&records);
     assert_eq!(
-        said[0],
-        "Rank 3 (here, pid 103) is gone without a word, after call #1, all-reduce of 8 f32: it was killed or crashed."
+        sentences[0],
+        "Rank 3 (here, pid 103) died after call #1, all-reduce of 8 f32: it was killed or crashed."
     );
-    assert_eq!(said.last().unwrap(), "In the end everybody waits for rank 3.");
+    assert_eq!(sentences.last().unwrap(), "In the end, all of them wait for rank 3.");
 }
 
 #[test]
-fn who_waits_for_nobody_in_particular_is_told_too() {
+fn waits_without_a_rank_are_reported() {
     let records = [0, 1].map(|one| {
         let mut record = in_call(rank(one, 2, 2), CALL, Some(0));
         let waiting = record.waiting.as_mut().unwrap();
@@ -126,20 +177,20 @@ fn who_waits_for_nobody_in_particular_is_told_too() {
         record
     });
     assert_eq!(
-        said(&records),
+        sentences_of(&records),
         ["Ranks 0 and 1 wait for others to allocate memory in #3, all-reduce of 8 f32, for 12.0 s."]
     );
 }
 
 #[test]
-fn who_has_not_looked_is_not_said_to_wait() {
+fn a_stopped_rank_is_not_reported_as_waiting() {
     // Rank 1 was stopped in a call that rank 0 has done.
     let mut stopped = in_call(rank(1, 2, 1), CALL, Some(0));
     stopped.process = Some(Process::Stopped);
     let mut ahead = in_call(rank(0, 2, 2), CALL, Some(1));
     ahead.process = Some(Process::Runs);
     assert_eq!(
-        said(&[ahead, stopped]),
+        sentences_of(&[ahead, stopped]),
         [
             "Rank 1 (here, pid 101) is stopped, by a signal or a debugger.",
             "Rank 1 fell behind first: it is still in #2, all-reduce of 8 f32, while rank 0 is in #3, all-reduce of 8 f32.",
@@ -149,18 +200,18 @@ fn who_has_not_looked_is_not_said_to_wait() {
 }
 
 #[test]
-fn ranks_at_work_are_not_said_to_be_stuck() {
+fn ranks_that_make_progress_are_not_reported() {
     let at_work = |mut record: Record| {
         record.process = Some(Process::Runs);
         record.taken_ns = Some(88_000_001_000);
         record
     };
     let records = [in_call(rank(0, 2, 2), CALL, Some(1)), rank(1, 2, 2)].map(at_work);
-    assert_eq!(said(&records), ["Nothing is wrong: all 2 ranks are at work, around call #3."]);
+    assert_eq!(sentences_of(&records), ["Nothing is wrong: all 2 ranks are at work, around call #3."]);
 }
 
 #[test]
-fn errors_are_told_and_those_that_follow_from_them_are_not() {
+fn errors_that_follow_from_others_are_summarized() {
     let failed = |number: u32, error: &str, aborted_by: Option<u32>| {
         let mut record = in_call(rank(number, 3, 1), CALL, None);
         record.aborted_by = aborted_by;
@@ -173,43 +224,42 @@ fn errors_are_told_and_those_that_follow_from_them_are_not() {
         failed(1, "call #2: rank 0 gave up (a deadline passed), so rank 1 does", Some(0)),
     ];
     assert_eq!(
-        said(&records),
+        sentences_of(&records),
         [
             "Rank 0 failed: call #2: rank 0 waited 1.0 s for rank 2 (pid 7) to make the call (lane 0, step 0).",
-            "Rank 1 gave up because of that.",
+            "Rank 1 aborted because of that.",
             "There is no record of rank 2: it ended, ran elsewhere or never started.",
         ]
     );
 }
 
 #[test]
-fn a_rank_that_nobody_blames_was_ended_by_its_launcher() {
+fn a_rank_that_no_error_blames_was_stopped_by_its_launcher() {
     let gone = |number: u32| Record { process: Some(Process::Gone), ..rank(number, 3, 1) };
     let mut failed = in_call(rank(0, 3, 1), CALL, None);
     (failed.state, failed.error) = (RankState::Failed, Some("an error that names no rank".to_owned()));
     failed.blamed = vec![Blame::new(0, BlameKind::Failed), Blame::new(2, BlameKind::Died)];
-    let said = said(&[failed, gone(1), gone(2)]);
-    assert!(said[0].starts_with("Rank 1 (here, pid 101) is gone, after call #1, "), "{said:?}");
-    assert!(said[0].ends_with("most likely its launcher ended it, since others failed for another rank."));
+    let sentences = sentences_of(&[failed, gone(1), gone(2)]);
+    assert!(sentences[0].starts_with("Rank 1 (here, pid 101) ended after call #1, "), "{sentences:?}");
     assert!(
-        said[1].starts_with("Rank 2 (here, pid 102) is gone without a word, after call #1, "),
-        "{said:?}"
+        sentences[0].ends_with("most likely its launcher stopped it, since the errors blame another rank.")
     );
+    assert!(sentences[1].starts_with("Rank 2 (here, pid 102) died after call #1, "), "{sentences:?}");
 }
 
 #[test]
-fn jobs_are_told_apart() {
+fn jobs_are_separate() {
     let mut other = rank(0, 1, 3);
     other.job = "fine".to_owned();
     let why = explain(&[other, in_call(rank(0, 2, 3), CALL, Some(1)), rank(1, 2, 3)]);
     let found: Vec<_> = why.jobs.iter().map(|job| (job.job.as_str(), job.is_wrong)).collect();
     assert_eq!(found, [("abc", true), ("fine", false)]);
-    assert_eq!(why.jobs[1].sentences, ["Nothing is wrong: all 1 ranks have come to call #3."]);
+    assert_eq!(why.jobs[1].sentences, ["Nothing is wrong: all 1 ranks have reached call #3."]);
     assert!(explain(&[]).jobs.is_empty());
 }
 
 #[test]
-fn who_usually_comes_last_is_told() {
+fn a_straggler_is_reported() {
     let mut slow = rank(1, 2, 9);
     slow.calls.iter_mut().for_each(|call| call.start_ns += 5_000_000);
     let why = explain(&[rank(0, 2, 9), slow]);
@@ -217,7 +267,7 @@ fn who_usually_comes_last_is_told() {
     assert!(!job.is_wrong);
     assert_eq!(
         job.sentences[1],
-        "Rank 1 usually comes last: in 9 of 9 calls, 5.0 ms after the first in the median."
+        "Rank 1 usually comes last: in 9 of 9 calls, with a median of 5.0 ms after the first rank."
     );
     let late = Lateness { rank: 1, median_ns: 5_000_000, most_ns: 5_000_000, was_last: 9, calls: 9 };
     assert_eq!(job.late[0], late);
@@ -230,12 +280,12 @@ fn numbers_that_wrap_are_still_in_order() {
         record
     };
     let records = [numbered(rank(0, 2, 5)), numbered(rank(1, 2, 3))];
-    let said = said(&records);
-    assert!(said[0].starts_with("Rank 1 fell behind first: its last call is #0,"), "{said:?}");
+    let sentences = sentences_of(&records);
+    assert!(sentences[0].starts_with("Rank 1 fell behind first: its last call is #0,"), "{sentences:?}");
 }
 
 #[test]
-fn ranks_are_named_shortly() {
+fn ranks_are_listed_briefly() {
     for (ranks, name) in [
         (&[3][..], "rank 3"),
         (&[0, 1], "ranks 0 and 1"),

@@ -1,0 +1,35 @@
+//! Hosts and processes of ranks, to complete the list of ranks that an error blames.
+
+use std::sync::Arc;
+
+use weftlink_bootstrap::{Blame, BlameKind};
+
+use super::Communicator;
+use crate::error::Error;
+
+/// The host and the process of each rank of a communicator. It outlives the communicator.
+#[derive(Clone, Debug)]
+pub struct Identities(Arc<[Blame]>);
+
+impl Identities {
+    /// The ranks that an error of the communicator blames, as [`Error::blamed`] lists them, each with its process and, where ranks are on
+    /// several hosts, its host.
+    pub fn blamed(&self, error: &Error) -> Vec<Blame> {
+        let complete = |mut blame: Blame| {
+            if let Some(known) = self.0.get(blame.rank as usize) {
+                blame.host = blame.host.or_else(|| known.host.clone());
+                blame.pid = blame.pid.or(known.pid);
+            }
+            blame
+        };
+        error.blamed().into_iter().map(complete).collect()
+    }
+}
+
+impl Communicator {
+    /// Where each rank runs, to report it beside an error.
+    pub fn identities(&self) -> Identities {
+        let ranks = 0..self.size as u32;
+        Identities(ranks.map(|rank| self.bootstrap.blame(rank, BlameKind::Failed)).collect())
+    }
+}

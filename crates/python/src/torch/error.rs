@@ -1,0 +1,88 @@
+//! Errors as PyTorch programs expect them from a CPU backend.
+//!
+//! Programs, and PyTorch's own tests, recognize errors by gloo's words: `Timed out waiting 500ms`, `Connection closed by peer`. An error's
+//! text starts with these words where they are true; Weft's own text, which names the ranks, follows. The classes, in
+//! `weftlink/torch/errors.py`, are also `torch.distributed.DistBackendError`.
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use weftlink::bootstrap::{BlameKind, BootstrapError};
+use weftlink::{Blame, Error, Identities};
+
+use crate::error::{Classes, exception_of};
+
+static CLASSES: Classes = Classes::new("weftlink.torch.errors");
+
+/// Timeouts are measured on both sides of a call; a wait this much shorter than the timeout still lasted as long as the timeout.
+const TOLERANCE: Duration = Duration::from_millis(1);
+
+/// What an error says beside its own text.
+#[derive(Clone, Default)]
+pub(super) struct Context {
+    pub(super) operation: Option<&'static str>,
+    /// How long the operation may take.
+    pub(super) timeout: Duration,
+    /// The ranks of the group, once they have met.
+    pub(super) identities: Option<Identities>,
+}
+
+impl Context {
+    /// The exception for an error.
+    pub(super) fn raised(&self, py: Python<'_>, error: &Error) -> PyErr {
+        self.exception(py, error).map_or_else(|failed| failed, PyErr::from_value)
+    }
+
+    /// The same as an object.
+    pub(super) fn exception<'py>(&self, py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
+        let text = match gloo_words(error, self.timeout) {
+            Some(words) => format!("{words}: {error}"),
+            None => error.to_string(),
+        };
+        exception_of(py, &CLASSES, text, error, self.operation, self.identities.as_ref())
+    }
+}
+
+/// What gloo says in this situation, if it knows it.
+fn gloo_words(error: &Error, timeout: Duration) -> Option<String> {
+    match error {
+        Error::Deadline { waited, .. } => Some(timed_out(timeout, *waited)),
+        Error::Bootstrap(error) => match error {
+            BootstrapError::Late { waited, .. } => Some(timed_out(timeout, *waited)),
+            BootstrapError::Missing { limit, .. }
+            | BootstrapError::NoAnswer { limit, .. }
+            | BootstrapError::NobodyListens { limit, .. } => Some(timed_out(*limit, *limit)),
+            _ => is_closed(&Error::Bootstrap(error.clone())).then(closed),
+        },
+        _ => is_closed(error).then(closed),
+    }
+}
+
+/// The timeout, unless the wait was shorter: another rank's timeout ends this rank's wait too.
+fn timed_out(timeout: Duration, waited: Duration) -> String {
+    let shown = if waited + TOLERANCE < timeout { waited } else { timeout };
+    format!("Timed out waiting {}ms", shown.as_millis())
+}
+
+fn closed() -> String {
+    "Connection closed by peer".to_owned()
+}
+
+/// Whether a peer ended its part of the group: it died, left, cannot be reached, or aborted the group.
+fn is_closed(error: &Error) -> bool {
+    let closes =
+        |blame: &Blame| matches!(blame.kind, BlameKind::Died | BlameKind::Left | BlameKind::Unreachable);
+    match error {
+        Error::Died { .. } | Error::Left { .. } | Error::Unreadable { .. } | Error::Broken { .. } => true,
+        Error::Aborted { rank, by, .. } | Error::Cancelled { rank, by, .. } => rank != by,
+        Error::Failed { blamed, .. } => blamed.iter().any(closes),
+        Error::Bootstrap(error) => matches!(
+            error,
+            BootstrapError::Died { .. }
+                | BootstrapError::Left { .. }
+                | BootstrapError::Lost { .. }
+                | BootstrapError::GaveUp { .. }
+        ),
+        _ => false,
+    }
+}

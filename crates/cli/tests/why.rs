@@ -47,7 +47,7 @@ fn folders_without_records_say_so() {
     let done = shell(&folder, "weft why .");
     assert_eq!(done.code, Some(2));
     assert!(
-        done.output.contains("Passed over weft-record-0-rank0.json: it is no record: EOF"),
+        done.output.contains("Skipped weft-record-0-rank0.json: it is no record: EOF"),
         "{}",
         done.output
     );

@@ -32,6 +32,20 @@ test: tools ## everything: fmt, clippy, tests, loom, kernels, instructions, doct
 	$(MAKE) test-python
 	fuzz/run 15
 
+# The crates that differ from BASE, committed or not, and what depends on them.
+BASE ?= main
+CHANGED = $(shell { git diff --name-only $$(git merge-base HEAD $(BASE)); git ls-files --others --exclude-standard; } \
+	| sed -n 's|^crates/\([^/]*\)/.*|weftlink-\1|p' | sed 's|^weftlink-weftlink$$|weftlink|' | sort -u)
+
+.PHONY: check
+check: tools ## before a commit: fmt, then clippy and the tests of the crates changed since BASE (main), and unit tests of their dependents
+	cargo fmt --all --check
+	@if [[ -z "$(CHANGED)" ]]; then echo "no crate differs from $(BASE)"; exit 0; fi; set -x; \
+	cargo clippy --locked --all-targets $(addprefix -p ,$(CHANGED)) -- -D warnings; \
+	cargo nextest run --locked $(addprefix -p ,$(CHANGED)); \
+	cargo nextest run --locked --workspace --lib --no-tests=pass \
+		-E '($(foreach crate,$(CHANGED),rdeps($(crate)) +) none()) $(foreach crate,$(CHANGED),- package($(crate)))'
+
 .PHONY: python
 python: ## the Python environment in .cache/python: Weft as pip installs it, NumPy, PyTorch
 	@crates/python/environment.py

@@ -15,7 +15,13 @@ INSTALL := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO
 
 .PHONY: help
 help: ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{ \
+		line = sprintf("  make %-11s", $$1); \
+		for (i = 1; i <= split($$2, word, " "); i++) { \
+			if (length(line word[i]) >= 80) { print line; line = sprintf("%18s", "") } \
+			line = line " " word[i] \
+		} \
+		print line }' $(MAKEFILE_LIST)
 
 .PHONY: test
 test: tools ## everything: fmt, clippy, tests, loom, kernels, instructions, doctests, the commands in README and docs, the Python package, 15 s on each fuzz target

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measures Weft beside Gloo in PyTorch: every collective of torch.distributed on CPU tensors, 8 bytes to 256 MiB.
+"""Compares Weft with Gloo in PyTorch: every collective of torch.distributed on CPU tensors, 8 bytes to 256 MiB.
 
     bench/torch/run.py [--ranks 2] [--collectives all_reduce,...] [--sizes 8,4096] [--rounds 7] [--name torch] [--quick]
 
-Every rank is a process with a group of each backend, on the same tensors. A round measures one after the other, in an order that
-alternates, for each size of each collective; what is compared is the ratio within a round. Writes raw.csv, summary.md
-and README.md into bench/runs/DATE-NAME-MACHINE, or into --out.
+Every rank is a process with a group of each backend, on the same tensors. A round measures both backends for each size of each
+collective, in alternating order; the results are ratios within a round. The script writes raw.csv, summary.md and README.md to
+bench/runs/DATE-NAME-MACHINE, or to --out.
 """
 
 import argparse
@@ -206,9 +206,9 @@ def main():
     parser.add_argument("--sizes", type=numbers, default=SIZES, metavar="BYTES[,BYTES]")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--name", default="torch")
-    parser.add_argument("--out", type=pathlib.Path, help="the folder to write; rows that are there are kept")
+    parser.add_argument("--out", type=pathlib.Path, help="folder to write; existing rows are kept")
     parser.add_argument("--bind", action="store_true", help="bind each rank, with all its threads, to a core; this slows Gloo down")
-    parser.add_argument("--quick", action="store_true", help="to see that it works: three sizes, three rounds")
+    parser.add_argument("--quick", action="store_true", help="three sizes and three rounds, as a smoke test")
     options = parser.parse_args()
     if options.quick:
         options.sizes, options.rounds = [8, 32 << 10, 2 << 20], 3

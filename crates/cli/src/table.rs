@@ -155,9 +155,12 @@ impl Layout {
 
     /// Wraps headings and the last column, then other text if it may, until lines take `width`. False if they cannot.
     fn fit(&mut self, width: usize, last_min: usize, may_wrap: bool) -> bool {
-        let Some(last) = self.columns.last().map(|column| (column.width, column.least)) else { return true };
-        let wanted = if last.0 > last_min { last.1.max(last_min) } else { last.0 };
-        if self.before_last() + last.0 > width {
+        let Some(last) = self.columns.last() else { return true };
+        let wanted = match last.width > last_min {
+            true if !last.to_right => last.least.max(last_min),
+            _ => last.width.min(last.without_heading),
+        };
+        if self.before_last() + last.width > width {
             self.wrap_headings();
         }
         if self.before_last() + wanted > width && !(may_wrap && self.shrink(width.saturating_sub(wanted))) {

@@ -15,7 +15,13 @@ INSTALL := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO
 
 .PHONY: help
 help: ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{ \
+		line = sprintf("  make %-11s", $$1); \
+		for (i = 1; i <= split($$2, word, " "); i++) { \
+			if (length(line word[i]) >= 80) { print line; line = sprintf("%18s", "") } \
+			line = line " " word[i] \
+		} \
+		print line }' $(MAKEFILE_LIST)
 
 .PHONY: test
 test: tools ## everything: fmt, clippy, tests, loom, kernels, instructions, doctests, the commands in README and docs, the Python package, 15 s on each fuzz target
@@ -31,6 +37,20 @@ test: tools ## everything: fmt, clippy, tests, loom, kernels, instructions, doct
 	python3 -m unittest bench/peers/test_run.py
 	$(MAKE) test-python
 	fuzz/run 15
+
+# The crates that differ from BASE, committed or not, and what depends on them.
+BASE ?= main
+CHANGED = $(shell { git diff --name-only $$(git merge-base HEAD $(BASE)); git ls-files --others --exclude-standard; } \
+	| sed -n 's|^crates/\([^/]*\)/.*|weftlink-\1|p' | sed 's|^weftlink-weftlink$$|weftlink|' | sort -u)
+
+.PHONY: check
+check: tools ## before a commit: fmt, then clippy and the tests of the crates changed since BASE (main), and unit tests of their dependents
+	cargo fmt --all --check
+	@if [[ -z "$(CHANGED)" ]]; then echo "no crate differs from $(BASE)"; exit 0; fi; set -x; \
+	cargo clippy --locked --all-targets $(addprefix -p ,$(CHANGED)) -- -D warnings; \
+	cargo nextest run --locked $(addprefix -p ,$(CHANGED)); \
+	cargo nextest run --locked --workspace --lib --no-tests=pass \
+		-E '($(foreach crate,$(CHANGED),rdeps($(crate)) +) none()) $(foreach crate,$(CHANGED),- package($(crate)))'
 
 .PHONY: python
 python: ## the Python environment in .cache/python: Weft as pip installs it, NumPy, PyTorch

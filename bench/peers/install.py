@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Installs the libraries that Weft is measured beside, and builds the programs that measure them.
+"""Installs the libraries that Weft is compared with, and builds the programs that measure them.
 
     bench/peers/install.py [--into .cache/peers] [--peers open-mpi,mpich,intel-mpi,oneccl,gloo] [--afresh]
 
-Nothing outside the folder is written: Debian packages and wheels are downloaded and unpacked there, without root. Open MPI
-and torch are taken from the system where it has them. A peer that cannot be had is named with the reason, and the rest goes
-on; peers.json in the folder says what there is, for run.py. Other systems than Debian and its kin are not catered for: there,
-give run.py what you have by --mpi.
+The script downloads Debian packages and wheels and unpacks them in the folder, without root; it writes nothing elsewhere. It
+uses Open MPI and torch of the system if present. If a peer cannot be installed, it prints the reason and continues;
+peers.json in the folder lists the installed peers for run.py. It supports Debian and its derivatives only; elsewhere, name an
+installed MPI with run.py --mpi.
 """
 
 import argparse

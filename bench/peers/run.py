@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measures `weft bench` beside other libraries, side by side, and writes raw.csv, summary.md and README.md into a folder.
+"""Measures `weft bench` and other libraries in turn, and writes raw.csv, summary.md and README.md to a folder.
 
     bench/peers/run.py [--ranks 2,4] [--collectives all-reduce,scan] [--rounds 9] [--out bench/runs/DATE-NAME-MACHINE]
 
-In each round, for each number of ranks and each collective, all programs run one after the other; who begins moves on by one
-from round to round. Peers are those that bench/peers/install.py has installed, torch if this Python has it, and what
---mpi names. What a program does not do is said once and left out. Rows are saved as they come: Ctrl-C ends the run with
-a summary of what there is. Nothing is installed or built here.
+In each round, for each number of ranks and each collective, all programs run one after the other; the first of them changes
+from round to round. Peers are those that bench/peers/install.py has installed, torch if this Python has it, and the programs
+of --mpi. A collective that a program does not have is reported once and skipped. Rows are saved at once: after Ctrl-C, the
+summary covers the rows so far. The script installs and builds nothing.
 """
 
 import argparse
@@ -194,19 +194,19 @@ def parse():
     parser.add_argument("--weft", default=ROOT / "target/release/weft", type=pathlib.Path)
     parser.add_argument("--baseline", type=pathlib.Path, metavar="WEFT", help="another build of weft to measure beside it")
     parser.add_argument("--installed", default=ROOT / ".cache/peers/peers.json", type=pathlib.Path, metavar="PEERS.JSON")
-    parser.add_argument("--peers", type=words, metavar="A,B", help="these alone: open-mpi, mpich, intel-mpi, oneccl, gloo")
+    parser.add_argument("--peers", type=words, metavar="A,B", help="measure only these: open-mpi, mpich, intel-mpi, oneccl, gloo")
     parser.add_argument("--mpi", type=mpi, action="append", default=[], metavar="NAME=LAUNCHER:BINARY",
-                        help="mpi.c, built for another MPI")  # fmt: skip
-    parser.add_argument("--floor", type=shlex.split, metavar="COMMAND", help="a bare loop to stand beside all-reduce of 2 ranks")
-    parser.add_argument("--ranks", type=numbers, help="2,4,8")
-    parser.add_argument("--collectives", type=words, help="all of them")
-    parser.add_argument("--sizes", type=lambda text: tuple(numbers(text)), help="8 B to 128 MiB, by 8")
+                        help="add another MPI, for which mpi.c was built")  # fmt: skip
+    parser.add_argument("--floor", type=shlex.split, metavar="COMMAND", help="a bare loop to compare with all-reduce between 2 ranks")
+    parser.add_argument("--ranks", type=numbers, help="numbers of ranks (default: 2,4,8)")
+    parser.add_argument("--collectives", type=words, help="collectives to measure (default: all)")
+    parser.add_argument("--sizes", type=lambda text: tuple(numbers(text)), help="sizes in bytes (default: 8 B to 128 MiB by a factor of 8)")
     parser.add_argument("--rotate", type=int, nargs="?", const=machine.rotate_bytes(), default=0, metavar="BYTES",
-                        help="again with buffers of so many bytes used in turn; a quarter more than the last cache")  # fmt: skip
-    parser.add_argument("--rounds", type=int, help="9")
-    parser.add_argument("--name", default="peers", help="of the folder")
-    parser.add_argument("--out", type=pathlib.Path, help="bench/runs/DATE-NAME-MACHINE")
-    parser.add_argument("--quick", action="store_true", help="two rounds of three collectives and sizes, to see that it works")
+                        help="measure again with buffers of BYTES, used in turn (default: 1.25 times the last-level cache)")  # fmt: skip
+    parser.add_argument("--rounds", type=int, help="number of rounds (default: 9)")
+    parser.add_argument("--name", default="peers", help="name of the run, part of the folder's name")
+    parser.add_argument("--out", type=pathlib.Path, help="folder to write (default: bench/runs/DATE-NAME-MACHINE)")
+    parser.add_argument("--quick", action="store_true", help="two rounds of three collectives and sizes, as a smoke test")
     options = parser.parse_args()
     full = {"ranks": [2, 4, 8], "collectives": COLLECTIVES, "sizes": SIZES, "rounds": 9}
     for name, value in (QUICK if options.quick else full).items():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures Weft beside Gloo in PyTorch: every collective of torch.distributed on CPU tensors, 8 bytes to 256 MiB.
+"""Compares Weft with Gloo in PyTorch: every collective of torch.distributed on CPU tensors, 8 bytes to 256 MiB.
 
     bench/torch/run.py [--ranks 2] [--collectives all_reduce,...] [--sizes 8,4096] [--rounds 7] [--name torch] [--quick]
 

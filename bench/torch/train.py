@@ -3,9 +3,9 @@
 
     bench/torch/train.py [--ranks 2] [--steps 200] [--block 10] [--ways ddp,fsdp2] [--out rows.csv]
 
-Each backend trains a model of its own, from the same weights on the same data, so the losses must be the same. They take turns, a block of
-steps each, in an order that alternates. Every second block times steps as they are. In the others every collective is timed by itself: all
-ranks meet first, so that none waits for a slower one, and the caller waits for its end. Rows: one for each step of each backend.
+Each backend trains its own model from the same weights on the same data, so the losses must be equal. The backends run blocks of steps in
+alternating order. Every second block times whole steps. The others time every collective separately: a barrier precedes it, so that no rank waits
+for a slower one, and the caller waits for its end. There is one row for each step of each backend.
 """
 
 import argparse
@@ -186,9 +186,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--block", type=int, default=10, help="steps that a backend makes before it is the other's turn")
+    parser.add_argument("--block", type=int, default=10, help="steps of a backend before the other continues")
     parser.add_argument("--ways", type=lambda text: text.split(","), default=["ddp", "fsdp2"])
-    parser.add_argument("--out", help="the file for the rows; none are kept without it")
+    parser.add_argument("--out", help="file for the rows (default: none)")
     options = parser.parse_args()
     if options.steps < 2 * options.block:
         parser.error(f"--steps {options.steps} must be two blocks of {options.block} at least: one times steps, the other collectives")

@@ -1,10 +1,10 @@
-//! The command `weft`: parses, calls, prints. Whatever is worth knowing is worked out in the libraries.
+//! The command `weft`: parses arguments, calls the libraries, prints results.
 //!
-//! Exit codes: 0 fine, 1 a finding or a failed check, 2 misuse, 128 and the signal's number if one ended it; `weft run` has
-//! that of the rank that failed.
+//! Exit codes: 0 success, 1 a finding or a failed check, 2 misuse, 128 plus the number of the signal that ended it; `weft run`
+//! returns the exit code of the rank that failed.
 //!
-//! Standard output that cannot be written to is an error, but for a reader that has seen enough. One that is closed from the
-//! start is none: before `main`, Rust opens /dev/null in its place, which is then no different from what Python's DEVNULL is.
+//! A write error on standard output is an error, except a broken pipe (`weft ... | head`). Standard output that was closed before
+//! the start is not: Rust opens /dev/null in its place before `main`, and the two look the same.
 
 mod bench;
 mod knobs;
@@ -15,6 +15,7 @@ mod plan;
 mod plot;
 mod progress;
 mod run;
+mod screen;
 mod sim;
 mod spellings;
 mod table;
@@ -27,11 +28,11 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// What is built, and from which commit.
+/// The version, and the commit it was built from.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("WEFT_BUILT_COMMIT"), ")");
-/// The same, with what else tells builds apart. NVIDIA's driver is looked for at run time, so it is part of every build.
+/// The same with target, profile and features. Every build has NVML: the driver's library is loaded at run time.
 const LONG_VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " (",
@@ -43,12 +44,30 @@ const LONG_VERSION: &str = concat!(
     "\nfeatures: shared memory, TCP, NVML (loaded at run time)"
 );
 
-/// Multi-GPU communication, planned from the wiring.
+/// Plan, prove, predict and run collective communication between GPUs.
 #[derive(Parser)]
-#[command(name = "weft", version = VERSION, long_version = LONG_VERSION, arg_required_else_help = true)]
+#[command(
+    name = "weft",
+    version = VERSION,
+    long_version = LONG_VERSION,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  weft topo hgx-h100                           draw a machine
+  weft plan all-reduce hgx-h100 --size 64MiB   choose an algorithm, and say why
+  weft sim all-reduce hgx-h100                 predict the time at many sizes
+  weft bench all-reduce                        measure on this host
+  weft run -n 4 -- python train.py             start four ranks
+
+`weft help COMMAND` has examples of each. Exit codes: 0 success, 1 a failed check or run, \
+2 wrong arguments."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Colour the output; auto: on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", display_order = 900)]
+    color: ColorChoice,
 }
 
 #[derive(Subcommand)]
@@ -59,35 +78,35 @@ enum Command {
     Sim(Box<sim::Args>),
     Knobs(knobs::Args),
     Why(why::Args),
-    /// What `weft bench` starts for each rank
+    /// The process that `weft bench` starts for each rank
     #[command(name = bench::RANK_COMMAND, hide = true)]
     BenchRank {
-        /// Only for those who look at a list of processes; the orders come on standard input
+        /// Shown in process lists only; the orders come on standard input
         #[arg(value_name = "RANK")]
         _rank: u32,
     },
     Run(Box<run::Args>),
     Completions(manual::CompletionsArgs),
     Man(manual::ManArgs),
-    /// What `weft run` starts for each rank, which becomes the program
+    /// The process that `weft run` starts for each rank; it becomes the program
     #[command(name = run::RANK_COMMAND, hide = true)]
     RunRank(run::RankArgs),
 }
 
-/// What went wrong, by who has to act.
+/// Why a command fails.
 enum Failure {
-    /// The call makes no sense: the user has to call differently.
+    /// Wrong arguments: the user has to call differently.
     Misuse(anyhow::Error),
-    /// The call was fine; what it looked at is not.
+    /// The arguments are fine; what the command examined is not.
     Finding(anyhow::Error),
-    /// The same, and all that is to be said of it has been printed.
+    /// A finding that is already printed.
     Found,
-    /// What was found could not be told.
+    /// Standard output cannot be written.
     Output(io::Error),
-    /// A signal ended it early; what was known by then has been printed.
+    /// A signal ended the command early; results so far are printed.
     Interrupted(i32),
-    /// All has been said; this is the exit code.
-    Told(u8),
+    /// The report is printed; this is the exit code.
+    ExitCode(u8),
 }
 
 impl Failure {
@@ -100,7 +119,7 @@ impl Failure {
     }
 }
 
-/// Of standard output only: whatever else is read or written says which it is where that fails.
+/// For standard output only; errors of other files name the file.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::Output(error)
@@ -109,11 +128,13 @@ impl From<io::Error> for Failure {
 
 fn main() -> ExitCode {
     if let Err(shortage) = limits::prepare() {
-        eprintln!("weft: {shortage}");
+        screen::complain("weft", &shortage);
         return ExitCode::FAILURE;
     }
-    let command = spellings::with_aliases(Cli::command());
+    let command = spellings::with_aliases(Cli::command()).term_width(screen::columns());
     let words = run::spelled(std::env::args_os().collect(), &command);
+    // Parsing prints help and errors, so their colours are chosen before it.
+    screen::choose_colours(spellings::color(&words));
     let parsed = command.try_get_matches_from(&words).and_then(|found| Cli::from_arg_matches(&found));
     let outcome = match parsed.map(|cli| cli.command) {
         Ok(Command::Topo(args)) => topo::run(&args),
@@ -130,11 +151,11 @@ fn main() -> ExitCode {
         Ok(Command::RunRank(args)) => return run::rank_main(&args),
         Err(misuse) if misuse.use_stderr() => {
             if let Some(what) = spellings::negative(&misuse, &words) {
-                eprintln!("weft: {what}");
+                screen::complain("weft", &what);
                 return ExitCode::from(2);
             }
-            // Where standard error is gone there is nobody left to tell.
-            let _ = without_hidden(without_tip_to_escape(misuse)).print();
+            let error = without_hidden(without_tip_to_escape(misuse)).render();
+            screen::complain_as(&error.ansi().to_string());
             return ExitCode::from(2);
         }
         Err(help) => help.print().map_err(Failure::Output),
@@ -142,15 +163,15 @@ fn main() -> ExitCode {
     let (error, code) = match outcome.and_then(|()| Ok(io::stdout().flush()?)) {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Failure::Found) => return ExitCode::FAILURE,
-        // A reader that has seen enough, such as `head`, is no failure.
+        // `weft ... | head` is not a failure.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
         Err(Failure::Output(error)) => (anyhow!(error).context("cannot write to standard output"), 1),
-        Err(Failure::Told(code)) => return ExitCode::from(code),
+        Err(Failure::ExitCode(code)) => return ExitCode::from(code),
         Err(Failure::Finding(error)) => (error, 1),
         Err(Failure::Misuse(error)) => (error, 2),
         Err(Failure::Interrupted(signal)) => (anyhow!("interrupted"), 128 + signal as u8),
     };
-    eprintln!("weft: {error:#}");
+    screen::complain("weft", &format!("{error:#}"));
     ExitCode::from(code)
 }
 
@@ -161,13 +182,13 @@ fn print_json(value: &serde_json::Value) -> io::Result<()> {
     writeln!(out)
 }
 
-/// So many of something: `1 rank`, `2 ranks`.
+/// A count with its noun: `1 rank`, `2 ranks`.
 fn counted<N: Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
     let ending = if count == N::from(1) { "" } else { "s" };
     format!("{count} {what}{ending}")
 }
 
-/// Leaves out clap's advice to write `-- -x` for an option that there is not: nobody who types one means a file.
+/// Removes clap's advice to write `-- -x` for an unknown option: nobody who types one means a file.
 fn without_tip_to_escape(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
         tips.retain(|tip| !tip.to_string().contains("as a value"));
@@ -178,7 +199,7 @@ fn without_tip_to_escape(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Leaves out commands that are not for people, where one was mistyped.
+/// Removes internal commands from the suggestions for a mistyped one.
 fn without_hidden(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::Strings(mut names)) = error.remove(ContextKind::SuggestedSubcommand) {
         names.retain(|name| ![bench::RANK_COMMAND, run::RANK_COMMAND].contains(&name.as_str()));

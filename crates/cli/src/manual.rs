@@ -1,4 +1,4 @@
-//! `weft completions` and `weft man`: what shells and `man` read.
+//! `weft completions` and `weft man`: files for shells and for `man`.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use clap_complete::Shell;
 
 use crate::Failure;
 
-/// Print a script that completes the command's words in a shell
+/// Print a completion script for a shell
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -17,7 +17,7 @@ Examples:
   weft completions zsh > ~/.zfunc/_weft
   weft completions fish > ~/.config/fish/completions/weft.fish")]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// The shell that reads the script
     shell: Shell,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct ManArgs {
 }
 
 pub(crate) fn completions(args: &CompletionsArgs, mut weft: Command) -> Result<(), Failure> {
-    // Into memory first: the generator panics where it cannot write.
+    // The generator panics on a write error, so it writes to memory.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut weft, "weft", &mut script);
     Ok(io::stdout().write_all(&script)?)

@@ -1,16 +1,14 @@
-//! Time and bus bandwidth over size as a picture, both axes logarithmic.
-//!
-//! Ink and paper change together where the viewer prefers a dark scheme.
+//! Time and bus bandwidth over size as SVG, with logarithmic axes and a light and a dark colour scheme.
 
 use std::fmt::Write;
 
-/// Pixels of a panel, what is left of and above it, and how far the panels are apart.
+/// Pixels: the size of a panel, its left and top margins, and the gap between panels.
 const WIDTH: f64 = 400.0;
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 64.0;
 const TOP: f64 = 56.0;
 const APART: f64 = 84.0;
-/// Below the panels: a line of text for each case.
+/// The legend below the panels: its distance, and the height of a line.
 const BELOW: f64 = 62.0;
 const LINE: f64 = 18.0;
 
@@ -18,18 +16,18 @@ const STYLE: &str = "\
 text{font:11px sans-serif;fill:#5b6673}.t{font-size:14px;font-weight:600;fill:#1d2733}.l{text-anchor:end}.c{text-anchor:middle}\
 .b{fill:#fff}.g{stroke:#e3e7eb;fill:none}.p{fill:none;stroke-width:1.8}\
 @media(prefers-color-scheme:dark){text{fill:#a3adb8}.t{fill:#e8ecf0}.b{fill:#12171d}.g{stroke:#2b343e}}";
-/// Told apart by people who see colours differently, too.
+/// Distinguishable with colour blindness.
 const COLOURS: [&str; 8] =
     ["#2274a5", "#d1495b", "#3d8b37", "#b07d12", "#7b5aa6", "#1b998b", "#8d6e63", "#607d8b"];
 const DASHES: [&str; 2] = ["", " stroke-dasharray=\"5 3\""];
 
-/// A line: what it is called, and sizes with times in microseconds and bandwidths in GB/s.
+/// A line: its name, and points of size, time in microseconds and bandwidth in GB/s.
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64, f64)>,
 }
 
-/// The picture of some lines, under a title.
+/// The picture of `lines`, with a title.
 pub(crate) fn svg(title: &str, lines: &[Line]) -> String {
     let (width, height) =
         (LEFT + 2.0 * WIDTH + APART + 24.0, TOP + HEIGHT + BELOW + LINE * lines.len() as f64);
@@ -56,7 +54,7 @@ pub(crate) fn svg(title: &str, lines: &[Line]) -> String {
     text
 }
 
-/// Text that XML takes as it is.
+/// Text escaped for XML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -65,7 +63,7 @@ fn pen(at: usize) -> (&'static str, &'static str) {
     (COLOURS[at % COLOURS.len()], DASHES[at / COLOURS.len() % DASHES.len()])
 }
 
-/// The whole powers around some values: from which to which.
+/// The range of whole powers that contains all values.
 fn powers(values: impl Iterator<Item = f64>, base: f64) -> (i32, i32) {
     let logs: Vec<f64> = values.filter(|value| *value > 0.0).map(|value| value.log(base)).collect();
     let least = logs.iter().copied().fold(f64::INFINITY, f64::min);
@@ -73,7 +71,7 @@ fn powers(values: impl Iterator<Item = f64>, base: f64) -> (i32, i32) {
     if least > most {
         return (0, 1);
     }
-    // A hair is left for powers that rounding has moved.
+    // Tolerates rounding errors of exact powers.
     let (from, to) = ((least + 1e-9).floor() as i32, (most - 1e-9).ceil() as i32);
     (from, to.max(from + 1))
 }

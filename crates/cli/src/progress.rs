@@ -1,4 +1,4 @@
-//! A line on a terminal that says how far long work is, and goes away. Nothing where nobody looks.
+//! The progress of long work, as one line on a terminal that is cleared at the end. Without a terminal there is none.
 
 use std::io::{self, IsTerminal};
 

@@ -1,8 +1,10 @@
-//! Other spellings of options, the same in every command: those of NCCL, nccl-tests, mpirun and PyTorch, and those that another
-//! command of `weft` has for the same thing.
+//! Other spellings of options, the same in every command: those of NCCL, nccl-tests, mpirun and PyTorch, and those of the other
+//! commands of `weft`.
+
+use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, Command};
+use clap::{Arg, ColorChoice, Command, ValueEnum};
 
 /// Options by name, each with other names.
 const SPELLINGS: &[(&str, &[&str])] = &[
@@ -51,8 +53,24 @@ fn aliased(arg: Arg, taken: &[String]) -> Arg {
     arg.aliases(names)
 }
 
-/// A negative number where there is none to be had, which clap takes for an unknown option.
-pub(crate) fn negative(error: &clap::Error, words: &[std::ffi::OsString]) -> Option<String> {
+/// The value of `--color` before the program of `weft run`, if it is a valid one; the parser reports others.
+pub(crate) fn color(words: &[OsString]) -> ColorChoice {
+    let words: Vec<&str> =
+        words.iter().map_while(|word| word.to_str().filter(|word| *word != "--")).collect();
+    let is_run = words.get(1) == Some(&"run");
+    let value = |at: usize| match words[at].strip_prefix("--color") {
+        Some("") => words.get(at + 1).copied(),
+        Some(value) => value.strip_prefix('='),
+        None => None,
+    };
+    // Without `--`, the words after the program's name are the program's.
+    let last = if is_run { words.len().min(3) } else { words.len() };
+    let found = (1..last).find_map(value).and_then(|value| ColorChoice::from_str(value, true).ok());
+    found.unwrap_or(ColorChoice::Auto)
+}
+
+/// The message for a negative number that an option does not take. clap reports it as an unknown option.
+pub(crate) fn negative(error: &clap::Error, words: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
     let is_negative = |word: &str| {
         word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))

@@ -189,7 +189,7 @@ fn ranks_without_a_communicator_are_told_of() {
     let found = until(|| asked(&name).filter(two));
     let text = why(&["--attach", &name]);
     let told = format!(
-        "Rank 1 (pid {}) has no communicator: it has not met the others, or has dropped it.\n",
+        "Rank 1 (pid {}) has no communicator: it has not joined the others yet, or has dropped it.\n",
         found["silent"][1]["pid"]
     );
     assert_eq!(text.status.code(), Some(1));
@@ -208,8 +208,8 @@ fn what_is_no_job_says_so() {
     assert_eq!(done.code, Some(2));
     assert!(done.errors.contains(" is not part of a job: "), "{}", done.errors);
     for (misuse, told) in [
-        ("--dump a b", "--dump writes what --attach finds"),
-        ("", "weft why DIR), or which job to ask (weft why --attach JOB)"),
+        ("--dump a b", "--dump requires --attach JOB"),
+        ("", "(weft why DIR) or a running job (weft why --attach JOB)"),
         ("a --attach b", "--attach"),
     ] {
         let done = shell(&folder, &format!("weft why {misuse}"));

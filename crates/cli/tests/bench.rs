@@ -95,7 +95,7 @@ fn one_rank_is_not_ranks() {
 #[test]
 fn help_is_wrapped_once() {
     let help = shell(&scratch("bench-help"), "COLUMNS=100 weft bench --help 2> /dev/null").output;
-    for paragraph in help[help.find("Options are spelled").unwrap()..].split("\n\n") {
+    for paragraph in help[help.find("Options are those of nccl-tests").unwrap()..].split("\n\n") {
         let lines: Vec<_> = paragraph.trim().lines().collect();
         // A line of at most 100 columns that is not the last has no room for the next one's first word.
         for pair in lines.windows(2) {
@@ -106,7 +106,7 @@ fn help_is_wrapped_once() {
     assert!(help.contains("K, M and G alone are 2^10, 2^20 and 2^30"), "{help}");
     assert!(
         help.contains(
-            "Exit code 1 if any element was wrong, a rank failed or the average is below --min-bandwidth."
+            "Exit code 1 if an element is wrong, a rank fails or the average is below --min-bandwidth."
         ),
         "{help}"
     );
@@ -231,53 +231,55 @@ fn the_number_of_calls_is_agreed_on() {
 fn misuse() {
     for (arguments, told) in [
         ("-n 0", "0 is not in 1..=1024"),
-        ("-b 2", "a size is at least 4 bytes"),
-        ("-b 1MiB -e 1KiB", "the smallest size, -b, is 1 MB; the largest, -e, is only 1 KB"),
+        ("-b 2", "-b 2: the smallest size is 4 bytes, one float"),
+        ("-b 1MiB -e 1KiB", "the smallest size (-b 1 MB) is larger than the largest (-e 1 KB)"),
         ("-f 1", "1 is not in 2.."),
-        ("-i 1", "sizes must grow by at least 4 bytes"),
+        ("-i 1", "-i must be at least 4 bytes"),
         ("-f 2 -i 8", "cannot be used with"),
         ("-b 4 -e 1GiB -i 4", "more than 10000 sizes"),
         ("-b lots", "is not a size"),
         ("-b -1", "`-1` for -b is negative"),
         ("-e 99999999TB", "`99999999TB` is too large; the largest size is 1 PB"),
         ("-o add", "Known operations: sum, prod, min, max, avg, mulsum, logical-and"),
-        ("-o bit-xor", "there is no bit-xor of float"),
+        ("-o bit-xor", "bit-xor is not defined for float"),
         ("-d flaot", "unknown type `flaot`. Did you mean `float`? Known types: int8, uint8,"),
-        ("-r 0", "-r means something to reduce, broadcast, gather and scatter only"),
-        ("-a 4", "say 0 (rank 0), 1 (the mean), 2 (the least) or 3 (the most)"),
-        ("--min-bandwidth -1", "say how many GB/s"),
+        ("-r 0", "-r applies to reduce, broadcast, gather and scatter only"),
+        ("-a 4", "write 0 (rank 0), 1 (mean), 2 (minimum) or 3 (maximum)"),
+        ("--min-bandwidth -1", "write GB/s"),
         ("--cache warm", "possible values: cached, rotating, both"),
         ("--tune", "cannot be used with"),
-        ("--output x.toml", "--output is for --tune"),
+        ("--output x.toml", "--output requires --tune"),
         ("--stats=some", "possible values: undisturbed, all"),
-        ("-g 8", "-g: ranks are given by -n; each is a process (or a thread with --threads)"),
-        ("-g", "-g: ranks are given by -n;"),
-        ("--nthreads 2", "-t: ranks are given by -n;"),
-        ("-z 1", "-z: all calls are blocking on a CPU"),
-        ("-m 4", "-m: calls put together into one mean something on GPUs only"),
-        ("-N 2", "-N: a run is repeated by running it again"),
-        ("-p 1", "-p: ranks always start at once"),
-        ("-G 2", "-G: CUDA graphs mean something on GPUs only"),
-        ("-y 1", "-y: means something on GPUs only"),
-        ("-C 1", "-C: the time of a call is the CPU's"),
-        ("-S 1", "-S: rows have no time of day"),
-        ("-D 1", "-D: means something on GPUs only"),
-        ("-V 8", "-V: means something on GPUs only"),
-        ("-M 1", "-M: means something on GPUs only"),
-        ("-u 1", "-u: buffers always begin at a page"),
-        ("-I", "-I: calls are timed one by one with --stats"),
-        ("-x 1", "-x: means something on GPUs only"),
+        ("-g 8", "-g: -n sets the number of ranks; each is a process (or a thread with --threads)"),
+        ("-g", "-g: -n sets the number of ranks;"),
+        ("--nthreads 2", "-t: -n sets the number of ranks;"),
+        ("-z 1", "-z: calls on a CPU always block"),
+        ("-m 4", "-m: aggregation of calls applies to GPUs only"),
+        ("-N 2", "-N: there are no cycles; run the command again"),
+        ("-p 1", "-p: ranks always start in parallel"),
+        ("-G 2", "-G: CUDA graphs apply to GPUs only"),
+        ("-y 1", "-y: applies to GPUs only"),
+        ("-C 1", "-C: times are CPU times already"),
+        ("-S 1", "-S: rows have no timestamps"),
+        ("-D 1", "-D: applies to GPUs only"),
+        ("-V 8", "-V: applies to GPUs only"),
+        ("-M 1", "-M: applies to GPUs only"),
+        ("-u 1", "-u: buffers are always aligned"),
+        ("-I", "-I: use --stats to time calls one by one"),
+        ("-x 1", "-x: applies to GPUs only"),
         ("--nonsense", "unexpected argument '--nonsense' found"),
-        ("--deadline -1", "say how many seconds"),
-        ("-R 1", "registered but not symmetric is no faster"),
-        ("-R 3", "say 0 (ordinary) or 2 (symmetric)"),
-        ("-c 2", "say 0 or 1"),
+        ("--deadline -1", "write a time, such as 500ms, 5s"),
+        ("-R 1", "CPU memory needs no registration"),
+        ("-R 3", "write 0 (ordinary) or 2 (symmetric)"),
+        ("-c 2", "write 0 or 1"),
         ("--iters 0", "0 is not in 1.."),
-        ("--deadline 0", "say how many seconds"),
-        ("--deadline soon", "say how many seconds"),
+        ("--deadline 0", "it is 0; write a time, such as 30s"),
+        ("--deadline soon", "write a time, such as 500ms, 5s"),
+        ("--size 64 -b 8", "cannot be used with"),
+        ("--sizes 64..8", "64 B is larger than 8 B"),
         ("--algorithm rign", "exchange-ll, exchange, one-shot, two-shot, pull, staged, ring"),
         ("--algorithm two-shot", "must be symmetric: add -R 2"),
-        ("--algorithm exchange --lanes 2", "--lanes is for --algorithm ring"),
+        ("--algorithm exchange --lanes 2", "--lanes works with --algorithm ring and staged"),
         ("--lanes 2", "--algorithm"),
         ("--plan nothere.json", "cannot read nothere.json"),
         ("-n 1000 --bind core -e 8", "needs a core for each of 1000 ranks"),
@@ -290,10 +292,10 @@ fn misuse() {
         assert!(!done.errors.contains("as a value"), "{arguments}: {}", done.errors);
     }
     let done = shell(&scratch("bench-misuse"), "weft bench -g 8");
-    assert!(done.errors.contains("ranks are given by -n"), "without a collective too: {}", done.errors);
+    assert!(done.errors.contains("-n sets the number of ranks"), "without a collective too: {}", done.errors);
     let done = shell(&scratch("bench-misuse"), "weft bench-rank 0");
     assert_eq!(done.code, Some(2), "{}", done.errors);
-    assert!(done.errors.contains("is what `weft bench` runs"), "{}", done.errors);
+    assert!(done.errors.contains("is internal to `weft bench`"), "{}", done.errors);
 }
 
 /// A run that would take hours, with its ranks.

@@ -95,14 +95,14 @@ fn roots_in_turn() {
     assert_eq!(rows(&table)[0][3..5], ["sum", "2"]);
     for (arguments, told) in [
         ("gather -r 5", "-r 5: there are 2 ranks"),
-        ("all-gather -o sum", "-o means nothing to all-gather, which combines nothing"),
+        ("all-gather -o sum", "-o does not apply to all-gather, which has no reduction"),
         ("barrier -b 8", "a barrier has no size"),
-        ("p2p --stats", "--stats means nothing to p2p"),
-        ("p2p -n 33", "p2p is for up to 32 ranks"),
-        ("p2p -d half", "-d means nothing to p2p, which has"),
-        ("--tune -c 1", "-c means nothing to --tune, which has"),
-        ("--tune -n 1", "--tune needs two ranks at least"),
-        ("--tune --collectives barrier", "barrier is done in one way only"),
+        ("p2p --stats", "--stats does not apply to p2p"),
+        ("p2p -n 33", "p2p measures up to 32 ranks"),
+        ("p2p -d half", "-d does not apply to p2p, which takes"),
+        ("--tune -c 1", "-c does not apply to --tune, which takes"),
+        ("--tune -n 1", "--tune needs at least two ranks"),
+        ("--tune --collectives barrier", "barrier has only one algorithm"),
     ] {
         let done = bench("bench-roots", arguments);
         assert_eq!(done.code, Some(2), "{arguments}: {}", done.errors);
@@ -157,7 +157,7 @@ fn data_in_memory_beside_data_in_caches() {
     let table = measured("bench-cache", arguments);
     let caches: Vec<_> = rows(&table).iter().map(|row| row[15]).collect();
     assert_eq!(caches, ["cached", "rotating"], "{table}");
-    assert!(table.contains("# rotating: calls take turns on buffers of "), "{table}");
+    assert!(table.contains("# rotating: calls use different buffers in turn, "), "{table}");
     let run = json("bench-cache", "scatter -n 2 -b 8 -e 8 --iters 3 --cache rotating --threads");
     assert_eq!((&run["rows"][0]["cache"], &run["out_of_bounds"]), (&"rotating".into(), &0.into()));
 }
@@ -165,11 +165,11 @@ fn data_in_memory_beside_data_in_caches() {
 #[test]
 fn without_words_all_kinds_of_memory_and_a_sentence() {
     let table = measured("bench-tour", "-n 2 -b 8 -e 64K -f 8192 --iters 2");
-    assert_eq!(rows(&table.replace("2 ranks add", "# 2 ranks add")).len(), 2 + 2 * 2);
+    assert_eq!(rows(&table.replace("All-reduce of", "# All-reduce of")).len(), 2 + 2 * 2);
     assert!(table.contains("# ordinary memory:\n") && table.contains("# symmetric memory:\n"), "{table}");
     let sentence = table.lines().last().unwrap();
-    assert!(sentence.starts_with("2 ranks add up 64 KiB in "), "{sentence}");
-    assert!(sentence.contains(" in ordinary memory; 8 bytes take "), "{sentence}");
+    assert!(sentence.starts_with("All-reduce of 64 KiB between 2 ranks: "), "{sentence}");
+    assert!(sentence.contains(" in ordinary memory; 8 bytes in "), "{sentence}");
 }
 
 #[test]
@@ -177,12 +177,16 @@ fn too_slow_is_a_failure() {
     let run = "all-reduce -n 2 -b 64 -e 64 --iters 2";
     let done = bench("bench-least", &format!("{run} --min-bandwidth 100000"));
     assert_eq!(done.code, Some(1), "{}", done.errors);
-    assert!(done.errors.contains("it must be 100000.0000 at least"), "{}", done.errors);
+    assert!(done.errors.contains("below the minimum of 100000.0000"), "{}", done.errors);
     measured("bench-least", &format!("{run} --min-bandwidth 0"));
     let folder = scratch("bench-least");
     let done = shell(&folder, &format!("NCCL_TESTS_MIN_BW=100000 weft bench {run}"));
     assert_eq!(done.code, Some(1), "{}", done.errors);
-    assert!(done.errors.contains("90000.0000 at least"), "nine tenths, as in nccl-tests: {}", done.errors);
+    assert!(
+        done.errors.contains("the minimum of 90000.0000"),
+        "nine tenths, as in nccl-tests: {}",
+        done.errors
+    );
     let done = shell(&folder, &format!("NCCL_TESTS_MIN_BW=fast weft bench {run}"));
     assert_eq!(done.code, Some(2), "{}", done.errors);
 }

@@ -54,11 +54,14 @@ fn what_a_launcher_contradicts_is_refused() {
     for (options, told) in [
         (
             "-n 4",
-            "weft: -n 4, but this is rank 1 of 3, says variables; leave -n out, or add --launcher none, and this command \
-             starts its own ranks\n",
+            "weft: -n 4, but variables started this process as rank 1 of 3; omit -n, or add --launcher none to start own \
+             ranks\n",
         ),
-        ("--threads", "weft: --threads, but this is rank 1 of 3, says variables; leave it out, or add "),
-        ("--bind core", "weft: --bind core, but this is rank 1 of 3, says variables, and ranks stay where "),
+        ("--threads", "weft: --threads, but variables started this process as rank 1 of 3; omit it, or add "),
+        (
+            "--bind core",
+            "weft: --bind core, but variables started this process as rank 1 of 3, and the launcher places ",
+        ),
     ] {
         let environment = "RANK=1 WORLD_SIZE=3 WEFT_RENDEZVOUS=127.0.0.1:1";
         let done = run("contradicted", &format!("{environment} weft bench all-reduce {options}"));
@@ -79,7 +82,7 @@ fn ranks_that_are_told_different_things_say_so() {
     let command = "weft run -n 2 --bind none -- sh -c 'exec weft bench all-reduce -b 8 -e $((8 << RANK)) -f 2 --iters 2'";
     let done = run("different", command);
     assert_eq!(done.code, Some(2), "{}\n{}", done.output, done.errors);
-    assert!(done.errors.contains("rank 1 is to measure something else than rank 0"), "{}", done.errors);
+    assert!(done.errors.contains("rank 1 has another job than rank 0"), "{}", done.errors);
 }
 
 #[test]

@@ -15,19 +15,18 @@ const INTRODUCTION: &str = "\
 
 <!-- Written by `make bless` from crates/knobs/src/registry.rs; change that. -->
 
-Environment variables that ranks look at. `weft knobs` shows what they are now and where that comes from, `--json` for programs;
-a name that is nearly right is pointed out. An empty variable is one that is not set, except that ranks take an empty
-`WEFT_SECRET` for a mistake. A value that makes no sense is an error:
+Ranks read these environment variables. `weft knobs` prints their values and where each comes from, `weft knobs NAME` explains one, and
+`--json` is for programs; both point out misspelt names. An empty variable counts as unset, except that an empty `WEFT_SECRET` is an error.
+An invalid value is an error:
 
 ```console
 $ WEFT_STREAMS=17 weft knobs
-weft: WEFT_STREAMS=17: 17 is more than 16; it takes a number from 1 to 16
+weft: WEFT_STREAMS=17: 17 is larger than 16; it takes a number from 1 to 16
 [exit code 2]
 ```
 
-What a program passes as `Options` counts; `Options::from_environment()` takes them from here. `WEFT_TUNING`, `WEFT_DEBUG`,
-`WEFT_DEBUG_FILE`, `WEFT_RECORD_DIR` and `WEFT_METRICS` are read whatever a program does. *Alike* are settings that all ranks of
-a job must have in common.
+The `Options` of a program take precedence; `Options::from_environment()` reads these settings. Programs always read `WEFT_TUNING`,
+`WEFT_DEBUG`, `WEFT_DEBUG_FILE`, `WEFT_RECORD_DIR` and `WEFT_METRICS`. Settings marked *alike* must be the same on all ranks of a job.
 
 | setting | takes | default | alike | meaning |
 |---|---|---|---|---|
@@ -57,7 +56,7 @@ fn values_are_shown_with_where_they_come_from() {
     assert_eq!(words("WEFT_SECRET")[1..4], ["(hidden)", "environment", "none"]);
     assert_eq!(words("WEFT_STREAMS")[1..4], ["2", "default", "2"]);
     assert!(
-        done.output.contains("There is no setting WEFT_DEADLNE. Is WEFT_DEADLINE meant?"),
+        done.output.contains("There is no setting WEFT_DEADLNE. Did you mean WEFT_DEADLINE?"),
         "{}",
         done.output
     );
@@ -69,7 +68,7 @@ fn values_are_shown_with_where_they_come_from() {
 }
 
 #[test]
-fn what_is_told_goes_where_it_should() {
+fn log_lines_go_to_the_log_file() {
     let folder = scratch("debug");
     let bench = "weft bench all-reduce -n 2 -e 64 --iters 2";
     let done = shell(&folder, &format!("WEFT_DEBUG=INFO,call=TRACE WEFT_DEBUG_FILE=log.%r.txt {bench}"));
@@ -91,9 +90,9 @@ fn what_is_told_goes_where_it_should() {
         }
     }
     let quiet = shell(&folder, bench);
-    assert_eq!(quiet.errors, "", "nothing is told unless it is asked for");
+    assert_eq!(quiet.errors, "", "there is no log by default");
     let wrong = shell(&folder, &format!("WEFT_DEBUG=LOUD {bench}"));
-    assert!(wrong.errors.contains("weft: WEFT_DEBUG=LOUD: there is no level"), "{}", wrong.errors);
+    assert!(wrong.errors.contains("weft: WEFT_DEBUG=LOUD: unknown level"), "{}", wrong.errors);
     let nowhere = shell(&folder, &format!("WEFT_DEBUG=INFO WEFT_DEBUG_FILE=no/such/folder {bench}"));
     assert!(
         nowhere.errors.contains("weft: cannot write WEFT_DEBUG_FILE=no/such/folder: No such file"),

@@ -148,18 +148,18 @@ fn who_failed_first_and_why() {
     );
     assert_eq!(done.code, Some(7), "{}", done.errors);
     assert!(done.errors.starts_with("[1] no such layer\nweft run: rank 1 (pid "), "{}", done.errors);
-    let told = " ended with exit code 7, ";
+    let told = " exited with code 7, ";
     assert!(done.errors.contains(told), "{}", done.errors);
     assert!(
         done.errors.contains(
-            "; 2 other ranks were ended\n  the last it wrote to standard error:\n    no such layer\n"
+            "; 2 other ranks were stopped\n  its last lines on standard error:\n    no such layer\n"
         )
     );
 
     let done = run("signal", "-n 2 --bind none -- sh -c 'test $RANK = 0 || exec sleep 600; kill -SEGV $$'");
     assert_eq!(done.code, Some(128 + 11), "{}", done.errors);
     assert!(done.errors.contains("was killed by SIGSEGV, "), "{}", done.errors);
-    assert!(done.errors.contains("; the other was ended\n"), "{}", done.errors);
+    assert!(done.errors.contains("; the other rank was stopped\n"), "{}", done.errors);
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn the_others_go_on_if_they_may() {
     );
     assert_eq!(done.code, Some(7), "{}", done.errors);
     assert_eq!(lines(&done.output), ["[0] 0 went on", "[2] 2 went on"]);
-    assert!(done.errors.contains("; 2 of 3 ranks ended well\n"), "{}", done.errors);
+    assert!(done.errors.contains("; 2 of 3 ranks exited with code 0\n"), "{}", done.errors);
 }
 
 #[test]
@@ -187,8 +187,7 @@ fn options_that_there_are_not_are_no_programs() {
     assert_eq!(done.code, Some(2), "{}", done.errors);
     let done = shell(&scratch("run-setting"), "WEFT_DEADLIN=4s weft run -n 2 --bind none -- true");
     assert_eq!(done.code, Some(0));
-    let told =
-        "weft run: there is no setting WEFT_DEADLIN, and it changes nothing; did you mean WEFT_DEADLINE?\n";
+    let told = "weft run: there is no setting WEFT_DEADLIN; it has no effect. Did you mean WEFT_DEADLINE?\n";
     assert_eq!(done.errors, told);
     let done = shell(&scratch("run-mistyped"), "weft runn");
     assert!(!done.errors.contains("run-rank"), "{}", done.errors);
@@ -236,28 +235,21 @@ fn all_are_started_again() {
 fn time_limits() {
     let done = run("timeout", "-n 2 --bind none --timeout 300ms -- sleep 600");
     assert_eq!(done.code, Some(124), "{}", done.errors);
-    assert_eq!(
-        done.errors,
-        "weft run: ended after 0.3 s, as --timeout says; 0 of 2 ranks had ended by then\n"
-    );
+    assert_eq!(done.errors, "weft run: stopped after 0.3 s (--timeout); 0 of 2 ranks had exited by then\n");
 }
 
 #[test]
 fn what_cannot_be_started_is_named() {
     for (name, arguments, told) in [
-        ("none", "-n 2", "say what to run, such as: weft run -n 2 -- python train.py"),
-        ("count", "-- true", "say how many ranks, such as -n 2"),
+        ("none", "-n 2", "name a program: weft run -n 2 -- python train.py"),
+        ("count", "-- true", "give the number of ranks, such as -n 2"),
         ("program", "-n 2 -- no-such-program", "there is no program \"no-such-program\" in PATH=/"),
         ("path", "-n 2 -- ./none", "run-misuse-path/none"),
         ("script", "-n 2 -- ./x.py", "x.py is not executable; did you mean `python3 ./x.py`?"),
-        (
-            "folder",
-            "-n 2 --workdir /no/such -- true",
-            "there is no folder /no/such to run in; say where by --workdir",
-        ),
-        ("hosts", "--hosts a:1,b -- true", "--hosts a:1,b: some hosts have slots and some have none"),
+        ("folder", "-n 2 --workdir /no/such -- true", "there is no folder /no/such to run in; set --workdir"),
+        ("hosts", "--hosts a:1,b -- true", "--hosts a:1,b: some hosts have slots and some do not"),
         ("hostfile", "--hostfile none -- true", "cannot read none"),
-        ("env", "-n 1 -x RANK=3 -- true", "--env RANK: weft run sets this itself"),
+        ("env", "-n 1 -x RANK=3 -- true", "--env RANK: weft run sets this variable"),
         ("rsh", "-n 1 --hosts elsewhere --rsh no-such-shell -- true", "cannot run `no-such-shell elsewhere "),
     ] {
         let folder = scratch(&format!("run-misuse-{name}"));
@@ -271,7 +263,7 @@ fn what_cannot_be_started_is_named() {
     fs::write(folder.join("x"), "#!/no/such\n").unwrap();
     let done = shell(&folder, "chmod +x x; weft run -n 1 -- ./x");
     assert_eq!(done.code, Some(126));
-    assert!(done.errors.contains("the interpreter that its first line names"), "{}", done.errors);
+    assert!(done.errors.contains("its interpreter (named in the first line)"), "{}", done.errors);
 }
 
 #[test]
@@ -337,7 +329,7 @@ fn a_host_that_cannot_be_reached() {
         run("unreached", "-n 2 --hosts red,blue --rsh \"sh -c 'echo who are you >&2; exit 255'\" -- true");
     assert_eq!(done.code, Some(1), "{}", done.errors);
     assert!(done.errors.contains("it could not be reached: `sh -c "), "{}", done.errors);
-    assert!(done.errors.contains("ended with exit code 255"), "{}", done.errors);
+    assert!(done.errors.contains("exited with code 255"), "{}", done.errors);
 }
 
 #[test]
@@ -373,7 +365,7 @@ fn remote_shells_may_have_something_to_say() {
         .unwrap();
     let errors = String::from_utf8(done.stderr).unwrap();
     assert_eq!(done.status.code(), Some(2), "{errors}");
-    assert!(errors.contains("it has Weft 9, this is "), "{errors}");
+    assert!(errors.contains("it runs Weft 9, this host runs "), "{errors}");
 }
 
 #[test]
@@ -494,8 +486,8 @@ fn a_second_ctrl_c_kills() {
     job.signal("INT");
     let (code, errors) = job.end();
     assert_eq!(code, Some(137), "{errors}");
-    assert!(errors.starts_with("weft run: ended by SIGINT, sent again, after "), "{errors}");
-    assert!(errors.ends_with("; ranks 0 and 1 did not heed it and had to be killed\n"), "{errors}");
+    assert!(errors.starts_with("weft run: stopped by SIGINT, sent twice, after "), "{errors}");
+    assert!(errors.ends_with("; ranks 0 and 1 did not stop and had to be killed\n"), "{errors}");
 }
 
 #[test]
@@ -509,7 +501,7 @@ fn a_second_sigterm_kills_too() {
     job.signal("TERM");
     let (code, errors) = job.end();
     assert_eq!(code, Some(137), "{errors}");
-    assert!(errors.starts_with("weft run: ended by SIGTERM, sent again, after "), "{errors}");
+    assert!(errors.starts_with("weft run: stopped by SIGTERM, sent twice, after "), "{errors}");
 }
 
 #[test]

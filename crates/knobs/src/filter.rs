@@ -1,13 +1,13 @@
-//! `WEFT_DEBUG`: how much is logged, in general and by subsystem.
+//! `WEFT_DEBUG`: the log level, in general and by subsystem.
 
 use std::str::FromStr;
 
 use tracing::Level;
 
-/// What a line may be about: the target of an event is `weft::` and one of these.
+/// The subsystems: the target of an event is `weft::` and one of these.
 pub(crate) const SUBSYSTEMS: [&str; 5] = ["meet", "net", "plan", "call", "fault"];
 
-/// How much is logged of what: `INFO,net=TRACE`.
+/// Log levels: `INFO,net=TRACE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filter {
     levels: [Level; SUBSYSTEMS.len()],
@@ -28,19 +28,19 @@ impl FromStr for Filter {
             "WARN" => Ok(Level::WARN),
             "INFO" => Ok(Level::INFO),
             "TRACE" => Ok(Level::TRACE),
-            _ => Err(format!("there is no level {text:?}")),
+            _ => Err(format!("unknown level {text:?}")),
         };
         let (general, special): (Vec<_>, Vec<_>) =
             text.split(',').map(str::trim).partition(|part| !part.contains('='));
         match general[..] {
             [] => {}
             [one] => filter.levels = [level(one)?; SUBSYSTEMS.len()],
-            [..] => return Err("there is more than one level for everything".to_owned()),
+            [..] => return Err("more than one general level".to_owned()),
         }
         for part in special {
             let (name, wanted) = part.split_once('=').unwrap_or((part, ""));
             let at = SUBSYSTEMS.iter().position(|subsystem| *subsystem == name);
-            let at = at.ok_or_else(|| format!("there is no subsystem {name:?}"))?;
+            let at = at.ok_or_else(|| format!("unknown subsystem {name:?}"))?;
             filter.levels[at] = level(wanted)?;
         }
         Ok(filter)
@@ -48,13 +48,13 @@ impl FromStr for Filter {
 }
 
 impl Filter {
-    /// Whether an event with this target and level is logged. Only Weft's own are.
+    /// Whether an event with this target and level is logged. Events of other crates are not.
     pub(crate) fn allows(&self, target: &str, level: Level) -> bool {
         let subsystem = subsystem(target).and_then(|name| SUBSYSTEMS.iter().position(|known| *known == name));
         subsystem.is_some_and(|at| level <= self.levels[at])
     }
 
-    /// The most that is logged of anything.
+    /// The most verbose level of all subsystems.
     pub(crate) fn most(&self) -> Level {
         self.levels.into_iter().max().unwrap_or(Level::WARN)
     }

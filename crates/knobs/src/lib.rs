@@ -13,4 +13,4 @@ pub use environment::{parsed, variable, variable_names};
 pub use filter::Filter;
 pub use parse::{Interfaces, Ports, Secret};
 pub use paths::{expanded, host};
-pub use registry::{KNOBS, Knob, KnobError, Knobs, Origin, Setting, path, unknown};
+pub use registry::{KNOBS, Knob, KnobError, Knobs, Origin, Setting, nearest, path, unknown};

@@ -8,10 +8,10 @@
 //! field `rank`. A program with a subscriber of its own, installed before its first communicator, receives these events;
 //! otherwise [`install`] installs this one. It ignores the events of other crates.
 //!
-//! The number is seconds of the host's monotonic clock, so lines of all ranks of a host can be put in order. A line is
-//! written in one piece.
+//! The number is seconds of the host's monotonic clock, so that lines of all ranks of a host can be sorted. Each line is one
+//! write.
 //!
-//! Deliberately absent: levels above WARN. What fails is an error that is returned, and its text says all.
+//! Deliberately absent: levels above WARN. A failure is a returned error.
 
 use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
@@ -91,7 +91,7 @@ impl Subscriber for Lines {
     fn exit(&self, _span: &Id) {}
 }
 
-/// What an event says.
+/// The fields of an event.
 #[derive(Default)]
 struct Line {
     rank: Option<usize>,
@@ -112,7 +112,7 @@ impl Visit for Line {
     }
 }
 
-/// More files than this are not opened: their lines go to standard error.
+/// The limit of open files; lines for others go to standard error.
 const FILES_MAX: usize = 1024;
 
 static FILES: Mutex<Vec<(PathBuf, File)>> = Mutex::new(Vec::new());
@@ -122,7 +122,7 @@ fn target() -> Option<&'static Path> {
     TARGET.get_or_init(|| path("WEFT_DEBUG_FILE")).as_deref()
 }
 
-/// Writes a line to the file for lines of a rank, if there is to be one and it can be opened.
+/// Writes a line to the log file of a rank; false if there is none or it cannot be opened.
 fn write_to_file(rank: Option<usize>, line: &str) -> bool {
     let Some(target) = target() else { return false };
     let path = expanded(target, rank);
@@ -131,8 +131,8 @@ fn write_to_file(rank: Option<usize>, line: &str) -> bool {
         match open(&path) {
             Ok(file) => files.push((path.clone(), file)),
             Err(error) => {
-                static TOLD: OnceLock<()> = OnceLock::new();
-                TOLD.get_or_init(|| {
+                static REPORTED: OnceLock<()> = OnceLock::new();
+                REPORTED.get_or_init(|| {
                     let path = path.display();
                     let _ = writeln!(std::io::stderr(), "weft: cannot write WEFT_DEBUG_FILE={path}: {error}");
                 });
@@ -140,17 +140,17 @@ fn write_to_file(rank: Option<usize>, line: &str) -> bool {
         }
     }
     let file = files.iter_mut().find(|(open, _)| *open == path);
-    // A disk that is full is not worth a job.
+    // A full disk must not fail the job.
     file.is_some_and(|(_, file)| limits::append(file, line.as_bytes()).is_ok())
 }
 
-/// Opens a file to append to. It may be in a folder that others write to, so links are followed only if this user or root made them
+/// Opens a file to append to. Others may write to its folder, so symbolic links count only if this user or root made them
 /// (`/dev/stderr` is one).
 fn open(path: &Path) -> std::io::Result<File> {
     let link = path.symlink_metadata().ok().filter(|found| found.file_type().is_symlink());
     let trusted = [0, rustix::process::geteuid().as_raw()];
     if let Some(owner) = link.as_ref().map(MetadataExt::uid).filter(|owner| !trusted.contains(owner)) {
-        return Err(std::io::Error::other(format!("it is a link that user {owner} made")));
+        return Err(std::io::Error::other(format!("it is a symbolic link of user {owner}")));
     }
     let flags = if link.is_some() { 0 } else { libc::O_NOFOLLOW };
     OpenOptions::new().create(true).append(true).mode(0o600).custom_flags(flags).open(path)

@@ -1,19 +1,19 @@
-//! The values of settings, from text. An error says what is wrong; what would be right is said by the table.
+//! Parsers of settings. An error says what is wrong; the registry adds which values are valid.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Longer waits than this are mistakes of unit.
+/// A longer duration is a mistake of unit.
 const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
-const SECRET_BYTES_MAX: usize = 1024;
+const SECRET_BYTES_MAX: usize = 4096;
 
-/// Text that is not shown by accident.
+/// Text that `Debug` hides.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// The text, for those who need it.
+    /// The text.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -34,7 +34,7 @@ pub struct Ports {
     pub last: u16,
 }
 
-/// Which network interfaces may be used. Without names all may.
+/// The network interfaces that may be used; all, if there are no names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interfaces {
     names: Vec<String>,
@@ -60,7 +60,7 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err("there is no such choice".to_owned()),
+        _ => Err("unknown value".to_owned()),
     }
 }
 
@@ -70,9 +70,9 @@ pub(super) fn automatic(text: &str) -> Result<Option<bool>, String> {
 
 pub(super) fn number(text: &str, least: u32, most: u32) -> Result<u32, String> {
     match text.parse::<u64>() {
-        Err(_) => Err("it is no whole number".to_owned()),
-        Ok(number) if number < u64::from(least) => Err(format!("{number} is less than {least}")),
-        Ok(number) if number > u64::from(most) => Err(format!("{number} is more than {most}")),
+        Err(_) => Err("it is not a whole number".to_owned()),
+        Ok(number) if number < u64::from(least) => Err(format!("{number} is smaller than {least}")),
+        Ok(number) if number > u64::from(most) => Err(format!("{number} is larger than {most}")),
         Ok(number) => Ok(number as u32),
     }
 }
@@ -86,14 +86,14 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         "" | "s" => 1000,
         "m" | "min" => 60_000,
         "h" => 3_600_000,
-        other => return Err(format!("there is no unit of time called {other:?}")),
+        other => return Err(format!("unknown unit {other:?}")),
     };
     if number.is_empty() {
-        return Err("there is no number".to_owned());
+        return Err("the number is missing".to_owned());
     }
     let total = number.parse::<u64>().ok().and_then(|number| number.checked_mul(milliseconds));
     match total.map(Duration::from_millis) {
-        Some(Duration::ZERO) => Err("nothing comes at once".to_owned()),
+        Some(Duration::ZERO) => Err("it must be longer than 0".to_owned()),
         Some(total) if total <= DURATION_MAX => Ok(total),
         _ => Err("it is too long".to_owned()),
     }
@@ -103,9 +103,9 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 pub(super) fn ports(text: &str) -> Result<Ports, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let port = |text: &str| match text.trim().parse::<u16>() {
-        Ok(0) => Err("port 0 is none".to_owned()),
+        Ok(0) => Err("0 is not a port".to_owned()),
         Ok(port) => Ok(port),
-        Err(_) => Err(format!("{:?} is no port", text.trim())),
+        Err(_) => Err(format!("{:?} is not a port", text.trim())),
     };
     let (first, last) = (port(first)?, port(last)?);
     if last < first { Err("the range ends before it starts".to_owned()) } else { Ok(Ports { first, last }) }
@@ -116,28 +116,28 @@ pub(super) fn interfaces(text: &str) -> Result<Interfaces, String> {
     let (exact, text) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
     let names: Vec<_> = text.split(',').map(|name| name.trim().to_owned()).collect();
     if names.iter().any(String::is_empty) {
-        return Err("there is no name between two commas, or none at all".to_owned());
+        return Err("a name is missing".to_owned());
     }
     Ok(Interfaces { names, excluded, exact })
 }
 
-/// `host:port` or `host:port-port`; an IPv6 address stands in brackets.
+/// `host:port` or `host:port-port`; an IPv6 address is in brackets.
 pub(super) fn address(text: &str) -> Result<String, String> {
-    let (host, port) = text.rsplit_once(':').ok_or("there is no port behind a colon")?;
+    let (host, port) = text.rsplit_once(':').ok_or("the port is missing")?;
     ports(port)?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     if bare.unwrap_or(host).is_empty() {
-        return Err("there is no host before the port".to_owned());
+        return Err("the host is missing".to_owned());
     }
     if bare.is_none() && host.contains(':') {
-        return Err("an IPv6 address stands in brackets".to_owned());
+        return Err("an IPv6 address needs brackets".to_owned());
     }
     Ok(text.to_owned())
 }
 
 pub(super) fn secret(text: &str) -> Result<Secret, String> {
     if text.len() > SECRET_BYTES_MAX || text.contains('\0') {
-        return Err(format!("a secret has at most {SECRET_BYTES_MAX} bytes, and none is zero"));
+        return Err(format!("a secret has at most {SECRET_BYTES_MAX} bytes and no zero byte"));
     }
     Ok(Secret(text.to_owned()))
 }
@@ -145,12 +145,12 @@ pub(super) fn secret(text: &str) -> Result<Secret, String> {
 pub(super) fn file(text: &str) -> Result<PathBuf, String> {
     match text.strip_prefix("file:") {
         None => Err("it does not start with file:".to_owned()),
-        Some("") => Err("there is no path".to_owned()),
+        Some("") => Err("the path is missing".to_owned()),
         Some(path) => Ok(path.into()),
     }
 }
 
-/// How many letters have to be changed, added or left out to make one word another.
+/// The edit distance of two words.
 pub(super) fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.bytes().enumerate() {

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The name of this host, as it is told and as records have it.
+/// The name of this host in logs and records.
 pub fn host() -> &'static str {
     static HOST: OnceLock<String> = OnceLock::new();
     HOST.get_or_init(|| rustix::system::uname().nodename().to_string_lossy().into_owned())
 }
 
-/// A path with `%h`, `%r` and `%p` put in; `%%` is a percent sign. Of what has no rank, it is `unknown`.
+/// Replaces `%h`, `%r` and `%p` in a path; `%%` is a percent sign. Without a rank, `%r` is `unknown`.
 pub fn expanded(path: &Path, rank: Option<usize>) -> PathBuf {
     let text = path.to_string_lossy();
     let mut out = String::with_capacity(text.len());
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_put_in() {
+    fn placeholders_are_replaced() {
         let path = expanded(Path::new("/tmp/%h.%r.%p.%%.%x%"), Some(3));
         let wanted = format!("/tmp/{}.3.{}.%.%x%", host(), std::process::id());
         assert_eq!(path.to_str(), Some(wanted.as_str()));

@@ -1,14 +1,13 @@
 //! Settings from the environment: the one registry, and the one place that reads them.
 //!
-//! [`KNOBS`] says of each what it is called, what it takes, what holds without it and what it means; `docs/knobs.md` and
-//! `weft knobs` are written from it. [`Knobs`] is what they come to, typed. A value that makes no sense is an error that
-//! names the variable, never a setting that is silently something else. An empty variable is one that is not set.
+//! [`KNOBS`] lists name, values, default and meaning of each; `docs/knobs.md` and `weft knobs` are written from it. [`Knobs`] holds
+//! the typed values. An invalid value is an error that names the variable, never a silent default. An empty variable counts as
+//! unset.
 //!
-//! What a program says in its options counts; `Options::from_environment` is how it
-//! lets the environment say it. What is only looked at (`WEFT_DEBUG`, `WEFT_RECORD_DIR`, `WEFT_METRICS` and their kin) and
-//! `WEFT_TUNING` are the environment's to say in any program.
+//! A program's `Options` take precedence; `Options::from_environment` reads these settings. Programs always read `WEFT_TUNING`
+//! and the settings for diagnosis (`WEFT_DEBUG`, `WEFT_RECORD_DIR`, `WEFT_METRICS` and similar) from the environment.
 //!
-//! Deliberately absent: what others' variables say (torchrun's, mpirun's), which is the business of meeting.
+//! Deliberately absent: variables of launchers (torchrun, mpirun), which `bootstrap` reads.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -23,13 +22,13 @@ use crate::parse::{self, Interfaces, Ports, Secret};
 pub struct Knob {
     /// The environment variable.
     pub name: &'static str,
-    /// What it takes, in words.
+    /// The values it takes, in words.
     pub takes: &'static str,
-    /// What holds when it is not set, in words or as it would be written.
+    /// The default, in words or as a value.
     pub default: &'static str,
-    /// What it means.
+    /// Its meaning: a noun phrase or an imperative.
     pub meaning: &'static str,
-    /// Whether ranks with different values do not work together.
+    /// Whether all ranks of a job must have the same value.
     pub all_alike: bool,
     /// Whether the value must not be shown.
     pub is_secret: bool,
@@ -50,102 +49,102 @@ const fn alike(knob: Knob) -> Knob {
 
 /// Every setting there is.
 pub const KNOBS: [Knob; 19] = [
-    alike(knob("WEFT_RENDEZVOUS", "host:port or host:port-port", "none", "where ranks meet")),
+    alike(knob(
+        "WEFT_RENDEZVOUS",
+        "host:port or host:port-port",
+        "none",
+        "address of rank 0, where ranks join the job",
+    )),
     Knob {
         is_secret: true,
         ..alike(knob(
             "WEFT_SECRET",
             "16 to 4096 bytes of text",
             "none",
-            "what ranks prove to know before they are let in",
+            "secret of the job; a rank must prove that it knows it to join",
         ))
     },
-    knob("WEFT_SECRET_FILE", PATH, "none", "a file that holds the secret, in place of WEFT_SECRET"),
+    knob("WEFT_SECRET_FILE", PATH, "none", "file with the secret, instead of WEFT_SECRET"),
     knob(
         "WEFT_INTERFACE",
-        "names or prefixes, by commas: eth,ib0; ^docker excludes; =eth0 is exact",
+        "names or prefixes, separated by commas: eth,ib0; ^docker excludes, =eth0 matches exactly",
         "any",
-        "network interfaces to use between hosts, written as NCCL_SOCKET_IFNAME is",
+        "network interfaces to use between hosts, in the syntax of NCCL_SOCKET_IFNAME",
     ),
-    knob("WEFT_PORTS", "a range: 20000-20100", "any", "TCP ports to listen at"),
-    alike(knob("WEFT_SHM", ON_OFF, "on", "ranks of one host share memory; off: they talk TCP too")),
-    alike(knob("WEFT_STREAMS", "a number from 1 to 16", "2", "TCP connections between two ranks")),
+    knob("WEFT_PORTS", "a range: 20000-20100", "any", "TCP ports to listen on"),
+    alike(knob("WEFT_SHM", ON_OFF, "on", "use shared memory between ranks of a host; off: TCP")),
+    alike(knob("WEFT_STREAMS", "a number from 1 to 16", "2", "number of TCP connections between two ranks")),
     alike(knob(
         "WEFT_ENCRYPT",
         ON_OFF,
         "off",
-        "encrypt and authenticate frames between hosts; off: CRC32C finds accidental changes only, and anyone on the path can read and change them",
+        "encrypt and authenticate traffic between hosts; off: a CRC32C detects accidental changes only, and others on the network can read and change the data",
     )),
     knob(
         "WEFT_DEADLINE",
         DURATION,
         "300s",
-        "how long a call waits for others before it fails and names them",
+        "fail a call that waits this long for another rank, and name that rank",
     ),
-    knob("WEFT_WARN_AFTER", DURATION, "10s", "how long a call waits for others before a warning names them"),
+    knob("WEFT_WARN_AFTER", DURATION, "10s", "log a warning that names the rank when a call waits this long"),
     knob(
         "WEFT_SPIN",
         AUTO_ON_OFF,
         "auto",
-        "ranks that wait keep their core; auto: when there is one for each",
+        "waiting ranks spin instead of sleeping; auto: if every rank has a core of its own",
     ),
     knob(
         "WEFT_SINGLE_COPY",
         AUTO_ON_OFF,
         "auto",
-        "the kernel reads peers' memory, which saves a copy; off on one rank is off for all; auto: where it may and is faster, and messages where ranks have several cores each or none",
+        "read the memory of other ranks through the kernel, which saves a copy; off on one rank turns it off for all; auto: where it is allowed and faster",
     ),
     alike(knob(
         "WEFT_DETERMINISTIC",
         ON_OFF,
         "off",
-        "the same bits for the same inputs, whatever the algorithm, transport and layout",
+        "produce the same bits for the same inputs with every algorithm, transport and placement of ranks",
     )),
     knob(
         "WEFT_TUNING",
         PATH,
         "none",
-        "which algorithm for which size, as `weft bench --tune` writes it; rank 0's counts for all",
+        "tuning table of `weft bench --tune`: the algorithm for each size; all ranks use that of rank 0",
     ),
     knob(
         "WEFT_DEBUG",
-        "WARN, INFO or TRACE, and by subsystem: INFO,net=TRACE (meet, net, plan, call, fault)",
+        "WARN, INFO or TRACE, also per subsystem: INFO,net=TRACE (meet, net, plan, call, fault)",
         "WARN",
-        "what is told while it runs",
+        "log level",
     ),
-    knob(
-        "WEFT_DEBUG_FILE",
-        PATH,
-        "standard error",
-        "where it is told; %h is the host, %r the rank, %p the process",
-    ),
+    knob("WEFT_DEBUG_FILE", PATH, "standard error", "log file; %h is the host, %r the rank, %p the process"),
     knob(
         "WEFT_RECORD",
         "a number from 16 to 65536",
         "1024",
-        "calls that the flight recorder keeps, rounded up to a power of two",
+        "number of calls in the flight recorder, rounded up to a power of two",
     ),
     knob(
         "WEFT_RECORD_DIR",
         PATH,
         "none",
-        "a folder where the flight recorder of a rank that fails or is killed is found; `weft why` reads it",
+        "folder for the flight recorders of ranks that fail or are killed; `weft why` reads it",
     ),
     knob(
         "WEFT_METRICS",
         "file:PATH",
         "none",
-        "a file with counters in Prometheus' text form, replaced every five seconds; %r is the rank, %p the process",
+        "file for counters in the text format of Prometheus, replaced every five seconds; %r is the rank, %p the process",
     ),
 ];
 
-/// Variables of this project's own tests, which are nobody's spelling mistakes.
+/// Variables of this project's own tests, not misspelt settings.
 const OF_TESTS: [&str; 3] = ["WEFT_BLESS", "WEFT_SHARED", "WEFT_MUTANTS"];
-/// Variables that `weft run` sets for its ranks, which are nobody's to set.
+/// Variables that `weft run` sets for its ranks.
 const OF_LAUNCHERS: [&str; 2] = ["WEFT_JOB", "WEFT_LAST_WORDS"];
 const OF_TESTS_PREFIX: &str = "WEFT_TEST_";
 
-/// What the settings come to.
+/// The typed values of all settings.
 #[derive(Clone, Debug)]
 pub struct Knobs {
     /// `WEFT_RENDEZVOUS`.
@@ -168,9 +167,9 @@ pub struct Knobs {
     pub deadline: Duration,
     /// `WEFT_WARN_AFTER`.
     pub warn_after: Duration,
-    /// `WEFT_SPIN`; nothing is auto.
+    /// `WEFT_SPIN`; `None` is auto.
     pub spin: Option<bool>,
-    /// `WEFT_SINGLE_COPY`; nothing is auto.
+    /// `WEFT_SINGLE_COPY`; `None` is auto.
     pub single_copy: Option<bool>,
     /// `WEFT_DETERMINISTIC`.
     pub deterministic: bool,
@@ -186,51 +185,51 @@ pub struct Knobs {
     pub record_dir: Option<PathBuf>,
     /// `WEFT_METRICS`, without `file:`.
     pub metrics: Option<PathBuf>,
-    /// What was set, as it may be shown.
+    /// The variables that are set, with secrets hidden.
     given: Vec<(&'static str, String)>,
 }
 
-/// A setting as it is.
+/// The value of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// The variable.
     pub name: &'static str,
-    /// Its value, as it may be shown.
+    /// Its value, hidden if it is a secret.
     pub value: String,
-    /// Where that comes from.
+    /// Where the value comes from.
     pub origin: Origin,
 }
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody said anything.
+    /// The variable is not set.
     Default,
-    /// The environment says so.
+    /// The environment variable.
     Environment,
 }
 
-/// A variable whose value makes no sense. Mend it, or unset it.
+/// A variable with an invalid value. Correct it or unset it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}={value}: {why}; it takes {takes}")]
 pub struct KnobError {
     /// The variable.
     pub name: &'static str,
-    /// Its value, as it may be shown.
+    /// Its value, hidden if it is a secret.
     pub value: String,
-    /// What is wrong with it.
+    /// Why the value is invalid.
     pub why: String,
-    /// What it takes.
+    /// The values it takes.
     pub takes: &'static str,
 }
 
 impl Knobs {
-    /// What the environment says.
+    /// Reads the environment.
     pub fn from_environment() -> Result<Knobs, KnobError> {
         Knobs::from(variable)
     }
 
-    /// What a lookup says of each variable.
+    /// Reads variables through `lookup`.
     pub fn from(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Knobs, KnobError> {
         let mut reader = Reader { lookup, given: Vec::new() };
         let reader = &mut reader;
@@ -258,13 +257,13 @@ impl Knobs {
         })
     }
 
-    /// What all ranks must have alike, by name; but for the secret, which they prove, and the place, which they met at.
+    /// The settings that must be the same on all ranks, except the secret, which ranks prove, and the rendezvous.
     pub fn terms(&self) -> Vec<(String, String)> {
-        let told = |setting: &Setting| {
+        let is_term = |setting: &Setting| {
             let is_alike = |knob: &Knob| knob.name == setting.name && knob.all_alike && !knob.is_secret;
             setting.name != "WEFT_RENDEZVOUS" && KNOBS.iter().any(is_alike)
         };
-        self.settings().filter(told).map(|setting| (setting.name.to_owned(), setting.value)).collect()
+        self.settings().filter(is_term).map(|setting| (setting.name.to_owned(), setting.value)).collect()
     }
 
     /// Every setting in the order of [`KNOBS`], and where it comes from.
@@ -275,18 +274,18 @@ impl Knobs {
         })
     }
 
-    /// Those that were set, as `NAME=VALUE`.
+    /// The variables that are set, as `NAME=VALUE`.
     pub fn given(&self) -> impl Iterator<Item = String> {
         self.given.iter().map(|(name, value)| format!("{name}={value}"))
     }
 }
 
-/// A variable that names a file or folder, for those who read no other.
+/// Reads one variable that names a file or folder.
 pub fn path(name: &str) -> Option<PathBuf> {
     Reader { lookup: variable, given: Vec::new() }.path(name)
 }
 
-/// Variables that look like settings and are none, each with the setting whose name is nearest, if one is near.
+/// Variables that begin with `WEFT_` and are no settings, each with the nearest setting, if one is near.
 pub fn unknown(names: impl IntoIterator<Item = OsString>) -> Vec<(String, Option<&'static str>)> {
     let is_unknown = |name: &String| {
         name.starts_with("WEFT_")
@@ -295,14 +294,16 @@ pub fn unknown(names: impl IntoIterator<Item = OsString>) -> Vec<(String, Option
             && !OF_LAUNCHERS.contains(&name.as_str())
             && KNOBS.iter().all(|knob| knob.name != name)
     };
-    let nearest = |name: &str| {
-        let near = KNOBS.iter().map(|knob| (parse::distance(name, knob.name), knob.name)).min();
-        near.filter(|(distance, _)| *distance <= 2).map(|(_, name)| name)
-    };
     let mut found: Vec<_> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
     found.retain(is_unknown);
     found.sort();
     found.into_iter().map(|name| (nearest(&name), name)).map(|(near, name)| (name, near)).collect()
+}
+
+/// The setting whose name is nearest, if one is near.
+pub fn nearest(name: &str) -> Option<&'static str> {
+    let near = KNOBS.iter().map(|knob| (parse::distance(name, knob.name), knob.name)).min();
+    near.filter(|(distance, _)| *distance <= 2).map(|(_, name)| name)
 }
 
 struct Reader<F> {
@@ -319,7 +320,7 @@ impl<F: Fn(&str) -> Option<OsString>> Reader<F> {
         let Some((knob, value)) = self.look(name) else { return Ok(None) };
         let shown = shown(knob, &value);
         let error = |why: String| KnobError { name: knob.name, value: shown.clone(), why, takes: knob.takes };
-        let text = value.to_str().ok_or_else(|| error("it is no Unicode text".to_owned()))?;
+        let text = value.to_str().ok_or_else(|| error("it is not UTF-8".to_owned()))?;
         let parsed = parse(text.trim()).map_err(error)?;
         self.given.push((knob.name, shown));
         Ok(Some(parsed))
@@ -380,26 +381,26 @@ mod tests {
     }
 
     #[test]
-    fn values_that_make_no_sense_are_told_with_what_does() {
+    fn invalid_values_are_errors_that_list_the_valid_ones() {
         for (name, value, told) in [
-            ("WEFT_STREAMS", "17", "WEFT_STREAMS=17: 17 is more than 16; it takes a number from 1 to 16"),
+            ("WEFT_STREAMS", "17", "WEFT_STREAMS=17: 17 is larger than 16; it takes a number from 1 to 16"),
             (
                 "WEFT_STREAMS",
                 "two",
-                "WEFT_STREAMS=two: it is no whole number; it takes a number from 1 to 16",
+                "WEFT_STREAMS=two: it is not a whole number; it takes a number from 1 to 16",
             ),
-            ("WEFT_SHM", "yes", "WEFT_SHM=yes: there is no such choice; it takes on or off"),
-            ("WEFT_SPIN", "1", "WEFT_SPIN=1: there is no such choice; it takes auto, on or off"),
-            ("WEFT_DEADLINE", "0", "WEFT_DEADLINE=0: nothing comes at once; it takes a duration"),
-            ("WEFT_DEADLINE", "5 parsecs", "no unit of time called \"parsecs\""),
+            ("WEFT_SHM", "yes", "WEFT_SHM=yes: unknown value; it takes on or off"),
+            ("WEFT_SPIN", "1", "WEFT_SPIN=1: unknown value; it takes auto, on or off"),
+            ("WEFT_DEADLINE", "0", "WEFT_DEADLINE=0: it must be longer than 0; it takes a duration"),
+            ("WEFT_DEADLINE", "5 parsecs", "unknown unit \"parsecs\""),
             ("WEFT_DEADLINE", "99999999999999999999h", "too long"),
             ("WEFT_PORTS", "20100-20000", "the range ends before it starts"),
-            ("WEFT_PORTS", "0-10", "port 0 is none"),
-            ("WEFT_DEBUG", "LOUD", "there is no level \"LOUD\""),
-            ("WEFT_DEBUG", "INFO,nte=TRACE", "there is no subsystem \"nte\""),
+            ("WEFT_PORTS", "0-10", "0 is not a port"),
+            ("WEFT_DEBUG", "LOUD", "unknown level \"LOUD\""),
+            ("WEFT_DEBUG", "INFO,nte=TRACE", "unknown subsystem \"nte\""),
             ("WEFT_METRICS", "/tmp/x", "it does not start with file:"),
-            ("WEFT_RENDEZVOUS", "here", "there is no port"),
-            ("WEFT_INTERFACE", "^", "there is no name"),
+            ("WEFT_RENDEZVOUS", "here", "the port is missing"),
+            ("WEFT_INTERFACE", "^", "a name is missing"),
         ] {
             let error = with(name, value).unwrap_err().to_string();
             assert!(error.contains(told), "{error}");

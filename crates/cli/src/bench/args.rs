@@ -1,4 +1,4 @@
-//! What was typed, and what it means.
+//! Arguments of `weft bench`, and the job they describe.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,137 +15,145 @@ use super::launched::Launcher;
 use super::names::{Choice, Op, Type, What};
 use super::results::Average;
 use super::{pairs, slots, spawn, tune};
+use crate::plan::Sizes;
 use crate::{Failure, counted};
 
 /// Measure collectives between ranks, as nccl-tests does
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  weft bench                                        this machine in half a minute
-  weft bench all-gather -n 4 -b 1K -e 1M -f 2       4 ranks, 11 sizes
-  weft bench all-reduce -R 2 -d bfloat16 -o max     symmetric buffers, which peers reach directly
-  weft bench broadcast -r -1 --stats                every root in turn; times of single calls
-  weft bench all-reduce --cache both --plot a.svg   with data in caches and in memory, as a picture
-  weft bench p2p -n 4                               every two ranks by themselves
-  weft bench --plan mine.json                       a plan of your own; it is proved first
-  weft bench --tune --output tuning.toml            which algorithm is best at which size
-  weft run -n 8 --hosts a,b -- weft bench all-reduce    ranks on several hosts; mpirun, torchrun and srun do as well
+  weft bench                                       a tour of this machine
+  weft bench all-reduce --size 1MiB -n 4           4 ranks, one size
+  weft bench all-gather -n 4 -b 1K -e 1M -f 2      4 ranks, 11 sizes
+  weft bench all-reduce -R 2 -d bfloat16 -o max    in symmetric memory
+  weft bench broadcast -r -1 --stats               every root; percentiles
+  weft bench all-reduce --cache both --plot a.svg  caches and memory
+  weft bench p2p -n 4                              each pair of ranks alone
+  weft bench --plan mine.json                      your own plan, proved first
+  weft bench --tune --output tuning.toml           the best algorithm by size
+  weft run -n 8 --hosts a,b -- weft bench all-reduce    ranks of several hosts
 
-Options are spelled as nccl-tests spells them, but for -n, which is the number of ranks as for mpirun; the number of \
-iterations is --iters.
+Options are those of nccl-tests, except -n, which is the number of ranks as for mpirun; --iters is the number of iterations. \
+Ranks may also be started by mpirun, torchrun or srun.
 
-A SIZE is 8, 64KiB or 25MB; K, M and G alone are 2^10, 2^20 and 2^30, as in nccl-tests.
+A SIZE is 8, 64KiB or 25MB; K, M and G alone are 2^10, 2^20 and 2^30.
 
-time is that of the slowest rank, averaged over the iterations; algbw is size / time; busbw is \
-algbw x 2(ranks - 1) / ranks for an all-reduce, as nccl-tests has it for the others.
+Columns: time is the mean of the timed calls on the slowest rank; algbw is size / time; busbw is algbw times the factor of \
+nccl-tests, 2(ranks - 1) / ranks for an all-reduce; predict is the time that the simulator expects.
 
-Exit code 1 if any element was wrong, a rank failed or the average is below --min-bandwidth.")]
+Exit code 1 if an element is wrong, a rank fails or the average is below --min-bandwidth.")]
 pub(crate) struct Args {
-    /// What to measure; left out, an all-reduce in every kind of memory, or what the plan is for
+    /// The collective to measure [default: a tour of all-reduce in every kind of memory, or the plan's collective]
     #[arg(conflicts_with = "tune", value_parser = crate::names::named::<What>(What::names()))]
     collective: Option<What>,
-    /// Ranks, each a process [default: as many as a launcher started, as many as the plan has, or 2]
+    /// Start RANKS ranks, each a process [default: those of the launcher or of the plan, or 2]
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
     ranks: Option<u32>,
+    /// Measure one size
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["minbytes", "maxbytes", "stepfactor", "stepbytes", "sizes"])]
+    size: Option<Bytes>,
+    /// Measure a range of sizes: `8..1MiB`, the same as -b 8 -e 1MiB
+    #[arg(long, value_name = "FROM..TO", conflicts_with_all = ["minbytes", "maxbytes"])]
+    sizes: Option<Sizes>,
     /// The smallest size [default: 8]
     #[arg(short = 'b', long, value_name = "SIZE")]
     minbytes: Option<Bytes>,
     /// The largest size [default: 128MiB, or the smallest if that is larger]
     #[arg(short = 'e', long, value_name = "SIZE")]
     maxbytes: Option<Bytes>,
-    /// Each size is so many times the one before [default: 8]
+    /// Multiply the size by FACTOR at each step [default: 8]
     #[arg(short = 'f', long, value_name = "FACTOR", value_parser = clap::value_parser!(u64).range(2..))]
     stepfactor: Option<u64>,
-    /// Each size is so much larger than the one before
+    /// Add SIZE at each step
     #[arg(short = 'i', long, value_name = "SIZE", conflicts_with = "stepfactor")]
     stepbytes: Option<Bytes>,
-    /// Buffers: 0 ordinary memory, 2 symmetric memory [default: 0]
+    /// The kind of buffers: 0 ordinary memory, 2 symmetric memory [default: 0]
     #[arg(short = 'R', long, alias = "local_register", value_name = "0|2", value_parser = is_symmetric)]
     local_register: Option<bool>,
-    /// Where calls find their data: in caches, as far as it fits; or in memory, because buffers take turns [default: cached]
+    /// Keep the data of calls in the caches, or rotate buffers so that calls read from memory [default: cached]
     #[arg(long, value_name = "WHERE")]
     cache: Option<Cache>,
-    /// Calls before those that are timed, at each size [default: 5]
+    /// Make CALLS untimed calls before the timed ones, at each size [default: 5]
     #[arg(short = 'w', long, alias = "warmup_iters", value_name = "CALLS", allow_negative_numbers = true)]
     warmup_iters: Option<u32>,
-    /// Calls that are timed, at each size [default: as many as take 0.15 s, 5 to 500000]
+    /// Time CALLS calls at each size [default: as many as fit into 0.15 s, 5 to 500000]
     #[arg(long, value_name = "CALLS", value_parser = clap::value_parser!(u32).range(1..))]
     iters: Option<u32>,
-    /// Time calls one by one, too: least, median, 95 %, 99 % and most; at sizes where reading the clock does not count, or all
+    /// Also time calls one by one and print minimum, median, 95th and 99th percentile and maximum
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "undisturbed")]
     stats: Option<Stats>,
-    /// Whether every element of a result is compared with what it should be: 0 no, 1 yes [default: 1]
+    /// Check every element of the results: 0 no, 1 yes [default: 1]
     #[arg(short = 'c', long, value_name = "0|1", value_parser = is_one)]
     check: Option<bool>,
-    /// How elements are combined: sum, prod, min, max, avg, mulsum, ..., or all [default: sum]
+    /// The reduction: sum, prod, min, max, avg, mulsum, ..., or all [default: sum]
     #[arg(short = 'o', long, value_name = "OP")]
     op: Option<Choice<Op>>,
-    /// The type of elements: float, half, bfloat16, int8, ..., or all [default: float]
+    /// The element type: float, half, bfloat16, int8, ..., or all [default: float]
     #[arg(short = 'd', long, value_name = "TYPE")]
     datatype: Option<Choice<Type>>,
     /// The root, or -1 for every rank in turn [default: 0]
     #[arg(short = 'r', long, value_name = "RANK", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..RANKS_MAX))]
     root: Option<i64>,
-    /// Which rank's time is shown: 0 rank 0, 1 the mean, 2 the least, 3 the most [default: 3]
+    /// The time to print: 0 of rank 0, 1 mean of all ranks, 2 minimum, 3 maximum [default: 3]
     #[arg(short = 'a', long, value_name = "0..3", value_parser = average)]
     average: Option<Average>,
     /// Run this algorithm at all sizes; `weft plan --list` prints them
     #[arg(long, value_name = "NAME", conflicts_with = "plan")]
     algorithm: Option<Algorithm>,
-    /// With --algorithm ring or staged: rings, or parts of every block, side by side
+    /// Run LANES rings in parallel, or split each block into LANES parts (with --algorithm ring or staged)
     #[arg(long, value_name = "LANES", requires = "algorithm", value_parser = clap::value_parser!(u32).range(1..=64))]
     lanes: Option<u32>,
-    /// Run the plan in this file at all sizes, once it is proved; `-` for standard input
+    /// Prove the plan in FILE and run it at all sizes; `-` for standard input
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
-    /// The same bits whatever the algorithm and the memory: only plans that combine ranks from the first to the last
+    /// Use only plans that reduce in the order of ranks: the same bits for every algorithm and kind of memory
     #[arg(long)]
     deterministic: bool,
-    /// Measure which algorithm is best for which size, and print the table that WEFT_TUNING=FILE uses
+    /// Find the fastest algorithm for each size and print a table for WEFT_TUNING=FILE
     #[arg(long)]
     pub(super) tune: bool,
-    /// With --tune: only these [default: all]
+    /// With --tune: measure only these collectives [default: all]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = crate::names::named::<What>(What::names()))]
     collectives: Vec<What>,
-    /// With --tune: where the table goes [default: standard output]
+    /// With --tune: write the table to FILE [default: standard output]
     #[arg(long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
-    /// Ranks are threads of one process
+    /// Run ranks as threads of one process
     #[arg(long)]
     pub(super) threads: bool,
-    /// Who starts the ranks: a launcher, if it started this process as one of several, or this command
-    #[arg(long, value_name = "WHO", default_value = "auto")]
+    /// Whether to join the ranks of a launcher (mpirun, torchrun, srun, weft run) or to start own ones
+    #[arg(long, value_name = "WHICH", default_value = "auto")]
     pub(super) launcher: Launcher,
-    /// Where ranks run: each on a core of its own, or anywhere [default: core, if there are enough]
+    /// Bind each rank to a core of its own, or to none [default: core if there are enough]
     #[arg(long, value_name = "HOW")]
     bind: Option<Bind>,
-    /// How long a call may wait for other ranks before it fails
+    /// Fail a call that waits this long for other ranks (also --timeout): 30s, 500ms, 2m
     #[arg(
         short_alias = 'T',
         long,
         alias = "timeout",
-        value_name = "SECONDS",
+        value_name = "TIME",
         allow_negative_numbers = true,
-        default_value = "60",
-        value_parser = seconds
+        default_value = "60s",
+        value_parser = deadline
     )]
     deadline: Duration,
-    /// Fail if the average bus bandwidth is below this; NCCL_TESTS_MIN_BW does the same, with nine tenths of what it says
+    /// Fail if the average bus bandwidth is lower; NCCL_TESTS_MIN_BW sets it, too, to nine tenths of its value
     #[arg(long, value_name = "GB/s", allow_negative_numbers = true, value_parser = rate)]
     min_bandwidth: Option<f64>,
-    /// Print one JSON document at the end
+    /// Print one JSON document at the end instead of the table
     #[arg(long)]
     pub(super) json: bool,
-    /// Write the JSON document to this file, beside what is printed
+    /// Also write the JSON document to FILE
     #[arg(short = 'J', long, value_name = "FILE", conflicts_with = "json")]
     pub(super) json_file: Option<PathBuf>,
-    /// Write the rows to this file as CSV; `-` for standard output instead of the table
+    /// Also write the rows as CSV to FILE; `-` prints them instead of the table
     #[arg(long, value_name = "FILE")]
     pub(super) csv: Option<PathBuf>,
-    /// Draw time and bus bandwidth over size into this file, as SVG
+    /// Draw time and bus bandwidth over size as SVG
     #[arg(long, value_name = "FILE")]
     pub(super) plot: Option<PathBuf>,
-    /// Write what each rank did in one more call of each row to this file, for Perfetto or chrome://tracing
+    /// Write a trace of one more call per row for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
     #[command(flatten)]
@@ -157,13 +165,13 @@ const MINBYTES: Bytes = Bytes(8);
 const MAXBYTES: Bytes = Bytes(128 << 20);
 const STEPFACTOR: u64 = 8;
 const WARMUP_ITERS: u32 = 5;
-/// More rows than anybody reads.
+/// A limit on the rows of a run.
 const SIZES_MAX: usize = 10_000;
 /// How long a timed loop should take.
 pub(super) const LOOP_SECONDS: f64 = 0.15;
-/// Smaller calls are about latency, not about where their data is.
+/// Smaller calls depend on latency, not on where their data is.
 const ROTATING_BYTES_MIN: usize = 64 << 10;
-/// What is measured when nothing is asked for.
+/// The sizes of the tour.
 const TOUR_BYTES: [u64; 6] = [8, 512, 32 << 10, 1 << 20, 8 << 20, 64 << 20];
 const TOUR_RANKS_MAX: usize = 8;
 /// Messages between pairs.
@@ -183,7 +191,7 @@ enum Cache {
 }
 
 impl Args {
-    /// Whether nothing is asked for, so that everything of interest is shown.
+    /// Whether the command line names nothing to measure, which starts a tour.
     pub(super) fn is_tour(&self) -> bool {
         self.collective.is_none() && self.plan.is_none() && !self.tune
     }
@@ -193,11 +201,21 @@ impl Args {
         self.average.unwrap_or(Average::Most)
     }
 
-    /// Refuses options that mean nothing here: all that change what is measured, but for some.
+    /// The smallest size that was asked for.
+    fn smallest(&self) -> Option<Bytes> {
+        self.size.or(self.sizes.map(|sizes| Bytes(sizes.0))).or(self.minbytes)
+    }
+
+    /// The largest size that was asked for.
+    fn largest(&self) -> Option<Bytes> {
+        self.size.or(self.sizes.map(|sizes| Bytes(sizes.1))).or(self.maxbytes)
+    }
+
+    /// Refuses options that do not apply: all that change what is measured, except those in `but`.
     fn refuse(&self, but: &[&str], to: &str) -> Result<(), Failure> {
         let given = [
-            ("-b", self.minbytes.is_some()),
-            ("-e", self.maxbytes.is_some()),
+            ("-b", self.smallest().is_some()),
+            ("-e", self.largest().is_some()),
             ("-f", self.stepfactor.is_some()),
             ("-i", self.stepbytes.is_some()),
             ("-R", self.local_register.is_some()),
@@ -221,12 +239,12 @@ impl Args {
             ("--trace", self.trace.is_some()),
         ];
         match given.into_iter().find(|(option, is_given)| *is_given && !but.contains(option)) {
-            Some((option, _)) => misuse(format!("{option} means nothing to {to}")),
+            Some((option, _)) => misuse(format!("{option} does not apply to {to}")),
             None => Ok(()),
         }
     }
 
-    /// What the average may not fall below.
+    /// The lowest average bus bandwidth that passes.
     pub(super) fn least_busbw_gb_per_s(&self) -> Result<Option<f64>, Failure> {
         const VARIABLE: &str = "NCCL_TESTS_MIN_BW";
         match (self.min_bandwidth, std::env::var(VARIABLE)) {
@@ -239,7 +257,7 @@ impl Args {
         }
     }
 
-    /// What to measure. A launcher's word on the number of ranks counts.
+    /// The job. The launcher determines the number of ranks.
     pub(super) fn job(&self, launched: Option<&Environment>) -> Result<Job, Failure> {
         self.elsewhere.refuse()?;
         self.fits_launcher(launched)?;
@@ -247,7 +265,7 @@ impl Args {
             [("--output", self.output.is_some()), ("--collectives", !self.collectives.is_empty())]
         {
             if is_given && !self.tune {
-                return misuse(format!("{option} is for --tune"));
+                return misuse(format!("{option} requires --tune"));
             }
         }
         let plan = self.plan.as_ref().map(|file| crate::plan::read(file)).transpose()?;
@@ -257,7 +275,7 @@ impl Args {
             (Some(plan), Some(ranks)) if plan.ranks != ranks => {
                 let (name, for_ranks) = (&plan.name, counted(plan.ranks, "rank"));
                 let given = if self.ranks.is_some() { "-n " } else { "" };
-                return misuse(format!("the plan {name:?} is for {for_ranks}, not for {given}{ranks}"));
+                return misuse(format!("plan {name:?} is for {for_ranks}, not for {given}{ranks}"));
             }
             (Some(plan), None) => plan.ranks as usize,
             (_, Some(ranks)) => ranks as usize,
@@ -269,7 +287,9 @@ impl Args {
         let bind = self.bind.unwrap_or(own) == Bind::Core;
         if bind && !enough {
             let have = cores.len();
-            return misuse(format!("--bind core needs a core for each of {ranks} ranks; there are {have}"));
+            return misuse(format!(
+                "--bind core needs a core for each of {ranks} ranks; this host has {have}"
+            ));
         }
         let mut job = Job {
             ranks,
@@ -297,9 +317,9 @@ impl Args {
             _ if self.tune => {
                 self.refuse(
                     &["-b", "-e", "--iters"],
-                    "--tune, which has -n, -b, -e, --iters and --collectives",
+                    "--tune, which takes -n, -b, -e, --iters and --collectives",
                 )?;
-                tune::rows(&mut job, &self.collectives, self.minbytes, self.maxbytes)?;
+                tune::rows(&mut job, &self.collectives, self.smallest(), self.largest())?;
             }
             _ => self.rows(&mut job, plan)?,
         }
@@ -308,20 +328,22 @@ impl Args {
         Ok(job)
     }
 
-    /// Refuses what a launcher has decided otherwise.
+    /// Refuses options that contradict the launcher.
     fn fits_launcher(&self, launched: Option<&Environment>) -> Result<(), Failure> {
         let Some(environment) = launched else { return Ok(()) };
         let (rank, size) = (environment.rank, environment.size);
-        let told = format!("this is rank {rank} of {size}, says {}", environment.launcher.name());
-        let instead = "or add --launcher none, and this command starts its own ranks";
+        let told = format!("{} started this process as rank {rank} of {size}", environment.launcher.name());
+        let instead = "or add --launcher none to start own ranks";
         match self.ranks {
             Some(ranks) if ranks as usize != size => {
-                misuse(format!("-n {ranks}, but {told}; leave -n out, {instead}"))
+                misuse(format!("-n {ranks}, but {told}; omit -n, {instead}"))
             }
-            _ if size > RANKS_MAX as usize => misuse(format!("{told}; {RANKS_MAX} are the most")),
-            _ if self.threads => misuse(format!("--threads, but {told}; leave it out, {instead}")),
+            _ if size > RANKS_MAX as usize => {
+                misuse(format!("{told}; weft bench takes up to {RANKS_MAX} ranks"))
+            }
+            _ if self.threads => misuse(format!("--threads, but {told}; omit it, {instead}")),
             _ if self.bind == Some(Bind::Core) => misuse(format!(
-                "--bind core, but {told}, and ranks stay where their launcher put them; {instead}"
+                "--bind core, but {told}, and the launcher places the ranks; omit it, {instead}"
             )),
             _ => Ok(()),
         }
@@ -329,17 +351,15 @@ impl Args {
 
     fn pairs(&self, job: &mut Job) -> Result<(), Failure> {
         if job.ranks > pairs::RANKS_MAX {
-            return misuse(format!("p2p is for up to {} ranks", pairs::RANKS_MAX));
+            return misuse(format!("p2p measures up to {} ranks", pairs::RANKS_MAX));
         }
-        self.refuse(&["-b", "-e", "--json", "-J"], "p2p, which has -n, -b, -e and --json")?;
+        self.refuse(&["-b", "-e", "--json", "-J"], "p2p, which takes -n, -b, -e and --json")?;
         let bytes =
             |given: Option<Bytes>, otherwise: u64| given.map_or(otherwise, |bytes| bytes.0).max(1) as usize;
         let (small_bytes, large_bytes) =
-            (bytes(self.minbytes, PAIR_BYTES.0), bytes(self.maxbytes, PAIR_BYTES.1));
+            (bytes(self.smallest(), PAIR_BYTES.0), bytes(self.largest(), PAIR_BYTES.1));
         if small_bytes > large_bytes {
-            return misuse(
-                "the message for latency, -b, is larger than the one for bandwidth, -e".to_owned(),
-            );
+            return misuse("-b, the size for latency, is larger than -e, the size for bandwidth".to_owned());
         }
         job.pairs = Some(Pairs { small_bytes, large_bytes });
         Ok(())
@@ -392,18 +412,20 @@ impl Args {
         Ok(())
     }
 
-    /// Refuses what contradicts a plan.
+    /// Refuses options that contradict the plan.
     fn fits(&self, plan: &Verified) -> Result<(), Failure> {
         let (name, computes) = (&plan.name, &plan.collective);
         let asked = self.collective.and_then(|what| what.collective(plan.ranks, 0));
         match asked.filter(|asked| asked.name() != computes.name()) {
             Some(asked) => misuse(format!("{name} computes {computes}, not {}", asked.name())),
-            None if self.root.is_some() => misuse("-r means nothing to a plan, which has a root".to_owned()),
+            None if self.root.is_some() => {
+                misuse("-r does not apply to a plan, which names its root".to_owned())
+            }
             None => Ok(()),
         }
     }
 
-    /// A case at all sizes, with its data where it was asked for.
+    /// Adds a case at all sizes, with its data in caches, in memory or both.
     fn rows_of(&self, job: &mut Job, case: Case, cache: Cache) -> Result<(), Failure> {
         let cached = job.cases.len();
         let counts = self.counts(&case, job.ranks)?;
@@ -421,13 +443,13 @@ impl Args {
         Ok(())
     }
 
-    /// The collective that was asked for, for each of its roots.
+    /// The collective, once for each root.
     fn collectives_of(&self, ranks: u32) -> Result<Vec<Collective>, Failure> {
         let what = self.collective.unwrap_or(What::AllReduce);
         let is_rooted = what.collective(ranks, 0).is_some_and(|collective| collective.root().is_some());
         let roots = match self.root {
             Some(_) if !is_rooted => {
-                return misuse("-r means something to reduce, broadcast, gather and scatter only".to_owned());
+                return misuse("-r applies to reduce, broadcast, gather and scatter only".to_owned());
             }
             Some(root) if root >= i64::from(ranks) => {
                 return misuse(format!("-r {root}: there are {}", counted(ranks, "rank")));
@@ -439,7 +461,7 @@ impl Args {
         Ok(roots.filter_map(|root| what.collective(ranks, root)).collect())
     }
 
-    /// The types, and what combines them.
+    /// The types, each with its reduction.
     fn kinds(&self, collective: &Collective) -> Result<Vec<(Type, Option<Op>)>, Failure> {
         use weftlink_comm::{DataType, Reduction};
         let float = Type(DataType::F32);
@@ -450,7 +472,7 @@ impl Args {
         if !collective.reduces() {
             return match self.op {
                 Some(_) => {
-                    misuse(format!("-o means nothing to {}, which combines nothing", collective.name()))
+                    misuse(format!("-o does not apply to {}, which has no reduction", collective.name()))
                 }
                 None => Ok(types.into_iter().map(|data_type| (data_type, None)).collect()),
             };
@@ -468,7 +490,7 @@ impl Args {
             .collect();
         if kinds.is_empty() {
             let (op, data_type) = (ops[0].name(), types[0].name());
-            return misuse(format!("there is no {op} of {data_type}"));
+            return misuse(format!("{op} is not defined for {data_type}"));
         }
         Ok(kinds)
     }
@@ -478,20 +500,20 @@ impl Args {
         let blocks = case.blocks(ranks);
         if blocks == 0 {
             let is_given =
-                self.minbytes.or(self.maxbytes).or(self.stepbytes).is_some() || self.stepfactor.is_some();
+                self.smallest().or(self.largest()).or(self.stepbytes).is_some() || self.stepfactor.is_some();
             let name = case.collective.name();
             return if is_given { misuse(format!("a {name} has no size")) } else { Ok(vec![0]) };
         }
         let element = case.data_type.bytes() as u64;
-        let smallest = self.minbytes.unwrap_or(MINBYTES);
-        let largest = self.maxbytes.unwrap_or(MAXBYTES.max(smallest));
-        if self.minbytes.is_some() && smallest.0 < element {
+        let smallest = self.smallest().unwrap_or(MINBYTES);
+        let largest = self.largest().unwrap_or(MAXBYTES.max(smallest));
+        if self.smallest().is_some() && smallest.0 < element {
             let name = case.data_type.name();
-            return misuse(format!("-b {}: a size is at least {element} bytes, one {name}", smallest.0));
+            return misuse(format!("-b {}: the smallest size is {element} bytes, one {name}", smallest.0));
         }
         if smallest > largest {
             return misuse(format!(
-                "the smallest size, -b, is {smallest}; the largest, -e, is only {largest}"
+                "the smallest size (-b {smallest}) is larger than the largest (-e {largest})"
             ));
         }
         let step = |bytes: u64| match self.stepbytes {
@@ -499,13 +521,10 @@ impl Args {
             None => bytes.checked_mul(self.stepfactor.unwrap_or(STEPFACTOR)),
         };
         if self.stepbytes.is_some_and(|step| step.0 < element) {
-            return misuse(format!(
-                "sizes must grow by at least {element} bytes, one {}",
-                case.data_type.name()
-            ));
+            return misuse(format!("-i must be at least {element} bytes, one {}", case.data_type.name()));
         }
         let is_asked_for =
-            self.minbytes.or(self.maxbytes).or(self.stepbytes).is_some() || self.stepfactor.is_some();
+            self.smallest().or(self.largest()).or(self.stepbytes).is_some() || self.stepfactor.is_some();
         let sizes: Vec<u64> = if self.is_tour() && !is_asked_for {
             TOUR_BYTES.to_vec()
         } else {
@@ -513,7 +532,7 @@ impl Args {
             all.take_while(|&bytes| bytes <= largest.0).take(SIZES_MAX + 1).collect()
         };
         if sizes.len() > SIZES_MAX {
-            return misuse(format!("these are more than {SIZES_MAX} sizes; take larger steps"));
+            return misuse(format!("more than {SIZES_MAX} sizes; use larger steps"));
         }
         // Every block has an element at least, so several small sizes may come to the same.
         let count = |bytes: u64| ((bytes / element / blocks as u64) as usize).max(1);
@@ -523,16 +542,18 @@ impl Args {
     }
 }
 
-/// Refuses a plan that cannot be run in such memory.
+/// Refuses a plan that needs symmetric memory where buffers are ordinary.
 fn needs_of(plan: &Verified, memories: &[bool]) -> Result<(), Failure> {
     if plan.writes_to_peers() && memories.contains(&false) {
         let name = &plan.name;
-        return misuse(format!("{name} writes into peers' buffers, which must be symmetric: add -R 2"));
+        return misuse(format!(
+            "{name} writes into the buffers of other ranks, which must be symmetric: add -R 2"
+        ));
     }
     Ok(())
 }
 
-/// Refuses a plan whose bits would not be those of other plans.
+/// Refuses a plan whose results have other bits than those of other plans.
 fn in_order(order: Order, name: &str, case: &Case) -> Result<(), Failure> {
     let Some(op) = case.op else { return Ok(()) };
     if order >= op.0.order(Some(case.data_type.0), true) {
@@ -540,8 +561,8 @@ fn in_order(order: Order, name: &str, case: &Case) -> Result<(), Failure> {
     }
     let (op, data_type) = (op.name(), case.data_type.name());
     misuse(format!(
-        "--deterministic: {name} does not combine ranks from the first to the last as other plans do, so its {op} of \
-         {data_type} has other bits; leave the plan out, or take one that combines all ranks in one step, as staged does"
+        "--deterministic: {name} does not reduce in the order of ranks, so its {op} of {data_type} has other bits than \
+         other plans. Omit the plan, or use one that reduces all ranks in one step, such as staged"
     ))
 }
 
@@ -549,13 +570,13 @@ pub(super) fn misuse<T>(what: String) -> Result<T, Failure> {
     Err(Failure::misuse(anyhow!(what)))
 }
 
-/// Refuses what the kernel would kill us for, with so many of the ranks on this host.
+/// Refuses a job whose buffers do not fit into the free memory of this host, which runs `here` ranks.
 fn enough_memory(job: &Job, here: usize) -> Result<(), Failure> {
     let of_all = slots::bytes_needed(job).saturating_add(pairs::bytes_needed(job));
     let needed = of_all / job.ranks as u64 * here.min(job.ranks) as u64;
     match weftlink_shm::available::memory_bytes() {
         Some(left) if needed > left => misuse(format!(
-            "the buffers of {} take {}, and {} are left; choose a smaller -e",
+            "the buffers of {} need {}, and {} are free; choose a smaller -e",
             counted(here, "rank"),
             Bytes(needed),
             Bytes(left)
@@ -568,10 +589,8 @@ fn is_symmetric(text: &str) -> Result<bool, String> {
     match text {
         "0" => Ok(false),
         "2" => Ok(true),
-        "1" => Err("on a CPU, memory that is registered but not symmetric is no faster than any other: \
-                    say 0 (ordinary) or 2 (symmetric)"
-            .to_owned()),
-        _ => Err("say 0 (ordinary) or 2 (symmetric)".to_owned()),
+        "1" => Err("CPU memory needs no registration; write 0 (ordinary) or 2 (symmetric)".to_owned()),
+        _ => Err("write 0 (ordinary) or 2 (symmetric)".to_owned()),
     }
 }
 
@@ -579,7 +598,7 @@ fn is_one(text: &str) -> Result<bool, String> {
     match text {
         "0" => Ok(false),
         "1" => Ok(true),
-        _ => Err("say 0 or 1".to_owned()),
+        _ => Err("write 0 or 1".to_owned()),
     }
 }
 
@@ -589,19 +608,18 @@ fn average(text: &str) -> Result<Average, String> {
         "1" => Ok(Average::Mean),
         "2" => Ok(Average::Least),
         "3" => Ok(Average::Most),
-        _ => Err("say 0 (rank 0), 1 (the mean), 2 (the least) or 3 (the most)".to_owned()),
+        _ => Err("write 0 (rank 0), 1 (mean), 2 (minimum) or 3 (maximum)".to_owned()),
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().filter(|&seconds: &f64| seconds > 0.0);
-    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    duration.ok_or_else(|| "say how many seconds, such as 30 or 0.5".to_owned())
+fn deadline(text: &str) -> Result<Duration, String> {
+    let found = crate::names::duration(text)?;
+    if found.is_zero() { Err("it is 0; write a time, such as 30s".to_owned()) } else { Ok(found) }
 }
 
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|&rate: &f64| rate >= 0.0 && rate.is_finite());
-    rate.ok_or_else(|| "say how many GB/s, such as 5 or 0.5".to_owned())
+    rate.ok_or_else(|| "write GB/s, such as 5 or 0.5".to_owned())
 }
 
 #[cfg(test)]
@@ -654,7 +672,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn without_words_it_shows_all_kinds_of_memory() {
+    fn the_tour_measures_all_kinds_of_memory() {
         let job = job("-n 2");
         let kinds: Vec<_> = job.cases.iter().map(|case| (case.symmetric, case.rotating)).collect();
         assert_eq!(kinds, [(false, false), (false, true), (true, false), (true, true)]);

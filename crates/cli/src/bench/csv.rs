@@ -1,5 +1,4 @@
-//! Rows as CSV: one line for each way of passing buffers. No field has a comma or a quote in it but the name of a plan, which
-//! is quoted where it needs it.
+//! Rows as CSV: one line for each way of passing buffers. Only the name of a plan may contain commas or quotes; it is quoted then.
 
 use std::io::{self, Write};
 

@@ -1,19 +1,18 @@
-//! What ranks put into their buffers, and what must come out.
+//! The inputs of ranks, and the expected results.
 //!
-//! The elements of a block repeat after a prime number of them ([`Pattern`]), so that filling and comparing are copies and
-//! comparisons of memory, and whatever is moved by a power of two, or by any length that plans cut, shows. Which rank, which
-//! block and which check it is changes all of them; a call's *phase* is where in the pattern its blocks begin, so that calls
-//! in a row read different data.
+//! The elements of a block repeat after a prime number of them ([`Pattern`]), so that filling and comparing are plain memory
+//! operations, and a shift by a power of two or by any length that plans use shows. Rank, block and check change all elements; the
+//! *phase* of a call is where in the pattern its blocks begin, so that successive calls read different data.
 //!
-//! What is moved is any bytes. What is combined are small whole numbers whose reduction is exact in its type, in any order:
+//! Collectives without a reduction move arbitrary bytes. Reductions use small whole numbers whose result is exact in any order:
 //!
-//! - sums in integers (which wrap) and in floats with digits enough: a number that looks random, plus the rank;
-//! - sums in narrower floats: two ranks have a number for an element, the others zero;
+//! - sums of integers (which wrap) and of wide floats: a pseudo-random number plus the rank;
+//! - sums of narrow floats: two ranks have a number for an element, the others zero;
 //! - products: two ranks have 2 and 3, the others 1;
-//! - the least, the greatest, logic and bits: numbers that look random.
+//! - minima, maxima, logical and bit operations: pseudo-random numbers.
 //!
-//! What should come out is worked out in i64 or f64 by the rules of [`weftlink_plan::reduction`], and then encoded. Averages of
-//! floats may be off by one in the last digit, since dividing and multiplying by the inverse are both right.
+//! The expected result is computed in i64 or f64 by the rules of [`weftlink_plan::reduction`] and then encoded. Averages of floats may
+//! be off by one in the last digit, because division and multiplication by the inverse are both correct.
 
 use weftlink_comm::{DataType, Reduction};
 use weftlink_plan::Element;

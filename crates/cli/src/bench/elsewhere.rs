@@ -1,5 +1,5 @@
-//! Options of nccl-tests that `weft bench` does not have. People type them out of habit, so each is answered by a
-//! sentence instead of being unknown. They are not shown in the help.
+//! Options of nccl-tests that `weft bench` does not have. Each gets an explanation instead of "unknown option". The help does not
+//! show them.
 
 use anyhow::anyhow;
 
@@ -42,38 +42,30 @@ pub(super) struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// Refuses the first of them that was given.
+    /// Refuses the first that was given.
     pub(super) fn refuse(&self) -> Result<(), Failure> {
-        const RANKS: &str = "ranks are given by -n; each is a process (or a thread with --threads)";
-        const GPUS: &str = "means something on GPUs only";
+        const RANKS: &str = "-n sets the number of ranks; each is a process (or a thread with --threads)";
+        const GPUS: &str = "applies to GPUs only";
         let options = [
             (&self.ngpus, "-g", RANKS),
             (&self.nthreads, "-t", RANKS),
-            (&self.blocking, "-z", "all calls are blocking on a CPU; a choice means something on GPUs only"),
-            (&self.agg_iters, "-m", "calls put together into one mean something on GPUs only"),
-            (&self.run_cycles, "-N", "a run is repeated by running it again"),
-            (&self.parallel_init, "-p", "ranks always start at once; a choice means something on GPUs only"),
-            (&self.cudagraph, "-G", "CUDA graphs mean something on GPUs only"),
+            (&self.blocking, "-z", "calls on a CPU always block; the option applies to GPUs only"),
+            (&self.agg_iters, "-m", "aggregation of calls applies to GPUs only"),
+            (&self.run_cycles, "-N", "there are no cycles; run the command again"),
+            (&self.parallel_init, "-p", "ranks always start in parallel; the option applies to GPUs only"),
+            (&self.cudagraph, "-G", "CUDA graphs apply to GPUs only"),
             (&self.stream_null, "-y", GPUS),
-            (
-                &self.report_cputime,
-                "-C",
-                "the time of a call is the CPU's; a choice means something on GPUs only",
-            ),
-            (&self.report_timestamps, "-S", "rows have no time of day; -J FILE says when the run began"),
+            (&self.report_cputime, "-C", "times are CPU times already; the option applies to GPUs only"),
+            (&self.report_timestamps, "-S", "rows have no timestamps; -J FILE records when the run began"),
             (&self.cta_policy, "-x", GPUS),
             (&self.device_implementation, "-D", GPUS),
             (&self.device_cta_count, "-V", GPUS),
             (&self.memory_report, "-M", GPUS),
-            (
-                &self.unalign,
-                "-u",
-                "buffers always begin at a page, or at a pair of cache lines if they are small",
-            ),
-            (&self.per_iteration, "-I", "calls are timed one by one with --stats"),
+            (&self.unalign, "-u", "buffers are always aligned, to a page or (small ones) to 128 bytes"),
+            (&self.per_iteration, "-I", "use --stats to time calls one by one"),
         ];
         match options.into_iter().find(|(given, ..)| given.is_some()) {
-            Some((_, option, told)) => Err(Failure::misuse(anyhow!("{option}: {told}"))),
+            Some((_, option, why)) => Err(Failure::misuse(anyhow!("{option}: {why}"))),
             None => Ok(()),
         }
     }

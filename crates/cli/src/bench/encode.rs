@@ -1,7 +1,7 @@
 //! Numbers as bytes of a type that is known only when the program runs.
 //!
-//! Complex numbers are real ones here. Floats narrower than f32 are written here, digit by digit, so that what they should be does not come from the code that
-//! is measured.
+//! Complex numbers are real here. Floats narrower than f32 are encoded here, bit by bit, so that expected results do not come from the
+//! code that is measured.
 
 use weftlink_comm::DataType;
 

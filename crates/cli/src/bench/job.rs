@@ -1,5 +1,5 @@
-//! What the command tells its ranks and what they answer. A rank that is a process reads one line of JSON from its
-//! standard input ([`Orders`]) and writes one per [`Message`] to its standard output; a thread is handed the same.
+//! The messages between the command and its ranks. A rank that is a process reads one line of JSON from its standard input
+//! ([`Orders`]) and writes one per [`Message`] to its standard output; a thread gets the same values.
 
 use std::time::Duration;
 
@@ -8,30 +8,30 @@ use weftlink_plan::{Collective, Order, Plan, Verified};
 
 use super::names::{Op, Type};
 
-/// What is measured, and how: the same for all ranks.
+/// What to measure and how; the same for all ranks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) ranks: usize,
-    /// What kinds of call there are.
+    /// The kinds of calls.
     pub(super) cases: Vec<Case>,
-    /// What to measure, in this order: a case and the elements of a block.
+    /// The rows in order: a case, and the elements of a block.
     pub(super) rows: Vec<(usize, usize)>,
-    /// Plans that cases name by their position; what names none runs what the library chooses.
+    /// Plans, which cases name by position; the library chooses for a case without one.
     pub(super) plans: Vec<Plan>,
     /// The hashes of these plans.
     pub(super) plan_hashes: Vec<u64>,
-    /// In which order these plans combine ranks; for whoever gives the orders.
+    /// The order in which each plan reduces ranks; for the command only.
     #[serde(skip)]
     pub(super) orders: Vec<Order>,
-    /// Every two ranks by themselves, instead of rows.
+    /// Measure pairs of ranks instead of rows.
     pub(super) pairs: Option<Pairs>,
-    /// Calls before those that are timed.
+    /// Untimed calls before the timed ones.
     pub(super) warmup: u32,
-    /// Calls that are timed; left out, rank 0 chooses for each row.
+    /// Timed calls; by default rank 0 chooses for each row.
     pub(super) iterations: Option<u32>,
-    /// How long a timed loop should take, if it may choose.
+    /// The duration of a timed loop if rank 0 chooses.
     pub(super) loop_seconds: f64,
-    /// Whether results are compared with what they should be.
+    /// Whether results are checked.
     pub(super) check: bool,
     /// Whether calls are timed one by one, too.
     pub(super) stats: Option<Stats>,
@@ -39,15 +39,15 @@ pub(super) struct Job {
     pub(super) trace: bool,
     /// Whether buffers are passed in place, too.
     pub(super) in_place: bool,
-    /// What the caches of this machine hold.
+    /// The size of the last-level cache.
     pub(super) cache_bytes: usize,
-    /// How long a call may wait for other ranks.
+    /// The timeout of a call.
     pub(super) deadline: Duration,
     /// The core of each rank, if they are bound.
     pub(super) cores: Option<Vec<usize>>,
-    /// Whether each rank has a core of its own, so that it may keep it while it waits.
+    /// Whether each rank has a core of its own, so that it may spin while it waits.
     pub(super) spin: bool,
-    /// Whether results have the same bits whatever the plan.
+    /// Whether results have the same bits for every plan.
     pub(super) deterministic: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Case {
     pub(super) op: Option<Op>,
     /// Whether buffers are symmetric memory.
     pub(super) symmetric: bool,
-    /// Whether each call uses other buffers, which together are larger than the caches.
+    /// Whether calls rotate through buffers that together are larger than the caches.
     pub(super) rotating: bool,
     /// The plan that all its rows run.
     pub(super) plan: Option<usize>,
@@ -78,9 +78,9 @@ pub(super) struct Pairs {
 /// For which rows calls are timed one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 pub(super) enum Stats {
-    /// Those whose calls take so long that reading the clock does not count
+    /// Only rows whose calls are so long that reading the clock does not matter
     Undisturbed,
-    /// All
+    /// All rows
     All,
 }
 
@@ -92,7 +92,7 @@ impl Job {
         Some((&plan.name, lanes, format!("{hash:016x}")))
     }
 
-    /// The position of a plan, which is added unless it is there.
+    /// The position of a plan, which is added if missing.
     pub(super) fn add_plan(&mut self, plan: Verified) -> usize {
         let hash = plan.hash();
         let known = self.plan_hashes.iter().position(|known| *known == hash);
@@ -118,49 +118,49 @@ impl Case {
     }
 }
 
-/// What a rank that is a process is told when it starts.
+/// The orders for a rank that is a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Orders {
     pub(super) job: Job,
     pub(super) rank: usize,
-    /// Where the ranks meet: a name in the kernel's table.
+    /// The rendezvous: the name of an abstract socket.
     pub(super) place: String,
-    /// What only they know. It travels here because command lines and environments can be read by others.
+    /// The secret. Other users can read command lines and environments, so it travels here.
     pub(super) token: String,
-    /// The process that gave the orders. Without it nobody would read the answers.
+    /// The process that gave the orders and reads the messages.
     pub(super) parent: u32,
 }
 
-/// What a rank says.
+/// A message of a rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// Rank 0 has found out what this machine is like.
+    /// Rank 0 has measured the link between two ranks.
     Probed(Machine),
     /// Rank 0 begins with a row; for showing progress.
     Started { row: usize },
     /// A row is done.
     Measured(RankRow),
-    /// A pair of ranks is done; the first of them says so.
+    /// A pair of ranks is done; sent by the first of them.
     Paired { from: usize, to: usize, pair: Pair },
-    /// A rank has done all it was told to.
+    /// A rank is done.
     Done,
-    /// The rank gives up.
+    /// The rank failed.
     Failed {
         error: String,
-        /// Because another rank gave up first, which will say more.
+        /// Because another rank failed first, which reports the cause.
         secondary: bool,
     },
 }
 
-/// What predictions are made from, measured between ranks 0 and 1; and how ranks reach each other.
+/// The link between ranks 0 and 1, for predictions, and whether ranks read each other's memory.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Machine {
     /// One way, of 8 bytes; nothing where there is one rank.
     pub(super) latency_us: Option<f64>,
     pub(super) bandwidth_gb_per_s: Option<f64>,
-    /// What reading the clock takes.
+    /// The cost of reading the clock.
     pub(super) clock_ns: f64,
-    /// Whether ordinary memory of peers is read through the kernel.
+    /// Whether ranks read ordinary memory of peers through the kernel.
     pub(super) reads_peers: bool,
 }
 
@@ -172,13 +172,13 @@ pub(super) enum Pair {
     BothWaysGbPerS(f64),
 }
 
-/// What one rank measured of one row. A way of passing buffers that the plan does not claim is left out.
+/// The measurements of one row on one rank, without a way of passing buffers that the plan does not support.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct RankRow {
     pub(super) row: usize,
     /// The name of the plan that ran.
     pub(super) plan: String,
-    /// What it takes, as rank 0 has counted on the plan.
+    /// The hops and bytes of the plan, counted by rank 0.
     pub(super) work: Option<Work>,
     pub(super) out_of_place: Option<Timing>,
     pub(super) in_place: Option<Timing>,
@@ -187,18 +187,18 @@ pub(super) struct RankRow {
     pub(super) steps: Vec<Recorded>,
 }
 
-/// A step of a plan that a rank has taken: times are those of a clock that all processes of this host share.
+/// A step that a rank executed. All processes of the host share the clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Recorded {
     pub(super) name: String,
     pub(super) lane: u32,
     pub(super) tile: u32,
     pub(super) bytes: usize,
-    /// Since when it waited, when it could begin, when it was done.
+    /// When it began to wait, when it began, when it was done.
     pub(super) times_ns: [u64; 3],
 }
 
-/// What a plan takes.
+/// The cost of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Work {
     /// In a row.
@@ -213,7 +213,7 @@ pub(super) struct Timing {
     pub(super) iterations: u32,
     /// Of the whole loop.
     pub(super) seconds: f64,
-    /// Elements that were not what they should be, before, within and after the loop; unset if nobody looked.
+    /// Wrong elements before, within and after the loop; unset without a check.
     pub(super) wrong: Option<u64>,
     /// Of calls one by one, if they were timed so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

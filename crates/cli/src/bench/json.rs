@@ -47,7 +47,7 @@ pub(super) fn document(run: &Run<'_>) -> Value {
     })
 }
 
-/// What the machine says of itself. Only what numbers depend on; no names of hosts or people.
+/// The properties of the machine that affect results; no names of hosts or people.
 fn environment(run: &Run<'_>) -> Value {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let processor = read("/proc/cpuinfo").and_then(|text| {

@@ -1,8 +1,8 @@
-//! `weft bench` as one rank of a job that somebody else started: `weft run`, torchrun, mpirun, srun, whoever says `RANK` and
-//! `WORLD_SIZE`. All ranks run the same command. Rank 0 prints; the others measure, and what they have to say is gathered after
-//! each row by calls of the communicator that is measured.
+//! `weft bench` as one rank of a job that a launcher started: `weft run`, torchrun, mpirun, srun, or any program that sets `RANK`
+//! and `WORLD_SIZE`. All ranks run the same command. Rank 0 prints; it gathers the messages of the others after each row, through
+//! the communicator that is measured.
 //!
-//! Ranks are where their launcher put them and end as it ends them. Each says itself why it failed.
+//! The launcher places and stops the ranks. Each rank reports its own failure.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,16 +21,16 @@ use super::rank::{self, Report};
 use super::spawn::{self, Event};
 use crate::Failure;
 
-/// Who starts the ranks.
+/// What starts the ranks.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Launcher {
-    /// Whoever started this process as a rank; else this command
+    /// Join the ranks of a launcher if one started this process
     Auto,
-    /// This command
+    /// Start own ranks
     None,
 }
 
-/// Who this process is, if somebody started it as a rank.
+/// The rank of this process, if a launcher started it.
 pub(super) fn of_this_process(launcher: Launcher) -> Result<Option<Environment>, Failure> {
     if launcher == Launcher::None {
         return Ok(None);
@@ -38,23 +38,21 @@ pub(super) fn of_this_process(launcher: Launcher) -> Result<Option<Environment>,
     match Environment::of_this_process() {
         Ok(environment) => Ok(Some(environment)),
         Err(EnvironmentError::Nobody) => Ok(None),
-        Err(error) => {
-            Err(Failure::misuse(anyhow!("{error}; or add --launcher none, and this command starts its own")))
-        }
+        Err(error) => Err(Failure::misuse(anyhow!("{error}; or add --launcher none to start own ranks"))),
     }
 }
 
-/// What ranks tell each other before they measure.
+/// What ranks exchange before they measure.
 #[derive(Serialize, Deserialize)]
 struct Told {
-    /// Of what is measured, which must be the same.
+    /// The hash of the job, which must be the same.
     job: u64,
     cache_bytes: usize,
     /// The cores that the rank may use.
     cores: Vec<usize>,
 }
 
-/// Meets the others and agrees with them on what only some of them know.
+/// Joins the other ranks and exchanges what only some of them know.
 pub(super) fn meet(job: &mut Job) -> Result<Bootstrap, Failure> {
     let mut knobs = Knobs::from_environment().map_err(Failure::misuse)?;
     knobs.deadline = job.deadline;
@@ -73,7 +71,7 @@ pub(super) fn meet(job: &mut Job) -> Result<Bootstrap, Failure> {
         .map_err(Failure::finding)?;
     if let Some(rank) = all.iter().position(|other| other.job != all[0].job) {
         return Err(Failure::misuse(anyhow!(
-            "rank {rank} is to measure something else than rank 0; give all ranks the same command line and files"
+            "rank {rank} has another job than rank 0; give all ranks the same command line and files"
         )));
     }
     job.cache_bytes = all.iter().map(|told| told.cache_bytes).max().unwrap_or(job.cache_bytes);
@@ -86,7 +84,7 @@ pub(super) fn meet(job: &mut Job) -> Result<Bootstrap, Failure> {
     Ok(met)
 }
 
-/// Whether every host has as many cores as ranks, of those that its ranks may use.
+/// Whether every host has as many usable cores as ranks.
 fn have_a_core_each(hosts: &[u32], all: &[Told]) -> bool {
     hosts.iter().all(|host| {
         let here = || hosts.iter().zip(all).filter(|(other, _)| *other == host);
@@ -95,7 +93,7 @@ fn have_a_core_each(hosts: &[u32], all: &[Told]) -> bool {
     })
 }
 
-/// What is measured, but for what hosts may differ in.
+/// The hash of the job, without what may differ between hosts.
 fn hash(job: &Job) -> Result<u64, Failure> {
     let job = Job { cache_bytes: 0, cores: None, spin: false, ..job.clone() };
     let mut hasher = DefaultHasher::new();
@@ -103,7 +101,7 @@ fn hash(job: &Job) -> Result<u64, Failure> {
     Ok(hasher.finish())
 }
 
-/// Any rank but the first: measures until all is done.
+/// Any rank except 0: measures until the job is done.
 pub(super) fn follow(mut job: Job) -> Result<(), Failure> {
     let met = meet(&mut job)?;
     let rank = met.rank();
@@ -112,11 +110,11 @@ pub(super) fn follow(mut job: Job) -> Result<(), Failure> {
     rank::run(comm, &job, &mut Gathering { rank, pending: Vec::new(), to: None }).map_err(failed)
 }
 
-/// Rank 0: measures on a thread of its own, which passes on what all ranks say.
+/// Rank 0: measures on a separate thread, which forwards the messages of all ranks.
 pub(super) fn lead(job: &Job, met: Bootstrap, sender: Sender<Event>) -> anyhow::Result<()> {
     let job = job.clone();
     let work = move || {
-        // Whatever happens, the ranks will say no more.
+        // Reports the end even if the thread panics.
         let _closing = Closing { ranks: job.ranks, sender: sender.clone() };
         let report = Gathering { rank: 0, pending: Vec::new(), to: Some(sender) };
         spawn::run(&job, 0, || Communicator::new(met, rank::options(&job)?), report);
@@ -136,7 +134,7 @@ impl Drop for Closing {
     }
 }
 
-/// What a rank says goes to rank 0, which passes it on.
+/// Sends the messages of a rank to rank 0, which forwards them.
 struct Gathering {
     rank: usize,
     pending: Vec<Message>,
@@ -147,18 +145,19 @@ struct Gathering {
 impl Report for Gathering {
     fn tell(&mut self, message: Message) {
         match &self.to {
-            // Sending fails when the command is done and no longer listens.
+            // Sending fails when the command is done.
             Some(to) => drop(to.send(Event::Said(self.rank, message))),
             None => self.pending.push(message),
         }
     }
 
     fn gather(&mut self, comm: &mut Communicator) -> Result<(), Error> {
-        let unreadable = |error: serde_json::Error| Error::Misuse(format!("what a rank told: {error}"));
+        let unreadable =
+            |error: serde_json::Error| Error::Misuse(format!("cannot parse the message of a rank: {error}"));
         let mut mine = serde_json::to_vec(&std::mem::take(&mut self.pending)).map_err(unreadable)?;
         let mut length = [mine.len() as u64];
         comm.all_reduce(&mut length, Reduction::Maximum)?;
-        // Spaces mean nothing to a reader of JSON.
+        // JSON ignores trailing spaces.
         mine.resize(length[0] as usize, b' ');
         let mut all = vec![0; if self.rank == 0 { mine.len() * comm.size() } else { 0 }];
         comm.gather((&mine[..], &mut all[..]), 0)?;

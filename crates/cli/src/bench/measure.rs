@@ -1,13 +1,12 @@
 //! One row on one rank, with buffers passed one way: check, warm up, time, check again.
 //!
-//! **Data.** Calls use slots in turn. Before each turn all its inputs are written anew, with other data than ever before in
-//! this row; that is not timed. So no call can be right by chance or by an old result, in place and out of place alike, and
-//! peers do not find in their own caches what they have read before.
+//! **Data.** Calls use slots in turn. Before each turn, all its inputs get new data, which is not timed. So no call can be right by
+//! chance or because of an old result, and the caches of other ranks do not hold the inputs.
 //!
-//! **Time** is that of turns: calls without anything between them, after a barrier. The clock is read twice a turn.
+//! **Time** is that of turns: back-to-back calls after a barrier. The clock is read twice per turn.
 //!
-//! **Checks.** Every element of a first and of a last call, with outputs poisoned before; and of all calls of the first,
-//! second, fourth, eighth turn and so on, between the turns.
+//! **Checks.** Every element of a first and of a last call, with poisoned outputs; and, between the turns, of all calls of the
+//! first, second, fourth, eighth turn and so on.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -44,22 +43,22 @@ pub(super) struct Calls<'a, T> {
     slots: Slots,
     /// Units of a block.
     block: usize,
-    /// Units that this rank passes in, gets, and where they begin in a slot.
+    /// Units that this rank passes in and gets, and their offsets in a slot.
     gives: usize,
     gets: usize,
     input_at: usize,
     output_at: usize,
-    /// Calls of this row before the turn that is under way: what its data is known by.
+    /// The number of calls before the current turn, which selects the data.
     before: usize,
     /// By block.
     inputs: Vec<Pattern<T>>,
     outputs: Vec<Pattern<T>>,
 }
 
-/// Calls that are timed one by one at most, and in how many of them the clock may have a part.
+/// The most calls that are timed one by one, and the largest share of a call that reading the clock may take.
 const CALLS_MAX: u32 = 10_000;
 const CLOCK_SHARE: f64 = 0.02;
-/// How many calls when there was no warm-up to tell: as many as nccl-tests.
+/// The number of calls without a warm-up, as in nccl-tests.
 const ITERATIONS_UNKNOWN: f64 = 20.0;
 
 impl<'a, T: Unit> Calls<'a, T> {
@@ -73,7 +72,7 @@ impl<'a, T: Unit> Calls<'a, T> {
         let operation = match case.op {
             None => None,
             Some(op) => Some(op.operation(case.data_type, rank).ok_or_else(|| {
-                Error::Misuse(format!("there is no {} of {}", op.name(), case.data_type.name()))
+                Error::Misuse(format!("{} is not defined for {}", op.name(), case.data_type.name()))
             })?),
         };
         let gives = case.collective.gives(rank as u32, ranks as u32) as usize;
@@ -111,7 +110,7 @@ impl<'a, T: Unit> Calls<'a, T> {
         })
     }
 
-    /// Passes buffers like this from now on.
+    /// Sets how buffers are passed.
     pub(super) fn pass(&mut self, aliasing: Aliasing) {
         let Row { job, case, count, .. } = self.row;
         self.aliasing = aliasing;

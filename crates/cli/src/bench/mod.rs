@@ -1,10 +1,10 @@
 //! `weft bench`: measure collectives between ranks, on this host or wherever a launcher started them.
 //!
-//! What was typed (`args`, `names`, `elsewhere`) becomes a job: rows, each of a case and a size. The command starts the ranks
-//! (`spawn`), or is one of them (`launched`). They find out what the machine is like (`probe`) and measure row by row (`rank`, `measure`), with data that
-//! can be checked (`data`, `encode`) in memory that takes turns (`slots`), or pair by pair (`pairs`). What they report (`job`)
-//! is put together (`results`) and shown (`table`, `json`, `csv`, `plot`, `trace`, `summary`) or made a table of the best
-//! algorithms (`tune`).
+//! The arguments (`args`, `names`, `elsewhere`) describe a job: rows, each of a case and a size. The command starts the ranks
+//! (`spawn`) or is one of them (`launched`). They measure the link between two ranks (`probe`), then row by row (`rank`,
+//! `measure`) with data that can be checked (`data`, `encode`) in rotating buffers (`slots`), or pair by pair (`pairs`). Their
+//! reports (`job`) are merged (`results`) and printed (`table`, `json`, `csv`, `plot`, `trace`, `summary`), or become a tuning
+//! table (`tune`).
 
 mod args;
 mod csv;
@@ -42,16 +42,18 @@ pub(crate) use args::Args;
 pub(crate) use spawn::{RANK_COMMAND, allowed_cores, rank_main};
 
 use crate::progress::Progress;
+use crate::screen;
 use crate::{Failure, counted};
 use job::{Job, Machine, Message};
 use pairs::Matrices;
 use results::{Merger, Row};
 use spawn::{End, Event, Ranks};
+use table::Form;
 
-/// How long other ranks may take to say what they know, once one has failed.
+/// How long to wait for the reports of other ranks once one has failed.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// All that a run has found out.
+/// The results of a run.
 struct Run<'j> {
     job: &'j Job,
     crew: Crew,
@@ -62,10 +64,10 @@ struct Run<'j> {
     outcome: Outcome,
 }
 
-/// Who measures.
+/// The ranks.
 struct Crew {
     are_threads: bool,
-    /// Who started them, if not this command.
+    /// The launcher, if this command did not start them.
     launcher: Option<&'static str>,
     /// Of each rank.
     pids: Vec<u32>,
@@ -85,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return launched::follow(job);
     }
     let least = args.least_busbw_gb_per_s()?;
-    // What cannot be written is found out before anything is measured.
+    // Create the files first: a write error must not come after minutes of measuring.
     let csv = args.csv.as_deref().filter(|path| *path != Path::new("-")).map(create).transpose()?;
     let plot = args.plot.as_deref().map(create).transpose()?;
     let json_file = args.json_file.as_deref().map(create).transpose()?;
@@ -94,6 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let started = SystemTime::now();
     let (mut ranks, crew) = start(args, &mut job, launched.as_ref())?;
     let mut out = io::stdout().lock();
+    let form = Form::of(screen::terminal_columns());
     let shows_table = !args.json && !args.tune && args.csv.as_deref() != Some(Path::new("-"));
     if shows_table {
         table::header(&mut out, &job, &crew)?;
@@ -103,17 +106,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let mut before = None;
         let outcome = collect(&job, &mut ranks, &mut gathered, |event| match event {
             Progressed::Probed(machine) if shows_table && job.pairs.is_none() => {
-                table::columns(&mut out, &job, machine)
+                table::columns(&mut out, &job, machine, form)
             }
             Progressed::Row(row) if shows_table => {
                 let above = before.replace(row.case);
-                table::row(&mut out, &job, row, above)
+                table::row(&mut out, &job, row, above, form)
             }
             _ => Ok(()),
         })?;
         (outcome, gathered.merger.machine, gathered.rows, gathered.matrices)
     };
-    // Whatever ends the run, no rank is left when the last line is printed.
+    // No rank is left when the last line is printed.
     drop(ranks);
     let run = Run { job: &job, crew, started, machine, rows, matrices, outcome };
     if let Some((mut file, name)) = csv {
@@ -145,7 +148,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             _ => table::footer(&mut out, &job, &run.rows)?,
         }
         if let Some(sentence) = summary::sentence(&job, &run.rows).filter(|_| args.is_tour()) {
-            writeln!(out, "{sentence}")?;
+            writeln!(out, "{}", screen::record(&sentence))?;
         }
     } else {
         csv::write(&mut out, &job, &run.rows)?;
@@ -153,7 +156,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     verdict(run, least)
 }
 
-/// Starts the ranks, or becomes the first of those that a launcher has started.
+/// Starts the ranks, or becomes rank 0 of those that a launcher started.
 fn start(args: &Args, job: &mut Job, launched: Option<&Environment>) -> Result<(Ranks, Crew), Failure> {
     let Some(environment) = launched else {
         let ranks = Ranks::start(job, args.threads).map_err(Failure::finding)?;
@@ -166,18 +169,18 @@ fn start(args: &Args, job: &mut Job, launched: Option<&Environment>) -> Result<(
     Ok((Ranks::lead(job, met).map_err(Failure::finding)?, crew))
 }
 
-/// What a run comes to.
+/// The result of the command.
 fn verdict(run: Run<'_>, least_gb_per_s: Option<f64>) -> Result<(), Failure> {
     let average = results::average_busbw_gb_per_s(&run.rows);
     match (run.outcome, results::wrong(&run.rows)) {
         (Outcome::Interrupted(signal), _) => Err(Failure::Interrupted(signal)),
         (Outcome::Failed(error), _) => Err(Failure::finding(anyhow!(error))),
         (Outcome::Done, 0) if average.is_none() && !run.rows.is_empty() => Err(Failure::finding(anyhow!(
-            "nothing was measured: the plan reads peers' buffers, and the kernel does not read them here; add -R 2"
+            "nothing was measured: the plan reads the buffers of other ranks, which this kernel does not allow; add -R 2"
         ))),
         (Outcome::Done, 0) => match (average, least_gb_per_s) {
             (Some(average), Some(least)) if average < least => Err(Failure::finding(anyhow!(
-                "the average bus bandwidth is {average:.4} GB/s; it must be {least:.4} at least"
+                "the average bus bandwidth is {average:.4} GB/s, below the minimum of {least:.4}"
             ))),
             _ => Ok(()),
         },
@@ -185,7 +188,7 @@ fn verdict(run: Run<'_>, least_gb_per_s: Option<f64>) -> Result<(), Failure> {
     }
 }
 
-/// A file that will be written, and its name.
+/// An output file and its name.
 type Target = (File, String);
 
 fn create(path: &Path) -> Result<Target, Failure> {
@@ -223,7 +226,7 @@ impl Outcome {
     }
 }
 
-/// What ranks have reported so far.
+/// The reports of ranks so far.
 struct Gathered<'j> {
     merger: Merger<'j>,
     rows: Vec<Row>,
@@ -237,13 +240,13 @@ impl<'j> Gathered<'j> {
     }
 }
 
-/// What may be shown at once.
+/// Progress to print at once.
 enum Progressed<'a> {
     Probed(&'a Machine),
     Row(&'a Row),
 }
 
-/// Hears all ranks until they are done or one is not going to be.
+/// Receives the reports of all ranks until they are done or one has failed.
 fn collect(
     job: &Job,
     ranks: &mut Ranks,
@@ -254,7 +257,7 @@ fn collect(
     let mut is_done = vec![false; job.ranks];
     let mut gave_up = vec![false; job.ranks];
     let mut running = job.ranks;
-    // What ranks say when they give up, best explanation first, and until when to wait for a better one.
+    // The best explanation of a failure so far, and until when to wait for a better one.
     let mut failure: Option<(u8, String)> = None;
     let mut until: Option<Instant> = None;
     while running > 0 {
@@ -303,7 +306,7 @@ fn collect(
                     End::Died(how) if !gave_up[rank] => (0, how),
                     End::Died(_) => continue,
                     End::Fine if is_done[rank] => continue,
-                    End::Fine => (3, format!("rank {rank} ended before it was done")),
+                    End::Fine => (3, format!("rank {rank} exited before it was done")),
                 }
             }
         };

@@ -13,22 +13,22 @@ use super::job::{Job, Message, Pair as Measured, Pairs};
 use super::probe::Pair;
 use super::rank::{agree, iterations_in};
 
-/// How long each of the three measurements of a pair should take, and how often it is repeated; the best counts.
+/// The duration of each of the three measurements of a pair, and its repetitions; the best counts.
 const SECONDS: f64 = 0.01;
 const TRIES: u32 = 3;
-/// Round trips that tell how many more are enough.
+/// Round trips to estimate how many more are needed.
 const FEW: u32 = 10;
 
-/// Measures all pairs. All ranks call it; the first rank of a pair tells.
+/// Measures all pairs. All ranks call this; the first rank of a pair reports.
 pub(super) fn measure(
     comm: &mut Communicator,
     sizes: Pairs,
-    tell: &mut impl FnMut(Message),
+    send: &mut impl FnMut(Message),
 ) -> Result<(), Error> {
     let (rank, ranks) = (comm.rank(), comm.size());
     for (from, to) in (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))) {
         let mut pair = Pair::new(comm, from, to, sizes.large_bytes);
-        // One call tells how many are enough. Ranks that look on know nothing of it, so the first rank's word counts.
+        // One call shows how many are enough. Only the first rank of the pair knows, so it tells the others.
         let call_s = pair.transfer_s(1)?;
         let calls = agree(pair.comm, from, iterations_in(SECONDS, call_s) as u64)? as u32;
         let trip_s = if from == to { 1.0 } else { 2.0 * pair.latency_s(sizes.small_bytes, FEW)? };
@@ -43,18 +43,18 @@ pub(super) fn measure(
         }
         if rank == from {
             let gb = sizes.large_bytes as f64 / 1e9;
-            let mut say = |pair| tell(Message::Paired { from, to, pair });
-            say(Measured::GbPerS(gb / transfer_s));
+            let mut report = |pair| send(Message::Paired { from, to, pair });
+            report(Measured::GbPerS(gb / transfer_s));
             if from != to {
-                say(Measured::LatencyUs(latency_s * 1e6));
-                say(Measured::BothWaysGbPerS(2.0 * gb / both_ways_s));
+                report(Measured::LatencyUs(latency_s * 1e6));
+                report(Measured::BothWaysGbPerS(2.0 * gb / both_ways_s));
             }
         }
     }
     Ok(())
 }
 
-/// What was measured, by the first rank and the second.
+/// The measurements, by first and second rank.
 pub(super) struct Matrices {
     ranks: usize,
     latency_us: Vec<Option<f64>>,
@@ -112,7 +112,7 @@ impl Matrices {
     }
 }
 
-/// How many ranks can be measured in pairs: their number grows with the square.
+/// The most ranks: the number of pairs grows with the square.
 pub(super) const RANKS_MAX: usize = 32;
 
 /// The bytes that all ranks need together.

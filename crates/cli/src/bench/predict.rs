@@ -1,5 +1,5 @@
-//! What a call should take, beside what it took: the simulator's answer for ranks that have a core each of one host, whose call takes
-//! what the library chooses. For other calls hops times the latency that was measured between two ranks, plus bytes over the bandwidth.
+//! Predicted times of calls: those of the simulator if each rank has a core of one host and the library chooses the plan. For other
+//! calls, hops times the measured latency between two ranks plus bytes over the bandwidth.
 
 use weftlink_plan::Collective;
 use weftlink_plan::choose::measured::Memory;
@@ -9,7 +9,7 @@ use weftlink_sim::setup::{Library, Operation};
 
 use super::job::{Case, Job, Machine, Work};
 
-/// Microseconds of a call of so many bytes, if anything is known of it.
+/// The predicted microseconds of a call, if there is a prediction.
 pub(super) fn predicted_us(
     job: &Job,
     case: &Case,
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_simulated_is_hops_and_bytes() {
+    fn other_calls_are_predicted_from_hops_and_bytes() {
         let machine = Machine { latency_us: Some(1.0), bandwidth_gb_per_s: Some(20.0), ..Machine::default() };
         let work = Work { hops: 2, share: 1.0 };
         assert!((counted_us(&machine, &work, 200_000).unwrap() - 12.0).abs() < 1e-9);

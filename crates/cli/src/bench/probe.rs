@@ -1,4 +1,4 @@
-//! What the machine is like: how long a message of 8 bytes takes from rank 0 to rank 1, and how fast large ones go.
+//! The link between ranks 0 and 1: the latency of 8 bytes and the bandwidth of large messages.
 
 use std::time::Instant;
 
@@ -12,10 +12,10 @@ const SMALL_BYTES: usize = 8;
 const LARGE_BYTES: usize = 1 << 20;
 const SMALL_CALLS: u32 = 200;
 const LARGE_CALLS: u32 = 16;
-/// Tries, of which the best counts.
+/// Repetitions; the best counts.
 const TRIES: u32 = 5;
 
-/// Finds out. All ranks call it; rank 0's answer counts.
+/// Measures it. All ranks call this; the result of rank 0 counts.
 pub(super) fn machine(comm: &mut Communicator) -> Result<Machine, Error> {
     let mut machine = Machine { clock_ns: clock_ns(), reads_peers: comm.reads_peers(), ..Machine::default() };
     if comm.size() < 2 {
@@ -32,7 +32,7 @@ pub(super) fn machine(comm: &mut Communicator) -> Result<Machine, Error> {
     Ok(machine)
 }
 
-/// Two ranks that send each other messages while the others look on.
+/// Two ranks that exchange messages; the other ranks take part in the calls without data.
 pub(super) struct Pair<'c> {
     pub(super) comm: &'c mut Communicator,
     there: Collective,
@@ -45,7 +45,7 @@ pub(super) struct Pair<'c> {
 }
 
 impl<'c> Pair<'c> {
-    /// Messages of up to so many bytes.
+    /// Messages of up to `bytes`.
     pub(super) fn new(comm: &'c mut Communicator, from: usize, to: usize, bytes: usize) -> Self {
         let (a, b) = (from as u32, to as u32);
         let of = |messages: &[(u32, u32)]| Collective::SendReceive { messages: messages.to_vec() };
@@ -53,7 +53,7 @@ impl<'c> Pair<'c> {
         Self { comm, there, back, both, from, to, sent: vec![1; bytes], received: vec![0; bytes] }
     }
 
-    /// What a message takes one way, if it is answered by one of the same size.
+    /// Half the time of a message and its answer.
     pub(super) fn latency_s(&mut self, bytes: usize, calls: u32) -> Result<f64, Error> {
         self.there_and_back(bytes)?;
         self.comm.barrier()?;
@@ -64,7 +64,7 @@ impl<'c> Pair<'c> {
         Ok(started.elapsed().as_secs_f64() / f64::from(2 * calls))
     }
 
-    /// What one of many messages of the full size takes, until the last has been answered.
+    /// The time of one of many messages of full size, until the last has been answered.
     pub(super) fn transfer_s(&mut self, calls: u32) -> Result<f64, Error> {
         let bytes = self.sent.len();
         self.message(Way::There, bytes)?;
@@ -77,7 +77,7 @@ impl<'c> Pair<'c> {
         Ok(started.elapsed().as_secs_f64() / f64::from(calls))
     }
 
-    /// What one of many messages both ways takes.
+    /// The time of one of many messages in both directions at once.
     pub(super) fn both_ways_s(&mut self, calls: u32) -> Result<f64, Error> {
         let bytes = self.sent.len();
         self.message(Way::Both, bytes)?;
@@ -106,7 +106,7 @@ impl<'c> Pair<'c> {
         let is_both = matches!(way, Way::Both) && (rank == from || rank == to);
         let (sends, receives) = (is_both || rank == from, is_both || rank == to);
         let length = |is_there: bool| if is_there { bytes } else { 0 };
-        // All ranks pass buffers out of place, whatever they have, so that all find the same plan.
+        // All ranks pass buffers out of place, so that all choose the same plan.
         let buffers = (&self.sent[..length(sends)], &mut self.received[..length(receives)]);
         self.comm.run(Request::new(collective, buffers).count(bytes))
     }

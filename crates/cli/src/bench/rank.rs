@@ -1,7 +1,7 @@
-//! What each rank does: meet the others, find out what the machine is like, then measure row by row.
+//! One rank: joins the others, measures the link between two ranks, then row by row.
 //!
-//! **How many calls**, unless it was said: rank 0 divides the time for a loop by what the warm-up took, and tells the others
-//! by a broadcast.
+//! **The number of calls**, unless given: rank 0 divides the duration of a loop by the time of a warm-up call and broadcasts the
+//! result.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,16 +16,16 @@ use super::measure::{Calls, Row};
 use super::slots::{Room, is_float};
 use super::{pairs, probe};
 
-/// How many calls a loop has at least and at most.
+/// The fewest and the most calls of a loop.
 pub(super) const ITERATIONS_MIN: f64 = 5.0;
 pub(super) const ITERATIONS_MAX: f64 = 500_000.0;
 
-/// Who takes what a rank has to say.
+/// Receives the messages of a rank.
 pub(super) trait Report {
-    /// Takes it.
+    /// Sends a message.
     fn tell(&mut self, message: Message);
 
-    /// All ranks come here together, now and then, with the communicator that they measure.
+    /// Called by all ranks together between rows, with the communicator that they measure.
     fn gather(&mut self, _comm: &mut Communicator) -> Result<(), Error> {
         Ok(())
     }
@@ -61,7 +61,7 @@ pub(super) fn run(mut comm: Communicator, job: &Job, report: &mut impl Report) -
     report.gather(&mut rank.comm)
 }
 
-/// How the ranks' communicator behaves: as the environment says, but for what the command line decides.
+/// The options of the communicator: those of the environment, changed by the command line.
 pub(super) fn options(job: &Job) -> Result<Options, Error> {
     let options = Options::from_environment()?;
     let deterministic = job.deterministic || options.deterministic;
@@ -74,7 +74,7 @@ struct Rank<'j> {
     plans: Vec<Option<PlanId>>,
     floats: Room<f32>,
     bytes: Room<u8>,
-    /// What the plans there were take, by hash.
+    /// The costs of the plans so far, by hash.
     works: Vec<(u64, Option<Work>)>,
     clock_ns: f64,
 }
@@ -114,13 +114,13 @@ impl Rank<'_> {
         Ok(self.plans[at])
     }
 
-    /// Whether a case's plan reaches into buffers that ranks cannot reach. All ranks know.
+    /// Whether the plan of a case accesses buffers that ranks cannot access. All ranks agree on it.
     fn is_out_of_reach(&self, case: &Case) -> bool {
         let reaches = case.plan.is_some_and(|plan| self.job.plans[plan].needs_windows());
         reaches && !case.symmetric && !self.comm.reads_peers()
     }
 
-    /// What a plan takes, counted once and on one rank.
+    /// The cost of a plan, counted once, on one rank.
     fn work(&mut self, plan: &Verified) -> Option<Work> {
         if self.comm.rank() != 0 {
             return None;
@@ -131,7 +131,7 @@ impl Rank<'_> {
         }
         let islands = vec![0; plan.ranks as usize];
         let share = Traffic::of(plan.well_formed()).most_inside(&islands);
-        // As a float: so many parts of a large number.
+        // A float, because it is a fraction of a large number.
         let parts = 1 << 40;
         let share = Ratio::new(parts, 1).and_then(|all| share.times(all)).map(Ratio::floor);
         let work = hops(plan.well_formed(), &islands)
@@ -144,7 +144,7 @@ impl Rank<'_> {
 
 type Found = (RankRow, Option<Arc<Verified>>);
 
-/// Measures a row out of place and in place, as far as its plan can.
+/// Measures a row out of place and in place, as far as its plan supports it.
 fn both<T: Unit>(comm: &mut Communicator, room: &mut Room<T>, row: &Row<'_>) -> Result<Found, Error> {
     let memory = room.memory(comm, row.job, row.case.symmetric)?;
     let mut calls = Calls::new(comm, memory, row)?;
@@ -162,7 +162,7 @@ fn both<T: Unit>(comm: &mut Communicator, room: &mut Room<T>, row: &Row<'_>) -> 
             continue;
         }
         calls.pass(aliasing);
-        // Where no plan claims to work like this, that is known before anything has begun, and on all ranks.
+        // All ranks know before the call whether a plan supports this.
         match calls.plan() {
             Ok(chosen) if chosen.aliasing.contains(&aliasing) => plan = Some(chosen),
             Ok(_) | Err(Error::Misuse(_)) => continue,
@@ -184,14 +184,14 @@ fn both<T: Unit>(comm: &mut Communicator, room: &mut Room<T>, row: &Row<'_>) -> 
     Ok((found, plan))
 }
 
-/// Tells all ranks a number of one of them.
+/// Broadcasts a number from one rank.
 pub(super) fn agree(comm: &mut Communicator, root: usize, number: u64) -> Result<u64, Error> {
     let mut agreed = [number];
     comm.broadcast(&mut agreed, root)?;
     Ok(agreed[0])
 }
 
-/// How many calls fit, as 1, 2 or 5 times a power of ten, so that two runs mostly make the same number.
+/// The number of calls that fit, as 1, 2 or 5 times a power of ten, so that two runs mostly agree.
 pub(super) fn iterations_in(seconds: f64, call_seconds: f64) -> f64 {
     let fitting = (seconds / call_seconds.max(1e-9)).clamp(ITERATIONS_MIN, ITERATIONS_MAX);
     let power = 10f64.powi(fitting.log10().floor() as i32);
@@ -199,7 +199,7 @@ pub(super) fn iterations_in(seconds: f64, call_seconds: f64) -> f64 {
     round.unwrap_or(fitting).floor()
 }
 
-/// What reading the clock takes: the least of many, in nanoseconds.
+/// The cost of reading the clock: the minimum of many, in nanoseconds.
 pub(super) fn clock_ns() -> f64 {
     let read = |_| {
         let started = Instant::now();

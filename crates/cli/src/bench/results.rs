@@ -1,4 +1,4 @@
-//! What ranks measured, put together.
+//! Merges the measurements of all ranks.
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// What was measured, in the order of the columns.
+    /// The measurements, in the order of the columns.
     pub(super) fn measured(&self) -> impl Iterator<Item = &Measured> {
         [&self.out_of_place, &self.in_place].into_iter().flatten()
     }
@@ -37,14 +37,14 @@ pub(super) struct Measured {
     pub(super) ranks_us: Vec<f64>,
     /// The one that is shown.
     pub(super) time_us: f64,
-    /// Over all ranks; unset if nobody looked.
+    /// Over all ranks; unset without a check.
     pub(super) wrong: Option<u64>,
     pub(super) algbw_gb_per_s: f64,
     pub(super) busbw_gb_per_s: f64,
     pub(super) stats: Option<Spread>,
 }
 
-/// How calls that were timed one by one are spread; a call is done when its slowest rank is.
+/// The distribution of calls that were timed one by one; a call is done when its slowest rank is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Spread {
     pub(super) calls: usize,
@@ -55,7 +55,7 @@ pub(super) struct Spread {
     pub(super) max_us: f64,
 }
 
-/// Which of the ranks' times is shown, by nccl-tests' numbers.
+/// The time to print, by the numbers of nccl-tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Average {
     First,
@@ -109,7 +109,7 @@ impl Spread {
     }
 }
 
-/// What each rank moves at least, as a multiple of the size: it makes rates of different numbers of ranks comparable.
+/// The bytes that each rank must move, as a multiple of the size: it makes rates of different numbers of ranks comparable.
 pub(super) fn bus_factor(collective: &Collective, ranks: usize) -> f64 {
     let others = (ranks as f64 - 1.0) / ranks as f64;
     match collective {
@@ -129,7 +129,7 @@ pub(super) fn bus_factor(collective: &Collective, ranks: usize) -> f64 {
     }
 }
 
-/// Puts rows together as ranks report them. Each rank reports all rows in order.
+/// Merges rows as ranks report them. Each rank reports all rows in order.
 pub(super) struct Merger<'j> {
     job: &'j Job,
     average: Average,
@@ -149,7 +149,7 @@ impl<'j> Merger<'j> {
         }
     }
 
-    /// Takes what a rank reports, and returns the row that this completes, if any.
+    /// Adds the report of a rank; returns the row that it completes, if any.
     pub(super) fn add(&mut self, rank: usize, row: RankRow) -> Option<Row> {
         self.waiting[rank].push_back(row);
         if self.waiting.iter().any(VecDeque::is_empty) {
@@ -173,12 +173,12 @@ impl<'j> Merger<'j> {
     }
 }
 
-/// Elements that were wrong in all of these rows.
+/// The wrong elements of all rows.
 pub(super) fn wrong(rows: &[Row]) -> u64 {
     rows.iter().flat_map(Row::measured).filter_map(|measured| measured.wrong).sum()
 }
 
-/// The mean over all that was measured, as nccl-tests prints it last; nothing if nothing was.
+/// The mean over all measurements, as nccl-tests prints it last; nothing if there are none.
 pub(super) fn average_busbw_gb_per_s(rows: &[Row]) -> Option<f64> {
     let rates: Vec<f64> =
         rows.iter().flat_map(Row::measured).map(|measured| measured.busbw_gb_per_s).collect();

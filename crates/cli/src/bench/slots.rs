@@ -1,10 +1,10 @@
-//! Where calls find their buffers: memory of a rank, cut into slots that calls use in turn.
+//! The buffers of calls: memory of a rank, divided into slots that calls use in turn.
 //!
-//! *Cached*: as many slots as fit a level-one cache together, but at least two, so that a call never reads what the one
-//! before has read. *Rotating*: as many slots as are twice as large as the last level of cache, all ranks' together, so that
-//! every call finds its data in memory.
+//! *Cached*: as many slots as fit into a level-one cache, but at least two, so that a call never reads what the previous one has
+//! read. *Rotating*: slots that together, over all ranks, are twice as large as the last-level cache, so that every call reads from
+//! memory.
 //!
-//! Slots begin at a page, small ones at a pair of cache lines. They lie alike on all ranks.
+//! Slots are aligned to pages, small ones to pairs of cache lines, and have the same offsets on all ranks.
 
 use weftlink_comm::bootstrap::BootstrapError;
 use weftlink_comm::{Buffers, Communicator, Error, Window};
@@ -13,22 +13,22 @@ use weftlink_plan::Aliasing;
 use super::data::Unit;
 use super::job::{Case, Job};
 
-/// How slots lie in a rank's memory, in units of some bytes.
+/// The layout of slots in a rank's memory, in units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slots {
-    /// The most that a rank passes in, and gets.
+    /// The largest input and output of a rank.
     pub(super) input: usize,
     pub(super) output: usize,
     pub(super) input_stride: usize,
     pub(super) output_stride: usize,
-    /// How many there are: so many calls use slots before the first is used again.
+    /// The number of slots.
     pub(super) count: usize,
 }
 
 const PAGE: usize = 4096;
-/// Neighbouring lines are fetched in pairs.
+/// Processors fetch cache lines in pairs.
 const LINES: usize = 128;
-/// What a level-one cache holds, with some room for other things.
+/// The part of a level-one cache that slots may use.
 const SMALL_BYTES: usize = 24 << 10;
 const SMALL_SLOTS_MAX: usize = 64;
 const ROTATING_SLOTS_MAX: usize = 4096;
@@ -48,7 +48,7 @@ impl Slots {
         };
         let (mut input_bytes, mut output_bytes) = (whole(input), whole(output));
         let slots = if case.rotating {
-            // Slots of a few bytes lie so far apart that not too many of them are larger than the caches.
+            // Small slots are spread out, so that few of them exceed the caches.
             let wanted = (2 * job.cache_bytes).div_ceil(job.ranks);
             let apart = wanted.div_ceil(ROTATING_SLOTS_MAX).next_multiple_of(PAGE);
             if input_bytes + output_bytes < apart {
@@ -68,7 +68,7 @@ impl Slots {
     }
 }
 
-/// The memory of a rank, as large as the largest row of its kind needs; taken when the first row needs it.
+/// The memory of a rank, as large as the largest row of its kind needs; allocated for the first such row.
 pub(super) struct Room<T> {
     /// Inputs and outputs.
     ordinary: Option<[Vec<T>; 2]>,
@@ -106,7 +106,7 @@ impl<T: Unit> Room<T> {
     }
 }
 
-/// So many units of memory.
+/// Allocates units of memory.
 fn poisoned<T: Unit>(rank: usize, units: usize) -> Result<Vec<T>, Error> {
     let bytes = units.saturating_mul(size_of::<T>());
     let short = || {
@@ -127,7 +127,7 @@ fn poisoned<T: Unit>(rank: usize, units: usize) -> Result<Vec<T>, Error> {
 
 const FLOAT_BYTES: usize = size_of::<f32>();
 
-/// Whether its memory is f32, which saves calls the conversion from bytes.
+/// Whether the memory is f32, which saves the conversion from bytes.
 pub(super) fn is_float(case: &Case) -> bool {
     case.data_type.0 == weftlink_comm::DataType::F32
 }
@@ -182,7 +182,7 @@ impl<T: Unit> Memory<'_, T> {
         }
     }
 
-    /// What a call passes: so many units from a place on, of the input and of the output.
+    /// The buffers of a call: ranges of the input and the output.
     #[inline]
     pub(super) fn buffers(
         &mut self,
@@ -211,7 +211,7 @@ impl<T: Unit> Memory<'_, T> {
     }
 }
 
-/// What the last level of cache holds, as the kernel tells; 32 MiB where it does not.
+/// The size of the last-level cache from sysfs, or 32 MiB.
 pub(super) fn cache_bytes() -> usize {
     let size = |index: usize| {
         let text =

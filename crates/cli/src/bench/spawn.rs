@@ -1,12 +1,12 @@
-//! Starts the ranks, as processes or as threads, hears them, and sees to it that none outlives the command.
+//! Starts the ranks as processes or threads, receives their messages, and makes sure that none outlives the command.
 //!
-//! A rank that is a process runs `weft bench-rank RANK`: this same program, told what to do on its standard input and
-//! heard on its standard output. It ends in one of three ways: by itself, by [`Ranks`] being dropped, which kills it, or
-//! with the command, however that ends, because it asked the kernel for a signal at its parent's death. It stays in the
-//! command's process group, so that a terminal's Ctrl-Z and Ctrl-C reach it too.
+//! A rank that is a process runs `weft bench-rank RANK`, this same program, with orders on its standard input and messages on its
+//! standard output. It exits in one of three ways: by itself; when [`Ranks`] is dropped, which kills it; or with the command,
+//! because it asked the kernel for a signal at its parent's death. It stays in the command's process group, so that Ctrl-Z and
+//! Ctrl-C on a terminal reach it.
 //!
-//! Everything that happens comes as an [`Event`] through one channel. Nobody waits without bound for a rank: its own
-//! waits have the job's deadline, and its death closes its standard output.
+//! All events come through one channel ([`Event`]). No wait is unbounded: the waits of a rank have the job's timeout, and its
+//! death closes its standard output.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -34,11 +34,11 @@ pub(crate) const RANK_COMMAND: &str = "bench-rank";
 
 /// What happens while ranks run.
 pub(super) enum Event {
-    /// A rank says something.
+    /// A message of a rank.
     Said(usize, Message),
-    /// A rank will say no more.
+    /// A rank has closed its output.
     Closed(usize),
-    /// The command was told to stop by this signal.
+    /// A signal asks the command to stop.
     Signal(i32),
 }
 
@@ -79,13 +79,13 @@ impl Ranks {
         }
     }
 
-    /// How a rank that will say no more has ended.
+    /// How a rank exited that has closed its output.
     pub(super) fn end_of(&mut self, rank: usize) -> anyhow::Result<End> {
         let Some(child) = self.children.get_mut(rank) else {
             return Ok(End::Fine);
         };
         let pid = child.id();
-        let status = child.wait().with_context(|| format!("cannot tell how rank {rank} ended"))?;
+        let status = child.wait().with_context(|| format!("cannot find out how rank {rank} exited"))?;
         Ok(match status.signal() {
             _ if status.success() => End::Fine,
             Some(SIGINT) => End::Interrupted,
@@ -94,7 +94,7 @@ impl Ranks {
     }
 
     fn start_processes(&mut self, job: &Job, sender: &Sender<Event>) -> anyhow::Result<()> {
-        let program = std::env::current_exe().context("cannot tell where this program is")?;
+        let program = std::env::current_exe().context("cannot find the path of this program")?;
         let (parent, secret) = (std::process::id(), random_name()?);
         let place = format!("weft-bench-{parent}-{}", &secret[..16]);
         let mut inputs = Vec::new();
@@ -109,16 +109,16 @@ impl Ranks {
                 })?;
             let ends = child.stdin.take().zip(child.stdout.take());
             self.children.push(child);
-            let (input, output) = ends.ok_or_else(|| anyhow!("rank {rank} was started without pipes"))?;
+            let (input, output) = ends.ok_or_else(|| anyhow!("rank {rank} has no pipes"))?;
             let sender = sender.clone();
             limits::listener(move || hear(rank, BufReader::new(output), &sender))?;
             inputs.push(input);
         }
-        // All are on their way before the first is told, since telling takes as long as a rank takes to listen.
+        // Start all before the first order: writing an order takes until the rank reads it.
         for (rank, mut input) in inputs.into_iter().enumerate() {
             let (job, place, token) = (job.clone(), place.clone(), secret.clone());
             let orders = serde_json::to_vec(&Orders { job, rank, place, token, parent })?;
-            // One that does not listen has died, and its closed output will tell.
+            // A rank that does not read has died; its closed output reports that.
             let _ = input.write_all(&orders);
         }
         Ok(())
@@ -127,19 +127,19 @@ impl Ranks {
 
 impl Drop for Ranks {
     fn drop(&mut self) {
-        // Both fail only for a process that has ended already.
+        // Both fail only for a process that has exited.
         self.children.iter_mut().for_each(|child| drop(child.kill()));
         self.children.iter_mut().for_each(|child| drop(child.wait()));
     }
 }
 
-/// How a rank ended.
+/// How a rank exited.
 pub(super) enum End {
-    /// As it should.
+    /// With code 0.
     Fine,
     /// By Ctrl-C, which reaches all processes of a terminal's group.
     Interrupted,
-    /// Otherwise: the sentence says how.
+    /// Otherwise, in words.
     Died(String),
 }
 
@@ -147,22 +147,23 @@ fn describe(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal), _) => {
             let name = signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned);
-            let why = if name == "SIGKILL" { " (by hand, or by the kernel for want of memory)" } else { "" };
+            let why =
+                if name == "SIGKILL" { " (sent by hand, or by the kernel when memory ran out)" } else { "" };
             format!("was killed by {name}{why}")
         }
-        (None, code) => format!("ended with exit code {}", code.unwrap_or_default()),
+        (None, code) => format!("exited with code {}", code.unwrap_or_default()),
     }
 }
 
-/// Passes on what a rank says until it ends.
+/// Forwards the messages of a rank until its output closes.
 fn hear(rank: usize, output: impl BufRead, sender: &Sender<Event>) {
     for line in output.lines() {
         let Ok(line) = line else { break };
         let message = serde_json::from_str(&line).unwrap_or_else(|error| {
-            let error = format!("rank {rank} says what makes no sense ({error}): {line}");
+            let error = format!("cannot parse a message of rank {rank} ({error}): {line}");
             Message::Failed { error, secondary: false }
         });
-        // Sending fails when the command is done and no longer listens.
+        // Sending fails when the command is done.
         let _ = sender.send(Event::Said(rank, message));
     }
     let _ = sender.send(Event::Closed(rank));
@@ -182,7 +183,7 @@ fn start_threads(job: &Job, sender: &Sender<Event>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says that a thread has ended, even if it panics.
+/// Reports the end of a thread, even if it panics.
 struct Closing {
     rank: usize,
     sender: Sender<Event>,
@@ -205,17 +206,17 @@ pub(crate) fn rank_main() -> ExitCode {
         Ok(orders) => orders,
         Err(error) => {
             eprintln!(
-                "weft: `{RANK_COMMAND}` is what `weft bench` runs, with orders on standard input: {error}"
+                "weft: `{RANK_COMMAND}` is internal to `weft bench` and reads orders on standard input: {error}"
             );
             return ExitCode::from(2);
         }
     };
-    // A parent that was gone before the kernel was asked sends no signal any more.
+    // The parent may have died before this request.
     if getppid().map(|pid| pid.as_raw_nonzero().get() as u32) != Some(parent) {
         return ExitCode::FAILURE;
     }
     let tell = |message: Message| {
-        // Only a parent that has ended does not listen, and the kernel is about to end this process too.
+        // A write fails only if the parent is dead; the kernel then kills this process, too.
         let _ = serde_json::to_writer(io::stdout(), &message);
         let _ = writeln!(io::stdout());
     };
@@ -233,7 +234,7 @@ pub(crate) fn rank_main() -> ExitCode {
     }
 }
 
-/// Binds the calling thread, meets the others, does the job and tells how it went; true if well.
+/// Binds the calling thread, joins the other ranks and runs the job; false if it failed, which it reports.
 pub(super) fn run(
     job: &Job,
     rank: usize,
@@ -243,7 +244,7 @@ pub(super) fn run(
     if let Some(core) = job.cores.as_ref().map(|cores| cores[rank])
         && let Err(error) = bind(core)
     {
-        let error = format!("rank {rank} cannot be bound to core {core} ({error}); try --bind none");
+        let error = format!("cannot bind rank {rank} to core {core} ({error}); try --bind none");
         report.tell(Message::Failed { error, secondary: false });
         return false;
     }
@@ -257,7 +258,7 @@ pub(super) fn run(
 
 /// The cores that this process may use.
 pub(crate) fn allowed_cores() -> anyhow::Result<Vec<usize>> {
-    let allowed = sched_getaffinity(None).context("cannot tell which cores may be used")?;
+    let allowed = sched_getaffinity(None).context("cannot find out which cores may be used")?;
     Ok((0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
 }
 

@@ -1,4 +1,4 @@
-//! What a run without arguments has found out, in one sentence.
+//! The result of the tour, in one sentence.
 
 use weftlink_fabric::bytes::Bytes;
 
@@ -6,7 +6,7 @@ use super::job::Job;
 use super::results::{Measured, Row};
 use crate::counted;
 
-/// The sentence; nothing if too little was measured for one.
+/// The sentence; nothing if too little was measured.
 pub(super) fn sentence(job: &Job, rows: &[Row]) -> Option<String> {
     let of = |symmetric: bool| {
         rows.iter().filter(move |row| {
@@ -21,25 +21,25 @@ pub(super) fn sentence(job: &Job, rows: &[Row]) -> Option<String> {
     let least = rows.iter().filter(|row| row.bytes == smallest).map(best).fold(f64::INFINITY, f64::min);
     let busbw = largest.measured().map(|Measured { busbw_gb_per_s, .. }| *busbw_gb_per_s).fold(0.0, f64::max);
     Some(format!(
-        "{} add up {} in {} in symmetric memory (busbw {busbw:.1} GB/s), {} in ordinary memory; {} take {}.",
-        counted(job.ranks, "rank"),
+        "All-reduce of {} between {}: {} in symmetric memory (busbw {busbw:.1} GB/s), {} in ordinary memory; {} in {}.",
         size(largest.bytes),
-        told(best(largest)),
-        told(best(ordinary)),
+        counted(job.ranks, "rank"),
+        time(best(largest)),
+        time(best(ordinary)),
         counted(smallest, "byte"),
-        told(least),
+        time(least),
     ))
 }
 
-/// Bytes in powers of two, where they are such.
+/// Bytes in binary units if that is a whole number.
 fn size(bytes: usize) -> String {
     let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let whole = units.into_iter().find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit));
     whole.map_or_else(|| Bytes(bytes as u64).to_string(), |(name, unit)| format!("{} {name}", bytes / unit))
 }
 
-/// Microseconds in the unit that people would use.
-fn told(us: f64) -> String {
+/// Microseconds in a suitable unit.
+fn time(us: f64) -> String {
     match us {
         ..10.0 => format!("{us:.2} us"),
         ..1000.0 => format!("{us:.0} us"),
@@ -78,8 +78,8 @@ mod tests {
         let rows = [row(0, 8, 0.33), row(0, 64 << 20, 41_000.0), row(2, 8, 0.35), row(2, 64 << 20, 12_300.0)];
         assert_eq!(
             sentence(&job, &rows).unwrap(),
-            "2 ranks add up 64 MiB in 12.3 ms in symmetric memory (busbw 5.5 GB/s), 41.0 ms in ordinary memory; \
-             8 bytes take 0.33 us."
+            "All-reduce of 64 MiB between 2 ranks: 12.3 ms in symmetric memory (busbw 5.5 GB/s), 41.0 ms in ordinary \
+             memory; 8 bytes in 0.33 us."
         );
         assert_eq!(sentence(&job, &rows[..2]), None);
     }

@@ -1,4 +1,7 @@
-//! The table, as nccl-tests prints it: what is not a row begins with `#`. The last columns are ours.
+//! The table as nccl-tests prints it: lines that are not rows begin with `#`. The last columns are additions.
+//!
+//! A terminal that is too narrow for it shows a shorter one, which leaves out what all rows share. Programs read from a pipe or a
+//! file, so these always get the full table.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -12,6 +15,28 @@ use super::rank::{ITERATIONS_MAX, ITERATIONS_MIN};
 use super::results::{Measured, Row, average_busbw_gb_per_s, wrong};
 use crate::counted;
 
+/// The columns of the full table up to the algorithm's name, and room for that.
+const FULL_COLUMNS: usize = 150;
+
+/// Which columns are shown.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Form {
+    /// Those of nccl-tests.
+    Full,
+    /// Size, times, bus bandwidths, errors, prediction and algorithm.
+    Narrow,
+}
+
+impl Form {
+    /// The form for a terminal of so many columns, or for no terminal.
+    pub(super) fn of(columns: Option<usize>) -> Self {
+        match columns {
+            Some(..FULL_COLUMNS) => Self::Narrow,
+            _ => Self::Full,
+        }
+    }
+}
+
 /// What stands above the rows.
 pub(super) fn header(out: &mut impl Write, job: &Job, crew: &Crew) -> io::Result<()> {
     let kind = match (crew.are_threads, job.ranks) {
@@ -20,7 +45,7 @@ pub(super) fn header(out: &mut impl Write, job: &Job, crew: &Crew) -> io::Result
         (false, 1) => "a process",
         (false, _) => "processes",
     };
-    let checked = if job.check { "every element is checked" } else { "nothing is checked" };
+    let checked = if job.check { "all elements checked" } else { "nothing checked" };
     let name = job.cases.first().map_or("p2p", |case| case.collective.name());
     let place = match crew.count_hosts() {
         1 => "this host".to_owned(),
@@ -39,14 +64,11 @@ pub(super) fn header(out: &mut impl Write, job: &Job, crew: &Crew) -> io::Result
         writeln!(out, "# plan {name}{lanes}, hash {hash}, at all sizes")?;
     }
     if job.deterministic {
-        writeln!(out, "# deterministic: the same bits whatever the algorithm and the memory")?;
+        writeln!(out, "# deterministic: the same bits for every algorithm and kind of memory")?;
     }
     if rotates(job) {
         let total = Bytes(2 * job.cache_bytes as u64);
-        writeln!(
-            out,
-            "# rotating: calls take turns on buffers of {total} together, twice the last level of cache"
-        )?;
+        writeln!(out, "# rotating: calls use different buffers in turn, {total} in all")?;
     }
     writeln!(out, "#")?;
     for (rank, (pid, host)) in crew.pids.iter().zip(&crew.hosts).enumerate() {
@@ -60,15 +82,15 @@ pub(super) fn header(out: &mut impl Write, job: &Job, crew: &Crew) -> io::Result
     out.flush()
 }
 
-/// What predictions are made from, and the heads of the columns.
-pub(super) fn columns(out: &mut impl Write, job: &Job, machine: &Machine) -> io::Result<()> {
+/// The link between two ranks, and the headings. Calls that the simulator does not know are predicted from that link.
+pub(super) fn columns(out: &mut impl Write, job: &Job, machine: &Machine, form: Form) -> io::Result<()> {
     if let (Some(latency), Some(rate)) = (machine.latency_us, machine.bandwidth_gb_per_s) {
-        writeln!(
-            out,
-            "#  Rank 0 to rank 1: {latency:.2} us, {rate:.1} GB/s; calls that the simulator does not know are predicted from these"
-        )?;
+        writeln!(out, "#  Rank 0 to rank 1: {latency:.2} us, {rate:.1} GB/s")?;
     }
     writeln!(out, "#")?;
+    if form == Form::Narrow {
+        return narrow_columns(out, job);
+    }
     let way = |title: &str| format!("{title:^33}");
     writeln!(out, "#{:56}{}  {}", "", way("out-of-place"), way("in-place").trim_end())?;
     let columns = format!("{:>9}{:>8}{:>8}{:>8}", "time", "algbw", "busbw", "#wrong");
@@ -81,13 +103,34 @@ pub(super) fn columns(out: &mut impl Write, job: &Job, machine: &Machine) -> io:
     out.flush()
 }
 
-/// One row; shown at once. `before` is the case of the row above.
-pub(super) fn row(out: &mut impl Write, job: &Job, row: &Row, before: Option<usize>) -> io::Result<()> {
+/// One row, flushed at once. `before` is the case of the row above.
+pub(super) fn row(
+    out: &mut impl Write,
+    job: &Job,
+    row: &Row,
+    before: Option<usize>,
+    form: Form,
+) -> io::Result<()> {
     let case = &job.cases[row.case];
     let is_new = before.is_none_or(|before| job.cases[before].symmetric != case.symmetric);
     if same_memory(job).is_none() && is_new {
         writeln!(out, "# {}:", memory_name(case.symmetric))?;
     }
+    match form {
+        Form::Full => full_row(out, job, case, row)?,
+        Form::Narrow => narrow_row(out, job, case, row, before)?,
+    }
+    for (name, measured) in [("out of place", &row.out_of_place), ("in place", &row.in_place)] {
+        let Some(stats) = measured.as_ref().and_then(|measured| measured.stats) else { continue };
+        let [min, p50, p95, p99, max] =
+            [stats.min_us, stats.p50_us, stats.p95_us, stats.p99_us, stats.max_us].map(time);
+        let calls = counted(stats.calls, "call");
+        writeln!(out, "#  {name}, {calls} (us): min {min} p50 {p50} p95 {p95} p99 {p99} max {max}")?;
+    }
+    out.flush()
+}
+
+fn full_row(out: &mut impl Write, job: &Job, case: &Case, row: &Row) -> io::Result<()> {
     let way = |measured: &Option<Measured>| match measured {
         None => format!("{0:>9}{0:>8}{0:>8}{0:>8}", "N/A"),
         Some(measured) => {
@@ -104,15 +147,47 @@ pub(super) fn row(out: &mut impl Write, job: &Job, row: &Row, before: Option<usi
         out,
         "{:>12}{:>13}{kind:>12}{op:>13}{root:>8}{out_of_place}  {in_place}{predicted:>9}  {}{cache}",
         row.bytes, row.count, row.plan
-    )?;
-    for (name, measured) in [("out of place", &row.out_of_place), ("in place", &row.in_place)] {
-        let Some(stats) = measured.as_ref().and_then(|measured| measured.stats) else { continue };
-        let [min, p50, p95, p99, max] =
-            [stats.min_us, stats.p50_us, stats.p95_us, stats.p99_us, stats.max_us].map(time);
-        let calls = counted(stats.calls, "call");
-        writeln!(out, "#  {name}, {calls} (us): min {min} p50 {p50} p95 {p95} p99 {p99} max {max}")?;
-    }
+    )
+}
+
+fn narrow_columns(out: &mut impl Write, job: &Job) -> io::Result<()> {
+    writeln!(out, "#{:9}{:^17}{}", "", "out-of-place", format!("{:^17}", "in-place").trim_end())?;
+    let last = if rotates(job) { "  cache   " } else { "  predict" };
+    let (names, units) = (format!("{:>9}{:>8}", "time", "busbw"), format!("{:>9}{:>8}", "(us)", "(GB/s)"));
+    writeln!(out, "#{:>9}{names}{names}{:>7}{last}  algorithm", "size", "#wrong")?;
+    let unit = if rotates(job) { "" } else { "     (us)" };
+    writeln!(out, "{}", format!("#{:>9}{units}{units}{:7}{unit}", "(B)", "").trim_end())?;
     out.flush()
+}
+
+/// What all rows of a case share stands above them.
+fn narrow_row(
+    out: &mut impl Write,
+    job: &Job,
+    case: &Case,
+    row: &Row,
+    before: Option<usize>,
+) -> io::Result<()> {
+    let shared = |case: &Case| {
+        let root = case.collective.root().map_or(String::new(), |root| format!(", root {root}"));
+        let op = case.op.map_or(String::new(), |op| format!(" {}", op.name()));
+        format!("# {}{op}{root}:", case.data_type.name())
+    };
+    if before.is_none_or(|before| shared(&job.cases[before]) != shared(case)) {
+        writeln!(out, "{}", shared(case))?;
+    }
+    let way = |measured: &Option<Measured>| match measured {
+        None => format!("{0:>9}{0:>8}", "N/A"),
+        Some(measured) => format!("{:>9}{:>8.2}", time(measured.time_us), measured.busbw_gb_per_s),
+    };
+    let (out_of_place, in_place) = (way(&row.out_of_place), way(&row.in_place));
+    let wrong = row.measured().filter_map(|measured| measured.wrong).reduce(|one, other| one + other);
+    let wrong = wrong.map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string());
+    let last = match rotates(job) {
+        true => format!("  {:<8}", cache_name(case)),
+        false => format!("{:>9}", row.predicted_us.map_or_else(|| "N/A".to_owned(), time)),
+    };
+    writeln!(out, "{:>10}{out_of_place}{in_place}{wrong:>7}{last}  {}", row.bytes, row.plan)
 }
 
 /// What stands below the rows.
@@ -144,12 +219,12 @@ pub(super) fn cache_name(case: &Case) -> &'static str {
     if case.rotating { "rotating" } else { "cached" }
 }
 
-/// As nccl-tests has it where nothing is combined.
+/// The reduction; `none` if the collective has none, as in nccl-tests.
 pub(super) fn op_name(case: &Case) -> &'static str {
     case.op.map_or("none", |op| op.name())
 }
 
-/// As nccl-tests has it where no rank is different.
+/// The root; -1 if the collective has none, as in nccl-tests.
 pub(super) fn root(case: &Case) -> i64 {
     case.collective.root().map_or(-1, i64::from)
 }
@@ -158,7 +233,7 @@ fn rotates(job: &Job) -> bool {
     job.cases.iter().any(|case| case.rotating)
 }
 
-/// What is being measured, and how long it will take.
+/// The progress line: what is measured, and the time left.
 pub(super) fn progress(row: usize, job: &Job, passed: Duration) -> String {
     let (case, count) = job.rows[row];
     let bytes = Bytes(job.cases[case].bytes(count, job.ranks) as u64);
@@ -166,7 +241,7 @@ pub(super) fn progress(row: usize, job: &Job, passed: Duration) -> String {
     format!("measuring {bytes} ({} of {}{left})", row + 1, job.rows.len())
 }
 
-/// How long it will take if the rest goes as what is done.
+/// The time left, extrapolated.
 fn left(passed: Duration, done: usize, all: usize) -> String {
     if done == 0 {
         return String::new();
@@ -181,11 +256,11 @@ fn left(passed: Duration, done: usize, all: usize) -> String {
 fn iterations(job: &Job) -> String {
     match job.iterations {
         Some(calls) => counted(calls, "timed call"),
-        None => format!("then as many as take {} s ({ITERATIONS_MIN} to {ITERATIONS_MAX})", job.loop_seconds),
+        None => format!("timed calls for {} s ({ITERATIONS_MIN} to {ITERATIONS_MAX})", job.loop_seconds),
     }
 }
 
-/// Microseconds with as many digits as fit and mean something.
+/// Microseconds with the significant digits.
 pub(super) fn time(us: f64) -> String {
     match us {
         ..1000.0 => format!("{us:.2}"),

@@ -1,7 +1,7 @@
 //! `weft bench --trace`: one more call of each row, as Perfetto and chrome://tracing show it.
 //!
-//! A process is a rank, a thread one of its lanes. Each row is an event as long as the rank's steps took; within it are what a
-//! lane waited for (`wait`) and what it did, with its bytes. Times are microseconds since the first event of all.
+//! A process is a rank, a thread one of its lanes. Each row is an event that contains the waits (`wait`) and steps of a lane, with
+//! their bytes. Times are microseconds since the first event.
 
 use serde_json::{Value, json};
 use weftlink_comm::TimedStep;

@@ -1,9 +1,9 @@
-//! `weft bench --tune`: which algorithm is best for which size, as a table that communicators read.
+//! `weft bench --tune`: the fastest algorithm for each size, as a table that communicators read.
 //!
-//! For each collective, kind of memory and size all algorithms that can do it are measured in turn, several times around, and
-//! the best time of each counts. Messages whose payload rides with its flags (`linear:ll`) take part up to a few
-//! kilobytes. Going up in size, another algorithm takes over only where it is clearly faster, so that noise does not
-//! make breakpoints. Results are not checked here: plans are proved, and other runs check.
+//! For each collective, kind of memory and size, all algorithms that apply are measured in turn, for several rounds; the best
+//! time of each counts. Messages with the payload beside the flags (`linear:ll`) are measured up to a few kilobytes. With growing
+//! size, another algorithm takes over only if it is clearly faster, so that noise makes no breakpoints. Results are not checked
+//! here: plans are proved, and other runs check.
 
 use std::fmt::Write;
 
@@ -19,19 +19,19 @@ use super::names::{Op, Type, What};
 use super::results::Row;
 use crate::Failure;
 
-/// Times around, and how long each loop of calls takes.
+/// The number of rounds, and the duration of each loop of calls.
 const ROUNDS: usize = 3;
 const LOOP_SECONDS: f64 = 0.01;
 const WARMUP: u32 = 2;
-/// Bytes of a block: the smallest and the largest, and how much larger each is than the one before.
+/// Bytes of a block: the smallest, the largest, and the factor between them.
 const BYTES: (u64, u64) = (8, 8 << 20);
 const FACTOR: u64 = 4;
-/// Larger blocks are cut into so many lines that a flag in each is a waste.
+/// In larger blocks a flag per cache line costs too much.
 const PACKET_BYTES_MAX: usize = 4096;
 /// How much faster another algorithm must be to take over.
 const CLEARLY: f64 = 0.97;
 
-/// What has a choice of algorithms.
+/// The collectives with several algorithms.
 const COLLECTIVES: [What; 10] = [
     What::AllReduce,
     What::Reduce,
@@ -53,11 +53,11 @@ pub(super) fn rows(
     to: Option<Bytes>,
 ) -> Result<(), Failure> {
     if job.ranks < 2 {
-        return misuse("--tune needs two ranks at least: one has nothing to choose".to_owned());
+        return misuse("--tune needs at least two ranks".to_owned());
     }
     if let Some(what) = asked.iter().find(|what| !COLLECTIVES.contains(what)) {
         let name = what.name();
-        return misuse(format!("{name} is done in one way only, so there is nothing to tune"));
+        return misuse(format!("{name} has only one algorithm, so there is nothing to tune"));
     }
     job.check = false;
     job.in_place = false;
@@ -68,7 +68,7 @@ pub(super) fn rows(
     let counts: Vec<usize> = sizes.take_while(|bytes| *bytes <= to).map(|bytes| bytes as usize / 4).collect();
     if counts.is_empty() {
         return misuse(format!(
-            "the smallest size, -b, is {}; the largest, -e, is only {}",
+            "the smallest size (-b {}) is larger than the largest (-e {})",
             Bytes(from),
             Bytes(to)
         ));
@@ -107,8 +107,7 @@ fn plans(collective: &Collective, ranks: u32) -> Vec<Verified> {
         };
         let both = |plan: &Verified| Aliasing::BOTH.iter().all(|way| plan.aliasing.contains(way));
         for plan in [of(None), of(Some(Protocol::Ll))].into_iter().flatten().filter(both) {
-            // Switches done without leave the same plan as other algorithms, and packets change nothing where there are
-            // no messages.
+            // Without switches some algorithms have the same plan, and packets change nothing without messages.
             let same = |known: &Verified| known.programs == plan.programs && known.channels == plan.channels;
             if !plans.iter().any(same) {
                 plans.push(plan);
@@ -197,8 +196,7 @@ fn times<'r>(job: &Job, rows: impl Iterator<Item = &'r Row>) -> Times {
     times
 }
 
-/// Up to how many bytes which algorithm; the last has no end. Between two sizes the change is half way, as their ratio
-/// goes.
+/// The algorithm up to each number of bytes; the last has no limit. A breakpoint is the geometric mean of two sizes.
 fn breakpoints(times: &Times) -> Vec<(Option<usize>, String)> {
     let mut found: Vec<(Option<usize>, String)> = Vec::new();
     let mut before = 0;

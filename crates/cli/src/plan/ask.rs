@@ -1,4 +1,4 @@
-//! What was typed, as what it means: tori, messages, and ranges of sizes.
+//! Parsers of values: tori, messages and ranges of sizes.
 
 use std::str::FromStr;
 
@@ -12,10 +12,11 @@ impl FromStr for Sizes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (from, to) = text.split_once("..").ok_or("write two sizes with two dots between: 8..1GiB")?;
+        let (from, to) =
+            text.split_once("..").ok_or("write two sizes with two dots between them: 8..1GiB")?;
         let size = |text: &str| text.parse::<Bytes>().map_err(|error| error.to_string());
         let (from, to) = (size(from)?, size(to)?);
-        if from > to { Err(format!("{from} is more than {to}")) } else { Ok(Self(from.0, to.0)) }
+        if from > to { Err(format!("{from} is larger than {to}")) } else { Ok(Self(from.0, to.0)) }
     }
 }
 
@@ -32,7 +33,7 @@ impl FromStr for Torus {
             Ok([z]) => Ok(Self([1, 1, *z])),
             Ok([y, z]) => Ok(Self([1, *y, *z])),
             Ok([x, y, z]) => Ok(Self([*x, *y, *z])),
-            _ => Err("write up to three numbers of ranks: 8, 4x2 or 2x2x2".to_owned()),
+            _ => Err("write up to three sizes: 8, 4x2 or 2x2x2".to_owned()),
         }
     }
 }
@@ -50,6 +51,6 @@ impl FromStr for Messages {
             Some((from.trim().parse().ok()?, to.trim().parse().ok()?))
         };
         let messages: Option<Vec<_>> = text.split(',').map(message).collect();
-        messages.map(Self).ok_or_else(|| "write who sends to whom: 0:1,1:0".to_owned())
+        messages.map(Self).ok_or_else(|| "write pairs of sender and receiver: 0:1,1:0".to_owned())
     }
 }

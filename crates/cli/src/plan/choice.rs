@@ -7,8 +7,13 @@ use super::emit::{self, Emit};
 use super::{Build, tables};
 use crate::Failure;
 
-pub(super) fn run(kind: Kind, target: &str, build: &Build, as_json: bool) -> Result<(), Failure> {
-    let fabric = crate::topo::resolve(Some(target), None)?;
+pub(super) fn run(
+    kind: Kind,
+    (target, gpu): (&str, Option<&str>),
+    build: &Build,
+    as_json: bool,
+) -> Result<(), Failure> {
+    let fabric = crate::topo::resolve(Some(target), gpu)?;
     let options = build.options();
     let bytes = build.size.map(|size| size.0);
     if let Some(sizes) = build.sizes {

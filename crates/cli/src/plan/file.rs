@@ -11,12 +11,18 @@ use weftlink_plan::plan::Agreement;
 use weftlink_plan::{Plan, Refusal, Verified, verify};
 
 use super::text::ways;
-use crate::{Failure, counted};
+use crate::{Failure, counted, screen};
 
-/// A plan of a thousand ranks has a tenth of that.
+/// A plan of a thousand ranks has about a tenth of this.
 const BYTES_MAX: u64 = 64 << 20;
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  weft plan verify mine.json
+  weft plan all-reduce -n 4 --algorithm ring --emit json | weft plan verify -
+
+Exit code 0 if the plan is proved, 1 if it is refused, 2 if the file cannot be read.")]
 pub(super) struct Args {
     /// A plan in JSON, as `--emit json` prints it, or MSCCL's XML; `-` for standard input
     file: PathBuf,
@@ -26,10 +32,13 @@ pub(super) struct Args {
 }
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  weft plan import ring.xml -o ring.json && weft plan verify ring.json")]
 pub(super) struct ImportArgs {
     /// MSCCL's XML; `-` for standard input
     file: PathBuf,
-    /// Write the plan here instead of printing it
+    /// Write to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -85,26 +94,25 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let needs = if plan.needs_windows() { "; needs symmetric buffers" } else { "" };
         let bits = match plan.agreement {
             Agreement::SameBits => "",
-            Agreement::UpToRounding => "; ranks add in different orders, so the last bits may differ",
+            Agreement::UpToRounding => "; ranks reduce in different orders, so the last bits may differ",
         };
-        writeln!(
-            io::stdout(),
-            "{file}: {name} for {ranks} computes {collective}, {}; {steps} in {lanes}{needs}{bits}; \
-             hash {hash:016x}",
+        let text = format!(
+            "{file}: {name} for {ranks} computes {collective}, {}; {steps} in {lanes}{needs}{bits}; hash {hash:016x}",
             ways(&plan)
-        )?;
+        );
+        writeln!(screen::stdout(), "{}", screen::record(&text))?;
     }
     Ok(())
 }
 
-/// What a file is written in.
+/// The format of a plan file.
 #[derive(Clone, Copy)]
 enum Form {
     Json,
     Msccl,
 }
 
-/// A refusal, with whatever it takes to find the step in the file.
+/// A refusal that names the step as the file does.
 fn refusal_of(file: &Path, form: Form, refusal: &Refusal) -> Failure {
     let file = file.display();
     Failure::finding(match form {
@@ -125,16 +133,16 @@ fn parse(file: &Path) -> Result<(Plan, Form), Failure> {
     let mut text = String::new();
     let read = source.take(BYTES_MAX + 1).read_to_string(&mut text);
     if let Err(error) = read {
-        // A folder is no more a file than one that is not there; bytes that are no text are a finding.
+        // A folder is misuse, as a missing file is; bytes that are not UTF-8 are a finding.
         let failure =
             if error.kind() == io::ErrorKind::InvalidData { Failure::Finding } else { Failure::Misuse };
         return Err(failure(anyhow!(error).context(format!("cannot read {name}"))));
     }
     if text.len() as u64 > BYTES_MAX {
         let limit = Bytes(BYTES_MAX);
-        return Err(Failure::finding(anyhow!("{name} is larger than {limit}, so it is no plan")));
+        return Err(Failure::finding(anyhow!("{name} is larger than {limit}, the limit for a plan")));
     }
-    // Errors tell their cause already, and would tell it again as a chain.
+    // The error text includes its cause; a chain would repeat it.
     let text = text.trim_start_matches('\u{feff}');
     if text.trim().is_empty() {
         return Err(Failure::finding(anyhow!("{name} is empty; `weft plan --emit json` writes a plan")));

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 use weftlink_plan::{Algorithm, Aliasing, Collective, Layout, Plan};
 
+use crate::screen::{self, say};
 use crate::table::Table;
 
 /// Ranks to try algorithms on: one island, and several.
@@ -28,8 +29,9 @@ pub(super) fn print(as_json: bool) -> io::Result<()> {
             names.join(", "),
         ]);
     }
-    writeln!(io::stdout(), "{table}")?;
-    writeln!(io::stdout(), "Which is fastest where, and why: `weft plan all-reduce hgx-h100 --size 64MiB`.")
+    let mut out = screen::stdout();
+    writeln!(out, "{table}")?;
+    say!(out, "To see which is fastest on a fabric, and why: `weft plan all-reduce hgx-h100 --size 64MiB`.")
 }
 
 fn json(algorithm: Algorithm) -> Value {

@@ -1,4 +1,4 @@
-//! `weft plan`: which algorithm on which wiring and why; print plans and prove them.
+//! `weft plan`: choose an algorithm for a fabric; print and prove plans.
 
 mod ask;
 mod choice;
@@ -21,38 +21,40 @@ use crate::Failure;
 use ask::{Messages, Torus};
 use emit::Emit;
 
-/// Choose an algorithm for a fabric and say why; print plans, and prove them
+/// Choose an algorithm for a fabric and say why; print and prove plans
 #[derive(clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     arg_required_else_help = true,
     after_help = "\
 Examples:
-  weft plan --list
-  weft plan all-reduce hgx-h100 --size 64MiB              every candidate, and why it lost
+  weft plan --list                                  the algorithms
+  weft plan all-reduce hgx-h100 --size 64MiB        all candidates, compared
   weft plan all-reduce \"16x hgx-h100 + 8x ndr\" --sizes 8..1GiB
   weft plan broadcast dgx-1-v100 --root 3 --algorithm chain
   weft plan all-reduce hgx-h100 --size 1GiB --emit json > plan.json
-  weft plan all-reduce \"12500x hgx-h100 + 8x ndr\" --algorithm hierarchical --show 99999
   weft plan neighbours hgx-h100 --torus 2x2x2
-  weft plan all-reduce -n 4 --algorithm ring --show 0     without a fabric: ranks that reach each other alike
+  weft plan all-reduce -n 4 --algorithm ring --show 0     without a fabric
   weft plan all-reduce -n 4 --algorithm ring --emit msccl > ring.xml
-  weft plan verify ring.json
+  weft plan verify ring.xml
   weft plan import ring.xml -o ring.json"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// What all ranks do together
+    /// The collective to plan
     #[arg(value_parser = crate::names::collective())]
     collective: Option<Kind>,
-    /// Where: a system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`) or a file, as for `weft topo`
+    /// A system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`) or a file, as for `weft topo`
     fabric: Option<String>,
     #[command(flatten)]
     build: Build,
     /// Print the algorithms
     #[arg(long, conflicts_with = "collective")]
     list: bool,
+    /// The GPU model of a `nvidia-smi topo -m` text, which does not name it
+    #[arg(long, value_name = "MODEL", requires = "fabric")]
+    gpu: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -60,27 +62,27 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Prove that the plan in a file computes its collective, or say where it goes wrong
+    /// Prove that a plan computes its collective, or say where it fails
     Verify(file::Args),
-    /// Print the plan of an MSCCL program as JSON; it is not proved
+    /// Convert an MSCCL program to a plan in JSON, without proving it
     Import(file::ImportArgs),
 }
 
 #[derive(clap::Args)]
 struct Build {
-    /// Without a fabric: ranks, 2 if left out
+    /// Plan for RANKS ranks without a fabric [default: 2]
     #[arg(short = 'n', long, conflicts_with = "fabric", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
     ranks: Option<u32>,
-    /// The algorithm, rather than the fastest; `weft plan --list` prints them
+    /// Use this algorithm instead of the fastest; `weft plan --list` prints them
     #[arg(long, value_name = "NAME")]
     algorithm: Option<Algorithm>,
-    /// With a fabric: algorithms that are not to be chosen, such as collnet-direct where SHARP is not in use
+    /// Exclude algorithms, such as collnet-direct where SHARP is not in use
     #[arg(long, value_name = "NAME,..", requires = "fabric", value_delimiter = ',')]
     without: Vec<Algorithm>,
-    /// Without a fabric and with --algorithm ring or staged: rings, or parts of every block, side by side
+    /// Run LANES rings in parallel, or split each block into LANES parts (with --algorithm ring or staged, without a fabric)
     #[arg(long, conflicts_with = "fabric", value_parser = clap::value_parser!(u32).range(1..=64))]
     lanes: Option<u32>,
-    /// With a fabric: the bytes of a call, as nccl-tests count them [default: 64MiB]
+    /// The size of a call, counted as in nccl-tests [default: 64MiB]
     #[arg(
         long,
         value_name = "SIZE",
@@ -89,22 +91,22 @@ struct Build {
         allow_negative_numbers = true
     )]
     size: Option<Bytes>,
-    /// With a fabric: which algorithm for which of these sizes: `8..1GiB`
+    /// Print the fastest algorithm for each size of a range: `8..1GiB`
     #[arg(long, value_name = "FROM..TO", requires = "fabric", conflicts_with_all = ["algorithm", "show", "emit"])]
     sizes: Option<Sizes>,
     /// The root of a reduce, broadcast, gather or scatter [default: 0]
     #[arg(long, value_name = "RANK")]
     root: Option<u32>,
-    /// The ranks of neighbours in each dimension: `4x2`, `2x2x2` [default: a ring]
+    /// The shape of the grid for neighbours: `4x2`, `2x2x2` [default: a ring]
     #[arg(long, value_name = "AxBxC")]
     torus: Option<Torus>,
-    /// The messages of a send-receive: `0:1,1:0` [default: everyone to the next]
+    /// The messages of a send-receive: `0:1,1:0` [default: each rank to the next]
     #[arg(long, value_name = "FROM:TO,..")]
     messages: Option<Messages>,
-    /// Print the plan: in words, as the file that `weft bench --plan` reads, as MSCCL's XML, or as Graphviz
+    /// Print the plan: as text, as JSON for `weft bench --plan`, as MSCCL's XML, or as Graphviz
     #[arg(long, value_name = "FORM")]
     emit: Option<Emit>,
-    /// Print what this rank does, and leave the others out
+    /// Print the steps of one rank
     #[arg(long, value_name = "RANK")]
     show: Option<u32>,
 }
@@ -120,7 +122,7 @@ impl Build {
     }
 }
 
-/// Plans in which everyone meets everyone grow with the square of the ranks.
+/// Plans in which every rank talks to every other grow with the square of the ranks.
 const RANKS_MAX: i64 = 1024;
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -128,10 +130,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         (Some(Command::Verify(args)), ..) => file::run(args),
         (Some(Command::Import(args)), ..) => file::import(args),
         (None, None, _) if args.list => Ok(list::print(args.json)?),
-        (None, None, _) => {
-            Err(Failure::misuse(anyhow!("say what to plan: `weft plan all-reduce hgx-h100`, or --list")))
+        (None, None, _) => Err(Failure::misuse(anyhow!(
+            "name a collective and a fabric: `weft plan all-reduce hgx-h100`; or use --list"
+        ))),
+        (None, Some(kind), Some(fabric)) => {
+            choice::run(kind, (fabric, args.gpu.as_deref()), &args.build, args.json)
         }
-        (None, Some(kind), Some(fabric)) => choice::run(kind, fabric, &args.build, args.json),
         (None, Some(kind), None) => emit::without_fabric(kind, &args.build, args.json),
     }
 }

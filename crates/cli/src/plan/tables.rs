@@ -1,4 +1,4 @@
-//! What was chosen, in tables and sentences. The answers' own JSON has all of it too.
+//! Choices as tables and sentences. The JSON of the same answers is in the library.
 
 use std::io::{self, Write};
 
@@ -9,6 +9,7 @@ use weftlink_plan::plan::{Protocol, Switch};
 use weftlink_plan::{Algorithm, Collective, Recipe};
 
 use super::ask::Sizes;
+use crate::screen::{self, say};
 use crate::table::Table;
 use crate::{Failure, counted};
 
@@ -18,8 +19,9 @@ pub(super) fn print_choice(chosen: &Chosen, as_json: bool) -> io::Result<()> {
         return crate::print_json(&chosen.to_json());
     }
     let Chosen { subject: about, choice } = chosen;
-    let mut out = io::stdout().lock();
-    writeln!(out, "{}\n", subject(about, choice.bytes))?;
+    let mut out = screen::stdout();
+    say!(out, "{}", subject(about, choice.bytes))?;
+    writeln!(out)?;
     let mut table = Table::new([
         "algorithm",
         "protocol",
@@ -29,7 +31,8 @@ pub(super) fn print_choice(chosen: &Chosen, as_json: bool) -> io::Result<()> {
         "busbw GB/s",
         "of bound",
         "why not",
-    ]);
+    ])
+    .optional(&["blocks", "algbw GB/s"]);
     let does = |candidate: &&RankedCandidate| candidate.algorithm.does(&about.collective);
     for candidate in choice.candidates.iter().filter(does) {
         let shown = |text: String| if candidate.cost.is_some() { text } else { "-".to_owned() };
@@ -47,6 +50,9 @@ pub(super) fn print_choice(chosen: &Chosen, as_json: bool) -> io::Result<()> {
             candidate.bound_thousandths.map_or("-".to_owned(), percent),
             why.to_owned(),
         ]);
+        if matches!(candidate.verdict, Verdict::Chosen) {
+            table.mark();
+        }
     }
     writeln!(out, "{table}")?;
     let others: Vec<&str> = Algorithm::ALL
@@ -55,7 +61,7 @@ pub(super) fn print_choice(chosen: &Chosen, as_json: bool) -> io::Result<()> {
         .map(Algorithm::name)
         .collect();
     if !others.is_empty() {
-        writeln!(out, "No {}: {}.", about.collective.name(), others.join(", "))?;
+        say!(out, "No {}: {}.", about.collective.name(), others.join(", "))?;
     }
     print_switches(&mut out, &choice.candidates)?;
     print_basis(&mut out, about)
@@ -67,8 +73,9 @@ pub(super) fn print_sizes(found: &ChosenSizes, sizes: Sizes, as_json: bool) -> i
         return crate::print_json(&found.to_json());
     }
     let about = &found.subject;
-    let mut out = io::stdout().lock();
-    writeln!(out, "{}; {} to {}\n", ranks(about), size(sizes.0), size(sizes.1))?;
+    let mut out = screen::stdout();
+    say!(out, "{}; {} to {}", ranks(about), size(sizes.0), size(sizes.1))?;
+    writeln!(out)?;
     let mut table = Table::new(["algorithm", "protocol", "from", "to", "time", "busbw GB/s at the end"]);
     for (range, ends) in found.breakpoints.ranges.iter().zip(&found.ends) {
         table.row([
@@ -81,27 +88,31 @@ pub(super) fn print_sizes(found: &ChosenSizes, sizes: Sizes, as_json: bool) -> i
         ]);
     }
     writeln!(out, "{table}")?;
-    writeln!(out, "Ranks compare {:016x} to know that they choose alike.", found.breakpoints.digest())?;
+    say!(
+        out,
+        "Digest {:016x}: ranks compare it to check that they choose alike.",
+        found.breakpoints.digest()
+    )?;
     let chosen = found.ends.concat();
     print_switches(&mut out, &chosen)?;
     print_basis(&mut out, about)
 }
 
-/// One candidate, and of what its time is made.
+/// One candidate, and the terms of its predicted time.
 pub(super) fn print_summary(built: &Built, recipe: &Recipe<'_>, as_json: bool) -> Result<(), Failure> {
     if as_json {
         return Ok(crate::print_json(&built.to_json().map_err(Failure::misuse)?)?);
     }
     let Built { subject: about, candidate, bytes, .. } = built;
-    let mut out = io::stdout().lock();
+    let mut out = screen::stdout();
     let outline = recipe.outline();
     let with = candidate.protocol.map_or(String::new(), |protocol| format!(" with {protocol}"));
-    writeln!(out, "{}{with}: {}", candidate.algorithm, candidate.algorithm.about())?;
-    writeln!(out, "{}", subject(about, *bytes))?;
+    say!(out, "{}{with}: {}", candidate.algorithm, candidate.algorithm.about())?;
+    say!(out, "{}", subject(about, *bytes))?;
     let lanes = recipe.program(0).lanes.len() as u64;
     let chunks = outline.chunks;
     let scratch = if chunks.scratch > 0 { format!(", scratch {}", chunks.scratch) } else { String::new() };
-    writeln!(
+    say!(
         out,
         "  plan: {}, {} of each rank; chunks: input {}, output {}{scratch}",
         super::text::ways(outline),
@@ -118,7 +129,7 @@ pub(super) fn print_summary(built: &Built, recipe: &Recipe<'_>, as_json: bool) -
     }
     match &candidate.verdict {
         Verdict::Chosen => writeln!(out, "  chosen")?,
-        Verdict::Lost(why) | Verdict::RuledOut(why) => writeln!(out, "  not chosen: {why}")?,
+        Verdict::Lost(why) | Verdict::RuledOut(why) => say!(out, "  not chosen: {why}")?,
     }
     print_switches(&mut out, std::slice::from_ref(candidate))?;
     Ok(print_basis(&mut out, about)?)
@@ -134,7 +145,7 @@ fn subject(about: &Subject, bytes: u64) -> String {
 
 /// `all-reduce on 16 ranks of x, in 2 islands of 8`
 fn ranks(about: &Subject) -> String {
-    let uneven = if about.uneven { " with blocks of any lengths" } else { "" };
+    let uneven = if about.uneven { " with blocks of different lengths" } else { "" };
     let in_islands = match (about.islands, about.per_island) {
         (1, _) => "in one island".to_owned(),
         (islands, Some(each)) => format!("in {islands} islands of {each}"),
@@ -144,11 +155,11 @@ fn ranks(about: &Subject) -> String {
     format!("{}{uneven} on {ranks} of {}, {in_islands}", about.collective, about.fabric)
 }
 
-/// Who counts on switches that compute, since they may be there and not set up.
+/// Names the algorithms that need switches to reduce: a machine may have such switches and not use them.
 fn print_switches(out: &mut impl Write, candidates: &[RankedCandidate]) -> io::Result<()> {
     for (switch, what) in [
-        (Switch::Nvswitch, "NVSwitches add and copy (NVLink SHARP)"),
-        (Switch::Network, "the network's switches add and copy (SHARP)"),
+        (Switch::Nvswitch, "NVSwitches that reduce and multicast (NVLink SHARP)"),
+        (Switch::Network, "network switches that reduce and multicast (SHARP)"),
     ] {
         let uses = |algorithm: &Algorithm| {
             let found = candidates.iter().find(|candidate| candidate.algorithm == *algorithm);
@@ -156,7 +167,13 @@ fn print_switches(out: &mut impl Write, candidates: &[RankedCandidate]) -> io::R
         };
         let names: Vec<&str> = Algorithm::ALL.into_iter().filter(uses).map(Algorithm::name).collect();
         if !names.is_empty() {
-            writeln!(out, "{}: {what}; if they do not: --without {}.", names.join(", "), names.join(","))?;
+            let need = if names.len() == 1 { "needs" } else { "need" };
+            say!(
+                out,
+                "{} {need} {what}. If they do not, add --without {}.",
+                names.join(", "),
+                names.join(",")
+            )?;
         }
     }
     Ok(())
@@ -164,30 +181,27 @@ fn print_switches(out: &mut impl Write, candidates: &[RankedCandidate]) -> io::R
 
 fn print_basis(out: &mut impl Write, about: &Subject) -> io::Result<()> {
     let Some(bound) = &about.bound else {
-        return writeln!(out, "All of it is predicted; there is no bound to compare with.");
+        return writeln!(out, "Times are predicted; there is no bound to compare with.");
     };
-    // Only of an all-reduce does the bound depend on who adds.
+    // Only the bound of an all-reduce depends on where the sum is computed.
     let who = match (&about.collective, about.switches_add) {
-        (Collective::AllReduce, true) => " if switches add",
-        (Collective::AllReduce, false) => " if GPUs add",
+        (Collective::AllReduce, true) => " if switches reduce",
+        (Collective::AllReduce, false) => " if GPUs reduce",
         _ => "",
     };
-    writeln!(out, "Bound: algbw {} GB/s{who}, {}.", rate(bound.bytes_per_second), bound.cut)?;
-    writeln!(
-        out,
-        "Times, algbw and busbw are predicted from rates that links get; the bound is of the same rates."
-    )
+    say!(out, "Bound: algbw {} GB/s{who}, {}.", rate(bound.bytes_per_second), bound.cut)?;
+    say!(out, "Times, algbw, busbw and the bound are computed from the effective rates of the links.")
 }
 
 fn print_cost(out: &mut impl Write, cost: &Prediction) -> io::Result<()> {
     let work = cost.work;
-    writeln!(
+    say!(
         out,
-        "  longest way: {} inside islands, {} between them",
+        "  critical path: {} inside islands, {} between them",
         counted(work.hops_inside, "hop"),
         counted(work.hops_across, "hop")
     )?;
-    writeln!(
+    say!(
         out,
         "  bytes: {} by the busiest rank inside its island, {} by the busiest island",
         Bytes(work.rank_bytes),
@@ -202,7 +216,7 @@ fn print_cost(out: &mut impl Write, cost: &Prediction) -> io::Result<()> {
     ];
     let terms = terms.into_iter().filter(|(time, _)| *time > Picoseconds(0));
     let terms: Vec<String> = terms.map(|(time, what)| format!("{time} {what}")).collect();
-    writeln!(out, "  predicted: {} = {}", cost.time(), terms.join(" + "))
+    say!(out, "  predicted: {} = {}", cost.time(), terms.join(" + "))
 }
 
 fn protocol(protocol: Option<Protocol>) -> String {
@@ -213,7 +227,7 @@ fn time(time: Option<Picoseconds>) -> String {
     time.map_or("-".to_owned(), |time| time.to_string())
 }
 
-/// GB/s with three digits: `0.012`, `4.56`, `361.9`. Where nothing travels there is no rate.
+/// GB/s with three digits: `0.012`, `4.56`, `361.9`; `-` if no bytes move.
 fn rate(bytes_per_second: u64) -> String {
     let rounded = |unit: u64| bytes_per_second.saturating_add(unit / 2) / unit;
     match bytes_per_second {
@@ -230,7 +244,7 @@ fn percent(thousandths: u64) -> String {
     format!("{}.{} %", thousandths / 10, thousandths % 10)
 }
 
-/// `64 MiB` where it is a whole number of them, and not a long one; or else to the byte.
+/// `64 MiB` if that is a whole number of up to four digits, otherwise bytes.
 fn size(bytes: u64) -> String {
     for (unit, size) in [("GiB", 1_u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
         if (size..size * 10_000).contains(&bytes) && bytes.is_multiple_of(size) {

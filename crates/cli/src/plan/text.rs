@@ -1,4 +1,4 @@
-//! A plan in words. Steps are numbered as refusals number them: in the order they are written, from 0 in each lane.
+//! A plan in words. Steps have the numbers that refusals use: in the order they are written, from 0 in each lane.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -9,6 +9,7 @@ use weftlink_plan::plan::{
 use weftlink_plan::{Affine, Plan, Verified};
 
 use crate::counted;
+use crate::screen::{prose, say};
 
 /// Prints a plan, or what one rank does in it.
 pub(super) fn print(out: &mut impl Write, plan: &Verified, show: Option<u32>) -> io::Result<()> {
@@ -21,26 +22,26 @@ pub(super) fn print(out: &mut impl Write, plan: &Verified, show: Option<u32>) ->
     Ok(())
 }
 
-/// Prints what one rank does; its program is the only one that the plan holds.
+/// Prints what one rank does; the plan holds only the program of that rank.
 pub(super) fn print_one(out: &mut impl Write, plan: &Plan, rank: u32) -> io::Result<()> {
-    print_outline(out, plan, "one rank's part, not proved")?;
+    print_outline(out, plan, "one rank only, not proved")?;
     plan.programs.iter().try_for_each(|program| print_program(out, plan, rank, program))
 }
 
 fn print_outline(out: &mut impl Write, plan: &Plan, standing: &str) -> io::Result<()> {
     let (name, collective, ranks) = (&plan.name, &plan.collective, counted(plan.ranks, "rank"));
-    writeln!(out, "{name}: {collective} on {ranks}, {}; {standing}", ways(plan))?;
+    say!(out, "{name}: {collective} on {ranks}, {}; {standing}", ways(plan))?;
     let chunks = plan.chunks;
     let scratch = if chunks.scratch > 0 { format!(", scratch {}", chunks.scratch) } else { String::new() };
     writeln!(out, "  chunks: input {}, output {}{scratch}", chunks.input, chunks.output)?;
     for (number, channel) in plan.channels.iter().enumerate() {
-        writeln!(out, "  channel {number}: {}", about_channel(channel))?;
+        say!(out, "  channel {number}: {}", about_channel(channel))?;
     }
     if plan.counters > 0 {
         writeln!(out, "  counters: {} of each rank", plan.counters)?;
     }
     if plan.needs_windows() {
-        writeln!(out, "  buffers: symmetric memory, since ranks reach into each other's")?;
+        writeln!(out, "  buffers: symmetric memory, because ranks access each other's")?;
     }
     Ok(())
 }
@@ -48,12 +49,12 @@ fn print_outline(out: &mut impl Write, plan: &Plan, standing: &str) -> io::Resul
 fn print_program(out: &mut impl Write, plan: &Plan, rank: u32, program: &Program) -> io::Result<()> {
     writeln!(out, "\nrank {rank}")?;
     for (number, lane) in program.lanes.iter().enumerate() {
-        write!(out, "{}", about_lane(number, lane, !plan.channels.is_empty()))?;
+        writeln!(out, "{}", prose(about_lane(number, lane, !plan.channels.is_empty()).trim_end()))?;
     }
     Ok(())
 }
 
-/// How buffers may be passed.
+/// Whether buffers may be in place, out of place or both.
 pub(super) fn ways(plan: &Plan) -> String {
     let ways: Vec<String> = plan.aliasing.iter().map(ToString::to_string).collect();
     match ways.as_slice() {
@@ -68,7 +69,7 @@ fn about_channel(channel: &Channel) -> String {
         Protocol::Ll => "ll (payload and flag in one cache line)",
         Protocol::Ll128 => "ll128 (payload and flag in 128 bytes)",
     };
-    format!("{protocol}, at most {} under way", counted(channel.depth, "message"))
+    format!("{protocol}, at most {} in flight", counted(channel.depth, "message"))
 }
 
 fn about_lane(number: usize, lane: &Lane, has_channels: bool) -> String {

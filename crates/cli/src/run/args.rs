@@ -1,4 +1,4 @@
-//! What was typed, and what it means.
+//! Arguments of `weft run`, and the job they describe.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,92 +11,92 @@ use serde::{Deserialize, Serialize};
 use super::hosts::{self, Placed, Slot};
 use super::secret;
 use crate::Failure;
+use crate::names::duration;
 
-/// Start the ranks of a job, here or on several hosts, as torchrun and mpirun would
+/// Start the ranks of a job on this host or several, as torchrun and mpirun do
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  weft run -n 4 -- python train.py --epochs 3        four ranks here, each with cores of its own
-  weft run -n 8 --hosts a,b -- ./prog                four on a, four on b, by ssh
-  weft run --hosts a:2,b:6 -- ./prog                 as many as the hosts have slots
-  weft run -n 2 --max-restarts 3 -- ./prog           all ranks afresh when one fails, at most three times
-  weft run -n 8 --keep-going -- ./prog               those who are left may shrink and go on when one dies
-  weft run -n 2 --output-dir logs -- ./prog          logs/rank-0.out, logs/rank-0.err, ...
-  weft run -n 2 --hosts red,blue --rsh 'ip netns exec' --address 10.0.0.1 -- ./prog
+  weft run -n 4 -- python train.py --epochs 3   four ranks on this host
+  weft run -n 8 --hosts a,b -- ./prog           four on a, four on b, by ssh
+  weft run --hosts a:2,b:6 -- ./prog            two on a, six on b
+  weft run -n 2 --max-restarts 3 -- ./prog      restart all ranks if one fails
+  weft run -n 8 --keep-going -- ./prog          survivors may shrink and go on
+  weft run -n 2 --output-dir logs -- ./prog     logs/rank-0.out, rank-0.err ...
 
-Ranks are told who they are as torchrun tells them (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...) and where Weft's \
-communicators meet (WEFT_RENDEZVOUS, WEFT_SECRET). Their standard input is empty.
+Ranks get the environment that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...), and WEFT_RENDEZVOUS and \
+WEFT_SECRET for Weft's communicators. Their standard input is empty.
 
-When one fails, the others have a second to notice, then they get SIGTERM and after --grace SIGKILL, unless --keep-going. SIGINT, \
-SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; a second SIGINT (Ctrl-C) or SIGTERM kills.
+When a rank fails, the others get SIGTERM one second later and SIGKILL after --grace, unless --keep-going is given. SIGINT, \
+SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are forwarded to the ranks; a second SIGINT (Ctrl-C) or SIGTERM kills them.
 
-Exit code: 0 if all ranks ended with 0; that of the rank that failed first, or 128 and the number of the signal that killed it; \
-124 after --timeout; 1 if a host was lost; 2 if nothing could be started as asked.")]
+Exit code: 0 if all ranks exit with 0; otherwise that of the rank that failed first, or 128 plus the signal that killed it; \
+124 after --timeout; 1 if a host is lost; 2 for wrong arguments.")]
 pub(crate) struct Args {
-    /// How many ranks, also as -np [default: as many as the hosts have slots]
+    /// Start RANKS ranks (also -np) [default: one for each slot of the hosts]
     #[arg(short = 'n', long = "ranks", alias = "np", value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
     ranks: Option<u32>,
-    /// How many ranks on each host, as torchrun has it
+    /// Start RANKS ranks on each host, as torchrun does
     #[arg(long, alias = "nproc_per_node", value_name = "RANKS", conflicts_with = "ranks", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
     nproc_per_node: Option<u32>,
-    /// On which hosts, as a,b (the ranks divided evenly) or a:4,b:4 (so many slots each)
+    /// The hosts: a,b (ranks divided evenly) or a:4,b:4 (with slots)
     #[arg(long, value_name = "HOSTS", conflicts_with = "hostfile")]
     hosts: Option<String>,
-    /// A file with a host on each line: `a`, `a slots=4` or `a:4`; # begins a comment
+    /// Read the hosts from FILE, one per line: `a`, `a slots=4` or `a:4`; # begins a comment
     #[arg(long, value_name = "FILE")]
     hostfile: Option<PathBuf>,
-    /// What starts a command on another host; the host is put at {host}, or at the end
+    /// The command that starts a command on another host; {host} stands for the host [default place: the end]
     #[arg(long, value_name = "COMMAND", default_value = "ssh -o BatchMode=yes")]
     rsh: String,
-    /// Where weft is on the other hosts [default: where it is here]
+    /// The path of weft on the other hosts [default: the same as here]
     #[arg(long, value_name = "PATH")]
     weft_path: Option<String>,
-    /// How the other hosts reach that of rank 0 [default: its name, as given]
+    /// The address of the host of rank 0, for the other hosts [default: its name in --hosts]
     #[arg(long, value_name = "HOST")]
     address: Option<String>,
-    /// Pass a variable of this environment, or a value, to ranks of other hosts too; those that begin with WEFT_ always are
+    /// Set a variable for all ranks, or forward it from this environment; WEFT_* variables are always forwarded
     #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]")]
     env: Vec<String>,
-    /// The folder that ranks run in, on every host [default: this one]
+    /// The working directory of the ranks on every host [default: this one]
     #[arg(long, value_name = "DIR")]
     workdir: Option<String>,
-    /// The name of the job, as ranks see it in WEFT_JOB [default: a new one]
+    /// The name of the job (WEFT_JOB), which `weft why --attach` takes [default: a random one]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// What ranks are bound to: cores of their own, a NUMA node, or nothing
+    /// Bind each rank to cores of its own, to a NUMA node, or to nothing
     #[arg(long, value_name = "WHAT", default_value = "core")]
     bind: Bind,
-    /// Say which rank runs on which cores
+    /// Print the cores of each rank
     #[arg(long)]
     report_bindings: bool,
-    /// Begin lines of output with their rank [default: if there are several]
+    /// Prefix each line of output with its rank [default: if there are several ranks]
     #[arg(long, conflicts_with = "no_tag")]
     tag_output: bool,
-    /// Leave lines of output as they are
+    /// Do not prefix lines of output
     #[arg(long)]
     no_tag: bool,
-    /// Write what ranks print to DIR/rank-N.out and DIR/rank-N.err, on this host, and not here
+    /// Write the output of rank N to DIR/rank-N.out and DIR/rank-N.err on this host instead of printing it
     #[arg(long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
-    /// How long ranks may take to end after SIGTERM
+    /// Send SIGKILL this long after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
     grace: Duration,
-    /// How often all ranks are started again after one failed
+    /// Restart all ranks up to TIMES times when one fails
     #[arg(long, value_name = "TIMES", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     max_restarts: u32,
-    /// When a rank fails, let the others go on: they may shrink to those who are left
+    /// Do not stop the other ranks when one fails: they may shrink the group and go on
     #[arg(long, conflicts_with = "max_restarts")]
     keep_going: bool,
-    /// End the job after so long, restarts included: 90s, 5m, 2h
+    /// Stop the job after TIME, restarts included: 90s, 5m, 2h
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
-    /// Print what would be started, where, with which environment, and start nothing
+    /// Print the commands and environments of the ranks and start nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print how it went as JSON; what ranks write to standard output then comes on standard error
+    /// Print a report as JSON; the ranks' standard output then goes to standard error
     #[arg(long)]
     json: bool,
-    /// What `weft run` starts on every host: it is told what to do on standard input
+    /// The helper that `weft run` starts on every host; orders come on standard input
     #[arg(long, hide = true, exclusive = true)]
     pub(super) as_host: bool,
     /// The program and its arguments
@@ -105,14 +105,12 @@ pub(crate) struct Args {
 }
 
 const RANKS_MAX: i64 = 4096;
-/// A year: past it, sums of times would no longer fit.
-const SECONDS_MAX: f64 = 365.25 * 86400.0;
 
 /// What a rank is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Bind {
-    /// Wherever the kernel puts it
+    /// The kernel places the ranks
     None,
     /// Whole physical cores that no other rank uses
     Core,
@@ -120,7 +118,7 @@ pub(super) enum Bind {
     Numa,
 }
 
-/// What is to be started.
+/// The job to start.
 pub(super) struct Job {
     pub(super) name: String,
     pub(super) size: usize,
@@ -132,7 +130,7 @@ pub(super) struct Job {
     pub(super) forwarded: Vec<(String, String)>,
     /// For all ranks.
     pub(super) given: Vec<(String, String)>,
-    /// How many files this process might have open, before it was allowed more.
+    /// The limit of open files before this process raised it.
     pub(super) files_limit: Option<u64>,
     pub(super) workdir: String,
     pub(super) bind: Bind,
@@ -155,7 +153,7 @@ impl Args {
 
     fn understood(&self) -> anyhow::Result<Job> {
         if self.program.is_empty() {
-            return Err(anyhow!("say what to run, such as: weft run -n 2 -- python train.py"));
+            return Err(anyhow!("name a program: weft run -n 2 -- python train.py"));
         }
         let per_host = self.nproc_per_node.map(|ranks| ranks as usize);
         let ranks = self.ranks.map(|ranks| ranks as usize);
@@ -168,7 +166,7 @@ impl Args {
             }
             (None, None) => {
                 if ranks.or(per_host).is_none() {
-                    return Err(anyhow!("say how many ranks, such as -n 2"));
+                    return Err(anyhow!("give the number of ranks, such as -n 2"));
                 }
                 vec![Slot { host: "localhost".into(), slots: ranks }]
             }
@@ -176,7 +174,7 @@ impl Args {
         if let Some(per_host) = per_host {
             if slots.iter().any(|slot| slot.slots.is_some()) {
                 return Err(anyhow!(
-                    "--nproc-per-node {per_host}: the hosts have slots; give one of the two"
+                    "--nproc-per-node {per_host} contradicts the slots of the hosts; give one of the two"
                 ));
             }
             slots.iter_mut().for_each(|slot| slot.slots = Some(per_host));
@@ -184,17 +182,17 @@ impl Args {
         let hosts = hosts::place(&slots, ranks, &hosts::own_name()).map_err(|error| anyhow!(error))?;
         let size: usize = hosts.iter().map(|host| host.ranks.len()).sum();
         if size > RANKS_MAX as usize {
-            return Err(anyhow!("{size} ranks are more than the {RANKS_MAX} that a job may have"));
+            return Err(anyhow!("{size} ranks; a job has at most {RANKS_MAX}"));
         }
         let rsh: Vec<String> =
             hosts::words(&self.rsh).map_err(|error| anyhow!("--rsh {:?}: {error}", self.rsh))?;
-        let here = std::env::current_exe().context("cannot tell where this program is")?;
+        let here = std::env::current_exe().context("cannot find the path of this program")?;
         let name = match &self.name {
             Some(name)
                 if name.is_empty() || name.len() > 64 || !name.chars().all(|c| c.is_ascii_graphic()) =>
             {
                 return Err(anyhow!(
-                    "--name {name:?} should have 1 to 64 letters, digits and signs, without spaces"
+                    "--name {name:?}: use 1 to 64 letters, digits and punctuation marks, without spaces"
                 ));
             }
             Some(name) => name.clone(),
@@ -226,7 +224,7 @@ impl Args {
     }
 
     fn folder(&self) -> anyhow::Result<String> {
-        let here = std::env::current_dir().context("cannot tell which folder this is")?;
+        let here = std::env::current_dir().context("cannot find the working directory")?;
         let folder = here.join(self.workdir.as_deref().unwrap_or_default());
         let text =
             folder.to_str().ok_or_else(|| anyhow!("{} is not UTF-8; use --workdir", folder.display()))?;
@@ -240,16 +238,14 @@ impl Args {
                 Some((name, value)) => (name, value.to_owned()),
                 None => (
                     text.as_str(),
-                    std::env::var(text).with_context(|| {
-                        format!("--env {text}: cannot pass it on; give a value as {text}=VALUE")
-                    })?,
+                    std::env::var(text)
+                        .with_context(|| format!("--env {text}: cannot forward it; write {text}=VALUE"))?,
                 ),
             };
             match name {
-                "" => Err(anyhow!("--env {text}: say NAME or NAME=VALUE")),
-                // These are what the command is there to set.
+                "" => Err(anyhow!("--env {text}: write NAME or NAME=VALUE")),
                 "WEFT_SECRET" | "WEFT_SECRET_FILE" | "WEFT_RENDEZVOUS" | "RANK" | "WORLD_SIZE" => {
-                    Err(anyhow!("--env {name}: weft run sets this itself, for each rank and job"))
+                    Err(anyhow!("--env {name}: weft run sets this variable for each rank"))
                 }
                 _ => Ok((name.to_owned(), value)),
             }
@@ -258,7 +254,7 @@ impl Args {
     }
 }
 
-/// What ranks of other hosts are told of this environment without being asked.
+/// The variables that are always forwarded to other hosts.
 fn forwarded() -> Vec<(String, String)> {
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -267,20 +263,7 @@ fn forwarded() -> Vec<(String, String)> {
     std::env::vars_os().filter_map(text).filter(|(name, _)| ours(name)).collect()
 }
 
-/// `5s`, `500ms`, `2m`, `1h`, or seconds.
-fn duration(text: &str) -> Result<Duration, String> {
-    let units = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
-    let found = units.iter().find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, *seconds)));
-    let (number, unit) = found.unwrap_or((text, 1.0));
-    let seconds = number.trim().parse::<f64>().ok().map(|number| number * unit);
-    match seconds.filter(|seconds| (0.0..=SECONDS_MAX).contains(seconds)) {
-        Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
-        None => Err("say how long, such as 500ms, 5s, 2m or 1h".to_owned()),
-    }
-}
-
-/// What was typed, with mpirun's `-np` as `-n`: to clap it would be `-n` with the value `p`. Only options of `weft run` are looked
-/// at, not those of the program.
+/// Replaces mpirun's `-np` by `-n`, which clap would parse as `-n p`. Options of the program are left alone.
 pub(crate) fn spelled(mut words: Vec<OsString>, weft: &clap::Command) -> Vec<OsString> {
     let run = weft.find_subcommand("run").filter(|_| words.get(1).is_some_and(|word| word == "run"));
     let Some(run) = run else { return words };
@@ -314,18 +297,6 @@ pub(crate) fn spelled(mut words: Vec<OsString>, weft: &clap::Command) -> Vec<OsS
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times() {
-        let ms = |text| duration(text).map(|time| time.as_millis());
-        assert_eq!(
-            [ms("500ms"), ms("5s"), ms("2m"), ms("1h"), ms("0.5"), ms("0")].map(Result::unwrap),
-            [500, 5000, 120_000, 3_600_000, 500, 0]
-        );
-        for bad in ["", "s", "-1s", "1d", "nan", "inf", "1e300"] {
-            assert!(duration(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn np_is_n_before_the_program() {

@@ -1,10 +1,9 @@
-//! Who failed first, of ranks that failed together.
+//! Finds the rank that failed first among ranks that failed together.
 //!
-//! The errors of Weft's communicators carry the ranks they blame ([`weftlink_comm::Error::blamed`]), and ranks pass them to
-//! their launcher. The rank that most of them blame is the culprit: followed to its end, since a rank that is blamed may blame
-//! another. It need not have failed itself: it may be stopped, stuck, or have ended too early. If ranks ran into a timeout and
-//! the launcher saw that a rank was stopped, that rank is the culprit. Where nobody blames anybody, it is the rank that ended
-//! first.
+//! The errors of Weft's communicators carry the ranks they blame ([`weftlink_comm::Error::blamed`]), and ranks report them to the
+//! launcher. The culprit is the rank that most ranks blame, or the rank at the end of the chain if that rank blames another. It
+//! need not have failed: it may be suspended, stuck, or have exited too early. If ranks timed out and the launcher saw a
+//! suspended rank, that rank is the culprit. If no rank blames another, the culprit is the rank that exited first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,26 +13,26 @@ use weftlink_comm::BlameKind;
 use super::launch::Record;
 use super::wire::End;
 
-/// The rank to look at.
+/// The rank that caused the failure.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Culprit {
     pub(super) rank: usize,
-    /// The ranks that failed because of it, by what they said.
+    /// The ranks that blame it.
     pub(super) blamed_by: Vec<usize>,
 }
 
-/// Whether a rank failed by itself, rather than when it was told to end.
+/// Whether a rank failed before it was told to stop.
 pub(super) fn has_failed(record: &Record) -> bool {
     !record.told && record.end.is_some_and(|(end, _)| end != End::Code(0))
 }
 
-/// Of the ranks that failed by themselves, the one that ended first.
+/// The first exit among the ranks that failed before they were told to stop.
 pub(super) fn earliest(records: &[Record]) -> Option<usize> {
     let failed = records.iter().enumerate().filter(|(_, record)| has_failed(record));
     failed.filter_map(|(rank, record)| Some((record.end?.1, rank))).min().map(|(_, rank)| rank)
 }
 
-/// The rank that the others failed for, or that failed first; none if none has failed by itself.
+/// The culprit; none if no rank failed before it was told to stop.
 pub(super) fn find(records: &[Record]) -> Option<Culprit> {
     let earliest = earliest(records)?;
     let blames: Vec<Vec<usize>> = (0..records.len()).map(|rank| blamed(records, rank)).collect();
@@ -49,7 +48,7 @@ pub(super) fn find(records: &[Record]) -> Option<Culprit> {
     }
     let ended = |rank: usize| records[rank].end.map(|(_, after)| after);
     let most = votes.into_iter().max_by_key(|(rank, by)| {
-        // Of those that as many blame: one that blames nobody, then the one that ended first.
+        // Ties: a rank that blames no other, then the one that exited first.
         (by.len(), blames[*rank].is_empty(), Reverse(ended(*rank).map_or((1, None), |at| (0, Some(at)))))
     });
     Some(most.map_or(Culprit { rank: earliest, blamed_by: Vec::new() }, |(rank, blamed_by)| Culprit {
@@ -58,15 +57,15 @@ pub(super) fn find(records: &[Record]) -> Option<Culprit> {
     }))
 }
 
-/// The other ranks that a rank blames, if it failed by itself.
+/// The other ranks that a failed rank blames.
 fn blamed(records: &[Record], rank: usize) -> Vec<usize> {
     let record = &records[rank];
     let ranks = record.blamed.iter().map(|blame| blame.rank as usize);
     ranks.filter(|other| has_failed(record) && *other != rank && *other < records.len()).collect()
 }
 
-/// The stopped rank that most ranks blame, if ranks failed because of a timeout. The rank at which a timeout was noticed may
-/// itself have waited for the stopped one.
+/// The suspended rank that most ranks blame, if ranks failed because of a timeout. The rank that a timeout names may itself have
+/// waited for the suspended one.
 fn stopped(records: &[Record], votes: &BTreeMap<usize, Vec<usize>>) -> Option<Culprit> {
     let is_late = |record: &Record| record.blamed.iter().any(|blame| blame.kind == BlameKind::Late);
     let late = records.iter().enumerate().filter(|(_, record)| has_failed(record) && is_late(record));
@@ -76,7 +75,7 @@ fn stopped(records: &[Record], votes: &BTreeMap<usize, Vec<usize>>) -> Option<Cu
     (!late.is_empty()).then_some(Culprit { rank, blamed_by: late })
 }
 
-/// Follows who blames whom, to one that blames nobody. Two that blame each other, as those whose calls differ do, lead nowhere.
+/// Follows the chain of blame to a rank that blames no other. Two ranks that blame each other, as after mismatched calls, end it.
 fn end_of(blames: &[Vec<usize>], from: usize, first: usize) -> usize {
     let (mut seen, mut at) = (vec![from], first);
     let leads_on = |at: usize, next: usize| !blames[next].contains(&at);

@@ -1,8 +1,8 @@
-//! In which order ranks end.
+//! The order in which ranks exit.
 //!
-//! When one rank fails the others follow within a millisecond, and which was the first is what people want to know. A thread
-//! for each would note the time when it gets to run, which on a busy machine is in any order. So one thread listens to all:
-//! the kernel tells it of processes in the order in which they ended.
+//! When one rank fails, the others follow within a millisecond, and the user needs to know which was first. Threads that each
+//! wait for one process would run in any order on a busy machine. So one thread polls all processes: the kernel reports them in
+//! the order in which they exited.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,23 +15,23 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// Times are passed on in microseconds, and no two of them are the same.
+/// Times are in microseconds, and no two are equal.
 const APART: Duration = Duration::from_micros(1);
 
-/// Where ends are awaited.
+/// Waits for processes to exit.
 pub(super) struct Ends {
     epoll: Arc<OwnedFd>,
     receivers: Vec<Option<Receiver<Instant>>>,
 }
 
-/// The end of one rank, as long as it is awaited.
+/// The pending exit of one rank.
 pub(super) struct Awaited {
     _process: OwnedFd,
     ended: Receiver<Instant>,
 }
 
 impl Ends {
-    /// For so many ranks.
+    /// For up to `ranks` processes.
     pub(super) fn new(ranks: usize) -> io::Result<Ends> {
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..ranks).map(|_| channel()).unzip();
@@ -40,7 +40,7 @@ impl Ends {
         Ok(Ends { epoll, receivers: receivers.into_iter().map(Some).collect() })
     }
 
-    /// Awaits the end of a rank's process from now on; nothing if the kernel cannot, or has no descriptor left for it.
+    /// Starts to wait for a process. Returns nothing if the kernel has no pidfd, or no descriptor left.
     pub(super) fn of(&mut self, index: usize, pid: u32) -> Option<Awaited> {
         let process = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
         let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
@@ -50,13 +50,13 @@ impl Ends {
 }
 
 impl Awaited {
-    /// Waits until the process has ended, and tells when that was.
+    /// Waits until the process has exited; returns when that was.
     pub(super) fn wait(&self) -> Option<Instant> {
         self.ended.recv().ok()
     }
 }
 
-/// Passes on when each process ended; all of them, unless the kernel fails, and then those who wait look for themselves.
+/// Reports the exit time of each process. If polling fails, the waiters check for themselves.
 fn listen(epoll: &OwnedFd, ranks: &[Sender<Instant>]) {
     let mut last: Option<Instant> = None;
     let mut events = Vec::with_capacity(64);

@@ -1,18 +1,18 @@
-//! What ranks are told: torchrun's variables, and where Weft's communicators meet.
+//! The environment of ranks: torchrun's variables, and the rendezvous of Weft's communicators.
 
 use super::args::Job;
 use super::hosts::own_name;
 use super::wire::{RankStart, Start};
 
-/// What is new for each start of a job.
+/// The values that change with each start of a job.
 pub(super) struct Afresh {
     pub(super) secret: String,
     pub(super) ports: [String; 2],
-    /// How often the job was started before.
+    /// The number of earlier starts.
     pub(super) restarts: u32,
 }
 
-/// Left over from launchers further out, these would contradict what ranks are told here.
+/// Variables of an outer launcher that would contradict those set here.
 const UNSET: [&str; 3] = ["WEFT_SECRET_FILE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"];
 
 /// The orders for one host.
@@ -59,7 +59,7 @@ fn common(job: &Job, afresh: &Afresh) -> Vec<(String, String)> {
         ("WEFT_RENDEZVOUS", rendezvous),
         ("WEFT_SECRET", afresh.secret.clone()),
     ];
-    // Ranks that each take all cores for their threads are slower than ranks with one thread; torchrun says so too.
+    // Ranks that start a thread for every core slow each other down; torchrun sets 1, too.
     if !job.given.iter().any(|(name, _)| name == "OMP_NUM_THREADS") {
         let threads = std::env::var("OMP_NUM_THREADS").ok().filter(|value| !value.is_empty());
         pairs.push(("OMP_NUM_THREADS", threads.unwrap_or_else(|| "1".to_owned())));
@@ -67,14 +67,14 @@ fn common(job: &Job, afresh: &Afresh) -> Vec<(String, String)> {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Where rank 0 is, as all ranks can reach it.
+/// The address of the host of rank 0, as other hosts reach it.
 fn address(job: &Job) -> String {
     match (&job.address, job.hosts.as_slice()) {
         (Some(address), _) => address.trim_start_matches('[').trim_end_matches(']').to_owned(),
         (None, [_]) => "127.0.0.1".to_owned(),
-        // Others know this host by its name, not as theirs.
+        // To another host, localhost is itself.
         (None, [first, ..]) if ["localhost", "127.0.0.1", "::1"].contains(&first.host.as_str()) => own_name(),
-        // ssh takes user@host; the network only the host.
+        // ssh takes user@host; sockets take the host only.
         (None, [first, ..]) => first.host.rsplit('@').next().unwrap_or_default().to_owned(),
         (None, []) => String::new(),
     }

@@ -1,11 +1,11 @@
-//! What the communicators of a host's ranks said when they failed.
+//! The errors that the communicators of a host's ranks reported.
 //!
-//! When one rank fails, others fail because of it, and often end before it does: a program that panics tells the others at once
-//! and takes its time to end. So the order in which ranks end does not tell who was the first, but they do. Ranks
-//! write why their communicator failed and whom they blame ([`Words`], a line of JSON each) to a file that has no name but the
-//! helper's descriptor (`WEFT_LAST_WORDS`), so nothing is left of it when the helper is gone.
+//! When one rank fails, others fail because of it and often exit before it: a program that panics notifies its peers at once and
+//! exits later. So the order of exits does not show which rank failed first; their reports do. Each rank writes why its
+//! communicator failed and which ranks it blames ([`Words`], a line of JSON) to a memory file that only the helper's descriptor
+//! names (`WEFT_LAST_WORDS`). The file disappears with the helper.
 //!
-//! Deliberately absent: what ranks print. That is theirs, and may say anything.
+//! Deliberately absent: the output of ranks, which may contain anything.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,9 +15,9 @@ use std::os::fd::AsRawFd;
 use rustix::fs::{MemfdFlags, memfd_create};
 use weftlink_comm::bootstrap::launcher::ExitReport as Words;
 
-/// Tells ranks where to write.
+/// The variable that names the file.
 pub(super) const VARIABLE: &str = "WEFT_LAST_WORDS";
-/// Whoever writes more than this is not read any further.
+/// The helper reads no further than this.
 const BYTES_MAX: u64 = 32 << 20;
 
 /// The file, and what was read so far.
@@ -34,15 +34,15 @@ impl ExitReport {
         Ok(ExitReport { file: file.into(), bytes: 0, begun: Vec::new(), of: HashMap::new() })
     }
 
-    /// Where ranks find it.
+    /// The path for the ranks.
     pub(super) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 
-    /// What a rank said, if it did.
+    /// The report of a rank, if it wrote one.
     pub(super) fn of(&mut self, rank: usize) -> Option<Words> {
         let mut new = Vec::new();
-        // What cannot be read was not said.
+        // A file that cannot be read has no report.
         let read = (&self.file).take(BYTES_MAX.saturating_sub(self.bytes)).read_to_end(&mut new);
         self.bytes += read.map_or(0, |read| read as u64);
         self.begun.append(&mut new);
@@ -50,7 +50,7 @@ impl ExitReport {
         let lines: Vec<u8> = self.begun.drain(..whole).collect();
         for line in String::from_utf8_lossy(&lines).lines() {
             let Ok(words) = serde_json::from_str::<Words>(line) else { continue };
-            // The first communicator to fail is the one to ask. A rank that failed to join may have tried again.
+            // The first communicator that failed counts, except that a rank may retry after it failed to join.
             let known = self.of.get(&words.rank);
             if known.is_none_or(|known| known.is_starting && !words.is_starting) {
                 self.of.insert(words.rank, words);

@@ -1,4 +1,4 @@
-//! The helpers of a job, one on each host: how they are started, told and heard.
+//! The helpers of a job, one on each host: starting them, sending orders, receiving events.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -16,62 +16,62 @@ use super::args::Job;
 use super::wire::{Event, Order};
 use crate::limits;
 
-/// The longest event: a piece of output all of whose bytes are escaped.
+/// The longest event: a piece of output with every byte escaped.
 const EVENT_BYTES_MAX: u64 = 1 << 20;
 
-/// What comes from the helpers, and from signals.
+/// What arrives from the helpers and from signals.
 pub(super) enum Heard {
     Event(usize, Event),
-    /// A line that is no event: what a remote shell has to say.
+    /// A line that is not an event: a message of the remote shell.
     Talk(usize, String),
     Closed(usize),
-    /// Look whether a signal came.
+    /// Wakes the main thread to check for signals.
     Wake,
 }
 
-/// Those who get orders: the helpers that run.
+/// The running helpers, to which orders go.
 ///
-/// A thread for each writes to it, so that one that does not read holds up nobody: neither other helpers nor Ctrl-C.
+/// A thread for each writes to it, so that a helper that does not read blocks neither the others nor Ctrl-C.
 #[derive(Clone)]
 pub(super) struct Attending {
     inputs: Arc<Mutex<Vec<Option<Input>>>>,
     wake: SyncSender<Heard>,
 }
 
-/// To the thread that writes to a helper: lines to write.
+/// Lines for the thread that writes to a helper.
 type Input = Sender<Vec<u8>>;
 
 impl Attending {
-    /// Nobody yet; `wake` is told of orders, too.
+    /// No helpers yet. `wake` is notified of orders, too.
     pub(super) fn new(wake: SyncSender<Heard>) -> Attending {
         Attending { inputs: Arc::default(), wake }
     }
 
-    /// An order for all.
+    /// Sends an order to all helpers.
     pub(super) fn tell(&self, order: &Order) {
         let count = self.inputs.lock().map_or(0, |inputs| inputs.len());
         (0..count).for_each(|host| self.tell_one(host, order));
-        // If it is full, the main thread is awake anyway.
+        // If the channel is full, the main thread is awake.
         let _ = self.wake.try_send(Heard::Wake);
     }
 
-    /// An order for one host.
+    /// Sends an order to one host.
     pub(super) fn tell_one(&self, host: usize, order: &Order) {
         let Ok(mut line) = serde_json::to_vec(order) else { return };
         line.push(b'\n');
         if let Ok(inputs) = self.inputs.lock()
             && let Some(Some(input)) = inputs.get(host)
         {
-            // One that does not listen has ended, and its closed output tells.
+            // A helper that does not read has exited; its closed output reports that.
             let _ = input.send(line);
         }
     }
 
-    /// Orders for the next host go to this input from now on.
+    /// Adds the next host: orders for it go to this input.
     fn attend(&self, mut input: ChildStdin) -> anyhow::Result<()> {
         let (sender, lines) = channel::<Vec<u8>>();
         limits::listener(move || {
-            // An input that cannot be written to any more has no reader.
+            // A write error means that the reader is gone.
             let _ = lines.iter().try_for_each(|line| input.write_all(&line));
         })?;
         if let Ok(mut inputs) = self.inputs.lock() {
@@ -80,7 +80,7 @@ impl Attending {
         Ok(())
     }
 
-    /// No more orders for a host, which its helper notices when it has read those before.
+    /// Closes the input of a host after the orders that are queued.
     pub(super) fn hang_up(&self, host: usize) {
         if let Ok(mut inputs) = self.inputs.lock()
             && let Some(input) = inputs.get_mut(host)
@@ -97,7 +97,7 @@ pub(super) struct Helper {
     pub(super) closed: bool,
 }
 
-/// How long a remote shell may take to end by itself when its helper has.
+/// How long a remote shell may take to exit after its helper.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 impl Drop for Helper {
@@ -107,7 +107,7 @@ impl Drop for Helper {
             thread::sleep(Duration::from_millis(1));
         }
         self.kill();
-        // Fails only for a process that has ended already.
+        // Fails only for a process that has exited.
         let _ = self.child.wait();
     }
 }
@@ -131,14 +131,14 @@ pub(super) fn helper_command(job: &Job, host: usize) -> Vec<String> {
     command
 }
 
-/// Whether a remote shell joins the words of a command and has a shell on the other side take them apart again, as ssh does.
-/// Others, such as `docker exec`, pass them on as they are.
+/// Whether a remote shell joins the words of a command for a shell on the other side to split, as ssh does. Others, such as
+/// `docker exec`, keep the words.
 fn joins_words(rsh: &[String]) -> bool {
     let name = rsh.first().and_then(|first| Path::new(first).file_name()).and_then(|name| name.to_str());
     name.is_some_and(|name| ["ssh", "rsh"].contains(&name))
 }
 
-/// A path as a word of a shell. The user's folder (`~/`) stays what it is there.
+/// A path quoted for a shell, which still expands a leading `~/`.
 fn quoted(path: &str) -> String {
     let (home, rest) = path.strip_prefix("~/").map_or(("", path), |rest| ("~/", rest));
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
@@ -149,7 +149,7 @@ fn quoted(path: &str) -> String {
 }
 
 impl Helper {
-    /// Kills it, and what a remote shell has started besides; not its ranks, which have groups of their own and end with it.
+    /// Kills the helper and the process group of the remote shell. The ranks have groups of their own and die with the helper.
     pub(super) fn kill(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
@@ -166,7 +166,7 @@ impl Helper {
         let command = helper_command(job, host);
         let mut child = Command::new(&command[0])
             .args(&command[1..])
-            // A terminal's Ctrl-C is for this process, which passes it on.
+            // Ctrl-C on the terminal goes to this process only, which forwards it.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -177,8 +177,8 @@ impl Helper {
             })?;
         let (input, pipes) = (child.stdin.take(), child.stdout.take().zip(child.stderr.take()));
         let helper = Helper { child, ports: None, closed: false };
-        let (out, err) = pipes.ok_or_else(|| anyhow!("a helper was started without pipes"))?;
-        attending.attend(input.ok_or_else(|| anyhow!("a helper was started without pipes"))?)?;
+        let (out, err) = pipes.ok_or_else(|| anyhow!("the helper has no pipes"))?;
+        attending.attend(input.ok_or_else(|| anyhow!("the helper has no pipes"))?)?;
         let (events, talk) = (sender.clone(), sender.clone());
         limits::listener(move || hear(host, BufReader::new(out), &events))?;
         limits::listener(move || {
@@ -190,20 +190,20 @@ impl Helper {
     }
 }
 
-/// Passes on what a helper says until it ends.
+/// Forwards the events of a helper until its output closes.
 fn hear(host: usize, output: impl BufRead, sender: &SyncSender<Heard>) {
     lines(output, |line| {
         let heard = match serde_json::from_slice(&line) {
             Ok(event) => Heard::Event(host, event),
             Err(_) => Heard::Talk(host, String::from_utf8_lossy(&line).trim_end().to_owned()),
         };
-        // Sending fails when the job is done and nobody listens any more.
+        // Sending fails when the job is done and the receiver is gone.
         sender.send(heard).is_ok()
     });
     let _ = sender.send(Heard::Closed(host));
 }
 
-/// Lines until the end, or until `take` wants no more; one that is too long is the end.
+/// Reads lines until the end, until `take` returns false, or until a line is too long.
 fn lines(mut input: impl BufRead, mut take: impl FnMut(Vec<u8>) -> bool) {
     loop {
         let mut line = Vec::new();

@@ -1,12 +1,11 @@
-//! `weft run --as-host`: starts the ranks of one host, hears them, and sees to it that none outlives it or the job.
+//! `weft run --as-host`: starts the ranks of one host, forwards their output, and makes sure that none outlives the job.
 //!
-//! One of these runs on every host of a job, this one included, so that there is one way for all of them. Each rank has a
-//! process group of its own: what a rank starts ends with it. Ranks are ended when they are told to
-//! ([`Order::Stop`]), when standard input ends, which is how the death of `weft run` shows, and by the kernel when this process
-//! dies (`rank.rs`).
+//! One helper runs on every host of a job, this one included, so that all hosts work alike. Each rank has a process group of its
+//! own, so that its child processes die with it. The helper stops the ranks on [`Order::Stop`] and when its standard input
+//! closes, which is how it notices the death of `weft run`; the kernel kills them when the helper dies (`rank.rs`).
 //!
-//! The process that a rank is remains unreaped until all have ended, so that its number, which is its group's, cannot
-//! become somebody else's before the last signal is sent.
+//! The helper reaps no rank before all have exited: a pid, which is also the number of the process group, must not be reused
+//! before the last signal is sent.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, Read, Write};
@@ -34,17 +33,17 @@ use super::secret::Port;
 use super::wire::{Binding, End, Event, Order, Piece, RankStart, Start, Stream};
 use crate::counted;
 
-/// The longest order: an environment and a command line as long as the kernel takes.
+/// The longest order: an environment and a command line as long as the kernel allows.
 const ORDER_BYTES_MAX: u64 = 16 << 20;
-/// How long the output of a rank that has ended is waited for, when something that it started still has it open.
+/// How long to wait for the output of a rank that has exited while a child of it keeps the pipe open.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Readers need little.
+/// The stack of a reader thread.
 const STACK_BYTES: usize = 128 << 10;
 
-/// What the main thread waits for.
+/// Events for the main thread.
 enum Happening {
     Order(Order),
-    /// Nobody gives orders any more.
+    /// Standard input is closed.
     Abandoned,
     Ended {
         index: usize,
@@ -65,7 +64,7 @@ pub(super) fn main() -> ExitCode {
     }
 }
 
-/// Standard output, a whole event at a time.
+/// Writes whole events to standard output.
 #[derive(Clone, Default)]
 struct Events(Arc<Mutex<()>>);
 
@@ -74,7 +73,7 @@ impl Events {
         let Ok(mut line) = serde_json::to_vec(event) else { return };
         line.push(b'\n');
         let _whole = self.0.lock();
-        // If nobody listens any more, standard input says so too, and the ranks are ended.
+        // If the reader is gone, standard input closes, too, and the ranks are stopped.
         let _ = io::stdout().write_all(&line).and_then(|()| io::stdout().flush());
     }
 }
@@ -91,7 +90,7 @@ fn serve(events: &Events) -> anyhow::Result<()> {
     let start = loop {
         match happenings.recv()? {
             Happening::Order(Order::Start(start)) => break start,
-            // Told to end before it began.
+            // Stopped before the ranks were started.
             Happening::Order(Order::Signal(signal)) if !ends(signal) => {}
             _ => return Ok(()),
         }
@@ -104,7 +103,7 @@ fn serve(events: &Events) -> anyhow::Result<()> {
         }
     };
     let grace = Duration::from_millis(start.grace_ms);
-    // Without it only the order of ends tells who failed first.
+    // Without it, only the order of exits shows which rank failed first.
     let words = ExitReport::new().ok();
     let began = Instant::now();
     let mut ranks = Ranks { children: Vec::new(), left: 0, began, grace, words, stopped: BTreeSet::new() };
@@ -113,7 +112,7 @@ fn serve(events: &Events) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a signal asks a program to end.
+/// Whether a signal asks a program to stop.
 pub(super) fn ends(signal: i32) -> bool {
     [Signal::INT, Signal::TERM, Signal::HUP].iter().any(|one| one.as_raw() == signal)
 }
@@ -125,7 +124,7 @@ fn take_orders(mut input: impl BufRead, sender: &Sender<Happening>) {
         match read.map(|_| serde_json::from_str(&line)) {
             Ok(Ok(order)) => drop(sender.send(Happening::Order(order))),
             Ok(Err(error)) if !line.is_empty() => {
-                eprintln!("weft run --as-host: an order makes no sense, so all is ended: {error}");
+                eprintln!("weft run --as-host: cannot parse an order ({error}); stopping all ranks");
                 break;
             }
             _ => break,
@@ -134,21 +133,21 @@ fn take_orders(mut input: impl BufRead, sender: &Sender<Happening>) {
     let _ = sender.send(Happening::Abandoned);
 }
 
-/// The ranks of this host. Dropping it ends them.
+/// The ranks of this host. Dropping it kills them.
 struct Ranks {
     children: Vec<Child>,
-    /// How many have not ended.
+    /// The number of ranks that have not exited.
     left: usize,
-    /// When the first was started.
+    /// When the first rank was started.
     began: Instant,
     grace: Duration,
     words: Option<ExitReport>,
-    /// Ranks that were stopped by a signal or a debugger when all were told to end.
+    /// Ranks that a signal or a debugger had suspended when all were told to stop.
     stopped: BTreeSet<usize>,
 }
 
 impl Ranks {
-    /// From the main thread, because it is the thread whose death ends the ranks.
+    /// Called from the main thread: the kernel kills the ranks when this thread dies.
     fn start(
         &mut self,
         start: &Start,
@@ -157,12 +156,12 @@ impl Ranks {
         sender: &Sender<Happening>,
     ) -> anyhow::Result<()> {
         let shares = shares(start, events)?;
-        // Two pipes for each rank may be more than is usual; the ranks get what they would have had.
+        // Two pipes per rank may exceed the usual limit of open files; the ranks get the old limit.
         let files = limits::raise_files();
         let files =
             start.files_limit.or(files).map_or(limits::UNCHANGED.to_owned(), |limit| limit.to_string());
-        let weft = std::env::current_exe().context("cannot tell where this program is")?;
-        // Without it only the order of ends that follow each other closely is less certain.
+        let weft = std::env::current_exe().context("cannot find the path of this program")?;
+        // Without it, the order of nearly simultaneous exits is less certain.
         let mut ends = Ends::new(start.ranks.len()).ok();
         for (index, one) in start.ranks.iter().enumerate() {
             let share = shares.as_ref().map(|shares| &shares[index]);
@@ -202,7 +201,7 @@ impl Ranks {
                 numa: cpu_ranges(&share.numa),
             });
             events.tell(&Event::Started { rank: one.rank, pid, binding });
-            let pipes = out.zip(err).ok_or_else(|| anyhow!("rank {} was started without pipes", one.rank))?;
+            let pipes = out.zip(err).ok_or_else(|| anyhow!("rank {} has no pipes", one.rank))?;
             let awaited = ends.as_mut().and_then(|ends| ends.of(index, pid));
             watch(index, one, (pid, awaited), pipes, start.by_lines, events, sender)?;
         }
@@ -210,7 +209,7 @@ impl Ranks {
     }
 
     fn run(&mut self, start: &Start, happenings: &Receiver<Happening>, events: &Events) {
-        // When those that are left are killed; later than that there is nothing more to do but wait for the kernel.
+        // When the remaining ranks get SIGKILL; after that only the kernel can end them.
         let mut kill_at: Option<Instant> = None;
         let mut told_at: Option<Instant> = None;
         while self.left > 0 {
@@ -236,7 +235,7 @@ impl Ranks {
                 }
                 Ok(Happening::Order(Order::Stop) | Happening::Abandoned) if told_at.is_none() => {
                     told_at = Some(Instant::now());
-                    // Before they are continued.
+                    // Recorded before SIGCONT resumes them.
                     self.stopped = (0..self.children.len()).filter(|&index| self.is_stopped(index)).collect();
                     self.pass_on(Signal::TERM);
                     kill_at = Some(Instant::now() + self.grace);
@@ -244,7 +243,7 @@ impl Ranks {
                 Ok(Happening::Order(Order::Kill)) | Err(RecvTimeoutError::Timeout) => {
                     told_at.get_or_insert_with(Instant::now);
                     self.signal(Signal::KILL);
-                    // Once more if they take their time, for what they may have started meanwhile.
+                    // Repeated, because they may have started processes in the meantime.
                     kill_at = Some(Instant::now() + Duration::from_secs(1));
                 }
                 Ok(Happening::Order(_) | Happening::Abandoned) => {}
@@ -253,12 +252,12 @@ impl Ranks {
         }
     }
 
-    /// A signal from outside. Those that ask to end go to all that a rank has started, as from a terminal; the others only to
-    /// the rank itself, since they end a process that does not expect them.
+    /// Forwards a signal. Those that ask to stop go to the process group of a rank, as from a terminal; others go to the rank
+    /// only, because they kill a process without a handler.
     fn pass_on(&self, signal: Signal) {
         if ends(signal.as_raw()) {
             self.signal(signal);
-            // A rank that is stopped would get it only when it goes on.
+            // A suspended rank receives it only once it is resumed.
             return self.signal(Signal::CONT);
         }
         for child in &self.children {
@@ -266,15 +265,15 @@ impl Ranks {
         }
     }
 
-    /// Whether a rank's process is stopped, by a signal or a debugger.
+    /// Whether a signal or a debugger has suspended a rank.
     fn is_stopped(&self, index: usize) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.children[index].id()));
-        // The name of the program may contain anything, so the state follows its last parenthesis.
+        // The program name may contain parentheses; the state follows the last one.
         let state = stat.as_deref().ok().and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
         matches!(state, Some('T' | 't'))
     }
 
-    /// To all groups; where nobody is left it does nothing.
+    /// Signals all process groups; empty ones are ignored.
     fn signal(&self, signal: Signal) {
         for child in &self.children {
             let _ = kill_process_group(Pid::from_child(child), signal);
@@ -289,8 +288,8 @@ impl Drop for Ranks {
     }
 }
 
-/// Three threads for a rank: one for each of its streams, and one that waits for its end and for theirs.
-#[allow(clippy::too_many_arguments, reason = "all of it is what a rank is")]
+/// Starts three threads for a rank: one for each stream, and one that waits for the process and both streams.
+#[allow(clippy::too_many_arguments, reason = "these are the parts of a rank")]
 fn watch(
     index: usize,
     one: &RankStart,
@@ -311,7 +310,7 @@ fn watch(
                 let tell = |bytes: &[u8], cut| {
                     events.tell(&Event::Output { rank, stream, piece: Piece::new(bytes), cut })
                 };
-                // A pipe that cannot be read has ended.
+                // A read error ends the stream.
                 let _ = pump::pieces(pipe, by_lines, tell);
                 drop(closed);
             })
@@ -324,7 +323,7 @@ fn watch(
             let at = awaited.and_then(|awaited| awaited.wait());
             let end = await_end(pid);
             let at = at.unwrap_or_else(Instant::now);
-            // Disconnected when both streams have ended.
+            // Disconnected when both streams are closed.
             let _ = ends.recv_timeout(LAST_WORDS);
             let _ = sender.send(Happening::Ended { index, end, at });
         })
@@ -332,7 +331,7 @@ fn watch(
     Ok(())
 }
 
-/// Waits until a child has ended, and leaves it to be reaped.
+/// Waits until a child has exited, without reaping it.
 fn await_end(pid: u32) -> End {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     loop {
@@ -344,13 +343,13 @@ fn await_end(pid: u32) -> End {
                 (None, None) => {}
             },
             Ok(None) | Err(rustix::io::Errno::INTR) => {}
-            // No such child: it cannot be waited for, so it is none of ours any more.
+            // ECHILD: there is nothing left to wait for.
             Err(_) => return End::Code(-1),
         }
     }
 }
 
-/// What each rank is bound to.
+/// The binding of each rank.
 fn shares(start: &Start, events: &Events) -> anyhow::Result<Option<Vec<CoreSet>>> {
     let closeness = match start.bind {
         Bind::None => return Ok(None),
@@ -362,9 +361,7 @@ fn shares(start: &Start, events: &Events) -> anyhow::Result<Option<Vec<CoreSet>>
     let shares = divide(&cores, start.ranks.len(), closeness);
     if shares.is_none() {
         let (ranks, cores) = (counted(start.ranks.len(), "rank"), counted(cores.len(), "core"));
-        events.tell(&Event::Note(format!(
-            "{ranks} on {cores}: ranks are not bound, and will wait for each other's core"
-        )));
+        events.tell(&Event::Note(format!("{ranks} on {cores}: ranks are not bound and share cores")));
     }
     Ok(shares)
 }

@@ -1,4 +1,4 @@
-//! Which hosts there are, and which ranks each gets.
+//! The hosts of a job, and the ranks of each.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use std::ops::Range;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) host: String,
-    /// How many ranks it takes, if that was said.
+    /// Its slots, if given.
     pub(super) slots: Option<usize>,
 }
 
@@ -14,7 +14,7 @@ pub(super) struct Slot {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Placed {
     pub(super) host: String,
-    /// This one: no remote shell is needed.
+    /// Whether it is this host, which needs no remote shell.
     pub(super) is_here: bool,
     pub(super) ranks: Range<usize>,
 }
@@ -28,7 +28,7 @@ pub(super) fn from_list(list: &str) -> Result<Vec<Slot>, String> {
     checked(hosts)
 }
 
-/// A host a line, as mpirun reads them.
+/// A host per line, as in a hostfile of mpirun.
 pub(super) fn from_file(text: &str) -> Result<Vec<Slot>, String> {
     let mut hosts = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -42,7 +42,7 @@ pub(super) fn from_file(text: &str) -> Result<Vec<Slot>, String> {
                 Some(("slots", count)) if slot.slots.is_none() => {
                     slot.slots = Some(slots(count).map_err(at)?)
                 }
-                // mpirun's limit for --oversubscribe, which there is none of here.
+                // mpirun's limit for --oversubscribe; ignored.
                 Some(("max_slots" | "max-slots", _)) => {}
                 _ => {
                     return Err(at(format!(
@@ -58,18 +58,18 @@ pub(super) fn from_file(text: &str) -> Result<Vec<Slot>, String> {
 
 fn checked(hosts: Vec<Slot>) -> Result<Vec<Slot>, String> {
     if hosts.is_empty() {
-        return Err("there is no host in it".into());
+        return Err("it names no host".into());
     }
     if hosts.len() > HOSTS_MAX {
-        return Err(format!("{} hosts are more than the {HOSTS_MAX} that a job may have", hosts.len()));
+        return Err(format!("{} hosts; a job has at most {HOSTS_MAX}", hosts.len()));
     }
     let mut names: Vec<&str> = hosts.iter().map(|slot| slot.host.as_str()).collect();
     names.sort_unstable();
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(format!("{0} is there twice; give it once, with its slots: {0}:2", twice[0]));
+        return Err(format!("{0} is listed twice; list it once, with its slots: {0}:2", twice[0]));
     }
     if hosts.iter().any(|slot| slot.slots.is_some()) && hosts.iter().any(|slot| slot.slots.is_none()) {
-        return Err("some hosts have slots and some have none; give all of them slots, or none".into());
+        return Err("some hosts have slots and some do not; give slots to all of them or to none".into());
     }
     Ok(hosts)
 }
@@ -81,24 +81,24 @@ fn host(text: &str) -> Result<Slot, String> {
                 rest.split_once(']').ok_or_else(|| format!("{text:?} has no closing bracket"))?;
             (name, rest.strip_prefix(':'))
         }
-        // An address of IPv6 without brackets has no slots.
+        // An IPv6 address without brackets has no slots.
         None if text.matches(':').count() > 1 => (text, None),
         None => text.split_once(':').map_or((text, None), |(name, count)| (name, Some(count))),
     };
     // A name that begins with a dash would be an option to ssh.
     let odd = |c: char| !(c.is_alphanumeric() || "-._:%@".contains(c));
     if name.is_empty() || name.starts_with('-') || name.len() > 255 || name.contains(odd) {
-        return Err(format!("{text:?} is no host's name"));
+        return Err(format!("{text:?} is not a host name"));
     }
     Ok(Slot { host: name.to_owned(), slots: count.map(slots).transpose()? })
 }
 
 fn slots(text: &str) -> Result<usize, String> {
     let count = text.parse::<usize>().ok().filter(|count| (1..=SLOTS_MAX).contains(count));
-    count.ok_or_else(|| format!("{text:?} is no number of slots, from 1 to {SLOTS_MAX}"))
+    count.ok_or_else(|| format!("{text:?} is not a number of slots from 1 to {SLOTS_MAX}"))
 }
 
-/// Ranks fill the slots host by host; where there are no slots, they are divided evenly, the first hosts getting more.
+/// Ranks fill the slots host by host. Without slots they are divided evenly; the first hosts get the remainder.
 pub(super) fn place(hosts: &[Slot], ranks: Option<usize>, own_name: &str) -> Result<Vec<Placed>, String> {
     let slots: Option<Vec<usize>> = hosts.iter().map(|slot| slot.slots).collect();
     let counts: Vec<usize> = match (slots, ranks) {
@@ -107,7 +107,7 @@ pub(super) fn place(hosts: &[Slot], ranks: Option<usize>, own_name: &str) -> Res
             let mut left = ranks.unwrap_or(all);
             if left > all {
                 return Err(format!(
-                    "{left} ranks do not fit into {all} slots; give the hosts more, or none at all"
+                    "{left} ranks do not fit into {all} slots; give the hosts more slots, or none"
                 ));
             }
             let take = |slots: usize| {
@@ -121,7 +121,7 @@ pub(super) fn place(hosts: &[Slot], ranks: Option<usize>, own_name: &str) -> Res
             let share = |host| ranks / hosts.len() + usize::from(host < ranks % hosts.len());
             (0..hosts.len()).map(share).collect()
         }
-        (None, None) => return Err("say how many ranks, as -n 8 or as slots of the hosts, a:4,b:4".into()),
+        (None, None) => return Err("give the number of ranks: -n 8, or slots of the hosts, a:4,b:4".into()),
     };
     let mut first = 0;
     let place = |(slot, count): (&Slot, usize)| {
@@ -132,7 +132,7 @@ pub(super) fn place(hosts: &[Slot], ranks: Option<usize>, own_name: &str) -> Res
     Ok(hosts.iter().zip(counts).map(place).filter(|placed| !placed.ranks.is_empty()).collect())
 }
 
-/// The name of this host, as its kernel has it.
+/// The host name in the kernel.
 pub(super) fn own_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
@@ -143,7 +143,7 @@ fn is_here(host: &str, own_name: &str) -> bool {
     own || ["localhost", "127.0.0.1", "::1"].contains(&host)
 }
 
-/// A command line cut into words; quotes keep spaces.
+/// Splits a command line into words; quotes keep spaces.
 pub(super) fn words(line: &str) -> Result<Vec<String>, String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for c in line.chars() {
@@ -186,7 +186,7 @@ mod tests {
         assert!(placed("a:2,b:6", Some(9)).unwrap_err().contains("9 ranks do not fit into 8 slots"));
         assert!(placed("a,b", None).unwrap_err().contains("-n 8"));
         assert!(placed("a:2,b", None).unwrap_err().contains("some hosts have slots"));
-        assert!(placed("a,a", Some(2)).unwrap_err().contains("a is there twice"));
+        assert!(placed("a,a", Some(2)).unwrap_err().contains("a is listed twice"));
         for bad in ["", "a,,b", "-oProxyCommand=x", "a b", "a:0", "a:x", "a;b", "[::1"] {
             assert!(placed(bad, Some(2)).is_err(), "{bad}");
         }
@@ -205,10 +205,10 @@ mod tests {
         assert_eq!(from_file(text).unwrap(), [slot("a", 4), slot("b", 2)]);
         assert_eq!(
             from_file("a\nb slots=x").unwrap_err(),
-            "line 2: \"x\" is no number of slots, from 1 to 4096"
+            "line 2: \"x\" is not a number of slots from 1 to 4096"
         );
         assert!(from_file("a cpus=4").unwrap_err().contains("line 1: \"cpus=4\" is not understood"));
-        assert_eq!(from_file("# nothing\n").unwrap_err(), "there is no host in it");
+        assert_eq!(from_file("# nothing\n").unwrap_err(), "it names no host");
     }
 
     #[test]

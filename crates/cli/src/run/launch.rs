@@ -1,8 +1,9 @@
-//! One start of a job: helpers on all hosts, ranks below them, and whatever happens until the last has ended.
+//! One start of a job: helpers on all hosts, their ranks, and the events until the last rank has exited.
 //!
-//! First every helper says that it is ready, so that no rank runs before all hosts are reached; then all get their orders.
-//! When a rank fails, a host is lost or time is up, all are told to stop; helpers that do not manage that in time are
-//! killed. Ranks that wait for one that failed have a moment before, since they can say what they were at. Every wait here has a bound but one: for ranks that run, unless --timeout gives one.
+//! Every helper first reports that it is ready, so that no rank starts before all hosts are reached; then all get their orders.
+//! When a rank fails, a host is lost or the time is up, all helpers are told to stop their ranks; helpers that take too long are
+//! killed. Ranks that wait for a failed one get a moment before that to report it. Every wait has a bound except the one for
+//! running ranks, which --timeout bounds.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -19,27 +20,28 @@ use super::output::Printer;
 use super::signals::Signals;
 use super::wire::{Binding, End, Event, Order};
 use super::{report, secret};
+use crate::screen;
 
-/// How long a host may take to answer.
+/// The time limit for a host to answer.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// How long ranks may go on when one has failed, to notice it and say so; not longer than the grace.
+/// How long ranks may run after one has failed, to notice and report it; not longer than the grace period.
 const NOTICE_WITHIN: Duration = Duration::from_secs(1);
-/// How long helpers may take to stop, after the grace of their ranks.
+/// The time limit for helpers to stop, after the grace period of their ranks.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
-/// Pieces of output that wait to be printed: a few megabytes at most.
+/// Pieces of output in the queue, a few megabytes at most.
 const WAITING_MAX: usize = 32;
 
-/// What became of a rank.
+/// The state of a rank.
 #[derive(Default)]
 pub(super) struct Record {
     pub(super) host: usize,
     pub(super) pid: Option<u32>,
     pub(super) binding: Option<Binding>,
-    /// How, and how long after the start.
+    /// How it exited, and how long after the start.
     pub(super) end: Option<(End, Duration)>,
-    /// It ended after it was told to.
+    /// It exited after it was told to stop.
     pub(super) told: bool,
-    /// It was stopped by a signal or a debugger when it was told to end.
+    /// A signal or a debugger had suspended it when it was told to stop.
     pub(super) stopped: bool,
     /// Why its communicator failed, if it did.
     pub(super) said: Option<String>,
@@ -47,16 +49,16 @@ pub(super) struct Record {
     pub(super) blamed: Vec<Blame>,
 }
 
-/// Why the job was ended before all ranks had ended by themselves.
+/// Why the job was stopped before all ranks had exited.
 pub(super) enum Cause {
-    /// This rank failed first, or the others failed for it.
+    /// This rank failed first, or others failed because of it.
     Rank(usize),
     /// A host could not be reached, or was lost.
     Host {
         host: usize,
         why: String,
     },
-    /// What was asked cannot be done.
+    /// Wrong arguments.
     Misuse {
         host: usize,
         why: String,
@@ -64,19 +66,19 @@ pub(super) enum Cause {
     Timeout(Duration),
     /// A signal came before the ranks were started.
     Interrupted(i32),
-    /// What ranks print can no longer be shown.
+    /// The output of ranks cannot be printed.
     Output(io::Error),
 }
 
-/// How one start went.
+/// The result of one start.
 pub(super) struct Attempt {
     pub(super) records: Vec<Record>,
-    /// Who failed because of the rank that is the cause, by what they said.
+    /// The ranks that blame the rank in `cause`.
     pub(super) blamed_by: Vec<usize>,
     pub(super) cause: Option<Cause>,
 }
 
-/// Starts the job and sees it through.
+/// Starts the job and supervises it until all ranks have exited.
 pub(super) fn attempt(
     job: &Job,
     restarts: u32,
@@ -113,13 +115,13 @@ pub(super) fn attempt(
     drop(sender);
     running.see_through(&heard, deadline, signals)?;
     signals.attend(None);
-    // Those that wait to say something find nobody who listens, and end.
+    // Threads that still send find the channel closed and exit.
     drop(heard);
     let Running { records, cause, lost, .. } = running;
     let found = culprit::find(&records);
     let (cause, found) = match (cause, found) {
         (Some(Cause::Rank(rank)), None) => (Some(Cause::Rank(rank)), None),
-        // A failure that ended nothing is one all the same.
+        // With --keep-going a failure stops nothing, and is still a failure.
         (None | Some(Cause::Rank(_)), Some(found)) => (Some(Cause::Rank(found.rank)), Some(found)),
         (cause, _) => (cause.or(lost), None),
     };
@@ -133,12 +135,12 @@ struct Running<'j> {
     attending: Attending,
     records: Vec<Record>,
     cause: Option<Cause>,
-    /// The first host that was lost while the others go on.
+    /// The first lost host while the others continue.
     lost: Option<Cause>,
     started: bool,
-    /// When ranks are told to stop, until they are.
+    /// When to tell the ranks to stop.
     stop_at: Option<Instant>,
-    /// When helpers that have been told to stop are killed.
+    /// When to kill helpers that have not stopped.
     kill_at: Option<Instant>,
     printer: &'j mut Printer,
 }
@@ -201,20 +203,20 @@ impl Running<'_> {
             Event::Ready { version, .. } => {
                 let ours = env!("CARGO_PKG_VERSION");
                 let why = format!(
-                    "it has Weft {version}, this is {ours}; say where {ours} is there by --weft-path"
+                    "it runs Weft {version}, this host runs {ours}; give the path of {ours} there with --weft-path"
                 );
                 self.end(Cause::Misuse { host, why });
             }
-            Event::Note(note) => eprintln!("weft run: {}{note}", self.on(host)),
+            Event::Note(note) => screen::complain("weft run", &format!("{}{note}", self.on(host))),
             Event::Started { rank, pid, binding } if known(rank) => {
                 self.records[rank].pid = Some(pid);
                 self.records[rank].binding = binding;
                 if self.job.report_bindings {
-                    eprintln!("weft run: {}", report::binding(self.job, rank, &self.records[rank]));
+                    screen::complain("weft run", &report::binding(self.job, rank, &self.records[rank]));
                 }
             }
             Event::Output { rank, stream, piece, cut } if known(rank) => {
-                // Once it has failed, what is left is not shown; the ranks are ending.
+                // After a write error the rest is dropped; the ranks are stopping.
                 let shown = match self.cause {
                     Some(Cause::Output(_)) => Ok(()),
                     _ => self.printer.put(rank, stream, &piece.into_bytes(), cut),
@@ -230,7 +232,7 @@ impl Running<'_> {
                 match end {
                     End::Code(0) => {}
                     _ if self.job.keep_going && self.cause.is_none() => {
-                        eprintln!("weft run: {}", report::ended(self.job, rank, &self.records[rank]));
+                        screen::complain("weft run", &report::ended(self.job, rank, &self.records[rank]));
                     }
                     _ => self.end(Cause::Rank(rank)),
                 }
@@ -240,13 +242,13 @@ impl Running<'_> {
             Event::Started { rank, .. } | Event::Output { rank, .. } | Event::Ended { rank, .. } => {
                 self.end(Cause::Host {
                     host,
-                    why: format!("it speaks of rank {rank}, which it does not have"),
+                    why: format!("it reported rank {rank}, which it does not run"),
                 });
             }
         }
     }
 
-    /// A helper will say no more.
+    /// A helper has closed its output.
     fn closed(&mut self, host: usize) {
         self.attending.hang_up(host);
         let helper = &mut self.helpers[host];
@@ -255,7 +257,7 @@ impl Running<'_> {
         if all_ended || self.cause.is_some() {
             return;
         }
-        // The kernel has killed its ranks, but not what they had started, which is in their groups. Out of reach elsewhere.
+        // The kernel has killed its ranks, but not their child processes. Only those of this host can be reached.
         if self.started && self.job.hosts[host].is_here {
             let left =
                 self.records[self.job.hosts[host].ranks.clone()].iter().filter(|record| record.end.is_none());
@@ -263,7 +265,7 @@ impl Running<'_> {
                 let _ = kill_process_group(pid, Signal::KILL);
             }
         }
-        // Its output is closed, so it has ended or is about to.
+        // Its output is closed, so it exits soon.
         let how = match helper.child.wait() {
             Ok(status) => report::describe_status(status),
             Err(error) => error.to_string(),
@@ -271,7 +273,7 @@ impl Running<'_> {
         let before = if self.started { "was lost" } else { "could not be reached" };
         let why = format!("it {before}: `{}` {how}", helper_command(self.job, host).join(" "));
         if self.started && self.job.keep_going {
-            eprintln!("weft run: {}{why}", self.on(host));
+            screen::complain("weft run", &format!("{}{why}", self.on(host)));
             self.lost.get_or_insert(Cause::Host { host, why });
             return;
         }
@@ -283,12 +285,10 @@ impl Running<'_> {
         if self.stop_at.is_some() {
             self.stop();
         } else if self.cause.is_some() {
-            // Told to stop, and did not: what they have started ends with them, or when they notice that we are gone.
+            // Their ranks die with them, or when the helpers notice that this process is gone.
             for (host, helper) in self.helpers.iter_mut().enumerate().filter(|(_, helper)| !helper.closed) {
-                eprintln!(
-                    "weft run: the helper on {} does not stop, and is killed",
-                    self.job.hosts[host].host
-                );
+                let host = &self.job.hosts[host].host;
+                screen::complain("weft run", &format!("the helper on {host} did not stop; killing it"));
                 helper.kill();
                 helper.closed = true;
             }
@@ -303,7 +303,7 @@ impl Running<'_> {
         }
     }
 
-    /// Ends the job, for the first reason there is.
+    /// Stops the job. The first reason counts.
     fn end(&mut self, cause: Cause) {
         if self.cause.is_some() {
             return;
@@ -316,7 +316,7 @@ impl Running<'_> {
         }
         self.stop();
         if !self.started {
-            // There are no ranks yet, and a remote shell may be waiting for a host that does not answer.
+            // No ranks yet; a remote shell may be waiting for a host that does not answer.
             for (host, helper) in self.helpers.iter_mut().enumerate() {
                 self.attending.hang_up(host);
                 helper.kill();
@@ -324,14 +324,14 @@ impl Running<'_> {
         }
     }
 
-    /// Tells all to stop.
+    /// Tells all helpers to stop their ranks.
     fn stop(&mut self) {
         self.stop_at = None;
         self.kill_at = Some(Instant::now() + self.job.grace + STOP_WITHIN);
         self.attending.tell(&Order::Stop);
     }
 
-    /// Which host, where there are several.
+    /// A prefix that names the host, if there are several.
     fn on(&self, host: usize) -> String {
         if self.job.hosts.len() > 1 { format!("on {}: ", self.job.hosts[host].host) } else { String::new() }
     }

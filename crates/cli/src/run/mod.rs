@@ -1,14 +1,14 @@
-//! `weft run`: start the ranks of a job, here or on several hosts, and see them through.
+//! `weft run`: starts the ranks of a job on one or several hosts and supervises them.
 //!
-//! What was typed (`args`, `hosts`) becomes a job. On every host, this one included, a helper (`host`) starts that host's
-//! ranks (`program`, `rank`) and passes on what they print (`pump`); orders and events go over its standard input and output (`wire`), so
-//! that no secret shows in a list of processes. `launch` leads the `helpers` through one start of the job, `environment` is
-//! what ranks are told, `signals` passes on Ctrl-C, `output` shows what ranks print, `exit_report` is what their communicators said,
-//! `culprit` finds who failed first, `report` says how it went.
+//! The arguments (`args`, `hosts`) describe a job. On every host, this one included, a helper (`host`) starts the ranks
+//! (`program`, `rank`) and forwards their output (`pump`). Orders and events travel over the helper's standard input and output
+//! (`wire`), so that no secret shows in a process list. `launch` drives the `helpers` through one start of the job, `environment`
+//! builds the ranks' environment, `signals` forwards Ctrl-C, `output` prints what ranks print, `exit_report` collects the errors
+//! of their communicators, `culprit` finds the rank that failed first, `report` prints the result.
 //!
-//! Three things keep ranks from outliving their job, each enough for most cases: the helper ends them when its standard
-//! input does, the kernel kills them when the helper dies, and signals go to the whole process group of a rank.
-//! Deliberately absent: what a rank starts in a session of its own (a daemon) is let go.
+//! Three mechanisms keep ranks from outliving their job: the helper kills them when its standard input closes, the kernel kills
+//! them when the helper dies, and signals go to the whole process group of a rank.
+//! Deliberately absent: a process that a rank starts in a session of its own (a daemon) is not killed.
 
 mod args;
 mod culprit;
@@ -37,13 +37,13 @@ use weftlink_knobs::unknown;
 pub(crate) use args::{Args, spelled};
 pub(crate) use rank::{RANK_COMMAND, RankArgs, rank_main};
 
-use crate::Failure;
+use crate::{Failure, screen};
 use launch::Cause;
 use output::Printer;
 use signals::Signals;
 
 impl Args {
-    /// Whether this is a host's helper and not a user's command.
+    /// Whether this process is the helper of a host.
     pub(crate) fn is_for_a_host(&self) -> bool {
         self.as_host
     }
@@ -64,8 +64,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let given = job.given.iter().map(|(name, _)| name.into());
     for (name, near) in unknown(std::env::vars_os().map(|(name, _)| name).chain(given)) {
-        let near = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
-        eprintln!("weft run: there is no setting {name}, and it changes nothing{near}");
+        let near = near.map_or_else(String::new, |near| format!(". Did you mean {near}?"));
+        screen::complain("weft run", &format!("there is no setting {name}; it has no effect{near}"));
     }
     let mut printer =
         Printer::new(job.size, job.tags, job.json, job.output_dir.as_deref()).map_err(Failure::Misuse)?;
@@ -85,10 +85,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
         restarts += 1;
         if let Some(why) = report::failure(&job, &attempt, None, &printer) {
-            eprintln!(
-                "weft run: {why}\nweft run: starting all ranks again, {restarts} of at most {} times",
-                job.restarts_max
-            );
+            let again = format!("starting all ranks again, {restarts} of at most {} times", job.restarts_max);
+            screen::complain("weft run", &why);
+            screen::complain("weft run", &again);
         }
         printer.forget();
     };
@@ -109,8 +108,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     match why {
         Some(why) => {
-            eprintln!("weft run: {why}");
-            Err(Failure::Told(code))
+            screen::complain("weft run", &why);
+            Err(Failure::ExitCode(code))
         }
         None => Ok(()),
     }

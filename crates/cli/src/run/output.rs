@@ -1,27 +1,28 @@
-//! What ranks print, as the user sees it: by lines that say whose they are, never two mixed, or in files.
+//! Prints the output of ranks: lines with the number of their rank, never two mixed; or writes files.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use anstream::{AutoStream, ColorChoice};
 use rustix::fs::OFlags;
 
 use super::pump::Tail;
 use super::wire::Stream;
 
-/// Colours of tags, in turn: the dark ones that show on light and on dark.
+/// Colours of tags, in turn: those that show on light and dark backgrounds.
 const COLOURS: [u8; 6] = [36, 33, 35, 32, 34, 31];
 
 /// Where output goes.
 pub(super) struct Printer {
     tags: bool,
     colours: [bool; 2],
-    /// What ranks write to standard output comes on standard error, since the report has the other.
+    /// Print standard output of ranks on standard error, because the report takes standard output.
     all_on_error: bool,
     /// Standard output and error of each rank, in files.
     files: Option<Vec<[File; 2]>>,
-    /// Whose line is not complete yet: it was too long for one piece.
+    /// The rank whose line is incomplete: it was too long for one piece.
     open: Option<(usize, Stream)>,
     tails: Vec<Tail>,
 }
@@ -33,9 +34,8 @@ impl Printer {
         all_on_error: bool,
         folder: Option<&Path>,
     ) -> anyhow::Result<Printer> {
-        let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let colours =
-            [io::stdout().is_terminal(), io::stderr().is_terminal()].map(|terminal| terminal && wanted);
+        let colours = [AutoStream::choice(&io::stdout()), AutoStream::choice(&io::stderr())];
+        let colours = colours.map(|choice| choice != ColorChoice::Never);
         Ok(Printer {
             tags,
             colours,
@@ -46,7 +46,7 @@ impl Printer {
         })
     }
 
-    /// Shows a piece of what a rank printed; `cut` if its last line goes on in the next.
+    /// Prints a piece of output; `cut` if its last line continues in the next.
     pub(super) fn put(&mut self, rank: usize, stream: Stream, bytes: &[u8], cut: bool) -> io::Result<()> {
         if let Some(tail) = self.tails.get_mut(rank) {
             tail.add(stream, bytes);
@@ -57,14 +57,14 @@ impl Printer {
                 None => Ok(()),
             };
         }
-        // One rank alone is not in anybody's way.
+        // The output of a single rank needs no separation.
         if !self.tags && self.tails.len() == 1 {
             return self.write(stream, bytes);
         }
         let colour = self.colours[if self.all_on_error { 1 } else { stream as usize }];
         let goes_on = self.open == Some((rank, stream));
         let mut text = Vec::with_capacity(bytes.len() + bytes.len() / 8 + 16);
-        // Another rank's line was too long to be held: it ends here, and goes on below.
+        // The incomplete line of another rank is broken here and continues later.
         if let Some((_, open)) = self.open.take().filter(|_| !goes_on) {
             self.write(open, b"\n")?;
         }
@@ -87,7 +87,7 @@ impl Printer {
         self.tails.get(rank).map(Tail::lines).unwrap_or_default()
     }
 
-    /// Before all ranks are started again: what the last ones said is no longer the end.
+    /// Forgets the last lines before a restart.
     pub(super) fn forget(&mut self) {
         self.tails.iter_mut().for_each(|tail| *tail = Tail::default());
     }
@@ -98,7 +98,7 @@ impl Printer {
                 let mut out = io::stdout().lock();
                 out.write_all(bytes).and_then(|()| out.flush())
             }
-            // Where standard error is gone there is nobody left to tell, and no reason to end the job.
+            // A closed standard error is no reason to stop the job.
             _ => {
                 let _ = io::stderr().lock().write_all(bytes);
                 Ok(())
@@ -123,10 +123,10 @@ pub(super) fn file_name(folder: &Path, rank: usize, stream: Stream) -> PathBuf {
 fn files(folder: &Path, ranks: usize) -> anyhow::Result<Vec<[File; 2]>> {
     use anyhow::Context;
     std::fs::create_dir_all(folder)
-        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let file = |rank, stream| {
         let name = file_name(folder, rank, stream);
-        // Others may write to the folder, too: a link that somebody put there is not followed.
+        // Others may write to the folder, so symbolic links are not followed.
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         options.open(&name).with_context(|| format!("cannot write {}", name.display()))

@@ -1,4 +1,4 @@
-//! Where a rank's program is, found before any rank is started, so that what is missing is said once.
+//! Finds the program before any rank starts, so that a missing one is reported once.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ pub(super) fn find(start: &Start) -> anyhow::Result<PathBuf> {
     let name = start.program.first().map(String::as_str).unwrap_or_default();
     let folder = Path::new(&start.workdir);
     if !folder.is_dir() {
-        return Err(anyhow!("there is no folder {} to run in; say where by --workdir", folder.display()));
+        return Err(anyhow!("there is no folder {} to run in; set --workdir", folder.display()));
     }
     let runs = |path: &Path| path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
     if name.contains('/') {

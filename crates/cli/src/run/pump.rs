@@ -1,7 +1,7 @@
-//! What a rank prints, read in pieces of whole lines.
+//! Reads the output of a rank in pieces of whole lines.
 //!
-//! At most a piece is held, whatever the rank prints: a line that is longer goes on in the next. Whoever reads too slowly
-//! stops the rank at its pipe, as it would without us.
+//! The memory is bounded: a line longer than a piece continues in the next one. A slow reader blocks the rank at its pipe, as
+//! without `weft run`.
 
 use std::io::{self, Read};
 
@@ -10,7 +10,7 @@ use super::wire::Stream;
 /// The longest line that stays in one piece.
 pub(super) const PIECE_BYTES_MAX: usize = 64 << 10;
 
-/// Hands pieces on until the end: lines if `by_lines`, else whatever comes. The flag says that the line goes on.
+/// Forwards pieces until the end: whole lines if `by_lines`, otherwise as they arrive. The flag says that the line continues.
 pub(super) fn pieces(
     mut source: impl Read,
     by_lines: bool,
@@ -32,7 +32,7 @@ pub(super) fn pieces(
             }
             return Ok(());
         }
-        // What was held before has no end of a line in it.
+        // The part held so far has no newline.
         let ends = held[fresh..length].iter().rposition(|byte| *byte == b'\n').map(|at| fresh + at + 1);
         let whole = match ends {
             Some(ends) if by_lines => ends,
@@ -45,7 +45,7 @@ pub(super) fn pieces(
     }
 }
 
-/// The last lines of a stream, for when its rank fails.
+/// The last lines of a stream, printed when its rank fails.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     bytes: std::collections::VecDeque<u8>,

@@ -1,7 +1,7 @@
-//! `weft run-rank PARENT CPUS FILES PROGRAM ...`: the last step before a rank's own program, in its own process.
+//! `weft run-rank PARENT CPUS FILES PROGRAM ...`: the process that becomes a rank's program.
 //!
-//! It asks the kernel to be killed with its parent, binds itself, and becomes the program. All of that is kept by the
-//! program, and none of it needs unsafe code between fork and exec.
+//! It asks the kernel to kill it with its parent, binds itself to cores and executes the program, which keeps both. None of
+//! this needs unsafe code between fork and exec.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -17,10 +17,10 @@ pub(crate) const RANK_COMMAND: &str = "run-rank";
 /// In place of a list of hardware threads: not bound.
 pub(super) const ANYWHERE: &str = "anywhere";
 
-/// What a shell answers when there is a program, but it cannot be run.
+/// The exit code of a shell for a program that exists but cannot be executed.
 const CANNOT_RUN: u8 = 126;
 
-/// What the hidden command is given.
+/// The arguments of the hidden command.
 #[derive(clap::Args)]
 pub(crate) struct RankArgs {
     parent: u32,
@@ -43,17 +43,17 @@ pub(crate) fn rank_main(args: &RankArgs) -> ExitCode {
 
 fn become_rank(args: &RankArgs) -> Result<std::convert::Infallible, String> {
     set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|error| format!("cannot be tied to its parent: {error}"))?;
-    // A parent that was gone before the kernel was asked sends no signal any more.
+        .map_err(|error| format!("cannot ask the kernel for a signal at the death of the parent: {error}"))?;
+    // The parent may have died before this request.
     if getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs()) != Some(args.parent) {
-        return Err("whoever started this rank has ended".into());
+        return Err("the parent process has exited".into());
     }
     if args.cpus != ANYWHERE {
-        let list = cpu_list(&args.cpus).ok_or_else(|| format!("{:?} is no list of cores", args.cpus))?;
+        let list = cpu_list(&args.cpus).ok_or_else(|| format!("{:?} is not a list of cores", args.cpus))?;
         let mut cpus = CpuSet::new();
         list.into_iter().filter(|cpu| *cpu < CpuSet::MAX_CPU).for_each(|cpu| cpus.set(cpu));
         sched_setaffinity(None, &cpus)
-            .map_err(|error| format!("cannot be bound to cores {}: {error}; try --bind none", args.cpus))?;
+            .map_err(|error| format!("cannot bind to cores {}: {error}; try --bind none", args.cpus))?;
     }
     limits::lower_files(&args.files)?;
     let [file, name, arguments @ ..] = args.program.as_slice() else {
@@ -62,10 +62,10 @@ fn become_rank(args: &RankArgs) -> Result<std::convert::Infallible, String> {
     let error = Command::new(file).arg0(name).args(arguments).exec();
     let advice = match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
         Some(rustix::io::Errno::NOEXEC) => {
-            "; if it is a script, its first line must name its interpreter, as #!/bin/sh"
+            "; the first line of a script must name its interpreter, such as #!/bin/sh"
         }
         Some(rustix::io::Errno::NOENT) => {
-            "; the interpreter that its first line names, or its loader, is not there"
+            "; its interpreter (named in the first line) or its loader is missing"
         }
         _ => "",
     };

@@ -1,4 +1,4 @@
-//! What is said before a job, and after.
+//! What is printed before a job and after it.
 
 use std::io::{self, Write};
 use std::process::ExitStatus;
@@ -16,8 +16,9 @@ use super::launch::{Attempt, Cause, Record};
 use super::output::{Printer, file_name};
 use super::wire::{End, Stream};
 use crate::counted;
+use crate::screen::{self, say};
 
-/// The exit code of a job that took too long, as timeout(1) has it.
+/// The exit code of a job that timed out, as for timeout(1).
 const TIMED_OUT: u8 = 124;
 
 /// `rank 3 on host b (pid 7): cores 4-7,12-15, NUMA node 1`.
@@ -32,28 +33,28 @@ pub(super) fn binding(job: &Job, rank: usize, record: &Record) -> String {
     format!("{} {place}", who(job, rank, record))
 }
 
-/// What would be started.
+/// Prints what a run would start.
 pub(super) fn dry_run(job: &Job) -> io::Result<()> {
     let told = planned(job);
     if job.json {
         return crate::print_json(&json!({ "job": job.name, "ranks": job.size, "hosts": told }));
     }
-    let mut out = io::stdout().lock();
+    let mut out = screen::stdout();
     let (ranks, hosts) = (counted(job.size, "rank"), counted(job.hosts.len(), "host"));
-    writeln!(out, "{}: {ranks} on {hosts}, in {}", job.name, job.workdir)?;
+    say!(out, "{}: {ranks} on {hosts}, in {}", job.name, job.workdir)?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     for host in &told {
-        writeln!(out, "{}: {}", text(&host["host"]), text(&host["command"]))?;
+        say!(out, "{}: {}", text(&host["host"]), text(&host["command"]))?;
         let lines = |environment: &Value| -> Vec<String> {
             let pairs = environment.as_object().into_iter().flatten();
             pairs.map(|(name, value)| format!("{name}={}", text(value))).collect()
         };
-        writeln!(out, "  {}", lines(&host["environment"]).join(" "))?;
+        say!(out, "  {}", lines(&host["environment"]).join(" "))?;
         for rank in host["ranks"].as_array().into_iter().flatten() {
-            writeln!(out, "  rank {}: {}", rank["rank"], lines(&rank["environment"]).join(" "))?;
+            say!(out, "  rank {}: {}", rank["rank"], lines(&rank["environment"]).join(" "))?;
         }
     }
-    writeln!(out, "each runs: {}", job.program.join(" "))?;
+    say!(out, "each runs: {}", job.program.join(" "))?;
     let bound = match job.bind {
         Bind::None => "not bound",
         Bind::Core => "each bound to cores of its own, where there are enough",
@@ -90,12 +91,12 @@ fn planned(job: &Job) -> Vec<Value> {
     job.hosts.iter().enumerate().map(host).collect()
 }
 
-/// The exit code of a job that ended so.
+/// The exit code of a job.
 pub(super) fn exit_code(attempt: &Attempt) -> u8 {
     match &attempt.cause {
         None => 0,
         Some(Cause::Rank(rank)) => {
-            // A rank that the others failed for need not have failed itself.
+            // The culprit need not have failed itself.
             let failed = culprit::has_failed(&attempt.records[*rank]);
             let rank = culprit::earliest(&attempt.records).filter(|_| !failed).unwrap_or(*rank);
             attempt.records[rank].end.map_or(1, |(end, _)| end.exit_code())
@@ -107,7 +108,7 @@ pub(super) fn exit_code(attempt: &Attempt) -> u8 {
     }
 }
 
-/// Why a job was ended, in a sentence or two; none if it was not.
+/// Why a job failed, in a sentence or two; none if it did not.
 pub(super) fn failure(
     job: &Job,
     attempt: &Attempt,
@@ -129,7 +130,7 @@ pub(super) fn failure(
                 );
             }
             if !tail.is_empty() {
-                text += "\n  the last it wrote to standard error:";
+                text += "\n  its last lines on standard error:";
                 tail.iter().for_each(|line| text += &format!("\n    {line}"));
             }
             text
@@ -141,16 +142,16 @@ pub(super) fn failure(
             let done = attempt.records.iter().filter(|record| record.end.is_some() && !record.told).count();
             let limit = seconds(*limit);
             format!(
-                "ended after {limit}, as --timeout says; {done} of {} had ended by then",
+                "stopped after {limit} (--timeout); {done} of {} had exited by then",
                 counted(job.size, "rank")
             )
         }
-        Cause::Interrupted(signal) => format!("ended by {} before the ranks were started", name(*signal)),
-        Cause::Output(error) => format!("cannot write what ranks print: {error}"),
+        Cause::Interrupted(signal) => format!("stopped by {} before the ranks were started", name(*signal)),
+        Cause::Output(error) => format!("cannot print the output of the ranks: {error}"),
     })
 }
 
-/// A job that ended because it was asked to, by a signal.
+/// A job that a signal stopped.
 fn obeyed(attempt: &Attempt, rank: usize, signal: i32) -> Option<String> {
     let record = &attempt.records[rank];
     let (end, after) = record.end?;
@@ -158,18 +159,18 @@ fn obeyed(attempt: &Attempt, rank: usize, signal: i32) -> Option<String> {
     match end {
         End::Signal(by) if by == signal && !record.told => {
             let also = if stubborn.is_empty() { String::new() } else { format!("; {}", had_to(&stubborn)) };
-            Some(format!("ended by {name}, after {}{also}", seconds(after)))
+            Some(format!("stopped by {name} after {}{also}", seconds(after)))
         }
-        // Nobody failed before a second signal, or what followed the first, ended them.
+        // No rank failed before a second signal, or SIGKILL after the first, ended them.
         _ if record.told && !stubborn.is_empty() => {
             let last = attempt.records.iter().filter_map(|record| Some(record.end?.1)).max().unwrap_or(after);
-            Some(format!("ended by {name}, sent again, after {}; {}", seconds(last), had_to(&stubborn)))
+            Some(format!("stopped by {name}, sent twice, after {}; {}", seconds(last), had_to(&stubborn)))
         }
         _ => None,
     }
 }
 
-/// Ranks that were told to end, did not, and were killed for it.
+/// Ranks that did not stop when told to, and were killed.
 fn killed(attempt: &Attempt) -> Vec<u32> {
     let is_killed = |record: &Record| record.told && matches!(record.end, Some((End::Signal(9), _)));
     let ranks = attempt.records.iter().enumerate().filter(|(_, record)| is_killed(record));
@@ -177,13 +178,13 @@ fn killed(attempt: &Attempt) -> Vec<u32> {
 }
 
 fn had_to(killed: &[u32]) -> String {
-    format!("{} did not heed it and had to be killed", ranks_in_words(killed))
+    format!("{} did not stop and had to be killed", ranks_in_words(killed))
 }
 
-/// Who failed first or whom the others failed for, and what became of the others.
+/// The rank that failed first, or that the others failed because of, and what happened to the others.
 fn headline(job: &Job, attempt: &Attempt, rank: usize, ending: Option<i32>) -> String {
     let record = &attempt.records[rank];
-    let passed_on = ending.map_or(String::new(), |signal| format!("{} was passed on; ", name(signal)));
+    let passed_on = ending.map_or(String::new(), |signal| format!("{} was forwarded; ", name(signal)));
     let also = also_stopped(attempt, rank);
     if culprit::has_failed(record) || attempt.blamed_by.is_empty() {
         let others = if job.keep_going { went_on(attempt) } else { were_ended(job, attempt, rank) };
@@ -195,9 +196,9 @@ fn headline(job: &Job, attempt: &Attempt, rank: usize, ending: Option<i32>) -> S
     let (after, speaker) = first.unwrap_or_default();
     let (how, after) = match (record.told, record.end) {
         (true, _) if record.stopped => {
-            (", which was stopped by a signal or a debugger and was ended then".to_owned(), after)
+            (", which a signal or a debugger had suspended and which was then stopped".to_owned(), after)
         }
-        (true, _) => (", which was ended then".to_owned(), after),
+        (true, _) => (", which was then stopped".to_owned(), after),
         (false, Some((end, after))) => (format!(", which {}", describe(end)), after),
         (false, None) => (String::new(), after),
     };
@@ -205,45 +206,45 @@ fn headline(job: &Job, attempt: &Attempt, rank: usize, ending: Option<i32>) -> S
     let said = attempt.records[speaker].said.as_deref().unwrap_or_default();
     let others = if job.keep_going { went_on(attempt) } else { were_ended(job, attempt, rank) };
     format!(
-        "{passed_on}{ranks} failed because of {who}{how}, {after} after the start{others}{also}\n  rank {speaker} said: {said}"
+        "{passed_on}{ranks} failed because of {who}{how}, {after} after the start{others}{also}\n  rank {speaker} reported: {said}"
     )
 }
 
-/// Other ranks that were stopped when the job ended.
+/// Other ranks that were suspended when the job ended.
 fn also_stopped(attempt: &Attempt, culprit: usize) -> String {
     let is_one = |(rank, record): &(usize, &Record)| record.stopped && *rank != culprit;
     let stopped: Vec<u32> =
         attempt.records.iter().enumerate().filter(is_one).map(|(rank, _)| rank as u32).collect();
     match stopped.len() {
         0 => String::new(),
-        1 => format!("; {} was stopped by a signal or a debugger", ranks_in_words(&stopped)),
-        _ => format!("; {} were stopped by a signal or a debugger", ranks_in_words(&stopped)),
+        1 => format!("; {} was suspended by a signal or a debugger", ranks_in_words(&stopped)),
+        _ => format!("; {} were suspended by a signal or a debugger", ranks_in_words(&stopped)),
     }
 }
 
-/// `rank 3 (pid 7) ended with exit code 1, 0.2 s after the start`.
+/// `rank 3 (pid 7) exited with code 1, 0.2 s after the start`.
 pub(super) fn ended(job: &Job, rank: usize, record: &Record) -> String {
     let who = who(job, rank, record);
     record.end.map_or_else(
-        || format!("{who} has not ended"),
+        || format!("{who} has not exited"),
         |(end, after)| format!("{who} {}, {} after the start", describe(end), seconds(after)),
     )
 }
 
-/// What became of the others, where one that fails ends them.
+/// What happened to the other ranks, which are stopped when one fails.
 fn were_ended(job: &Job, attempt: &Attempt, rank: usize) -> String {
     let told =
         attempt.records.iter().enumerate().filter(|(other, record)| record.told && *other != rank).count();
     let others = match told {
         0 => return String::new(),
-        1 if job.size == 2 => "the other was ended".to_owned(),
-        1 => "1 other rank was ended".to_owned(),
-        count => format!("{count} other ranks were ended"),
+        1 if job.size == 2 => "the other rank was stopped".to_owned(),
+        1 => "1 other rank was stopped".to_owned(),
+        count => format!("{count} other ranks were stopped"),
     };
     let killed: Vec<u32> = killed(attempt).into_iter().filter(|other| *other as usize != rank).collect();
     match killed[..] {
         [] => format!("; {others}"),
-        [_] if told == 1 => format!("; {others}, by SIGKILL when SIGTERM did nothing"),
+        [_] if told == 1 => format!("; {others}, with SIGKILL after SIGTERM had no effect"),
         [..] => format!("; {others}, {} by SIGKILL when SIGTERM did nothing", ranks_in_words(&killed)),
     }
 }
@@ -255,10 +256,10 @@ fn went_on(attempt: &Attempt) -> String {
     let failed: Vec<u32> = failed.map(|(rank, _)| rank as u32).collect();
     let failed =
         if failed.len() > 1 { format!("; {} failed", ranks_in_words(&failed)) } else { String::new() };
-    format!("{failed}; {well} of {} ended well", counted(attempt.records.len(), "rank"))
+    format!("{failed}; {well} of {} exited with code 0", counted(attempt.records.len(), "rank"))
 }
 
-/// All there is to know, for programs.
+/// The report as JSON.
 pub(super) fn document(
     job: &Job,
     attempt: &Attempt,
@@ -316,15 +317,15 @@ fn who(job: &Job, rank: usize, record: &Record) -> String {
 
 fn describe(end: End) -> String {
     match end {
-        End::Code(code) => format!("ended with exit code {code}"),
+        End::Code(code) => format!("exited with code {code}"),
         End::Signal(signal) => {
-            let why = if signal == 9 { " (by hand, or by the kernel for want of memory)" } else { "" };
+            let why = if signal == 9 { " (sent by hand, or by the kernel when memory ran out)" } else { "" };
             format!("was killed by {}{why}", name(signal))
         }
     }
 }
 
-/// How a command of ours ended.
+/// How a helper exited.
 pub(super) fn describe_status(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt;
     describe(status.signal().map_or_else(|| End::Code(status.code().unwrap_or_default()), End::Signal))

@@ -1,4 +1,4 @@
-//! What is new for every start of a job: its secret, and ports that nobody else has.
+//! The secret and the ports of a job, new for every start.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
@@ -17,8 +17,8 @@ pub(super) fn random() -> anyhow::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A port that the kernel gives to nobody else while this lives, but that a listener may take: sockets that allow their
-/// address to be reused, as listeners of Rust, Python and torch do, may share one with a socket that does not listen.
+/// Reserves a port: while this lives, the kernel assigns it to no other socket, but a listener may bind it. Sockets with
+/// SO_REUSEADDR, as listeners of Rust, Python and torch have it, may share a port with a socket that does not listen.
 pub(super) struct Port {
     pub(super) number: u16,
     _socket: OwnedFd,
@@ -28,15 +28,15 @@ impl Port {
     /// A port that is free on all addresses of this host.
     pub(super) fn reserve() -> anyhow::Result<Port> {
         let six = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 0, 0, 0);
-        // Where there is no IPv6, IPv4 is all.
+        // Without IPv6, use IPv4.
         let socket = Self::bound(AddressFamily::INET6, |socket| bind(socket, &six)).or_else(|_| {
             let four = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
             Self::bound(AddressFamily::INET, |socket| bind(socket, &four))
         });
         let socket = socket.context("cannot find a free port")?;
-        let address = getsockname(&socket).context("cannot tell which port is free")?;
+        let address = getsockname(&socket).context("cannot read the number of the free port")?;
         let address =
-            std::net::SocketAddr::try_from(address).map_err(|_| anyhow!("a port without an address"))?;
+            std::net::SocketAddr::try_from(address).map_err(|_| anyhow!("the free port has no address"))?;
         Ok(Port { number: address.port(), _socket: socket })
     }
 

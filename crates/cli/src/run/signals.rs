@@ -1,7 +1,7 @@
-//! Signals that `weft run` gets are for its ranks.
+//! Forwarding of signals to the ranks.
 //!
-//! A thread of its own passes them on, so that a Ctrl-C arrives even while the main thread waits for whoever reads its
-//! output. What is ignored at the start, as by nohup, stays ignored.
+//! A separate thread forwards them, so that Ctrl-C works even while the main thread is blocked on its output. Signals that are
+//! ignored at the start, as under nohup, stay ignored.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,12 +15,12 @@ use super::host::ends;
 use super::wire::Order;
 use crate::limits;
 
-/// What is known of signals so far.
+/// The signals received so far.
 #[derive(Clone, Default)]
 pub(super) struct Signals {
-    /// The first that asked to end, or 0.
+    /// The first that asked the job to stop, or 0.
     first: Arc<AtomicI32>,
-    /// How often SIGINT (Ctrl-C) and SIGTERM came.
+    /// The number of SIGINT (Ctrl-C) and SIGTERM.
     times: [Arc<AtomicU32>; 2],
     attending: Arc<Mutex<Option<Attending>>>,
 }
@@ -37,14 +37,14 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Who gets signals from now on.
+    /// Forwards signals to these helpers from now on.
     pub(super) fn attend(&self, attending: Option<Attending>) {
         if let Ok(mut place) = self.attending.lock() {
             *place = attending;
         }
     }
 
-    /// The signal that asked the job to end, if one did.
+    /// The signal that asked the job to stop, if any.
     pub(super) fn ending(&self) -> Option<i32> {
         Some(self.first.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
     }
@@ -59,14 +59,14 @@ impl Signals {
         if let Some(attending) = self.attending.lock().ok().and_then(|place| place.clone()) {
             attending.tell(&order);
         }
-        // Nothing moves any more: the helpers end the ranks when they see this process gone.
+        // Exit at once: the helpers kill the ranks when this process is gone.
         if times > 2 {
             std::process::exit(128 + signal);
         }
     }
 }
 
-/// The signals that are ignored, a bit each from 1.
+/// The ignored signals, one bit each, from 1.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

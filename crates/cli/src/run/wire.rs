@@ -1,5 +1,5 @@
-//! What `weft run` and its helper on each host (`weft run --as-host`) say to each other: JSON, a line each, orders on the
-//! helper's standard input, events on its standard output. When its standard input ends, the helper ends its ranks.
+//! The protocol between `weft run` and its helpers (`weft run --as-host`): lines of JSON, orders on the helper's standard input,
+//! events on its standard output. When its standard input closes, the helper stops its ranks.
 
 use serde::{Deserialize, Serialize};
 use weftlink_comm::Blame;
@@ -12,9 +12,9 @@ use super::args::Bind;
 pub(super) enum Order {
     /// Start the ranks; once.
     Start(Start),
-    /// Pass a signal on to all ranks.
+    /// Forward a signal to all ranks.
     Signal(i32),
-    /// SIGTERM to all ranks, SIGKILL to those that are left after the grace.
+    /// SIGTERM to all ranks, SIGKILL to those that remain after the grace period.
     Stop,
     /// SIGKILL to all ranks.
     Kill,
@@ -26,14 +26,14 @@ pub(super) struct Start {
     pub(super) workdir: String,
     /// For all ranks.
     pub(super) environment: Vec<(String, String)>,
-    /// Taken out of the environment first.
+    /// Variables to unset first.
     pub(super) unset: Vec<String>,
     pub(super) ranks: Vec<RankStart>,
     pub(super) bind: Bind,
-    /// Whether output is passed on by whole lines, or as it comes.
+    /// Whether to forward output in whole lines or as it arrives.
     pub(super) by_lines: bool,
     pub(super) grace_ms: u64,
-    /// How many files a rank may have open, where the helper was started with another limit.
+    /// The limit of open files of a rank, if the helper has another one.
     pub(super) files_limit: Option<u64>,
 }
 
@@ -49,14 +49,14 @@ pub(super) struct RankStart {
 pub(super) enum Event {
     /// The helper runs; these ports of its host are free.
     Ready { version: String, ports: [u16; 2] },
-    /// Something worth telling the user.
+    /// A message for the user.
     Note(String),
-    /// A rank runs.
+    /// A rank was started.
     Started { rank: usize, pid: u32, binding: Option<Binding> },
-    /// A rank printed. `cut`: the line goes on in the next piece.
+    /// Output of a rank. `cut`: the line continues in the next piece.
     Output { rank: usize, stream: Stream, piece: Piece, cut: bool },
-    /// A rank has ended, so long after its host began to start ranks. `told`: after it was told to. `stopped`: it was stopped
-    /// by a signal or a debugger when it was told to. `said`: why its communicator failed, if it did, and the ranks it blames.
+    /// A rank has exited; the time counts from the start of the host's first rank. `told`: after the helper asked it to. `stopped`:
+    /// a signal or a debugger had suspended it by then. `said`: why its communicator failed, if it did, and the ranks it blames.
     Ended {
         rank: usize,
         end: End,
@@ -66,9 +66,9 @@ pub(super) enum Event {
         said: Option<String>,
         blamed: Vec<Blame>,
     },
-    /// The ranks cannot be started; the user has to call differently.
+    /// The ranks cannot be started because of wrong arguments.
     Misuse(String),
-    /// The helper cannot go on.
+    /// The helper failed.
     Failed(String),
 }
 
@@ -96,7 +96,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// What a shell would make of it.
+    /// The exit code that a shell would return.
     pub(super) fn exit_code(self) -> u8 {
         match self {
             End::Code(code) => code as u8,

@@ -1,11 +1,11 @@
 //! `weft sim accuracy FILE.csv`: predictions beside measurements.
 //!
-//! Rows of one setup are executed together; setups are shared out among threads, and what is predicted does not depend on how. With
-//! `--out`, rows are written in the file's order as soon as all before them are known, so that what is interrupted keeps them.
+//! Threads predict the rows of one setup together; results do not depend on the number of threads. With `--out`, each row is
+//! written as soon as all rows before it are known, so that an interrupted run keeps them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -21,28 +21,30 @@ use weftlink_sim::published::{self, Row, Use};
 
 use super::collective::create;
 use crate::progress::Progress;
+use crate::screen::{self, say};
 use crate::table::Table;
 use crate::{Failure, counted};
 
-/// Predict every row of a file of measurements, and say how right that is
+/// Compare predictions with a file of measurements
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  weft sim accuracy testdata/measurements/published.csv
-  weft sim accuracy mine.csv --out predicted.csv --worst 40
+  weft sim accuracy measured.csv
+  weft sim accuracy measured.csv --out predicted.csv --worst 40
 
-The file has a first line with the names of its columns, in any order: id, collective, size_bytes, time_us, gpu_id, intra, \
-pcie_gen, gpus_per_node, nodes, net, nics_per_node, nic_gbps, library, library_version, and if there are system, algo, proto, \
-use (score, robustness, skip). What other columns say, and what id and system say, changes no prediction.
+The first line names the columns, in any order: id, collective, size_bytes, time_us, gpu_id, intra, pcie_gen, gpus_per_node, \
+nodes, net, nics_per_node, nic_gbps, library, library_version; optional are system, algo, proto and use (score, robustness or \
+skip). Predictions do not use id, system and any other column.
 
-An error is |predicted / measured - 1|; a table (an id) counts once in each band, with the median of its rows.")]
+The error of a row is |predicted / measured - 1|. A table (the rows with one id) counts once in each band of sizes, with the \
+median of its rows.")]
 pub(super) struct Args {
-    /// A file with the columns of testdata/measurements/published.csv
+    /// A CSV file with a row for each measurement; the columns are listed below
     file: PathBuf,
-    /// Write id,collective,size_bytes,predicted_us of every row that is not to be skipped to this file
+    /// Write the predictions as CSV: id,collective,size_bytes,predicted_us of every row that is not skipped
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// How many of the worst rows to print
+    /// Print the ROWS rows with the largest errors
     #[arg(long, value_name = "ROWS", default_value_t = 20)]
     worst: usize,
     /// Print JSON
@@ -57,7 +59,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .map_err(Failure::Misuse)?;
     let rows = published::read(&text).with_context(|| name.to_string()).map_err(Failure::Finding)?;
     if rows.is_empty() {
-        return Err(Failure::finding(anyhow!("{name} has no rows that say enough to be predicted")));
+        return Err(Failure::finding(anyhow!("{name} has no row with enough columns filled to predict it")));
     }
     let out = match &args.out {
         Some(path) => Some((create(path)?, path)),
@@ -77,8 +79,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.json {
         return Ok(crate::print_json(&document(&scored, &times, &tables))?);
     }
-    print(args.worst, &scored, &times, &tables);
-    Ok(())
+    Ok(print(args.worst, &scored, &times, &tables)?)
 }
 
 /// What is predicted, in microseconds, with the file that it is written to.
@@ -155,12 +156,14 @@ fn quoted(text: &str) -> String {
     }
 }
 
-fn print(worst: usize, rows: &[Row], times: &[f64], tables: &[TableError]) {
-    println!(
+fn print(worst: usize, rows: &[Row], times: &[f64], tables: &[TableError]) -> io::Result<()> {
+    let mut out = screen::stdout();
+    say!(
+        out,
         "{} of {} tables, {COUNT} constants; median (90th percentile) of tables' errors in percent",
         counted(rows.len(), "row"),
         tables.iter().map(|table| &table.id).collect::<std::collections::BTreeSet<_>>().len(),
-    );
+    )?;
     let [first, second, third, fourth] = BANDS.map(|(name, _)| name);
     let mut table = Table::new(["class", first, second, third, fourth]);
     for class in std::iter::once(None).chain(Class::ALL.map(Some)) {
@@ -175,8 +178,8 @@ fn print(worst: usize, rows: &[Row], times: &[f64], tables: &[TableError]) {
         };
         table.row([class.map_or("all", Class::name).to_owned(), cell(0), cell(1), cell(2), cell(3)]);
     }
-    println!("{table}");
-    println!("systems, the worst first");
+    writeln!(out, "{table}")?;
+    writeln!(out, "systems, worst first")?;
     let mut table = Table::new(["system", "tables", "median", "worst"]);
     for (system, errors) in systems(tables) {
         let worst = errors.iter().copied().fold(0.0, f64::max);
@@ -188,8 +191,8 @@ fn print(worst: usize, rows: &[Row], times: &[f64], tables: &[TableError]) {
             format!("{:.1}", worst * 1e2),
         ]);
     }
-    println!("{table}");
-    println!("rows, the worst first");
+    writeln!(out, "{table}")?;
+    writeln!(out, "rows, worst first")?;
     let mut table = Table::new(["id", "collective", "bytes", "measured us", "predicted us", "error"]);
     for index in worst_rows(rows, times).into_iter().take(worst) {
         let (row, time) = (&rows[index], times[index]);
@@ -202,7 +205,7 @@ fn print(worst: usize, rows: &[Row], times: &[f64], tables: &[TableError]) {
             format!("{:.1}", error(time, row.measured_us) * 1e2),
         ]);
     }
-    print!("{table}");
+    write!(out, "{table}")
 }
 
 /// The errors of each system's tables, the worst median first.

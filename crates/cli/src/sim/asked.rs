@@ -1,4 +1,4 @@
-//! What was typed, as what it means: the library, its settings, and changes to the machine.
+//! Arguments of predictions: the library, its settings, and changes to the machine.
 
 use anyhow::Context;
 use clap::ValueEnum;
@@ -11,70 +11,71 @@ use weftlink_sim::what_if::{CpuVendor, WhatIf};
 
 use crate::Failure;
 
-/// What the library is, and is told.
+/// The library and its settings.
 #[derive(clap::Args, Clone)]
-pub(super) struct Told {
-    /// The library, with a version if it matters: nccl:2.18, rccl, gloo, openmpi, weft, msccl:FILE [default: nccl, or rccl for AMD's
-    /// GPUs, the newest known]
+#[command(next_help_heading = "Library")]
+pub(super) struct LibraryArgs {
+    /// The library, with or without a version: nccl:2.18, rccl, gloo, openmpi, weft, msccl:FILE [default: the newest nccl, or rccl for
+    /// AMD GPUs]
     #[arg(long, value_name = "NAME[:VERSION]")]
     pub(super) library: Option<String>,
-    /// What the library is told to take, as by NCCL_ALGO: Ring, Tree, NVLS, NVLSTree, CollnetDirect, CollnetChain,
-    /// PAT [default: its choice]
+    /// The algorithm, as NCCL_ALGO sets it: Ring, Tree, NVLS, NVLSTree, CollnetDirect, CollnetChain, PAT [default: the library's
+    /// choice]
     #[arg(long, value_name = "NAME", value_parser = algorithm)]
     pub(super) algorithm: Option<LibraryAlgorithm>,
-    /// What the library is told to take, as by NCCL_PROTO: LL, LL128, Simple [default: its choice]
+    /// The protocol, as NCCL_PROTO sets it: LL, LL128, Simple [default: the library's choice]
     #[arg(long, value_name = "NAME", value_parser = protocol)]
     pub(super) protocol: Option<Protocol>,
-    /// Who starts the kernels: a process for each GPU, or one thread for all GPUs of a host, as nccl-tests started by hand
-    /// [default: process; thread on a single host of GPUs before Hopper, or without NVLink]
-    #[arg(long, value_name = "WHO")]
+    /// What launches the kernels: a process per GPU, or one thread for all GPUs of a host, as nccl-tests without MPI does [default:
+    /// process; thread on a single host with GPUs before Hopper or without NVLink]
+    #[arg(long, value_name = "HOW")]
     pub(super) launch: Option<Launcher>,
-    /// For the text of `nvidia-smi topo -m`, which does not say: what the GPUs are; `weft topo --list gpus` prints them
+    /// The GPU model of a `nvidia-smi topo -m` text, which does not name it; `weft topo --list gpus` prints them
     #[arg(long, value_name = "MODEL")]
     gpu: Option<String>,
     #[command(flatten)]
-    what_if: Otherwise,
+    what_if: WhatIfArgs,
 }
 
-impl Told {
-    /// Whether buffers are registered for everybody to reach.
+impl LibraryArgs {
+    /// Whether buffers are registered as symmetric windows.
     pub(super) fn is_symmetric(&self) -> bool {
         self.what_if.symmetric
     }
 }
 
-/// What if it were otherwise.
+/// Changes to the machine.
 #[derive(clap::Args, Clone, Copy)]
 #[command(next_help_heading = "What if")]
-struct Otherwise {
-    /// NICs do not reach GPUs: what crosses the network is copied to host memory first
+struct WhatIfArgs {
+    /// Turn GPUDirect RDMA off: the network reads and writes host memory
     #[arg(long)]
     no_gpudirect: bool,
-    /// Sockets over the same NICs instead of RDMA
+    /// Use TCP sockets over the same NICs instead of RDMA
     #[arg(long)]
     sockets: bool,
-    /// GPUs do not reach each other: what they exchange goes through host memory (NCCL_P2P_DISABLE)
+    /// Turn peer access off: GPUs exchange data through host memory (NCCL_P2P_DISABLE)
     #[arg(long)]
     no_peer_access: bool,
-    /// So many NICs of the same kind for each GPU
+    /// Give each GPU COUNT NICs of the same kind
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
     nics_per_gpu: Option<u32>,
-    /// What storage takes of each GPU's slot, each way
+    /// Bandwidth of each GPU's slot that storage uses, each way
     #[arg(long, value_name = "GB/s", value_parser = rate)]
     storage: Option<f64>,
-    /// Who made the CPUs, intel or amd: NCCL's tuner goes by it between hosts
+    /// The CPU vendor, intel or amd, which NCCL's tuner uses between hosts
     #[arg(long, value_name = "VENDOR", value_parser = cpu)]
     cpu: Option<CpuVendor>,
-    /// Buffers are registered as symmetric windows, so that NCCL's symmetric kernels may be used; with -n, in symmetric memory
+    /// Register buffers as symmetric windows, for NCCL's symmetric kernels; with -n: use symmetric memory
     #[arg(long)]
     symmetric: bool,
-    /// Channels that the library is limited to (NCCL_MAX_CTAS)
+    /// Limit the library to COUNT channels (NCCL_MAX_CTAS)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
     max_ctas: Option<u32>,
 }
 
-impl Told {
-    /// What predictions are made with.
+impl LibraryArgs {
+    /// The options of the predictor.
     fn options(&self) -> Result<Options, Failure> {
         let library =
             self.library.as_deref().map(library::parse_library).transpose().map_err(Failure::misuse)?;
@@ -83,7 +84,7 @@ impl Told {
             let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"));
             text.map_err(Failure::Misuse)
         };
-        let Otherwise {
+        let WhatIfArgs {
             no_gpudirect,
             sockets,
             no_peer_access,
@@ -118,11 +119,11 @@ impl Told {
 
 fn rate(text: &str) -> Result<f64, String> {
     let found = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate >= 0.0);
-    found.ok_or_else(|| "it is a number of GB/s, as 12.5".to_owned())
+    found.ok_or_else(|| "write GB/s, such as 12.5".to_owned())
 }
 
 fn cpu(name: &str) -> Result<CpuVendor, String> {
-    CpuVendor::from_name(name).ok_or_else(|| "it is intel or amd".to_owned())
+    CpuVendor::from_name(name).ok_or_else(|| "write intel or amd".to_owned())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -132,19 +133,19 @@ pub(super) enum Launcher {
 }
 
 fn algorithm(name: &str) -> Result<LibraryAlgorithm, String> {
-    algorithm_from_name(name)?.ok_or_else(|| "it is empty".to_owned())
+    algorithm_from_name(name)?.ok_or_else(|| "the name is empty".to_owned())
 }
 
 fn protocol(name: &str) -> Result<Protocol, String> {
-    protocol_from_name(name)?.ok_or_else(|| "it is empty".to_owned())
+    protocol_from_name(name)?.ok_or_else(|| "the name is empty".to_owned())
 }
 
-/// A collective on a target's fabric, as a library would do it.
-pub(super) fn case(kind: Kind, target: Option<&str>, told: &Told) -> Result<Case, Failure> {
-    let options = told.options()?;
-    // A collective that is not predicted needs no look at the fabric.
+/// A collective on a fabric, as a library would run it.
+pub(super) fn case(kind: Kind, target: Option<&str>, args: &LibraryArgs) -> Result<Case, Failure> {
+    let options = args.options()?;
+    // Refuse a collective that is not predicted before the fabric is read.
     predict::operation(kind)?;
-    let fabric = crate::topo::resolve(target, told.gpu.as_deref())?;
+    let fabric = crate::topo::resolve(target, args.gpu.as_deref())?;
     Ok(Case::new(kind, &fabric, &options)?)
 }
 

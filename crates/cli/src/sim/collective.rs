@@ -1,7 +1,7 @@
-//! `weft sim COLLECTIVE FABRIC`: a call of each size, as a library would make it, executed on the fabric.
+//! `weft sim COLLECTIVE FABRIC`: a call of each size, executed on the fabric as a library would.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
@@ -13,74 +13,74 @@ use weftlink_sim::execute::Runner;
 use weftlink_sim::predict::{Case, PredictError, Row};
 use weftlink_sim::setup::Library;
 
-use super::asked::{self, Told};
+use super::asked::{self, LibraryArgs};
 use super::disturbed::Disturbed;
 use super::{cores, text, trace};
-use crate::Failure;
 use crate::plan::Sizes;
 use crate::plot::{self, Line};
 use crate::progress::Progress;
+use crate::{Failure, screen};
 
-/// What is predicted when no size is given.
+/// The sizes without --size and --sizes.
 const SIZES: Sizes = Sizes(8, 8 << 30);
 const FACTOR: u64 = 8;
-/// Each size is twice the one before in a range that somebody asks for.
+/// The default factor of --sizes.
 const FACTOR_ASKED: u64 = 2;
 
 #[derive(clap::Args)]
 pub(super) struct Calls {
-    /// What all GPUs do together
+    /// The collective to predict
     #[arg(value_parser = crate::names::collective())]
     pub(super) collective: Option<Kind>,
-    /// Where: a system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`) or a file, as for `weft topo` [default: this machine]
+    /// A system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`) or a file, as for `weft topo` [default: this machine]
     pub(super) fabric: Option<String>,
-    /// The bytes of a call
+    /// Predict one call of SIZE bytes
     #[arg(long, value_name = "SIZE", conflicts_with = "sizes")]
     size: Option<Bytes>,
-    /// A call for each of these sizes [default: 8..8GiB, or what the GPUs hold, each 8 times the one before]
+    /// Predict a call for each size of a range [default: 8..8GiB or the GPU memory, each 8 times the previous]
     #[arg(long, value_name = "FROM..TO")]
     sizes: Option<Sizes>,
-    /// With --sizes: each so many times the one before
+    /// With --sizes: multiply the size by FACTOR at each step
     #[arg(short = 'f', long, value_name = "FACTOR", requires = "sizes", value_parser = clap::value_parser!(u64).range(2..), default_value_t = FACTOR_ASKED)]
     stepfactor: u64,
-    /// Draw time and bus bandwidth over size into this file, as SVG
+    /// Draw time and bus bandwidth over size as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Instead of GPUs, so many ranks on as many cores of one host, with --library weft, gloo or openmpi [default: weft]
+    /// Predict RANKS ranks on the cores of one host instead of GPUs; --library is weft (default), gloo or openmpi
     #[arg(short = 'n', long, conflicts_with_all = ["fabric", "plot", "trace"], value_parser = clap::value_parser!(u32).range(2..=1024))]
     ranks: Option<u32>,
-    /// Write what each rank does in the last of the calls to this file, for Perfetto or chrome://tracing
+    /// Write a trace of the last call for Perfetto or chrome://tracing: the steps of every rank
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     #[command(flatten)]
     disturbed: Disturbed,
     #[command(flatten)]
-    told: Told,
+    library: LibraryArgs,
 }
 
 pub(super) fn run(args: &Calls) -> Result<(), Failure> {
     let kind = args.collective.ok_or_else(|| {
-        Failure::misuse(anyhow!("say what to predict, and where: `weft sim all-reduce hgx-h100`"))
+        Failure::misuse(anyhow!("name a collective and a fabric: `weft sim all-reduce hgx-h100`"))
     })?;
     if let Some(ranks) = args.ranks {
         return cores::run(
             kind,
             ranks,
-            args.told.is_symmetric(),
+            args.library.is_symmetric(),
             &sizes(args, u64::MAX)?,
-            args.told.library.as_deref(),
+            args.library.library.as_deref(),
             args.json,
         );
     }
-    let case = asked::case(kind, args.fabric.as_deref(), &args.told)?;
+    let case = asked::case(kind, args.fabric.as_deref(), &args.library)?;
     let setup = &case.setup;
     let is_watched = args.trace.is_some() || !args.disturbed.is_none();
     if is_watched && !chooses_by_costs(setup.library) {
         return Err(Failure::misuse(anyhow!(
-            "disturbances and traces are for nccl, rccl and oneccl, not for {}",
+            "disturbances and --trace work with nccl, rccl and oneccl, not with {}",
             setup.library.name()
         )));
     }
@@ -98,7 +98,6 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
     };
     let constants = Constants::shipped();
     let site = case.runner(&constants)?;
-    let mut out = io::stdout().lock();
     let mut progress = Progress::new();
     let mut rows = Vec::new();
     let mut spans = Spans::with_capacity(trace::STEPS_MAX);
@@ -106,22 +105,15 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
         progress.show(&format!("predicting {} ({} of {})", text::size(*bytes), at + 1, sizes.len()));
         let is_traced = trace.is_some() && at + 1 == sizes.len();
         let row = call(&site, &case, *bytes, args, is_traced.then_some(&mut spans))?;
-        progress.clear();
-        // Nothing is printed before the first call is predicted: until then it may turn out to be impossible.
-        if !args.json && at == 0 {
-            text::head(&mut out, &case)?;
-            text::columns(&mut out)?;
-        }
-        if !args.json {
-            text::row(&mut out, site.fabric(), &row)?;
-            out.flush()?;
-        }
         rows.push(row);
     }
+    progress.clear();
     if args.json {
-        drop(out);
         crate::print_json(&case.rows_to_json(&rows))?;
     } else {
+        let mut out = screen::stdout();
+        text::head(&mut out, &case)?;
+        write!(out, "{}", text::table(site.fabric(), &rows))?;
         text::foot(&mut out, setup, &rows)?;
     }
     if let Some((mut file, path)) = plot {
@@ -148,7 +140,7 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Which calls are asked for; of the usual ones those that fit.
+/// The sizes of the calls. The default ones are limited to what fits.
 fn sizes(args: &Calls, most: u64) -> Result<Vec<u64>, Failure> {
     match (args.size, args.sizes) {
         (Some(Bytes(0)), _) | (None, Some(Sizes(0, _))) => Err(PredictError::NoBytes.into()),
@@ -158,14 +150,14 @@ fn sizes(args: &Calls, most: u64) -> Result<Vec<u64>, Failure> {
     }
 }
 
-/// From the first, each so many times the one before.
+/// A geometric series.
 fn each_of(Sizes(from, to): Sizes, factor: u64) -> Vec<u64> {
     std::iter::successors(Some(from), |size| size.checked_mul(factor))
         .take_while(|size| *size <= to)
         .collect()
 }
 
-/// Whether a library tells by costs what it takes, so that it can be watched and disturbed.
+/// Whether the simulator executes the library's plans, so that they can be traced and disturbed.
 fn chooses_by_costs(library: Library) -> bool {
     matches!(library, Library::Nccl | Library::Rccl | Library::OneCcl)
 }
@@ -179,17 +171,17 @@ fn call(
     spans: Option<&mut Spans>,
 ) -> Result<Row, Failure> {
     if !args.disturbed.is_none() {
-        let suffered = args.disturbed.run(site, case.operation, bytes, spans)?;
+        let done = args.disturbed.run(site, case.operation, bytes, spans)?;
         let ranks = args.disturbed.ranks().unwrap_or(case.setup.ranks());
-        let row = case.row_of(ranks, bytes, suffered.execution);
-        return Ok(Row { undisturbed: Some((suffered.alone_us, suffered.beside)), ..row });
+        let row = case.row_of(ranks, bytes, done.execution);
+        return Ok(Row { undisturbed: Some((done.alone_us, done.beside)), ..row });
     }
     let Some(spans) = spans else { return Ok(case.row(site, bytes)?) };
     let execution = site.execute_with_conditions(case.operation, bytes, &Conditions::default(), Some(spans));
     Ok(case.row_of(case.setup.ranks(), bytes, execution.map_err(Failure::finding)?))
 }
 
-/// A file to write into, before anything takes long.
+/// Creates an output file before the predictions start.
 pub(super) fn create(path: &PathBuf) -> Result<File, Failure> {
     File::create(path).with_context(|| format!("cannot write {}", path.display())).map_err(Failure::Finding)
 }

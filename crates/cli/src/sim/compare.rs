@@ -1,37 +1,40 @@
 //! `weft sim compare FABRIC FABRIC ...`: one call on each of them.
 
+use std::io::Write;
+
 use serde_json::json;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::Kind;
 use weftlink_sim::Constants;
 
-use super::asked::{self, Told};
+use super::asked::{self, LibraryArgs};
 use super::text;
 use crate::Failure;
 use crate::progress::Progress;
+use crate::screen;
 use crate::table::Table;
 
-/// One call on several fabrics, side by side
+/// Predict one call on several fabrics, side by side
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  weft sim compare hgx-b200 8x-rtx5090 \"2x hgx-h100 + 8x eth100\" --size 1GB    a gigabyte of gradients
-  weft sim compare \"4x hgx-h100 + 8x ndr\" \"4x hgx-h100 + 4x ndr\" --collective all-to-all --size 64MiB")]
+  weft sim compare hgx-b200 8x-rtx5090 \"2x hgx-h100 + 8x eth100\" --size 1GB
+  weft sim compare dgx-a100 dgx-h100 --collective all-to-all --size 64MiB")]
 pub(super) struct Args {
     /// Fabrics, as for `weft topo`
     #[arg(required = true, num_args = 1..=64)]
     fabric: Vec<String>,
-    /// What all GPUs do together
+    /// The collective to predict
     #[arg(long, value_name = "WHAT", default_value = "all-reduce", value_parser = crate::names::collective())]
     collective: Kind,
-    /// The bytes of a call
+    /// The size of the call
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
     size: Bytes,
     /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    told: Told,
+    library: LibraryArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -40,7 +43,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (mut values, mut rows) = (Vec::new(), Vec::new());
     for target in &args.fabric {
         progress.show(&format!("predicting {target}"));
-        let case = asked::case(args.collective, Some(target), &args.told)?;
+        let case = asked::case(args.collective, Some(target), &args.library)?;
         case.check(args.size.0)?;
         let row = case.row(&case.runner(&constants)?, args.size.0)?;
         let mut value = case.to_json();
@@ -55,7 +58,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return Ok(crate::print_json(&document)?);
     }
     let best = rows.iter().map(|(.., row)| row.time_us()).fold(f64::INFINITY, f64::min);
-    println!("{} of {}\n", args.collective.name(), args.size);
+    let mut out = screen::stdout();
+    writeln!(out, "{} of {}\n", args.collective.name(), args.size)?;
     let mut table = Table::new([
         "fabric",
         "GPUs",
@@ -66,7 +70,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         "busbw GB/s",
         "error",
         "limited by",
-    ]);
+    ])
+    .optional(&["slower", "library", "GPUs"]);
     for (target, setup, limit, row) in &rows {
         table.row([
             (*target).clone(),
@@ -80,6 +85,5 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             limit.clone(),
         ]);
     }
-    print!("{table}");
-    Ok(())
+    Ok(write!(out, "{table}")?)
 }

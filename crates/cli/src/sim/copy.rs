@@ -1,5 +1,7 @@
 //! `weft sim copy SRC DST`: one copy between two devices.
 
+use std::io::Write;
+
 use anyhow::anyhow;
 use serde_json::json;
 use weftlink_fabric::Paths;
@@ -7,33 +9,37 @@ use weftlink_fabric::bytes::Bytes;
 use weftlink_sim::Constants;
 
 use crate::Failure;
+use crate::screen::{self, say};
 
-/// A copy between two devices: GPUs, host memory (numa0), drives (nvme0)
+/// Predict a copy between two devices: GPUs, host memory (numa0), drives (nvme0)
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   weft sim copy gpu0 gpu1 --fabric hgx-h100 --size 80GB
-  weft sim copy numa0 gpu0 --fabric hgx-h100 --size 80GB              from pinned host memory
-  weft sim copy gpu0 gpu8 --fabric \"2x hgx-h100 + 8x ndr\" --size 1GB   to another host
-  weft sim copy gpu0 gpu1 --fabric 8x-rtx4090 --peer-access on        what a patched driver would bring
+  weft sim copy numa0 gpu0 --fabric hgx-h100 --size 80GB    pinned host memory
+  weft sim copy gpu0 gpu8 --fabric \"2x hgx-h100 + 8x ndr\"   to another host
+  weft sim copy gpu0 gpu1 --fabric 8x-rtx4090 --peer-access on
 
-Names are those of `weft topo FABRIC --tree`.")]
+`weft topo FABRIC --tree` prints the names of the devices.")]
 pub(super) struct Args {
-    /// From which device
+    /// The device to copy from
     #[arg(value_name = "SRC")]
     source: String,
-    /// To which device
+    /// The device to copy to
     #[arg(value_name = "DST")]
     target: String,
-    /// The bytes
+    /// The size of the copy
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
     size: Bytes,
-    /// Where: a system, a cluster or a file, as for `weft topo` [default: this machine]
+    /// A system, a cluster or a file, as for `weft topo` [default: this machine]
     #[arg(long)]
     fabric: Option<String>,
-    /// Whether GPUs reach each other's memory over PCIe [default: as their drivers have it: GeForce cards do not]
+    /// Whether GPUs access each other's memory over PCIe [default: as their driver has it; off for GeForce]
     #[arg(long, value_name = "on|off", value_parser = switch)]
     peer_access: Option<bool>,
+    /// The GPU model of a `nvidia-smi topo -m` text, which does not name it
+    #[arg(long, value_name = "MODEL", requires = "fabric")]
+    gpu: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -43,23 +49,23 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err("it is on or off".to_owned()),
+        _ => Err("write on or off".to_owned()),
     }
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let fabric = crate::topo::resolve(args.fabric.as_deref(), None)?;
+    let fabric = crate::topo::resolve(args.fabric.as_deref(), args.gpu.as_deref())?;
     let find = |name: &String| {
         fabric.find(name).ok_or_else(|| {
             Failure::misuse(anyhow!(
-                "no device `{name}` on {}.{} `weft topo FABRIC --tree` prints the names; --fabric chooses the fabric.",
+                "{} has no device `{name}`.{} `weft topo FABRIC --tree` prints the names; --fabric selects the fabric.",
                 fabric.name(),
                 fabric.suggest_device(name)
             ))
         })
     };
     if args.size.0 == 0 {
-        return Err(Failure::misuse(anyhow!("a copy of 0 bytes takes no time; give --size 1 or more")));
+        return Err(Failure::misuse(anyhow!("--size 0: a copy has at least 1 byte")));
     }
     let ends = (find(&args.source)?, find(&args.target)?);
     let paths = Paths::of(&fabric);
@@ -87,25 +93,31 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             "basis": "predicted",
         }))?);
     }
-    println!(
+    let mut out = screen::stdout();
+    say!(
+        out,
         "{} from {} to {} on {}: {}",
         args.size,
         fabric.device_name(ends.0),
         fabric.device_name(ends.1),
         fabric.name(),
         copied.path.meaning()
-    );
+    )?;
     if copied.is_staged {
-        println!("through host memory: these GPUs do not reach each other's over PCIe (--peer-access on)");
+        say!(
+            out,
+            "through host memory: these GPUs have no peer access over PCIe (--peer-access on predicts it with)"
+        )?;
     }
-    println!(
-        "{} at up to {:.1} GB/s; limited by {} from {} to {}, which signals {:.1} GB/s",
+    say!(
+        out,
+        "{} at up to {:.1} GB/s; limited by {} from {} to {}, nominally {:.1} GB/s",
         copied.time,
         copied.gbytes_per_second,
         copied.kind,
         fabric.device_name(from),
         fabric.device_name(to),
         copied.nominal_gbytes_per_second
-    );
+    )?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `weft sim COLLECTIVE -n RANKS`: a library between cores of one host.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use anyhow::anyhow;
 use serde_json::json;
@@ -14,6 +14,8 @@ use weftlink_sim::setup::Library;
 
 use super::text;
 use crate::Failure;
+use crate::screen::{self, say};
+use crate::table::Table;
 
 pub(super) fn run(
     kind: Kind,
@@ -29,56 +31,41 @@ pub(super) fn run(
         None => Library::Weft,
     };
     if is_symmetric && library != Library::Weft {
-        return Err(Failure::misuse(anyhow!("with -n, --symmetric is for weft, not for {}", library.name())));
+        return Err(Failure::misuse(anyhow!(
+            "with -n, --symmetric works with weft, not with {}",
+            library.name()
+        )));
     }
     let memory = if is_symmetric { Memory::Symmetric } else { Memory::Readable };
     let hosts = Hosts { memory, ..Hosts::one(library, ranks, ranks) };
     let constants = Constants::shipped();
-    let mut out = io::stdout().lock();
     let mut rows = Vec::new();
-    for (at, bytes) in sizes.iter().enumerate() {
+    let headings = ["size", "time us", "algbw", "busbw", "algorithm", "protocol"];
+    let mut table = Table::new(headings).numbers(&["size"]);
+    for bytes in sizes {
         let call = host::execute(&constants, &hosts, operation, *bytes).map_err(Failure::misuse)?;
-        // Nothing is printed before the first call is known to be possible.
-        if !as_json && at == 0 {
-            writeln!(
-                out,
-                "{} on {ranks} cores of one host, a rank each, {} memory",
-                kind.name(),
-                memory.name()
-            )?;
-            writeln!(out, "library {}: {}\n", library.name(), library.evidence())?;
-            writeln!(
-                out,
-                "{:>10} {:>12} {:>9} {:>9}  {:<18} protocol",
-                "size", "time us", "algbw", "busbw", "algorithm"
-            )?;
-        }
         let time_us = call.time.0 as f64 / 1e6;
         let algbw = *bytes as f64 / time_us / 1e3;
         let busbw = algbw * operation.bus_factor(ranks);
-        if as_json {
-            rows.push(json!({
-                "bytes": bytes,
-                "time_us": time_us,
-                "algbw_gb_per_s": algbw,
-                "busbw_gb_per_s": busbw,
-                "algorithm": call.algorithm.name(),
-                "protocol": call.protocol.to_string(),
-            }));
-            continue;
-        }
-        let (size, time) = (text::size(*bytes), text::time(time_us));
-        writeln!(
-            out,
-            "{size:>10} {time:>12} {algbw:>9.2} {busbw:>9.2}  {:<18} {}",
-            call.algorithm.name(),
-            call.protocol
-        )?;
-        out.flush()?;
+        table.row([
+            text::size(*bytes),
+            text::time(time_us),
+            format!("{algbw:.2}"),
+            format!("{busbw:.2}"),
+            call.algorithm.name().to_owned(),
+            call.protocol.to_string(),
+        ]);
+        rows.push(json!({
+            "bytes": bytes,
+            "time_us": time_us,
+            "algbw_gb_per_s": algbw,
+            "busbw_gb_per_s": busbw,
+            "algorithm": call.algorithm.name(),
+            "protocol": call.protocol.to_string(),
+        }));
     }
     if as_json {
-        drop(out);
-        crate::print_json(&json!({
+        return Ok(crate::print_json(&json!({
             "collective": kind.name(),
             "ranks": ranks,
             "memory": memory.name(),
@@ -86,7 +73,10 @@ pub(super) fn run(
             "evidence": library.evidence(),
             "basis": "predicted",
             "rows": rows,
-        }))?;
+        }))?);
     }
-    Ok(())
+    let mut out = screen::stdout();
+    say!(out, "{} on {ranks} cores of one host, a rank each, {} memory", kind.name(), memory.name())?;
+    say!(out, "library {}: {}\n", library.name(), library.evidence())?;
+    Ok(write!(out, "{table}")?)
 }

@@ -1,4 +1,4 @@
-//! What is not as it should be, or goes on beside: as it is typed, and as the engine takes it.
+//! Disturbances: slow and missing links, throttled GPUs and other jobs, from arguments to the engine.
 
 use anyhow::anyhow;
 use weftlink_fabric::bytes::Bytes;
@@ -12,26 +12,26 @@ use weftlink_sim::setup::Operation;
 
 use crate::Failure;
 
-/// Disturbances, as they are typed.
+/// Arguments for disturbances.
 #[derive(clap::Args, Clone)]
-#[command(next_help_heading = "Disturbed by")]
+#[command(next_help_heading = "Disturbances")]
 pub(super) struct Disturbed {
-    /// The links between two devices carry this part of what they would: host0/nic0,leaf0=0.5 (`weft topo FABRIC --tree` prints names)
-    #[arg(long, value_name = "A,B=PART", value_parser = slow)]
+    /// Slow the links between two devices to a fraction of their rate: host0/nic0,leaf0=0.5; `weft topo FABRIC --tree` prints the names
+    #[arg(long, value_name = "A,B=FRACTION", value_parser = slow)]
     slow: Vec<(Ends, f64)>,
-    /// There is no link between these two devices: gpu0,gpu1
+    /// Remove the links between two devices: gpu0,gpu1
     #[arg(long, value_name = "A,B", value_parser = ends)]
     missing: Vec<Ends>,
-    /// The links between two devices come and go: nic0,leaf0=10ms,1ms is down for a millisecond of every ten
+    /// Take the links between two devices down periodically: nic0,leaf0=10ms,1ms is down for 1 ms of every 10 ms
     #[arg(long, value_name = "A,B=PERIOD,DOWN", value_parser = flap)]
     flap: Vec<(Ends, Picoseconds, Picoseconds)>,
-    /// A GPU moves its data at this part of what it could: 3=0.7
-    #[arg(long, value_name = "GPU=PART", value_parser = throttle)]
+    /// Throttle a GPU to a fraction of its rate: 3=0.7
+    #[arg(long, value_name = "GPU=FRACTION", value_parser = throttle)]
     throttle: Vec<(u32, f64)>,
-    /// The GPUs that take part, as many of each host; others are free for --beside [default: all]
+    /// The GPUs of the call, equally many on each host; --beside may use the others [default: all]
     #[arg(long, value_name = "0-7,16", value_parser = numbers)]
     gpus: Option<Numbers>,
-    /// Another job at the same time, on all GPUs or some: all-to-all:64MiB, all-reduce:1GiB@8-15
+    /// Run another job at the same time, on all GPUs or some: all-to-all:64MiB, all-reduce:1GiB@8-15
     #[arg(long, value_name = "WHAT:SIZE[@GPUS]", value_parser = beside)]
     beside: Vec<Beside>,
 }
@@ -52,16 +52,16 @@ struct Beside {
     gpus: Option<Numbers>,
 }
 
-/// A call that was disturbed.
-pub(super) struct Suffered {
+/// The result of a disturbed call.
+pub(super) struct DisturbedCall {
     pub(super) execution: Execution,
-    /// The same call with nothing beside it, on links as they should be.
+    /// The time of the same call without disturbances.
     pub(super) alone_us: f64,
     pub(super) beside: Vec<Neighbour>,
 }
 
 impl Disturbed {
-    /// Whether nothing is out of order.
+    /// Whether there are no disturbances.
     pub(super) fn is_none(&self) -> bool {
         self.slow.is_empty()
             && self.missing.is_empty()
@@ -71,19 +71,19 @@ impl Disturbed {
             && self.beside.is_empty()
     }
 
-    /// GPUs that take part, if not all.
+    /// The number of GPUs, if not all.
     pub(super) fn ranks(&self) -> Option<u32> {
         self.gpus.as_ref().map(|gpus| gpus.0.len() as u32)
     }
 
-    /// A call with all of this.
+    /// Executes a call under all disturbances.
     pub(super) fn run(
         &self,
         site: &Runner<'_>,
         operation: Operation,
         bytes: u64,
         spans: Option<&mut Spans>,
-    ) -> Result<Suffered, Failure> {
+    ) -> Result<DisturbedCall, Failure> {
         let conditions = self.conditions(site.fabric())?;
         let all = || Numbers((0..site.fabric().gpus().len() as u32).collect());
         let tenant = |operation, bytes, gpus: &Option<Numbers>| Tenant {
@@ -104,7 +104,7 @@ impl Disturbed {
         let alone: Vec<f64> = tenants.iter().map(alone_us).collect::<Result<_, _>>()?;
         let mut done =
             site.execute_concurrently(&tenants, &conditions, spans).map_err(Failure::finding)?.into_iter();
-        let execution = done.next().ok_or_else(|| Failure::finding(anyhow!("nothing was run")))?;
+        let execution = done.next().ok_or_else(|| Failure::finding(anyhow!("the simulator ran no call")))?;
         let beside = self.beside.iter().zip(done).zip(tenants.iter().zip(&alone).skip(1));
         let beside = beside.map(|((job, execution), (tenant, alone_us))| Neighbour {
             what: job.kind.name().to_owned(),
@@ -113,16 +113,16 @@ impl Disturbed {
             time_us: execution.time.0 as f64 / 1e6,
             alone_us: *alone_us,
         });
-        Ok(Suffered { execution, alone_us: alone[0], beside: beside.collect() })
+        Ok(DisturbedCall { execution, alone_us: alone[0], beside: beside.collect() })
     }
 
-    /// Names as devices.
+    /// Resolves names to devices.
     fn conditions(&self, fabric: &Fabric) -> Result<Conditions, Failure> {
         let find = |name: &str| {
             fabric.find(name).ok_or_else(|| {
                 let (on, near) = (fabric.name(), fabric.suggest_device(name));
                 Failure::misuse(anyhow!(
-                    "no device `{name}` on {on}.{near} `weft topo FABRIC --tree` prints the names."
+                    "{on} has no device `{name}`.{near} `weft topo FABRIC --tree` prints the names."
                 ))
             })
         };
@@ -146,13 +146,13 @@ impl Disturbed {
 }
 
 fn ends(text: &str) -> Result<Ends, String> {
-    let (a, b) = text.split_once(',').ok_or("write two devices with a comma between: nic0,leaf0")?;
+    let (a, b) = text.split_once(',').ok_or("write two devices with a comma between them: nic0,leaf0")?;
     Ok((a.trim().to_owned(), b.trim().to_owned()))
 }
 
 fn part(text: &str) -> Result<f64, String> {
     let found = text.trim().parse().ok().filter(|part: &f64| (0.0..=1.0).contains(part));
-    found.ok_or_else(|| format!("`{text}` is not a part from 0 to 1, as 0.5"))
+    found.ok_or_else(|| format!("`{text}` is not a fraction from 0 to 1, such as 0.5"))
 }
 
 fn slow(text: &str) -> Result<(Ends, f64), String> {
@@ -176,15 +176,18 @@ fn duration(text: &str) -> Result<Picoseconds, String> {
 }
 
 fn throttle(text: &str) -> Result<(u32, f64), String> {
-    let (gpu, number) = text.split_once('=').ok_or("write 3=0.7: the GPU and what it still moves")?;
-    let gpu =
-        gpu.trim().trim_start_matches("gpu").parse().map_err(|_| format!("`{gpu}` is not a GPU, as 3"))?;
+    let (gpu, number) = text.split_once('=').ok_or("write GPU=FRACTION, such as 3=0.7")?;
+    let gpu = gpu
+        .trim()
+        .trim_start_matches("gpu")
+        .parse()
+        .map_err(|_| format!("`{gpu}` is not the number of a GPU, such as 3"))?;
     Ok((gpu, part(number)?))
 }
 
 fn numbers(text: &str) -> Result<Numbers, String> {
     const GPUS_MAX: usize = 1 << 20;
-    let wrong = || format!("`{text}` is no list of GPUs; write 0-7 or 0-3,8-11");
+    let wrong = || format!("`{text}` is not a list of GPUs; write 0-7 or 0-3,8-11");
     let mut all = Vec::new();
     for piece in text.split(',') {
         let (from, to) = piece.split_once('-').unwrap_or((piece, piece));
@@ -206,12 +209,12 @@ fn beside(text: &str) -> Result<Beside, String> {
         Some((job, gpus)) => (job, Some(numbers(gpus)?)),
         None => (text, None),
     };
-    let (what, size) = job.split_once(':').ok_or("write what and how much: all-to-all:64MiB")?;
+    let (what, size) = job.split_once(':').ok_or("write COLLECTIVE:SIZE, such as all-to-all:64MiB")?;
     let kind: Kind = what.parse().map_err(|error: UnknownKind| error.to_string())?;
     let operation = operation(kind).map_err(|error| error.to_string())?;
     let bytes = size.parse::<Bytes>().map_err(|error| error.to_string())?.0;
     if bytes == 0 {
-        Err("a call of 0 bytes moves nothing".to_owned())
+        Err("the size is 0; a call has at least 1 byte".to_owned())
     } else {
         Ok(Beside { kind, operation, bytes, gpus })
     }
@@ -222,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_typed_is_read() {
+    fn arguments_are_parsed() {
         assert_eq!(numbers("0-2,8").unwrap().0, [0, 1, 2, 8]);
         assert!(numbers("3-1").is_err() && numbers("0,0").is_err() && numbers("0-4000000000").is_err());
         assert_eq!(duration("1.5ms").unwrap(), Picoseconds(1_500_000_000));

@@ -1,4 +1,4 @@
-//! `weft sim`: how long it would take, on machines that need not be at hand.
+//! `weft sim`: predict times on machines you need not have.
 
 mod accuracy;
 mod asked;
@@ -14,28 +14,28 @@ use clap::Subcommand;
 
 use crate::Failure;
 
-/// Predict how long collectives and copies take, on any fabric
+/// Predict the time of collectives and copies on any fabric
 #[derive(clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     arg_required_else_help = true,
     after_help = "\
 Examples:
-  weft sim all-reduce hgx-h100                                    a range of sizes, as NCCL does it
+  weft sim all-reduce hgx-h100                         NCCL at many sizes
   weft sim all-reduce \"16x hgx-h100 + 8x ndr\" --sizes 8..16GiB --plot a.svg
   weft sim all-gather p5 --library nccl:2.18 --size 64MiB
   weft sim all-reduce hgx-h100 --size 1GiB --algorithm ring --protocol simple
-  weft sim all-reduce \"4x hgx-h100 + 8x ndr\" --size 1GiB --slow host1/nic0,leaf0=0.5
-  weft sim all-reduce \"2x hgx-h100 + 8x ndr\" --size 1GiB --beside all-to-all:256MiB --trace t.json
-  weft sim all-reduce -n 8 --library openmpi                      ranks on cores of one host
+  weft sim all-reduce \"4x dgx-h100\" --size 1GiB --slow host1/nic0,leaf0=0.5
+  weft sim all-reduce \"2x dgx-h100\" --size 1GiB --beside all-to-all:256MiB
+  weft sim all-reduce -n 8 --library openmpi           ranks on CPU cores
   weft sim compare hgx-b200 8x-rtx5090 \"2x hgx-h100 + 8x eth100\" --size 1GB
-  weft sim copy numa0 gpu0 --fabric hgx-h100 --size 80GB          a model's weights into a GPU
-  weft sim accuracy published.csv --out predicted.csv             against measurements
+  weft sim copy numa0 gpu0 --fabric hgx-h100 --size 80GB
+  weft sim accuracy measured.csv --out predicted.csv
 
-A SIZE is 8, 64KiB or 25MB; K, M and G alone are 2^10, 2^20 and 2^30, as in nccl-tests. Sizes, algbw and busbw are counted \
-as nccl-tests counts them.
+A SIZE is 8, 64KiB or 25MB; K, M and G alone are 2^10, 2^20 and 2^30. Sizes, algbw and busbw are counted as in nccl-tests.
 
-How right predictions are: docs/accuracy.md. How they are made, with every constant: docs/model.md."
+Each prediction has an expected error, which comes from published measurements of machines outside the fit. \
+`weft sim accuracy FILE` compares predictions with your own measurements."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -1,4 +1,4 @@
-//! Predictions as people read them.
+//! Predictions as a table.
 
 use std::io::{self, Write};
 
@@ -8,6 +8,8 @@ use weftlink_sim::Setup;
 use weftlink_sim::predict::{Case, Row};
 
 use crate::counted;
+use crate::screen::say;
+use crate::table::Table;
 
 /// Library and version.
 pub(super) fn library(setup: &Setup) -> String {
@@ -19,53 +21,46 @@ pub(super) fn library(setup: &Setup) -> String {
 
 pub(super) fn head(out: &mut impl Write, case: &Case) -> io::Result<()> {
     let setup = &case.setup;
-    writeln!(out, "{} on {}: {}", case.collective(), case.name, counted(setup.ranks(), "GPU"))?;
-    writeln!(out, "seen as {}", setup.name())?;
-    writeln!(out, "library {}: {}", library(setup), setup.library.evidence())?;
+    say!(out, "{} on {}: {}", case.collective(), case.name, counted(setup.ranks(), "GPU"))?;
+    say!(out, "seen as {}", setup.name())?;
+    say!(out, "library {}: {}", library(setup), setup.library.evidence())?;
     for text in case.assumptions() {
-        writeln!(out, "assumed {text}")?;
+        say!(out, "assumed {text}")?;
     }
     writeln!(out)
 }
 
-pub(super) fn columns(out: &mut impl Write) -> io::Result<()> {
-    writeln!(
-        out,
-        "{:>10} {:>12} {:>9} {:>9}  {:<13} {:<8} {:>6}  limited by",
-        "size", "time us", "algbw", "busbw", "algorithm", "protocol", "error"
-    )
-}
-
-pub(super) fn row(out: &mut impl Write, fabric: &Fabric, row: &Row) -> io::Result<()> {
-    let chosen = &row.execution.chosen;
-    writeln!(
-        out,
-        "{:>10} {:>12} {:>9.2} {:>9.2}  {:<13} {:<8} {:>6}  {}",
-        size(row.bytes),
-        time(row.time_us()),
-        row.algbw_gb_per_s,
-        row.busbw_gb_per_s,
-        row.execution.algorithm,
-        chosen.protocol.to_string(),
-        error(row),
-        row.limited_by(fabric)
-    )?;
-    let Some((alone_us, beside)) = &row.undisturbed else { return Ok(()) };
-    let slower =
-        |time_us: f64, alone_us: f64| format!("{:.2}x of {} undisturbed", time_us / alone_us, time(alone_us));
-    writeln!(out, "{:>10} {}", "", slower(row.time_us(), *alone_us))?;
-    for other in beside {
-        let (gpus, size) = (counted(other.gpus, "GPU"), size(other.bytes));
-        let slower = slower(other.time_us, other.alone_us);
-        writeln!(
-            out,
-            "{:>10} beside {} of {size} on {gpus}: {}, {slower}",
-            "",
-            other.what,
-            time(other.time_us)
-        )?;
+/// A row for each call.
+pub(super) fn table(fabric: &Fabric, rows: &[Row]) -> Table {
+    let headings = ["size", "time us", "algbw", "busbw", "algorithm", "protocol", "error", "limited by"];
+    let mut table = Table::new(headings).numbers(&["size", "error"]).optional(&["algbw"]);
+    for row in rows {
+        table.row([
+            size(row.bytes),
+            time(row.time_us()),
+            format!("{:.2}", row.algbw_gb_per_s),
+            format!("{:.2}", row.busbw_gb_per_s),
+            row.execution.algorithm.to_string(),
+            row.execution.chosen.protocol.to_string(),
+            error(row),
+            row.limited_by(fabric),
+        ]);
+        let Some((alone_us, beside)) = &row.undisturbed else { continue };
+        let slower = |time_us: f64, alone_us: f64| {
+            format!("{:.2}x of {} undisturbed", time_us / alone_us, time(alone_us))
+        };
+        table.below(slower(row.time_us(), *alone_us));
+        for other in beside {
+            let (gpus, size) = (counted(other.gpus, "GPU"), size(other.bytes));
+            let slower = slower(other.time_us, other.alone_us);
+            table.below(format!(
+                "beside {} of {size} on {gpus}: {}, {slower}",
+                other.what,
+                time(other.time_us)
+            ));
+        }
     }
-    Ok(())
+    table
 }
 
 pub(super) fn foot(out: &mut impl Write, setup: &Setup, rows: &[Row]) -> io::Result<()> {
@@ -73,16 +68,17 @@ pub(super) fn foot(out: &mut impl Write, setup: &Setup, rows: &[Row]) -> io::Res
     let used = last.execution.outcome.as_ref().map(|outcome| outcome.utilisation()).unwrap_or_default();
     if !used.is_empty() {
         let each = used.iter().map(|(kind, part)| format!("{kind} {:.0}%", part * 1e2));
-        writeln!(out, "\nused at {}: {}", size(last.bytes), each.collect::<Vec<_>>().join(", "))?;
+        writeln!(out)?;
+        say!(out, "used at {}: {}", size(last.bytes), each.collect::<Vec<_>>().join(", "))?;
     }
     let Some((median, ninetieth)) = last.expected_error else { return Ok(()) };
-    writeln!(
+    say!(
         out,
         "Expected error at {}: median {:.0}%, 90th percentile {:.0}% ({}, machines outside the fit)",
         size(last.bytes),
         median * 1e2,
         ninetieth * 1e2,
-        weftlink_sim::accuracy::Class::of(setup).name(),
+        weftlink_sim::accuracy::Class::of(setup).name()
     )
 }
 
@@ -91,7 +87,7 @@ pub(super) fn error(row: &Row) -> String {
     row.expected_error.map_or_else(|| "-".to_owned(), |(median, _)| format!("{:.0}%", median * 1e2))
 }
 
-/// Bytes as whoever doubles them counts, where they are so many.
+/// Bytes in binary units if that is a whole number.
 pub(super) fn size(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.into_iter().find(|(power, _)| bytes >> power > 0 && bytes.is_multiple_of(1 << power)) {
@@ -100,7 +96,7 @@ pub(super) fn size(bytes: u64) -> String {
     }
 }
 
-/// Microseconds with as many digits as mean something.
+/// Microseconds with the significant digits.
 pub(super) fn time(us: f64) -> String {
     match us {
         ..100.0 => format!("{us:.2}"),

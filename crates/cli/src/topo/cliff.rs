@@ -5,20 +5,30 @@ use std::io::{self, Write};
 use weftlink_fabric::Paths;
 use weftlink_fabric::cliff::{cliff, steps};
 
+use crate::screen::{self, say};
 use crate::table::Table;
 
-/// Characters of the longest bar.
+/// Characters of the longest bar where there is room for it.
 const BAR_WIDTH: f64 = 40.0;
+/// The columns of the other figures, with the gaps between them.
+const FIGURES_WIDTH: usize = 46;
+
+/// The longest bar beside details of this length.
+fn bar_width(details: usize) -> f64 {
+    let rest = screen::columns().saturating_sub(FIGURES_WIDTH + details);
+    BAR_WIDTH.min(rest as f64).max(10.0)
+}
 
 pub(super) fn print(out: &mut impl Write, paths: &Paths<'_>) -> io::Result<()> {
     let levels = cliff(paths);
     let Some(top) = levels.first() else {
-        return writeln!(out, "Nothing is known about the GPUs' bandwidths here.");
+        return writeln!(out, "The bandwidths of these GPUs are unknown.");
     };
     let mut table = Table::new(["level", "nominal", "effective", "step", "", "over"]);
     let lowest = levels.iter().map(|level| level.nominal.gb()).fold(f64::INFINITY, f64::min);
     // Bars are logarithmic: each level would vanish beside the one above it otherwise.
-    let scale = BAR_WIDTH / (10.0 * top.nominal.gb() / lowest).ln();
+    let details = levels.iter().map(|level| level.detail.len()).max().unwrap_or(0);
+    let scale = bar_width(details) / (10.0 * top.nominal.gb() / lowest).ln();
     let steps = steps(&levels);
     for (index, level) in levels.iter().enumerate() {
         let bar = (scale * (10.0 * level.nominal.gb() / lowest).ln()).round().max(1.0) as usize;
@@ -33,8 +43,8 @@ pub(super) fn print(out: &mut impl Write, paths: &Paths<'_>) -> io::Result<()> {
         ]);
     }
     writeln!(out, "{table}")?;
-    writeln!(
+    say!(
         out,
-        "Rates are each way per GPU; a step says how many times wider the level above is. Bars are logarithmic."
+        "Rates are each way per GPU; step: how many times faster the level above is. Bars are logarithmic."
     )
 }

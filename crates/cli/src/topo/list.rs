@@ -12,6 +12,7 @@ use weftlink_fabric::rate::Rate;
 use weftlink_fabric::{DeviceKind, Fabric, LinkKind, LinkSpec};
 
 use super::List;
+use crate::screen::{self, prose};
 use crate::table::Table;
 
 pub(super) fn print(what: List, as_json: bool) -> io::Result<()> {
@@ -30,7 +31,7 @@ pub(super) fn print(what: List, as_json: bool) -> io::Result<()> {
         List::Gpus => (gpus(), GPUS_NOTE),
         List::Switches => (switches(), SWITCHES_NOTE),
     };
-    writeln!(io::stdout(), "{table}\n{note}")
+    writeln!(screen::stdout(), "{table}\n{}", prose(note))
 }
 
 const SYSTEMS_NOTE: &str = "NIC rates are each way per port. A cluster: `weft topo \"2x hgx-h100 + 8x ndr\"`; \
@@ -44,7 +45,8 @@ const GPUS_NOTE: &str = "The link rate is each way per GPU over all its links. \
 
 fn systems() -> Table {
     let mut table =
-        Table::new(["system", "hosts", "GPUs", "GPU", "links of a GPU", "NVSwitches", "NICs", "what it is"]);
+        Table::new(["system", "hosts", "GPUs", "GPU", "links of a GPU", "NVSwitches", "NICs", "what it is"])
+            .optional(&["NVSwitches", "GPU", "hosts"]);
     for system in catalog_systems::all() {
         let fabric = system.fabric();
         let model = first_model(&fabric);
@@ -76,7 +78,8 @@ fn links_in_use(fabric: &Fabric, model: &GpuModel) -> String {
 
 fn links() -> Table {
     let mut table =
-        Table::new(["link", "name", "nominal", "effective", "latency", "source of the nominal rate"]);
+        Table::new(["link", "name", "nominal", "effective", "latency", "source of the nominal rate"])
+            .optional(&["name", "latency"]);
     let amount = |figure: &Option<weftlink_fabric::figure::LinkRate>| {
         figure.as_ref().map_or_else(|| "-".to_owned(), |figure| figure.value.amount().to_string())
     };
@@ -107,7 +110,8 @@ fn gpus() -> Table {
         "slot",
         "list price",
         "name",
-    ]);
+    ])
+    .optional(&["list price", "slot", "memory rate"]);
     for model in GPUS.iter() {
         let (links, rate) = match (model.gpu_links(), model.link_rate()) {
             (Some((link, count)), Some(rate)) => {

@@ -9,19 +9,20 @@ use weftlink_fabric::summary::Summary;
 use weftlink_fabric::{DeviceId, DeviceKind, Path, PathType, Paths};
 
 use crate::Failure;
+use crate::screen::{self, say};
 use crate::table::Table;
 
 /// Up to this many GPUs the default view shows every pair; beyond, the classes of pairs.
 const SHORT_GPUS_MAX: usize = 16;
 
-/// Up to this many devices a matrix can be asked for: nobody reads a million cells.
+/// A larger matrix has more than four million cells.
 const DEVICES_MAX: usize = 2_048;
 
 /// GPUs and NICs against each other.
 pub(super) fn print(out: &mut impl Write, paths: &Paths<'_>) -> Result<(), Failure> {
     let devices = devices(paths)?;
     if devices.is_empty() {
-        return Ok(writeln!(out, "No GPU and no NIC here.")?);
+        return Ok(writeln!(out, "There is no GPU and no NIC.")?);
     }
     Ok(print_matrix(out, paths, &devices)?)
 }
@@ -42,13 +43,13 @@ fn devices(paths: &Paths<'_>) -> Result<Vec<DeviceId>, Failure> {
     match devices.len() {
         0..=DEVICES_MAX => Ok(devices),
         count => Err(Failure::misuse(anyhow!(
-            "a matrix of {count} GPUs and NICs is more than anybody reads ({DEVICES_MAX} at most); \
-             without --matrix, pairs are counted by their paths"
+            "--matrix is for up to {DEVICES_MAX} GPUs and NICs; this fabric has {count}. \
+             Without --matrix, pairs are counted by their paths"
         ))),
     }
 }
 
-/// A rate, or that nobody named it.
+/// A rate, or `unknown`.
 fn amount(rate: Rate<Pair, OneWay>) -> String {
     if rate == Rate::ZERO { "unknown".to_owned() } else { rate.amount().to_string() }
 }
@@ -83,12 +84,22 @@ fn print_matrix(out: &mut impl Write, paths: &Paths<'_>, devices: &[DeviceId]) -
         let cells: String = cells.iter().map(|cell| format!("  {cell:<cell_width$}")).collect();
         format!("{first:row_width$}{cells}").trim_end().to_owned()
     };
-    writeln!(out, "{}", line("", &headings))?;
-    let mut used: Vec<PathType> = Vec::new();
-    for (row, paths) in rows.iter().zip(paths.matrix(devices)) {
-        used.extend(paths.iter().map(|path| path.kind));
-        let cells: Vec<String> = paths.iter().map(Path::cell).collect();
-        writeln!(out, "{}", line(row, &cells))?;
+    let matrix = paths.matrix(devices);
+    let mut used: Vec<PathType> = matrix.iter().flatten().map(|path| path.kind).collect();
+    let cells: Vec<Vec<String>> = matrix.iter().map(|row| row.iter().map(Path::cell).collect()).collect();
+    // In a pipe, a row is a line.
+    let columns = screen::known_columns().unwrap_or(usize::MAX);
+    // Columns that do not fit beside the others stand below, after the rows' names again.
+    let per_part = (columns.saturating_sub(row_width) / (cell_width + 2)).max(1);
+    for (part, headings) in headings.chunks(per_part).enumerate() {
+        if part > 0 {
+            writeln!(out)?;
+        }
+        writeln!(out, "{}", line("", headings))?;
+        for (row, cells) in rows.iter().zip(&cells) {
+            let cells = cells.iter().skip(part * per_part).take(per_part).cloned();
+            writeln!(out, "{}", line(row, &cells.collect::<Vec<_>>()))?;
+        }
     }
     used.sort_unstable();
     used.dedup();
@@ -96,7 +107,7 @@ fn print_matrix(out: &mut impl Write, paths: &Paths<'_>, devices: &[DeviceId]) -
         PathType::Nvl => format!("NV# {} (# links)", kind.meaning()),
         kind => format!("{kind} {}", kind.meaning()),
     });
-    writeln!(out, "{}", legend.collect::<Vec<_>>().join("; "))
+    say!(out, "{}", legend.collect::<Vec<_>>().join("; "))
 }
 
 fn print_classes(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
@@ -111,5 +122,6 @@ fn print_classes(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
             class.path.kind.meaning().to_owned(),
         ]);
     }
-    writeln!(out, "{table}Rates are each way for one pair alone; --matrix prints every pair.\n")
+    write!(out, "{table}")?;
+    say!(out, "Rates are each way for one pair alone; --matrix prints every pair.\n")
 }

@@ -21,25 +21,27 @@ use weftlink_fabric::{Fabric, HostId, Paths};
 use weftlink_probe::{Folder, Nvml, record};
 
 use crate::Failure;
+use crate::screen::{self, say};
 pub(crate) use target::resolve;
 
 /// Draw the wiring of a machine or cluster
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  weft topo                                   this machine
-  weft topo hgx-h100                          a system of the catalog
-  weft topo \"2x hgx-h100 + 8x ndr\"            a cluster: hosts, and NICs for each of them
-  weft topo topo.xml --matrix                 a topology file of NCCL or RCCL
-  nvidia-smi topo -m | weft topo - --gpu h100 the text of nvidia-smi
+  weft topo                                    this machine
+  weft topo hgx-h100                           a system of the catalog
+  weft topo \"2x hgx-h100 + 8x ndr\"             a cluster of two hosts
+  weft topo topo.xml --matrix                  a topology file of NCCL or RCCL
+  nvidia-smi topo -m | weft topo - --gpu h100  the output of nvidia-smi
   weft topo gb200-nvl72 --path gpu0 gpu71 --bytes 1GB
   weft topo dgx-1-v100 --svg dgx1.svg
 
-Path types, best first: LOC NVL NVB C2C PIX PXB P2C PXN PHB SYS NET DIS, as NCCL orders them; NV18 is NVL over 18 links.")]
+Path types, best first, in NCCL's order: LOC NVL NVB C2C PIX PXB P2C PXN PHB SYS NET DIS. \
+NV18 is NVL over 18 links.")]
 pub(crate) struct Args {
-    /// A system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`), a file, or `-` for standard input; this machine if left out
+    /// A system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`), a file, or `-` for standard input [default: this machine]
     target: Option<String>,
-    /// Print systems, links, GPUs or switches of the catalog
+    /// Print the catalog: systems, links, GPUs or switches
     #[arg(long, value_name = "WHAT", num_args = 0..=1, default_missing_value = "systems", conflicts_with = "target")]
     list: Option<List>,
     /// Print the path between every two GPUs and NICs
@@ -48,34 +50,34 @@ pub(crate) struct Args {
     /// Print the devices of each host as a tree
     #[arg(long)]
     tree: bool,
-    /// Print what a GPU can move at each distance, and the steps between
+    /// Print the bandwidth of a GPU at each distance, from its memory to the network
     #[arg(long)]
     cliff: bool,
-    /// Print the way from one device to another
+    /// Print the path from one device to another, link by link
     #[arg(long, num_args = 2, value_names = ["FROM", "TO"], conflicts_with_all = ["matrix", "tree", "cliff"])]
     path: Option<Vec<String>>,
-    /// With --path: how long this much data takes at least
+    /// With --path: the least time for SIZE bytes (also --size)
     #[arg(long, value_name = "SIZE", requires = "path")]
     bytes: Option<Bytes>,
-    /// The GPU model, for the text of `nvidia-smi topo -m`, which does not say it
+    /// The GPU model of a `nvidia-smi topo -m` text, which does not name it
     #[arg(long, value_name = "MODEL", requires = "target")]
     gpu: Option<String>,
-    /// Write a drawing (`-` for standard output, as for the other files)
+    /// Write a drawing; `-` is standard output, here and below
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Write Graphviz
     #[arg(long, value_name = "FILE")]
     dot: Option<PathBuf>,
-    /// Write NCCL's topology XML (of the first host and those that share its NVLink domain)
+    /// Write NCCL's topology XML, of the first host and the hosts in its NVLink domain
     #[arg(long, value_name = "FILE")]
     xml: Option<PathBuf>,
-    /// Write TOML, to edit and read back
+    /// Write TOML, which you can edit and read back
     #[arg(long, value_name = "FILE")]
     toml: Option<PathBuf>,
-    /// Write what the probe sees of this machine, to look at elsewhere: `weft topo FILE`
+    /// Record what the probe sees of this machine; `weft topo FILE` shows it on another machine
     #[arg(long, value_name = "FILE", conflicts_with_all = ["target", "matrix", "tree", "cliff", "path", "svg", "dot", "xml", "toml", "json"])]
     record: Option<PathBuf>,
-    /// Print JSON: the fabric and its summary (the cliff is in it), with --matrix every path too
+    /// Print JSON: the fabric and its summary; with --matrix also every path
     #[arg(long, conflicts_with = "tree")]
     json: bool,
 }
@@ -101,7 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let paths = Paths::of(&fabric);
     let route = args.path.as_ref().map(|ends| path::find(&paths, &ends[0], &ends[1])).transpose()?;
     let wrote_files = write_files(args, &fabric)?;
-    let mut out = io::stdout().lock();
+    let mut out = screen::stdout();
     let asked = args.matrix || args.tree || args.cliff || args.path.is_some();
     if let Some(route) = route {
         match args.json {
@@ -135,9 +137,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if !asked {
         let summary = Summary::of(&paths);
         matrix::print_short(&mut out, &paths, &summary)?;
-        writeln!(out, "{}", summary.sentence())?;
+        say!(out, "{}", summary.sentence())?;
         for note in fabric.notes() {
-            writeln!(out, "Note: {}.", note.trim_end_matches('.'))?;
+            say!(out, "Note: {}.", note.trim_end_matches('.'))?;
         }
     }
     Ok(())
@@ -167,9 +169,9 @@ fn check_standard_output(args: &Args) -> Result<(), Failure> {
     let to_output = files.filter(|file| file.as_path() == FilePath::new("-")).count();
     let views = args.json || args.matrix || args.tree || args.cliff || args.path.is_some();
     match to_output + usize::from(views) {
-        2.. if to_output > 0 => {
-            Err(Failure::misuse(anyhow!("only one thing can go to standard output; give the files names")))
-        }
+        2.. if to_output > 0 => Err(Failure::misuse(anyhow!(
+            "only one thing can go to standard output; give the other files names"
+        ))),
         _ => Ok(()),
     }
 }
@@ -182,10 +184,9 @@ fn topology_xml(fabric: &Fabric) -> Result<String, Failure> {
     let hosts = xml::nvlink_domain(fabric, HostId(0));
     if hosts.len() < fabric.hosts().len() {
         let (written, all) = (hosts.len(), fabric.hosts().len());
-        eprintln!(
-            "weft: topology XML holds no network: wrote {written} of {all} hosts, from {}",
-            fabric.hosts()[0].name
-        );
+        let first = &fabric.hosts()[0].name;
+        let text = format!("topology XML describes no network: wrote {written} of {all} hosts, from {first}");
+        screen::complain("weft", &text);
     }
     Ok(xml::write(fabric, &hosts))
 }

@@ -11,6 +11,7 @@ use weftlink_fabric::rate::{OneWay, Pair, Rate};
 use weftlink_fabric::{DeviceId, Fabric, LinkSpec, PathType, Paths};
 
 use crate::Failure;
+use crate::screen::{prose, say};
 
 pub(super) fn find(paths: &Paths<'_>, from: &str, to: &str) -> Result<Route, Failure> {
     let device = |name: &str| {
@@ -19,7 +20,7 @@ pub(super) fn find(paths: &Paths<'_>, from: &str, to: &str) -> Result<Route, Fai
             let some: Vec<String> = fabric.gpus().iter().take(2).map(|id| fabric.device_name(*id)).collect();
             let like = if some.is_empty() { "numa0".to_owned() } else { some.join(", ") };
             Failure::misuse(anyhow!(
-                "no device `{name}` on {}.{} Names are like {like}, or PCI addresses; --tree prints them.",
+                "{} has no device `{name}`.{} Names look like {like}, or are PCI addresses; --tree prints them.",
                 fabric.name(),
                 fabric.suggest_device(name)
             ))
@@ -37,29 +38,33 @@ pub(super) fn print(
     let fabric = paths.fabric();
     let path = &route.path;
     let hops = if path.hops == 1 { "hop" } else { "hops" };
-    writeln!(out, "{}: {}, {} {hops}", path.cell(), path.kind.meaning(), path.hops)?;
+    say!(out, "{}: {}, {} {hops}", path.cell(), path.kind.meaning(), path.hops)?;
     if matches!(path.kind, PathType::Loc | PathType::Dis) {
         return Ok(());
     }
     writeln!(out, "  {}", station(fabric, &route.stations[0]))?;
     for pair in route.stations.windows(2) {
-        writeln!(out, "    {}", hop(fabric, &pair[0], &pair[1]))?;
+        for link in hop(fabric, &pair[0], &pair[1]) {
+            // What continues a line stands right of the bar, too.
+            let lines = prose(&format!("      {link}"));
+            lines
+                .lines()
+                .try_for_each(|line| writeln!(out, "    │ {}", line.trim_start_matches("      ")))?;
+        }
         writeln!(out, "  {}", station(fabric, &pair[1]))?;
     }
     let effective = amount(path.width.effective);
     match nominal_is_known(fabric, route) {
-        _ if path.width.effective == Rate::ZERO => writeln!(out, "how fast is not known")?,
+        _ if path.width.effective == Rate::ZERO => writeln!(out, "bandwidth unknown")?,
         true => writeln!(out, "{} nominal, {effective} effective, each way", amount(path.width.nominal))?,
-        false => {
-            writeln!(out, "{effective} effective, each way; no nominal rate is known for all of its links")?
-        }
+        false => say!(out, "{effective} effective, each way; the nominal rate of some links is unknown")?,
     }
     if let Some(latency) = paths.latency(route) {
-        writeln!(out, "{latency} for the links alone, without software")?;
+        writeln!(out, "{latency} latency of the links alone, without software")?;
     }
     if let Some(bytes) = bytes {
         let time = |rate| duration(bytes, rate).map_or_else(|| "unknown".to_owned(), |time| time.to_string());
-        writeln!(
+        say!(
             out,
             "{bytes} takes at least {} nominal, {} effective",
             time(path.width.nominal),
@@ -87,7 +92,7 @@ pub(super) fn json(paths: &Paths<'_>, route: &Route, bytes: Option<Bytes>) -> Va
     value
 }
 
-/// Whether every link of a route says what it signals.
+/// Whether every link of a route has a nominal rate.
 fn nominal_is_known(fabric: &Fabric, route: &Route) -> bool {
     route
         .stations
@@ -101,7 +106,7 @@ fn fastest<'a>(fabric: &'a Fabric, from: &[DeviceId], to: &[DeviceId]) -> Option
     links.map(|link| fabric.spec(link)).max_by_key(|spec| spec.best().map(|figure| figure.value))
 }
 
-/// Bytes over bandwidth: no transfer is faster.
+/// Bytes over bandwidth, a lower bound.
 fn duration(bytes: Bytes, rate: Rate<Pair, OneWay>) -> Option<Nanoseconds> {
     let rate = rate.bytes_per_second();
     let nanoseconds = || (u128::from(bytes.0) * 1_000_000_000).div_ceil(u128::from(rate));
@@ -122,9 +127,9 @@ fn station(fabric: &Fabric, devices: &[DeviceId]) -> String {
     }
 }
 
-/// The links between two stations.
-fn hop(fabric: &Fabric, from: &[DeviceId], to: &[DeviceId]) -> String {
-    let Some(taken) = fastest(fabric, from, to).map(|spec| spec.kind) else { return "?".to_owned() };
+/// The links between two stations, those that are alike in one line.
+fn hop(fabric: &Fabric, from: &[DeviceId], to: &[DeviceId]) -> Vec<String> {
+    let Some(taken) = fastest(fabric, from, to).map(|spec| spec.kind) else { return vec!["?".to_owned()] };
     let links = from.iter().flat_map(|id| fabric.links_from(*id)).filter(|link| to.contains(&link.target));
     // Links of one kind may differ where some were measured.
     let mut groups: Vec<(&LinkSpec, u32)> = Vec::new();
@@ -150,5 +155,5 @@ fn hop(fabric: &Fabric, from: &[DeviceId], to: &[DeviceId]) -> String {
         let count = if *count == 1 { String::new() } else { format!("{count} x ") };
         format!("{count}{}: {figures}", spec.kind)
     };
-    format!("│ {}", groups.iter().map(text).collect::<Vec<_>>().join(" + "))
+    groups.iter().map(text).collect()
 }

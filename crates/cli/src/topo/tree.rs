@@ -2,8 +2,11 @@
 
 use std::io::{self, Write};
 
+use textwrap::core::display_width;
 use weftlink_fabric::rate::{OneWay, Pair, Rate};
 use weftlink_fabric::{DeviceId, DeviceKind, Fabric, Link, LinkKind, Measure};
+
+use crate::screen;
 
 pub(super) fn print(out: &mut impl Write, fabric: &Fabric) -> io::Result<()> {
     let mut seen = vec![false; fabric.devices().len()];
@@ -39,7 +42,18 @@ fn print_device(
     last: bool,
     seen: &mut [bool],
 ) -> io::Result<()> {
-    writeln!(out, "{indent}{} {}", if last { "└─" } else { "├─" }, describe(fabric, id, link))?;
+    let (text, beyond) = (describe(fabric, id, link), beyond_pcie(fabric, id));
+    let text = if beyond.is_empty() { text } else { format!("{text} | {}", beyond.join(", ")) };
+    let rest = screen::columns().saturating_sub(display_width(indent) + 3);
+    let more = if last { "   " } else { "│  " };
+    for (at, line) in screen::wrap(&text, rest).iter().enumerate() {
+        let branch = match (at, last) {
+            (0, true) => "└─ ",
+            (0, false) => "├─ ",
+            _ => more,
+        };
+        writeln!(out, "{indent}{branch}{line}")?;
+    }
     let below =
         fabric.links_from(id).iter().filter(|link| matches!(fabric.spec(link).kind, LinkKind::Pcie { .. }));
     let mut children = Vec::new();
@@ -48,7 +62,7 @@ fn print_device(
             children.push(link);
         }
     }
-    let indent = format!("{indent}{}", if last { "   " } else { "│  " });
+    let indent = format!("{indent}{more}");
     for (position, child) in children.iter().enumerate() {
         print_device(out, fabric, child.target, Some(child), &indent, position + 1 == children.len(), seen)?;
     }
@@ -82,8 +96,7 @@ fn describe(fabric: &Fabric, id: DeviceId, link: Option<&Link>) -> String {
     if let Some(link) = link {
         text += &format!(", {}", fabric.spec(link).kind);
     }
-    let beyond = beyond_pcie(fabric, id);
-    if beyond.is_empty() { text } else { format!("{text} | {}", beyond.join(", ")) }
+    text
 }
 
 /// The links of a device that a PCIe tree does not show, gathered by kind.

@@ -8,6 +8,7 @@ use serde_json::json;
 use weftlink_comm::attach::{Attached, WithoutCommunicator, attach};
 use weftlink_comm::why::{Job, explain, ranks_in_words};
 
+use crate::screen::{self, say};
 use crate::{Failure, counted};
 
 pub(super) fn run(job: &str, dump: Option<&Path>, json: bool) -> Result<(), Failure> {
@@ -34,7 +35,7 @@ pub(super) fn run(job: &str, dump: Option<&Path>, json: bool) -> Result<(), Fail
             "files": files,
         }))?;
     } else {
-        print(&mut io::stdout().lock(), &found, &why.jobs, dump, files.len())?;
+        print(&mut screen::stdout(), &found, &why.jobs, dump, files.len())?;
     }
     io::stdout().flush()?;
     let is_fine = why.jobs.iter().all(|job| !job.is_wrong)
@@ -56,20 +57,20 @@ fn print(
     }
     for WithoutCommunicator { rank, pid, is_stopped } in &found.without_communicator {
         let stopped = if *is_stopped { "is stopped, and " } else { "" };
-        writeln!(
+        say!(
             out,
-            "Rank {rank} (pid {pid}) {stopped}has no communicator: it has not met the others, or has dropped it."
+            "Rank {rank} (pid {pid}) {stopped}has no communicator: it has not joined the others yet, or has dropped it."
         )?;
     }
     for refused in &found.refused {
-        writeln!(out, "Process {} could not be read: {}.", refused.pid, refused.why)?;
+        say!(out, "Cannot read process {}: {}.", refused.pid, refused.why)?;
     }
     for (job, ranks) in jobs.iter().filter_map(|job| elsewhere(job, jobs, found)) {
         let (ranks, command) = (ranks_in_words(&ranks), command(job));
-        writeln!(
+        say!(
             out,
-            "Not found on this host: {ranks} of job {job}. If it has other hosts, `{command}` on each, here too, \
-             then `weft why DIR` on the files of all."
+            "Not found on this host: {ranks} of job {job}. If the job has other hosts, run `{command}` on every host, \
+             copy the files into one folder and run `weft why DIR` on it."
         )?;
     }
     if let Some(folder) = dump {

@@ -1,4 +1,4 @@
-//! `weft why`: what everybody was waiting for, from the flight recorders of all ranks.
+//! `weft why`: why a job failed or hangs, from the flight recorders of its ranks.
 
 mod live;
 
@@ -10,31 +10,32 @@ use serde_json::json;
 use weftlink_comm::recorder::read_folder;
 use weftlink_comm::why::{Job, explain};
 
+use crate::screen::{self, say};
 use crate::table::Table;
 use crate::{Failure, counted};
 
-/// What everybody was waiting for: the flight recorders of all ranks, merged
+/// Explain why a job failed or hangs, from the flight recorders of its ranks
 ///
-/// Ranks whose environment has WEFT_RECORD_DIR=DIR leave their records there when they fail or are killed. Copy those of
-/// other hosts into one folder. A job that runs, or hangs, is asked with --attach, and does not notice.
+/// Ranks with WEFT_RECORD_DIR=DIR in their environment leave a record in DIR when they fail or are killed. Copy the records of all
+/// hosts into one folder. --attach reads the memory of a job that runs or hangs, without disturbing it.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  weft why records                         what happened, from the files in a folder
-  weft why --attach mine                   a job on this host, by its name: weft run --name mine ...
-  weft why --attach 4711                   by the process of a rank, or of weft run
-  weft why --attach 3f9a1c2b77d0           by the number of a communicator, as it is shown here
-  weft why --attach mine --dump records    and write files: `weft why records` merges those of all hosts
+  weft why records                       records of a job that has failed
+  weft why --attach mine                 a running job: weft run --name mine
+  weft why --attach 4711                 by the pid of a rank or of weft run
+  weft why --attach 3f9a1c2b77d0         by the number of a communicator
+  weft why --attach mine --dump records  also write the records of this host
 
-Exit code 0 is fine, 1 something is wrong with the job, 2 it could not be looked at.")]
+Exit code 0 if nothing is wrong, 1 if the job failed or hangs, 2 if it cannot be read.")]
 pub(crate) struct Args {
-    /// Where the records are
+    /// The folder with the records
     #[arg(value_name = "DIR", conflicts_with = "attach")]
     folder: Option<PathBuf>,
-    /// Ask a job of this host that runs or hangs: the process of a rank or of `weft run`, a name (WEFT_JOB), or a number
+    /// Examine a running job on this host: its name (WEFT_JOB), the pid of a rank or of `weft run`, or the number of a communicator
     #[arg(long, value_name = "JOB")]
     attach: Option<String>,
-    /// Also write what was found into a folder, as files
+    /// With --attach: write the records to DIR
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
     /// Print JSON
@@ -44,14 +45,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match (&args.attach, &args.folder) {
-        // Clap does not ask for what another argument excludes.
-        (None, _) if args.dump.is_some() => {
-            Err(Failure::misuse(anyhow!("--dump writes what --attach finds; say which job that is")))
-        }
+        // clap cannot require --attach and exclude DIR at once.
+        (None, _) if args.dump.is_some() => Err(Failure::misuse(anyhow!("--dump requires --attach JOB"))),
         (Some(job), _) => live::run(job, args.dump.as_deref(), args.json),
         (None, Some(folder)) => left_behind(folder, args.json),
         (None, None) => Err(Failure::misuse(anyhow!(
-            "say where the records are (weft why DIR), or which job to ask (weft why --attach JOB)"
+            "name a folder of records (weft why DIR) or a running job (weft why --attach JOB)"
         ))),
     }
 }
@@ -68,18 +67,18 @@ fn left_behind(folder: &Path, json: bool) -> Result<(), Failure> {
             found.passed_over.iter().map(|(file, why)| json!({ "file": file, "why": why })).collect();
         crate::print_json(&json!({ "jobs": why.jobs, "passed_over": passed_over }))?;
     } else {
-        let mut out = io::stdout().lock();
+        let mut out = screen::stdout();
         for job in &why.jobs {
             print(&mut out, job)?;
         }
         for (file, why) in &found.passed_over {
-            writeln!(out, "Passed over {file}: {why}.")?;
+            say!(out, "Skipped {file}: {why}.")?;
         }
     }
     io::stdout().flush()?;
     match (found.records.is_empty(), is_wrong) {
         (true, _) => Err(Failure::misuse(anyhow!(
-            "there is no record in {folder}; ranks leave them where WEFT_RECORD_DIR says when they fail or are killed"
+            "there is no record in {folder}; ranks write them to WEFT_RECORD_DIR when they fail or are killed"
         ))),
         (false, true) => Err(Failure::Found),
         (false, false) => Ok(()),
@@ -89,12 +88,12 @@ fn left_behind(folder: &Path, json: bool) -> Result<(), Failure> {
 fn print(out: &mut impl Write, job: &Job) -> io::Result<()> {
     let hosts: std::collections::BTreeSet<&str> = job.ranks.iter().map(|rank| rank.host.as_str()).collect();
     let (ranks, records) = (counted(job.size as usize, "rank"), counted(job.ranks.len(), "record"));
-    writeln!(out, "Job {}: {ranks}, {records} from {}.", job.job, counted(hosts.len(), "host"))?;
+    say!(out, "Job {}: {ranks}, {records} from {}.", job.job, counted(hosts.len(), "host"))?;
     for sentence in &job.sentences {
-        writeln!(out, "  {sentence}")?;
+        writeln!(out, "{}", screen::record(&format!("  {sentence}")))?;
     }
-    let mut table =
-        Table::new(["rank", "host", "pid", "state", "call", "is", "what", "plan", "waiting for", "since"]);
+    let headings = ["rank", "host", "pid", "state", "call", "is", "what", "plan", "since", "waiting for"];
+    let mut table = Table::new(headings).optional(&["plan", "pid", "host"]);
     for rank in &job.ranks {
         table.row([
             rank.rank.to_string(),
@@ -105,13 +104,13 @@ fn print(out: &mut impl Write, job: &Job) -> io::Result<()> {
             rank.call_state.to_owned(),
             rank.what.clone(),
             rank.plan.clone(),
-            rank.waiting.clone(),
             rank.waited_s.map_or_else(String::new, |seconds| format!("{seconds:.1} s")),
+            rank.waiting.clone(),
         ]);
     }
     writeln!(out, "\n{table}")?;
     if !job.late.is_empty() {
-        let mut table = Table::new(["rank", "us after the first: median", "most", "last in"]);
+        let mut table = Table::new(["rank", "us after the first: median", "maximum", "last in"]);
         for late in &job.late {
             let us = |ns: u64| format!("{:.1}", ns as f64 / 1e3);
             let last = format!("{} of {} calls", late.was_last, late.calls);

@@ -9,15 +9,13 @@ use crate::book::{Check, Claim, DOCUMENTS, Said, Verdict};
 const INTRODUCTION: &str = "\
 # Claims, checked
 
-Three introductions to GPU interconnects, taken at their word. Each claim that can be checked is quoted, with what
-Weft computes and the command that computes it; `make test` runs them all and this page is written by that test from
-[claims.toml](claims.toml). Most of what is refuted mixes two things that a data sheet prints alike: one way and both ways,
-or a link and a whole GPU.
+This page checks the claims of three introductions to GPU interconnects. It quotes each claim that can be checked, with Weft's result and the
+command that computes it. `make test` runs all of them and generates this page from [claims.toml](claims.toml). Most refuted claims confuse two
+figures that a data sheet prints alike: one way and both ways, or a link and a whole GPU.
 
-A verdict is about the wiring: rates are what the wires signal unless a note says otherwise. Times are predicted by
-`weft sim`, with the error that [accuracy.md](accuracy.md) tells. What needs more is open, and says what it waits for: `plans`
-(what an algorithm moves), `training` (a predicted training step), the `library` (ranks that run), a `gpu`. Left out are
-opinions, advice on screws and slots, and when a technology became common.
+A verdict is about the wiring: rates are nominal unless a note says otherwise. Times are predicted by `weft sim`, with the error that
+[accuracy.md](accuracy.md) reports. Claims that need more are open and name it: `plans` (what an algorithm moves), `training` (a predicted training
+step), the `library` (ranks that run), a `gpu`. The page omits opinions, advice on screws and slots, and dates of adoption.
 ";
 
 pub(super) fn page(sections: &[(String, String)], counts: &BTreeMap<(usize, &str), usize>) -> String {

@@ -37,7 +37,7 @@ pub(crate) struct Outcome {
     pub(crate) code: Option<i32>,
 }
 
-/// Runs a command line in a folder, by a shell whose `weft` is the one just built.
+/// Runs a command line in a folder, by a shell whose `weft` is the one just built. What adapts the output to a terminal is not set.
 pub(crate) fn shell(folder: &Path, line: &str) -> Outcome {
     let weft = Path::new(env!("CARGO_BIN_EXE_weft")).parent().unwrap();
     let path =
@@ -46,6 +46,10 @@ pub(crate) fn shell(folder: &Path, line: &str) -> Outcome {
         .args(["-c", line])
         .current_dir(folder)
         .env("PATH", path.unwrap())
+        .env("LC_ALL", "C.UTF-8")
+        .env_remove("COLUMNS")
+        .env_remove("NO_COLOR")
+        .env_remove("CLICOLOR_FORCE")
         .stdin(Stdio::null())
         .output()
         .unwrap();

@@ -4,8 +4,9 @@ use weftlink_fabric::{DeviceId, DeviceKind, Fabric, HostId};
 
 use super::canvas::Canvas;
 use super::slots::{Node, Stack, label};
+use crate::screen;
 
-/// Arcs between directly linked GPUs that are drawn before they are only counted.
+/// More arcs than this between directly linked GPUs are counted instead of drawn.
 const ARCS_MAX: usize = 24;
 
 /// What is drawn of a host.
@@ -48,12 +49,13 @@ impl<'a> HostPicture<'a> {
         let mut y = 0;
         if !self.switches.is_empty() {
             let (band, sharing) = (self.switch_band(), self.sharing());
-            // A rack's host may be narrower than what there is to say about its switches.
-            let inside = if band.len() + 4 <= width { band.clone() } else { String::new() };
+            // The drawing may be narrower than the text, or too wide for the screen and cut.
+            let fits = (band.len() + 4..=screen::columns()).contains(&width);
+            let inside = if fits { band.clone() } else { String::new() };
             let beside = if inside.is_empty() { format!("{band} {sharing}") } else { sharing };
             canvas.boxed(0, y, width, &[inside]);
-            canvas.put(width + 2, y + 1, &beside);
-            canvas.put(width + 2, y + 3, &self.gpu_link_label(&gpus));
+            canvas.note(y + 1, "switches", beside.trim_end().to_owned());
+            canvas.note(y + 3, "GPU links", self.gpu_link_label(&gpus));
             y += 4;
         }
         if !gpus.is_empty() {
@@ -63,8 +65,8 @@ impl<'a> HostPicture<'a> {
                     canvas.down(*x, y - 2, y, true);
                 }
             }
-            canvas.put(width + 2, y + 1, &self.model_label(&gpus));
-            canvas.put(width + 2, y + 3, &self.slot_label(&gpus));
+            canvas.note(y + 1, "GPU", self.model_label(&gpus));
+            canvas.note(y + 3, "slot", self.slot_label(&gpus));
             y = self.draw_stacks(&mut canvas, &spans, &gpus, y + 2);
         }
         for (x, node_width) in spans.iter().filter(|_| gpus.is_empty()) {
@@ -77,7 +79,7 @@ impl<'a> HostPicture<'a> {
             canvas.put(x + 1, y + 1, &format!("{:^1$}", self.node_label(node), node_width - 2));
         }
         if let Some(text) = self.socket_label() {
-            canvas.put(width + 2, y + 1, &text);
+            canvas.note(y + 1, "sockets", text);
         }
         self.draw_arcs(&mut canvas, &gpus, y + 3);
         canvas
@@ -98,6 +100,7 @@ impl<'a> HostPicture<'a> {
             canvas.boxed(*node_x, bottom, *node_width, &[String::new()]);
             let mut x = *node_x;
             for stack in &node.stacks {
+                canvas.cut_at(x);
                 let columns: Vec<usize> =
                     gpus.iter().filter(|(gpu, _)| stack.gpus.contains(gpu)).map(|(_, x)| *x).collect();
                 let width = self.stack_width(stack);
@@ -132,23 +135,20 @@ impl<'a> HostPicture<'a> {
         let all_alike = arcs.iter().all(|arc| arc.2 == count);
         if all_alike && arcs.len() == gpus.len() * (gpus.len() - 1) / 2 && arcs.len() > 1 {
             let rate = self.link_rate(kind, count);
-            canvas.put(
-                0,
-                top,
-                &format!("every two GPUs are joined by {count} x {kind}, {rate} each way per pair"),
-            );
+            canvas
+                .caption(format!("Every two GPUs are joined by {count} x {kind}, {rate} each way per pair."));
             return;
         }
         if arcs.len() > ARCS_MAX {
-            canvas.put(0, top, &format!("{} pairs of GPUs are joined by {kind}: see --matrix", arcs.len()));
+            canvas.caption(format!("{} pairs of GPUs are joined by {kind}: see --matrix.", arcs.len()));
             return;
         }
-        canvas.put(0, top, &format!("{kind} between GPUs, {} each way per link:", self.link_rate(kind, 1)));
+        canvas.caption(format!("{kind} between GPUs, {} each way per link:", self.link_rate(kind, 1)));
         for (row, (from, to, count, _)) in arcs.iter().enumerate() {
             let (line, text) =
                 if *count > 1 { ("═", format!(" {count} ")) } else { ("─", String::new()) };
             let (left, right) = if *count > 1 { ("╞", "╡") } else { ("├", "┤") };
-            let y = top + 1 + row;
+            let y = top + row;
             canvas.put(*from, y, left);
             canvas.put(from + 1, y, &line.repeat(to - from - 1));
             canvas.put(from + (to - from) / 2 - 1, y, &text);

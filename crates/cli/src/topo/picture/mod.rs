@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use weftlink_fabric::device::Tier;
 use weftlink_fabric::{DeviceId, DeviceKind, Fabric, HostId, Link, LinkKind};
 
+use crate::screen::{self, say};
 use host::HostPicture;
 
 /// GPUs of a host that are drawn.
@@ -28,13 +29,13 @@ pub(super) fn print(out: &mut impl Write, fabric: &Fabric) -> io::Result<()> {
         }
         let gpus = fabric.gpus().iter().filter(|gpu| fabric.device(**gpu).host == Some(*host)).count();
         match gpus {
-            0..=GPUS_MAX => write!(out, "{}", HostPicture::of(fabric, *host).draw())?,
-            _ => writeln!(out, "{gpus} GPUs: too many for a drawing in a terminal")?,
+            0..=GPUS_MAX => HostPicture::of(fabric, *host).draw().print(out, screen::columns())?,
+            _ => writeln!(out, "{gpus} GPUs: too many to draw in a terminal")?,
         }
         writeln!(out)?;
     }
     if makes.len() > MAKES_MAX {
-        writeln!(out, "and {} other makes of host\n", makes.len() - MAKES_MAX)?;
+        writeln!(out, "and {} other kinds of host\n", makes.len() - MAKES_MAX)?;
     }
     print_network(out, fabric)
 }
@@ -74,7 +75,7 @@ fn makes(fabric: &Fabric) -> Vec<(HostId, usize)> {
 type Cables = (u32, u32, Option<LinkKind>);
 
 fn print_network(out: &mut impl Write, fabric: &Fabric) -> io::Result<()> {
-    // Leaves with as many cables down and up are told together.
+    // Leaves with as many cables down and up share a line.
     let mut alike: Vec<(Cables, usize)> = Vec::new();
     for leaf in fabric.devices_where(|kind| *kind == DeviceKind::NetSwitch(Tier::Leaf)) {
         let (mut down, mut up, mut kind) = (0, 0, None);
@@ -93,7 +94,7 @@ fn print_network(out: &mut impl Write, fabric: &Fabric) -> io::Result<()> {
         let kind = kind.map_or_else(|| "network".to_owned(), |kind| kind.to_string());
         let (plural, each) = if count == 1 { ("", "") } else { ("es", " each") };
         let above = if up > 0 { format!(", {up} up to the spine") } else { ", no spine".to_owned() };
-        writeln!(out, "{count} leaf switch{plural} with {down} x {kind} down{above}{each}")?;
+        say!(out, "{count} leaf switch{plural} with {down} x {kind} down{above}{each}")?;
     }
     if fabric.devices_where(|kind| *kind == DeviceKind::NetSwitch(Tier::Leaf)).next().is_some() {
         writeln!(out)?;

@@ -15,7 +15,8 @@ use super::monitor::Monitor;
 
 use super::message::{Contact, Hello, Member, Message, Slot};
 use super::reason::failed_event;
-use super::rendezvous::{PURPOSE, Rendezvous, RendezvousAddress};
+use super::rendezvous::{PURPOSE, Rendezvous};
+use super::rendezvous_address::RendezvousAddress;
 use super::slots::{await_children, in_place};
 use super::stall::Stall;
 use super::terms;

@@ -33,7 +33,7 @@ pub use nodelist::expand as expand_nodelist;
 
 use std::fmt;
 
-use super::rendezvous::RendezvousAddress;
+use super::rendezvous_address::RendezvousAddress;
 
 /// What a process knows of its job before it meets anybody.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -20,7 +20,8 @@ use super::group::Group;
 use super::message::{Hello, Introduction, Message, Slot};
 use super::monitor::Monitor;
 use super::reason::error_in;
-use super::rendezvous::{Met, PURPOSE, Rendezvous, RendezvousAddress, bad_call, check, unusable};
+use super::rendezvous::{Met, PURPOSE, Rendezvous, bad_call, check, unusable};
+use super::rendezvous_address::RendezvousAddress;
 use super::slots::{await_children, in_place};
 use super::stall::Stall;
 

@@ -11,7 +11,8 @@ use super::error::BootstrapError;
 use super::group::Group;
 use super::message::{Contact, Introduction};
 use super::monitor::Monitor;
-use super::rendezvous::{Met, Rendezvous, RendezvousAddress, check, unusable};
+use super::rendezvous::{Met, Rendezvous, check, unusable};
+use super::rendezvous_address::RendezvousAddress;
 use super::secret::random_number;
 
 /// Rank 0: waits until all other ranks have joined.

@@ -1,10 +1,9 @@
 //! Where and how the ranks of a job find each other: what all of them are given before they start.
 
-use std::fmt;
+use std::fmt::Display;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use super::error::BootstrapError;
 use super::group::Group;
 use super::host::Host;
 use super::monitor::Monitor;
+use super::rendezvous_address::RendezvousAddress;
 use super::secret::{Token, random_number};
 use super::terms;
 
@@ -137,47 +137,6 @@ impl Rendezvous {
     }
 }
 
-/// Where rank 0 listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RendezvousAddress {
-    /// A name in the kernel's table: nothing is left behind, however the ranks end. Seen by all processes of one
-    /// network namespace, so not across containers.
-    Abstract(String),
-    /// A socket in the file system, which containers can share. A stale one is replaced.
-    Path(PathBuf),
-    /// A port of rank 0's host, the first that is free of a range. The others try all of them.
-    Tcp {
-        /// The host's name or address.
-        host: String,
-        /// The ports.
-        ports: RangeInclusive<u16>,
-    },
-}
-
-impl fmt::Display for RendezvousAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RendezvousAddress::Abstract(name) => write!(f, "@{name}"),
-            RendezvousAddress::Path(path) => write!(f, "{}", path.display()),
-            RendezvousAddress::Tcp { host, ports } if host.contains(':') && !host.starts_with('[') => {
-                write!(f, "[{host}]:{}", Ports(ports))
-            }
-            RendezvousAddress::Tcp { host, ports } => write!(f, "{host}:{}", Ports(ports)),
-        }
-    }
-}
-
-struct Ports<'a>(&'a RangeInclusive<u16>);
-
-impl fmt::Display for Ports<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0.start(), self.0.end()) {
-            (first, last) if first == last => write!(f, "{first}"),
-            (first, last) => write!(f, "{first}-{last}"),
-        }
-    }
-}
-
 /// The monitor and the group of a rank that has joined.
 pub(super) type Met = (Option<Monitor>, Arc<Group>);
 
@@ -198,6 +157,6 @@ pub(super) fn bad_call(what: String) -> BootstrapError {
     BootstrapError::BadCall { what }
 }
 
-pub(super) fn unusable(place: &RendezvousAddress, reason: impl fmt::Display) -> BootstrapError {
+pub(super) fn unusable(place: &RendezvousAddress, reason: impl Display) -> BootstrapError {
     BootstrapError::RendezvousAddress { place: place.to_string(), reason: reason.to_string() }
 }

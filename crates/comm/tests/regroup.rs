@@ -271,16 +271,17 @@ fn rank_that_leaves_with_its_parent(role: &str) {
     let mut comm = Communicator::new(met(&of_host(&meeting, 1), rank), options()).unwrap();
     let message = |comm: &mut Communicator| {
         let (mine, mut theirs) = (vec![7_u64; usize::from(rank == 1)], vec![0; usize::from(rank == 0)]);
-        comm.send_receive((&mine, &mut theirs), &[(1, 0)], 1).unwrap();
+        comm.send_receive((&mine, &mut theirs), &[(1, 0)], 1)
     };
-    message(&mut comm);
+    message(&mut comm).unwrap();
     if rank >= 2 {
         std::thread::sleep(Duration::from_micros(later_us * (rank as u64 - 2)));
         return;
     }
-    // A rank that is not heard of is probed within 0.8 s.
+    // A rank whose departure is not heard of is probed after 0.8 s, and its process is gone.
     std::thread::sleep(Duration::from_millis(1500));
-    message(&mut comm);
+    let made = message(&mut comm);
+    assert!(matches!(made, Ok(()) | Err(Error::Left { .. })), "rank {rank}: {made:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::launchers::Told;
 use super::{EnvironmentError, Launcher, Variables, nodelist};
-use crate::rendezvous::RendezvousAddress;
+use crate::rendezvous_address::RendezvousAddress;
 
 /// How many ports are tried where nobody says which.
 const PORTS_TRIED: u16 = 16;

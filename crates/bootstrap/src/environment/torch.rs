@@ -3,7 +3,7 @@
 use super::address::{self, JOB_PORTS, hash};
 use super::launchers::PARENT;
 use super::{Environment, EnvironmentError, EnvironmentSource, Variables, launchers, of_this_process};
-use crate::rendezvous::RendezvousAddress;
+use crate::rendezvous_address::RendezvousAddress;
 
 impl Environment {
     /// The variables by which torch's store finds its ranks, as far as the launcher's word goes and they are not set: `RANK`,

@@ -20,6 +20,7 @@ use weftlink_shm::counter::Counter;
 use weftlink_shm::line::{PAYLOAD_WORDS, Poll, distance};
 use weftlink_shm::wait::{Park, Stop, Waiter};
 
+use crate::durations::SHOW_CALL;
 use crate::known;
 use crate::operation::Arithmetic;
 use crate::transport::Signature;
@@ -250,9 +251,6 @@ fn key_at(header: Counter<'_>) -> Key {
     Header::unpack(header.announcement()).key()
 }
 
-/// After how long other hosts are told what a rank calls: ranks that differ may be waiting for each other.
-const CRY_AFTER: Duration = Duration::from_millis(100);
-
 impl Crier {
     pub(crate) fn new(rank: u32, warn_after: Duration, names: Vec<String>, chain: Chain) -> Self {
         let warned = Cell::new((0, Duration::ZERO));
@@ -263,7 +261,7 @@ impl Crier {
     /// Tells other hosts of a call, once.
     fn cry(&self, number: u32, waited: Duration) {
         if let Some(tell) = &self.tell
-            && waited >= CRY_AFTER
+            && waited >= SHOW_CALL
             && self.cried.replace(number) != number
         {
             tell(number);

@@ -399,7 +399,7 @@ fn who_settles_before_it_leaves_loses_nothing() {
         if comm.rank() == 0 {
             let sent: Vec<_> =
                 (0..200).map(|number| endpoint.post_send(1, 1, filled(length(number), number))).collect();
-            assert!(endpoint.settle(LONG));
+            assert!(endpoint.flush(LONG));
             sent.into_iter().for_each(|sent| sent.recv().unwrap().unwrap());
             return;
         }
@@ -412,7 +412,7 @@ fn who_settles_before_it_leaves_loses_nothing() {
         let error = endpoint.send(0, 2, &[0; 100_000], LONG).unwrap_err();
         assert!(matches!(error, Error::Left { left: 0, .. }), "{error}");
         let kept = endpoint.post_send(1, 3, vec![0; 1000]);
-        assert!(endpoint.settle(Duration::ZERO));
+        assert!(endpoint.flush(Duration::ZERO));
         endpoint.receive(Some(1), 3, &mut [0; 1000], LONG).unwrap();
         kept.recv().unwrap().unwrap();
     });

@@ -15,13 +15,13 @@
 #[cfg(loom)]
 pub use loom::{
     hint::spin_loop,
-    sync::atomic::{AtomicU64, Ordering, fence},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence},
     thread::yield_now,
 };
 #[cfg(not(loom))]
 pub use std::{
     hint::spin_loop,
-    sync::atomic::{AtomicU64, Ordering, fence},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence},
     thread::yield_now,
 };
 

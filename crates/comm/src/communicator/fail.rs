@@ -12,6 +12,7 @@ use weftlink_shm::wait::{AbortCode, Stop};
 
 use super::diagnose::{Difference, Evidence, broken, diagnose, only_ended, own_reason};
 use super::{Communicator, Request};
+use crate::durations::{ABORT_CAUSE_BRIEF, CAUSE_POLL, REPORT};
 use crate::engine::Stopped;
 use crate::error::Error;
 use crate::note::purpose;
@@ -21,12 +22,6 @@ use crate::transport::Fault;
 
 /// How many calls ranks on different hosts show each other when they differ.
 const COMPARED_MAX: u32 = HEADERS as u32 / 2;
-
-/// How long to wait for the report that a rank has died whose memory or connection is gone, for the calls of ranks on other hosts, and for
-/// the error of the rank that aborted first.
-const REPORT_LIMIT: Duration = Duration::from_secs(2);
-/// How long to wait for that error where something can be said without it.
-const CAUSE_LIMIT: Duration = Duration::from_millis(300);
 
 impl Communicator {
     /// Ends a call that stopped, for all ranks: collects evidence, decides what happened, aborts.
@@ -98,7 +93,7 @@ impl Communicator {
         evidence.departed = self.shared.departures.iter().position(has_left).map(|rank| rank as u32);
         evidence.faults = self.faults();
         if evidence.asks_for_lost() {
-            evidence.lost = self.bootstrap.lost(REPORT_LIMIT);
+            evidence.lost = self.bootstrap.lost(REPORT);
         }
         evidence.mismatch = self.difference(call);
         // Asked before the group is told: what is said then stands, also for those who hear it later.
@@ -109,7 +104,7 @@ impl Communicator {
         if evidence.asks_for_cause() {
             // A rank that has left may not have passed on what others said.
             let is_known = Reason::is(first, Reason::Left) && evidence.departed.is_some();
-            evidence.cause = self.bootstrap.cause(if is_known { CAUSE_LIMIT } else { REPORT_LIMIT });
+            evidence.cause = self.bootstrap.cause(if is_known { ABORT_CAUSE_BRIEF } else { REPORT });
         }
         evidence
     }
@@ -143,8 +138,8 @@ impl Communicator {
         // What is left over from an earlier call may be what was noticed.
         (0..COMPARED_MAX).for_each(|back| tell(call.number.wrapping_sub(back)));
         let began = Instant::now();
-        while began.elapsed() < REPORT_LIMIT && self.shared.difference(self.rank, call).is_none() {
-            std::thread::sleep(Duration::from_millis(1));
+        while began.elapsed() < REPORT && self.shared.difference(self.rank, call).is_none() {
+            std::thread::sleep(CAUSE_POLL);
         }
     }
 
@@ -159,7 +154,7 @@ impl Communicator {
     #[cold]
     fn confirm_death(&self, rank: u32) -> Option<Reason> {
         let began = Instant::now();
-        while began.elapsed() < REPORT_LIMIT && !mutant!("deaths-not-awaited") {
+        while began.elapsed() < REPORT && !mutant!("deaths-not-awaited") {
             match self.shared.waiter.aborted() {
                 Some(code) => {
                     let is_it = |reason: &Reason| code.rank == rank && Reason::is(code, *reason);
@@ -167,7 +162,7 @@ impl Communicator {
                 }
                 // It has left in good order.
                 None if self.shared.departures[rank as usize].poll(1, 0, 1) == Poll::Ready => return None,
-                None => std::thread::sleep(Duration::from_millis(1)),
+                None => std::thread::sleep(CAUSE_POLL),
             }
         }
         None

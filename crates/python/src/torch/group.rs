@@ -285,7 +285,7 @@ impl Group {
         let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner).take();
         || {
             if let Some(Ends { lanes, endpoint }) = ends {
-                endpoint.settle(PARTING);
+                endpoint.flush(PARTING);
                 drop(endpoint);
                 lanes.close();
             }

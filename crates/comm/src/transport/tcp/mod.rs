@@ -23,7 +23,7 @@ mod stream;
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
@@ -34,12 +34,10 @@ use stream::Stream;
 use weftlink_bootstrap::Connection;
 
 use super::{Capabilities, Fault};
+use crate::durations::{LAST_FLUSH, LAST_FLUSH_POLL};
 
 /// Messages, and nothing else.
 pub(super) const CAPABILITIES: Capabilities = Capabilities { fifo: true, ..Capabilities::NONE };
-
-/// How long one that leaves waits until what it sent has arrived.
-const PARTING_LIMIT: Duration = Duration::from_secs(2);
 
 /// One rank's ends of FIFOs that leave its host, and the connections.
 pub(crate) struct TcpTransport {
@@ -347,8 +345,8 @@ impl Drop for TcpTransport {
     fn drop(&mut self) {
         let began = Instant::now();
         for stream in self.peers.iter().flatten().filter(|stream| stream.fault.is_none()) {
-            while unsent(stream) > 0 && !has_ended(stream) && began.elapsed() < PARTING_LIMIT {
-                std::thread::sleep(Duration::from_micros(100));
+            while unsent(stream) > 0 && !has_ended(stream) && began.elapsed() < LAST_FLUSH {
+                std::thread::sleep(LAST_FLUSH_POLL);
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
@@ -12,6 +12,7 @@ use weftlink_bootstrap::{Kept, Seal, TAG_BYTES};
 use super::Fault;
 use super::ends::{Incoming, Outgoing, Turn};
 use super::frame::{HEADER_BYTES, Header, Kind};
+use crate::durations::LAST_BYTES;
 
 /// What a connection reads ahead: small frames come several at a time, and of large ones little is copied twice.
 const AHEAD_BYTES: usize = 4 << 10;
@@ -23,10 +24,6 @@ const HEAD_BYTES_MAX: usize = 4 << 10;
 const PIECE_BYTES: usize = 32 << 10;
 /// The numbers under which frames are sealed start far behind those of the handshake's messages.
 const FIRST_SEAL: u64 = 1 << 32;
-
-/// How long what one connection carried may come later than the end of another between the same ranks: something that
-/// forwards them need not keep them in step.
-const LAST_WORDS_LIMIT: Duration = Duration::from_millis(200);
 
 /// A connection.
 pub(super) struct Stream {
@@ -187,7 +184,7 @@ impl Stream {
 
     /// Whether it has ended for so short a time that what others carry may still be on its way.
     pub(super) fn has_just_ended(&self) -> bool {
-        self.since.is_some_and(|since| since.elapsed() < LAST_WORDS_LIMIT)
+        self.since.is_some_and(|since| since.elapsed() < LAST_BYTES)
     }
 
     /// Takes in what has come, until it is enough. `find` gives the end of a FIFO that comes this way, and of one that goes. Whether

@@ -15,12 +15,12 @@
 //!
 //! A window of one communicator is not counted: its calls follow each other.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use weftlink_bootstrap::{BootstrapError, Event, Failure, Reason};
 use weftlink_shm::memory::SharedMemory;
+use weftlink_shm::sync::{AtomicU32, Ordering};
 use weftlink_shm::wait::{AbortCode, Waiter};
 
 use crate::durations::{WINDOW_CALLS, WINDOW_POLL};

@@ -11,4 +11,4 @@ mod registry;
 pub use filter::Filter;
 pub use parse::{Interfaces, Ports, Secret};
 pub use paths::{expanded, host};
-pub use registry::{KNOBS, Knob, KnobError, Knobs, Origin, Setting, path, unknown};
+pub use registry::{KNOBS, Knob, KnobError, Knobs, Origin, Setting, path, unknown, unknown_in_environment};

@@ -229,6 +229,11 @@ impl Knobs {
         Knobs::from(|name| std::env::var_os(name))
     }
 
+    /// The settings with one variable of the environment; all others have their defaults. For code that must not fail because of another.
+    pub fn from_variable(name: &str) -> Result<Knobs, KnobError> {
+        Knobs::from(|asked| if asked == name { std::env::var_os(asked) } else { None })
+    }
+
     /// What a lookup says of each variable.
     pub fn from(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Knobs, KnobError> {
         let mut reader = Reader { lookup, given: Vec::new() };
@@ -283,6 +288,14 @@ impl Knobs {
 /// A variable that names a file or folder, for those who read no other.
 pub fn path(name: &str) -> Option<PathBuf> {
     Reader { lookup: |name: &str| std::env::var_os(name), given: Vec::new() }.path(name)
+}
+
+/// Variables of the environment that look like settings and are none, if no launcher has looked at them already.
+pub fn unknown_in_environment() -> Vec<(String, Option<&'static str>)> {
+    match std::env::var_os("WEFT_JOB") {
+        Some(_) => Vec::new(),
+        None => unknown(std::env::vars_os().map(|(name, _)| name)),
+    }
 }
 
 /// Variables that look like settings and are none, each with the setting whose name is nearest, if one is near.

@@ -18,6 +18,7 @@ use super::{FlightRecorder, Lineage};
 
 /// Counters are for others to read, such as Prometheus' node exporter.
 const FOR_ALL: u32 = 0o644;
+/// How often counters are written to the file.
 const EVERY: Duration = Duration::from_secs(5);
 /// Communicators that are told apart in a file; what others count is added up as one.
 const NAMES_MAX: usize = 64;

@@ -91,11 +91,11 @@ pub struct Places {
 impl Places {
     /// Where the environment says.
     pub fn of_environment(rank: usize) -> Self {
-        let only = |name: &str| (name == "WEFT_METRICS").then(|| std::env::var_os(name)).flatten();
-        let metrics = Knobs::from(only).map(|knobs| knobs.metrics).unwrap_or_else(|error| {
-            tracing::warn!(target: "weft::fault", rank, "{error}");
-            None
-        });
+        let metrics =
+            Knobs::from_variable("WEFT_METRICS").map(|knobs| knobs.metrics).unwrap_or_else(|error| {
+                tracing::warn!(target: "weft::fault", rank, "{error}");
+                None
+            });
         Self { folder: weftlink_knobs::path("WEFT_RECORD_DIR"), metrics }
     }
 }
@@ -375,9 +375,9 @@ impl Recorder {
 /// Tells of variables that are nearly settings, once, on rank 0; `weft run` does so itself.
 fn point_out_strangers(rank: usize) {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    if rank == 0 && std::env::var_os("WEFT_JOB").is_none() {
+    if rank == 0 {
         ONCE.call_once(|| {
-            for (name, near) in weftlink_knobs::unknown(std::env::vars_os().map(|(name, _)| name)) {
+            for (name, near) in weftlink_knobs::unknown_in_environment() {
                 if let Some(near) = near {
                     tracing::warn!(target: "weft::fault", rank, "there is no setting {name}; did you mean {near}?");
                 }

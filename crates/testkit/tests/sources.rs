@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 /// Files that use `std::sync::atomic` directly. None of them shares memory between ranks, or orders other memory by it in a way that loom
 /// would have to check.
 const ATOMICS: [(&str, &str); 13] = [
-    ("bootstrap/src/fork.rs", "read in a child after fork, where nothing but atomics may be touched; all relaxed"),
+    (
+        "bootstrap/src/fork.rs",
+        "read in a child after fork, where nothing but atomics may be touched; all relaxed",
+    ),
     ("bootstrap/src/group.rs", "a flag of one process; all relaxed"),
     ("bootstrap/src/endpoint.rs", "flags of one process: a thread is asked to end, a link has ended"),
     ("comm/src/foreign.rs", "bytes that a peer may be writing, read at any address; loom has no such access"),
@@ -59,8 +62,11 @@ fn compare(found: Vec<String>, listed: &[(&str, &str)], advice: &str) {
     let is_listed = |file: &String| listed.iter().any(|(listed, _)| listed == file);
     let new: Vec<&String> = found.iter().filter(|file| !is_listed(file)).collect();
     assert!(new.is_empty(), "{new:?}: {advice}, or list the file with its reason");
-    let gone: Vec<&str> =
-        listed.iter().map(|(file, _)| *file).filter(|file| !found.iter().any(|found| found == file)).collect();
+    let gone: Vec<&str> = listed
+        .iter()
+        .map(|(file, _)| *file)
+        .filter(|file| !found.iter().any(|found| found == file))
+        .collect();
     assert!(gone.is_empty(), "{gone:?}: no longer needed; take it off the list");
 }
 
@@ -87,7 +93,8 @@ fn files_with(words: &[&str], counts: impl Fn(&str) -> bool) -> Vec<String> {
 fn code(text: &str) -> impl Iterator<Item = &str> {
     let lines: Vec<&str> = text.lines().collect();
     let is_test = |at: &usize| {
-        lines[*at].starts_with("#[cfg(") && lines[*at].contains("test")
+        lines[*at].starts_with("#[cfg(")
+            && lines[*at].contains("test")
             && lines[*at + 1..].iter().take(3).any(|line| line.starts_with("mod tests"))
     };
     let end = (0..lines.len()).find(is_test).unwrap_or(lines.len());

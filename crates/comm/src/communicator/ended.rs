@@ -89,7 +89,7 @@ impl Communicator {
 
     /// How this rank waits.
     pub(crate) fn patience(&self) -> WaitPolicy {
-        self.shared.waiter.patience()
+        self.shared.waiter.policy()
     }
 
     /// How a thread beside the rank's own waits: so that both have a core, unless the caller has said how to wait.

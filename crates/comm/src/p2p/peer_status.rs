@@ -50,7 +50,7 @@ impl PeerStatus {
     pub(super) fn end_of(&self, op: &Op) -> Error {
         let (rank, call) = (self.rank as u32, op.id as u32);
         let Some(code) = self.waiter.aborted() else {
-            return Error::gone(&format!("rank {rank} has dropped it, and with it the {op}"));
+            return Error::gone(&format!("rank {rank} dropped the communicator while its {op} was pending"));
         };
         if is_on_purpose(&self.waiter) {
             return ended_by(&self.waiter, &self.departures, rank, call);

@@ -237,15 +237,14 @@ impl State {
             let Some(frame) = link.arrived() else { return false };
             // A frame that no rank of this version can have written is skipped.
             if let Some(frame) = frame {
-                // SAFETY: the protocol names memory of a receive that has not completed, or a buffer, with room for as many bytes.
-                match self.protocol.handle_frame(from, &frame) {
-                    Payload::None => {}
-                    Payload::Caller { address, bytes } => unsafe {
-                        link.payload(&frame, memory(address), bytes);
-                    },
-                    Payload::Buffer(buffer) => unsafe {
-                        link.payload(&frame, buffer.as_mut_ptr(), buffer.len());
-                    },
+                let (target, room) = match self.protocol.handle_frame(from, &frame) {
+                    Payload::None => (std::ptr::null_mut(), 0),
+                    Payload::Caller { address, bytes } => (memory(address), bytes),
+                    Payload::Buffer(buffer) => (buffer.as_mut_ptr(), buffer.len()),
+                };
+                if room > 0 {
+                    // SAFETY: the protocol names memory of a receive that has not completed, or a buffer, with that much room.
+                    unsafe { link.payload(&frame, target, room) };
                 }
             }
             link.next();
@@ -329,14 +328,15 @@ impl State {
 
 /// Makes a copy between a caller's memory and a buffer.
 fn make(copy: LocalCopy<'_>) {
-    // SAFETY: the memory is that of an operation that the protocol has just handled, and has as many bytes as the buffer.
     match copy {
         LocalCopy::None => {}
-        LocalCopy::In { from, to } => unsafe {
-            std::ptr::copy_nonoverlapping(memory(from), to.as_mut_ptr(), to.len());
-        },
-        LocalCopy::Out { from, to } => unsafe {
-            std::ptr::copy_nonoverlapping(from.as_ptr(), memory(to), from.len());
-        },
+        LocalCopy::In { from, to } => {
+            // SAFETY: the memory is that of a send that the protocol has just handled, and has as many bytes as the buffer.
+            unsafe { std::ptr::copy_nonoverlapping(memory(from), to.as_mut_ptr(), to.len()) };
+        }
+        LocalCopy::Out { from, to } => {
+            // SAFETY: the memory is that of a receive that the protocol has just handled, and has as many bytes as the buffer.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), memory(to), from.len()) };
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use super::{Gone, Incoming, Message, Peer, Protocol, Pull, Route};
+use super::Protocol;
+use super::parts::{Gone, Incoming, Message, Peer, Pull, Route};
 use crate::durations::{DEATH_VERDICT, LAST_FRAMES};
 use crate::frame::Verdict;
 use crate::op::{Direction, Outcome, PendingOp};

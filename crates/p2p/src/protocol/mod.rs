@@ -1,6 +1,7 @@
 //! The protocol of one rank: its operations, what has arrived, and what each input makes of them.
 
 mod expire;
+mod parts;
 mod transmit;
 
 use std::collections::{HashMap, VecDeque};
@@ -13,43 +14,13 @@ use crate::frame::{Frame, Kind, Verdict};
 use crate::matching::{Envelope, Matching, Pattern};
 use crate::op::{Direction, Outcome, PendingOp};
 use expire::verdict_at;
+pub use parts::{Config, LocalCopy, Payload, Pull, Route};
+use parts::{Incoming, Message, Peer};
 pub use transmit::Transmit;
 use transmit::{Answer, Outbox, Stream};
 
 /// The most operations of a rank that may be pending.
 pub const MESSAGES_MAX: usize = 1 << 14;
-
-/// The limits of a protocol, the same at all ranks.
-#[derive(Clone, Copy, Debug)]
-pub struct Config {
-    /// This rank.
-    pub rank: usize,
-    /// The longest message that is sent eagerly.
-    pub eager_bytes_max: usize,
-    /// The longest message of a rank to itself that is buffered.
-    pub self_bytes_max: usize,
-    /// How far a sender may be ahead of what its receiver has taken.
-    pub window_bytes: u32,
-}
-
-/// How frames reach a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
-    /// It is this rank itself.
-    Own,
-    /// Through shared memory: whatever the peer sent before it left is there.
-    Ring {
-        /// The most payload of a frame.
-        frame_bytes_max: usize,
-        /// Offers of this length and more are pulled out of the peer's memory.
-        pull_bytes_min: Option<usize>,
-    },
-    /// Over a connection, on which frames may arrive later than the notice that the peer has left.
-    Connection {
-        /// The most payload of a frame.
-        frame_bytes_max: usize,
-    },
-}
 
 /// The protocol of one rank.
 pub struct Protocol<T> {
@@ -74,96 +45,6 @@ pub struct Protocol<T> {
     has_ended: bool,
     /// No timeout is earlier than this.
     earliest: Option<Instant>,
-}
-
-/// What is known of another rank.
-struct Peer<T> {
-    route: Route,
-    outbox: Outbox<T>,
-    credit: Credit,
-    /// When this rank learned that the peer has left.
-    left: Option<Instant>,
-    /// When this rank learned that the connection failed, and whether it carried wrong bytes.
-    failed: Option<(Instant, bool)>,
-    /// Nothing more is expected from the peer, and nothing can be sent to it.
-    gone: Option<Gone>,
-}
-
-/// Why a peer is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gone {
-    Left,
-    Broken,
-}
-
-/// A message that no receive has matched.
-enum Message {
-    Whole { message: Box<[u8]>, data_type: Option<DataType> },
-    Offer { id: u64, address: u64, bytes: u64, data_type: Option<DataType> },
-}
-
-/// A receive that arrives in pieces.
-struct Incoming<T> {
-    op: PendingOp<T>,
-    from: usize,
-    received: usize,
-}
-
-/// A receive whose message the driver copies out of the sender's memory.
-#[derive(Debug)]
-pub struct Pull<T> {
-    /// The receive.
-    pub op: PendingOp<T>,
-    /// The sender, and where the message lies in its memory.
-    pub from: usize,
-    /// See [`Pull::from`].
-    pub address: u64,
-    /// The send, by the number that its rank gave it.
-    offer: u64,
-}
-
-/// Where the payload of a frame goes. The driver copies it before it releases the frame.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Payload<'a> {
-    /// Nowhere.
-    None,
-    /// Into a caller's memory.
-    Caller {
-        /// Where.
-        address: u64,
-        /// No more than this.
-        bytes: usize,
-    },
-    /// Into a buffer for a message that no receive has matched.
-    Buffer(&'a mut [u8]),
-}
-
-/// A copy between a caller's memory and a buffer, which the driver makes at once.
-#[derive(Debug, PartialEq, Eq)]
-pub enum LocalCopy<'a> {
-    /// Nothing to copy.
-    None,
-    /// From a caller's memory.
-    In {
-        /// The memory.
-        from: u64,
-        /// The buffer.
-        to: &'a mut [u8],
-    },
-    /// Into a caller's memory.
-    Out {
-        /// The buffer.
-        from: Box<[u8]>,
-        /// The memory.
-        to: u64,
-    },
-}
-
-impl<T> Pull<T> {
-    /// A pull for a receive, of the message at an address of its sender, which numbers the send `offer`.
-    pub fn new(op: PendingOp<T>, from: usize, address: u64, offer: u64) -> Pull<T> {
-        Pull { op, from, address, offer }
-    }
 }
 
 impl<T> Protocol<T> {
@@ -514,34 +395,6 @@ impl<T> Protocol<T> {
         match self.matching.keep_message(envelope, Message::Whole { message, data_type }) {
             Message::Whole { message, .. } => LocalCopy::In { from: address, to: message },
             Message::Offer { .. } => LocalCopy::None,
-        }
-    }
-}
-
-impl Route {
-    /// The most payload of a frame.
-    fn frame_bytes_max(self) -> usize {
-        match self {
-            Route::Own => 0,
-            Route::Ring { frame_bytes_max, .. } | Route::Connection { frame_bytes_max } => frame_bytes_max,
-        }
-    }
-
-    /// Whether an offer of this length is pulled.
-    fn pulls(self, bytes: usize) -> bool {
-        match self {
-            Route::Own => true,
-            Route::Ring { pull_bytes_min, .. } => pull_bytes_min.is_some_and(|least| bytes >= least),
-            Route::Connection { .. } => false,
-        }
-    }
-}
-
-impl Gone {
-    fn outcome(self, rank: usize) -> Outcome {
-        match self {
-            Gone::Left => Outcome::Left(rank),
-            Gone::Broken => Outcome::Broken(rank),
         }
     }
 }

@@ -72,7 +72,7 @@ miri: ## the unsafe code that needs no system call, interpreted by Miri: undefin
 	fi
 	MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks" \
 		cargo +nightly miri test -p weftlink-shm -p weftlink-comm --lib --locked --target-dir target/miri -- \
-		line:: fifo:: counter:: wait:: slot:: tcp::ends tcp::frame shared_memory:: engine:: data:: operation:: buffers:: p2p::matching p2p::frame
+		line:: fifo:: counter:: wait:: slot:: tcp::ends tcp::frame shared_memory:: engine:: data:: operation:: buffers::
 
 .PHONY: kernels
 kernels: ## the kernels as they ship: only when optimised are they made of registers
@@ -128,8 +128,8 @@ faults: tools ## draw 1,000 faults of 19 kinds (docs/faults.md lists them) and p
 		cargo test --release -p weftlink-comm --test draws --locked -- --exact draws --nocapture
 
 .PHONY: schedules
-schedules: tools ## a million schedules of delays, stops, deaths and partitions for the membership of up to 64 ranks; SCHEDULES for another number
-	WEFT_SCHEDULES=$${SCHEDULES:-1000000} cargo test --release -p weftlink-membership --test schedules --locked -- --nocapture
+schedules: tools ## a million schedules of delays, stops, deaths and partitions for the membership of up to 64 ranks, and for messages between up to 8; SCHEDULES for another number
+	WEFT_SCHEDULES=$${SCHEDULES:-1000000} cargo test --release -p weftlink-membership -p weftlink-p2p --test schedules --locked -- --nocapture
 
 .PHONY: mutants
 mutants: tools ## plant defects in the fault, bootstrap, wire and matching code, one at a time, and print which of them the tests catch; MUTANTS="NAME" or "--bless"

@@ -26,7 +26,7 @@ import tomllib
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TABLE = ROOT / "testdata/mutants.csv"
-LIBRARIES = ["bootstrap", "comm", "membership", "recorder", "shm"]
+LIBRARIES = ["bootstrap", "comm", "membership", "p2p", "recorder", "shm"]
 PACKAGE = [word for name in LIBRARIES for word in ("-p", f"weftlink-{name}", "--features", f"weftlink-{name}/mutants")] + ["--lib"]
 # Tests that are about faults; others take longer, and are about nothing that is planted here.
 BINARIES = ["background_faults", "bootstrap", "cases", "counts", "draws", "faults", "faults_of_all", "memory_faults", "p2p"]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Counts the instructions of the hot paths under callgrind and compares them with instructions.csv.
 
-    instructions.py            compare; exit code 1 if a path takes a tenth more or less than it did
-    instructions.py --bless    write instructions.csv afresh
+    instructions.py            compare; exit code 1 if a count differs by more than 10 %
+    instructions.py --bless    rewrite instructions.csv
 
-Counts do not depend on what else the machine does, but a little on the compiler and on what valgrind knows of the
-processor; hence the tolerance.
+Counts do not depend on the load of the machine, but slightly on the compiler and on the instruction sets that valgrind
+knows; hence the tolerance.
 """
 
 import csv
@@ -62,7 +62,7 @@ def main():
             wrong.add(path)
         print(f"{path:24} {counted[path]:8.0f} instructions a call, {ratio:.2f} of {known[path]}")
     if wrong:
-        sys.exit(f"not as known: {', '.join(sorted(wrong))}. If it is meant: make instructions BLESS=--bless")
+        sys.exit(f"counts changed: {', '.join(sorted(wrong))}. To accept them: make instructions BLESS=--bless")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
-//! How many instructions the hot paths take: one call of rank 0, whose peer has made its own before, so that nothing is
-//! waited for. Run under callgrind by `instructions.py`, which counts what `hot` does and compares it with what is known.
+//! Instructions of the hot paths: one call of rank 0 after its peer has made the same call, so that rank 0 does not wait. Run under
+//! callgrind by `instructions.py`, which counts the instructions of `hot` and compares them with instructions.csv.
 //!
 //! Without valgrind it only shows that the calls work.
-#![allow(clippy::unwrap_used)] // Nobody is left to tell.
+#![allow(clippy::unwrap_used)] // A benchmark fails by panicking.
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use weftlink_comm::{Communicator, Options, Reduction};
 
-/// Calls that are counted, after some that are not: what is compiled and remembered is so by then.
+/// Calls that are counted, after some that compile plans and fill caches.
 const CALLS: usize = 20;
 const WARM_UP: usize = 3;
-/// Time enough for the peer to make its call and go to sleep in it, even under valgrind.
+/// Long enough for the peer to make its call and sleep in it, even under valgrind.
 const PAUSE: Duration = Duration::from_millis(30);
 
 type Call = fn(&mut Communicator, &mut [f32]);
@@ -53,7 +53,7 @@ fn run(count: usize, call: Call) {
     black_box(values);
 }
 
-/// What is counted.
+/// The function whose instructions are counted.
 #[inline(never)]
 fn hot(call: Call, comm: &mut Communicator, values: &mut [f32]) {
     black_box(call)(comm, values);

@@ -1,8 +1,8 @@
-//! What a cache line costs on its way from one core to another: written by a kernel to memory that the other core has read,
-//! and read by a kernel that adds it to something. For each size and each way kernels can go about it, the median over many
-//! messages of both halves, in ns a line. Two threads, each pinned to a core.
+//! The cost of moving a cache line between cores: written by a kernel to memory that the other core has read, and read by a kernel
+//! that adds it to something. For each size and each kind of access, the median of both halves over many messages, in ns per
+//! line. Two threads, each pinned to a core.
 
-#![allow(unsafe_code)] // It is about raw memory.
+#![allow(unsafe_code)] // Kernels take raw memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -26,7 +26,7 @@ fn main() {
     }
 }
 
-/// The time of writing and of reading messages of so many bytes, which take turns in eight places.
+/// The time of writing and of reading messages of a length, which rotate through eight places.
 fn message(bytes: usize, [writing, reading]: [Access; 2]) -> [f64; 2] {
     let places = SharedMemory::create("bench", 8 * bytes).expect("some megabytes of memory").0;
     let (written, read) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -47,7 +47,7 @@ fn message(bytes: usize, [writing, reading]: [Access; 2]) -> [f64; 2] {
                 own.fill(message as f32);
                 while read.load(Ordering::Acquire) != message {}
                 let start = Instant::now();
-                // SAFETY: both have so many bytes, and the reader has said that it is through.
+                // SAFETY: both have that many bytes, and the reader has released the place.
                 unsafe { copy.combine(&[slot(message) as *mut u8], &[own.as_ptr().cast()], bytes, writing) };
                 written.store(message + 1, Ordering::SeqCst);
                 start.elapsed().as_nanos() as f64
@@ -61,7 +61,7 @@ fn message(bytes: usize, [writing, reading]: [Access; 2]) -> [f64; 2] {
                 while written.load(Ordering::Acquire) != message + 1 {}
                 let start = Instant::now();
                 let sources = [own.as_ptr().cast(), slot(message) as *const u8];
-                // SAFETY: all have so many bytes, and the writer has said that it is through.
+                // SAFETY: all have that many bytes, and the writer has published the place.
                 unsafe { sum.combine(&[result.as_mut_ptr().cast()], &sources, bytes / 4, reading) };
                 let time = start.elapsed().as_nanos() as f64;
                 assert_eq!(result[bytes / 4 - 1], 1.0 + message as f32);

@@ -1,7 +1,7 @@
-//! How long a message takes from one rank to another, by its length: half of the way there and back, between two processes, for
-//! messages that the kernel reads and for those that go through rings; and what a copy of as many bytes takes, beside it.
+//! Latency of a message between two processes, by its length: half a round trip, with pulls and through rings; beside it, the time of
+//! a copy of as many bytes.
 //!
-//! `cargo bench -p weftlink-comm --bench endpoint`. The median of short repetitions, and the least.
+//! `cargo bench -p weftlink-comm --bench p2p` prints the median of short repetitions, and the minimum.
 
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Endpoint, Error, Options};
 
-/// What tells a process that it is rank 1, and where it meets rank 0.
-const ROLE: &str = "WEFT_BENCH_POST";
+/// Set for a process that is rank 1: where it meets rank 0.
+const ROLE: &str = "WEFT_BENCH_P2P";
 const LENGTHS: [usize; 12] =
     [0, 8, 32, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20, 64 << 20];
 const REPETITIONS: usize = 15;
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("endpoint: {error}");
+            eprintln!("p2p: {error}");
             ExitCode::FAILURE
         }
     }
@@ -35,8 +35,8 @@ fn measure(single_copy: bool) -> Result<(), String> {
     let place = format!("weft-bench-endpoint-{}-{single_copy}", std::process::id());
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut other = Command::new(program).env(ROLE, &place).spawn().map_err(|error| error.to_string())?;
-    println!("{}", if single_copy { "read by the kernel" } else { "through rings" });
-    println!("{:>10}  {:>12}  {:>12}  {:>12}", "bytes", "median, us", "least, us", "copy, us");
+    println!("{}", if single_copy { "pulled" } else { "through rings" });
+    println!("{:>10}  {:>12}  {:>12}  {:>12}", "bytes", "median, us", "min, us", "copy, us");
     let done = rank(0, &place);
     let ended = other.wait().map_err(|error| error.to_string())?;
     done?;
@@ -53,17 +53,17 @@ fn rank(rank: usize, place: &str) -> Result<(), String> {
     let comm = met.map_err(Error::from).and_then(|met| Communicator::new(met, options));
     let mut comm = comm.map_err(|error| error.to_string())?;
     let endpoint = comm.endpoint().map_err(|error| error.to_string())?;
-    let told =
+    let done =
         LENGTHS.into_iter().try_for_each(|bytes| exchange(&endpoint, bytes)).and_then(|()| comm.barrier());
-    told.map_err(|error| error.to_string())
+    done.map_err(|error| error.to_string())
 }
 
-/// Messages of a length, there and back.
+/// Round trips of messages of one length.
 fn exchange(endpoint: &Endpoint, bytes: usize) -> Result<(), Error> {
     let rounds = (4 << 20) / (bytes + 2048) + 1;
     let (mine, mut theirs) = (vec![1_u8; bytes], vec![0_u8; bytes]);
     let mut samples_us = Vec::new();
-    // The first repetition is for the caches.
+    // The first repetition warms the caches.
     for _ in 0..=REPETITIONS {
         let began = Instant::now();
         for _ in 0..rounds {
@@ -87,7 +87,7 @@ fn exchange(endpoint: &Endpoint, bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a copy takes, at the least.
+/// The minimum time of a copy.
 fn copy(from: &[u8], to: &mut [u8], rounds: usize) -> f64 {
     let time = |_| {
         let began = Instant::now();
@@ -99,10 +99,10 @@ fn copy(from: &[u8], to: &mut [u8], rounds: usize) -> f64 {
     (0..REPETITIONS).map(time).fold(f64::INFINITY, f64::min)
 }
 
-/// A core of its own for each rank.
+/// Pins each rank to a core of its own.
 fn pin(rank: usize) {
     let mut cores = CpuSet::new();
     cores.set(rank);
-    // Where that is not allowed, the system chooses.
+    // Without permission, the system chooses.
     let _ = sched_setaffinity(None, &cores);
 }

@@ -1,9 +1,9 @@
-//! Ranks at work for minutes under load, some of them stopped for half a second at random: nobody may be taken for dead,
-//! memory and descriptors must not grow, and every result is checked.
+//! Ranks that run for minutes under load, some of them stopped for half a second at random: no rank may be declared dead, memory
+//! and descriptors must not grow, and every result is checked.
 //!
 //! `cargo bench -p weftlink-comm --bench soak -- --minutes 10 [--ranks 6] [--per-host 3] [--seed 1]`; `make soak` runs it.
-//! Ranks are processes of this very program, on pretended hosts, so that shared memory and TCP are both at work; beside them
-//! run as many threads that only burn time as there are cores. What it prints is a line every half a minute and a verdict.
+//! Ranks are processes of this program on simulated hosts, so that both shared memory and TCP are used; beside them one busy
+//! thread per core runs. It prints a line every half minute and a verdict.
 
 #![allow(clippy::unwrap_used, reason = "it fails by panicking")]
 
@@ -23,7 +23,7 @@ use weftlink_testkit::processes::this_program;
 const ROLE: &str = "WEFT_SOAK_ROLE";
 /// How long a rank is stopped.
 const STOP: Duration = Duration::from_millis(500);
-/// What is long enough to warn of, and what is too long: both must never happen.
+/// Stall warnings and timeouts, neither of which may happen.
 const WARN_AFTER: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -31,7 +31,7 @@ fn main() {
     match env::var(ROLE) {
         Ok(role) => rank(&role),
         Err(_) if env::args().any(|word| word == "--minutes") => watch(),
-        Err(_) => println!("this takes minutes: say how many with --minutes"),
+        Err(_) => println!("skipped: pass --minutes N to run it"),
     }
 }
 
@@ -40,7 +40,7 @@ fn option(name: &str, default: u64) -> u64 {
     words.nth(1).map_or(default, |value| value.parse().expect("a number"))
 }
 
-/// One rank: checked calls of all lengths, parts made and dropped, until it is told to end. Tells how it is every second.
+/// One rank: checked calls of all lengths, communicators split and dropped, until rank 0 ends the run. Reports every second.
 fn rank(role: &str) {
     let mut words = role.split(' ').map(|word| word.parse::<usize>().unwrap());
     let mut next = || words.next().unwrap();
@@ -68,7 +68,7 @@ fn rank(role: &str) {
             let (kib, descriptors) = usage();
             println!("{call} {kib} {descriptors}");
         }
-        // Rank 0 says when it is over, so that all end after the same call.
+        // Rank 0 decides when to stop, so that all end after the same call.
         let mut over = [u8::from(rank == 0 && began.elapsed().as_secs() >= seconds as u64)];
         comm.broadcast(&mut over[..], 0).unwrap();
         if over[0] == 1 {
@@ -85,7 +85,7 @@ fn usage() -> (u64, usize) {
     (kib, fs::read_dir("/proc/self/fd").unwrap().count())
 }
 
-/// Starts the ranks, stops one now and then, and looks at what they tell.
+/// Starts the ranks, stops one now and then, and checks their reports.
 fn watch() {
     let (minutes, size, per_host) = (option("--minutes", 10), option("--ranks", 6), option("--per-host", 3));
     let mut random = option("--seed", 1);
@@ -130,7 +130,7 @@ fn watch() {
             })
             .collect();
         let mut stops = 0;
-        // Stopped ranks are always let go on again before anybody looks whether they have ended.
+        // Stopped ranks are resumed before the check whether they have ended.
         while ranks.iter_mut().all(|rank| rank.try_wait().unwrap().is_none()) {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let victim = pids[(random >> 33) as usize % pids.len()];

@@ -1,10 +1,9 @@
-//! How long it takes until ranks that are processes can work together: from the moment the first is started until the last of
-//! them runs (*started*), has met the others (*met*), has a communicator (*ready*) and has made a first all-reduce of eight
-//! bytes (*called*), for which its plan is proved and compiled. What cannot be avoided stands beside it: how long it takes to start so
-//! many processes that do nothing, and to see them end (*floor*).
+//! Start-up time of ranks that are processes: from the start of the first until the last runs (*started*), has met the others
+//! (*met*), has a communicator (*ready*) and has completed a first all-reduce of eight bytes (*called*), which includes proving and
+//! compiling its plan. For comparison, the time to start as many idle processes and to wait for their end (*floor*).
 //!
 //! `cargo bench -p weftlink-comm --bench startup -- --ranks 256` measures 2, 4, ..., 256 ranks on this machine, which meet at an
-//! abstract socket and over TCP; `--repetitions` says how often, and the median counts.
+//! abstract socket and over TCP; `--repetitions` sets how often; the table shows medians.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -16,7 +15,7 @@ use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Error, Options, Reduction};
 use weftlink_testkit::ports::reserved;
 
-/// What tells a process that it is a rank: its number, how many there are, and where they meet.
+/// Set for a process that is a rank: its number, the number of ranks, and where they meet.
 const ROLE: &str = "WEFT_STARTUP_ROLE";
 const TOKEN: &str = "WEFT_STARTUP_TOKEN";
 const STAGES: [&str; 5] = ["floor", "started", "met", "ready", "called"];
@@ -41,7 +40,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The most ranks and how often. Cargo adds `--bench`.
+/// The most ranks and the repetitions. Cargo adds `--bench`.
 fn options() -> Result<(usize, usize), String> {
     let (mut ranks, mut repetitions) = (RANKS, REPETITIONS);
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
@@ -78,7 +77,7 @@ fn measure(most: usize, repetitions: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Ranks that are ended with this, whatever happens.
+/// Ranks that are killed when this is dropped.
 struct Ranks(Vec<Child>);
 
 impl Drop for Ranks {
@@ -89,7 +88,7 @@ impl Drop for Ranks {
     }
 }
 
-/// The milliseconds that it takes to start so many processes of this program that end at once, and to see them end.
+/// The milliseconds to start this many processes that exit at once, and to wait for them.
 fn floor(processes: usize) -> Result<f64, String> {
     let failed = |error: std::io::Error| format!("{processes} processes that do nothing: {error}");
     let program = std::env::current_exe().map_err(failed)?;
@@ -103,7 +102,7 @@ fn floor(processes: usize) -> Result<f64, String> {
     Ok(now() - began)
 }
 
-/// Starts so many ranks once: the milliseconds until the last has reached each stage.
+/// Starts the ranks once: the milliseconds until the last has reached each stage.
 fn once(ranks: usize, place: &str, repetition: usize) -> Result<[f64; 4], String> {
     let failed = |error: &dyn std::fmt::Display| format!("{ranks} ranks by {place}: {error}");
     let program = std::env::current_exe().map_err(|error| failed(&error))?;
@@ -129,7 +128,7 @@ fn once(ranks: usize, place: &str, repetition: usize) -> Result<[f64; 4], String
         BufReader::new(output).read_line(&mut line).map_err(|error| failed(&error))?;
         let times: Vec<f64> = line.split_whitespace().filter_map(|time| time.parse().ok()).collect();
         if times.len() != latest.len() {
-            return Err(failed(&"a rank did not get to the end"));
+            return Err(failed(&"a rank failed"));
         }
         latest.iter_mut().zip(times).for_each(|(latest, time)| *latest = latest.max(time));
     }
@@ -138,7 +137,7 @@ fn once(ranks: usize, place: &str, repetition: usize) -> Result<[f64; 4], String
 
 fn rank(role: &str) -> Result<(), String> {
     let mut times = vec![now()];
-    // Nobody is left if the benchmark is interrupted.
+    // Ranks end if the benchmark is interrupted.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
     let bad = |what: &str| format!("{what} is missing");
     let words: Vec<&str> = role.split_whitespace().collect();
@@ -162,7 +161,7 @@ fn rank(role: &str) -> Result<(), String> {
         let mut sum = [1.0_f64];
         comm.all_reduce(&mut sum, Reduction::Sum)?;
         times.push(now());
-        // Nobody leaves while others still begin.
+        // No rank leaves while others still start.
         comm.barrier()
     };
     work().map_err(|error| error.to_string())?;
@@ -170,7 +169,7 @@ fn rank(role: &str) -> Result<(), String> {
     writeln!(std::io::stdout(), "{line}").map_err(|error| error.to_string())
 }
 
-/// Milliseconds that all processes count alike.
+/// Milliseconds of the clock that all processes share.
 fn now() -> f64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as f64 * 1e3 + now.tv_nsec as f64 / 1e6

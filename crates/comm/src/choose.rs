@@ -2,7 +2,7 @@
 //!
 //! Every rank must choose alike, so the choice depends only on what all ranks share: the collective, the number of ranks,
 //! the bytes of a block, how buffers are passed, and whether all of them are symmetric (which ranks find out from each
-//! other's headers where it matters). The table of breakpoints is rank 0's.
+//! other's headers where it matters). All ranks use rank 0's table of breakpoints.
 
 pub(crate) mod tuning;
 
@@ -20,14 +20,14 @@ use weftlink_plan::{Algorithm, Aliasing, Collective, Layout, Order, Plan, Proof,
 use crate::Error;
 use crate::transport::{Capabilities, Transport, to_buffers_in};
 
-/// An algorithm, as it is told in tables: `ring`, or `linear:ll` for messages whose payload rides with its flags.
+/// An algorithm as tables name it: `ring`, or `linear:ll` for messages that are packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Choice {
     pub(crate) algorithm: Algorithm,
     pub(crate) packets: bool,
 }
 
-/// Which choice is best up to how many bytes of a block, by collective and memory.
+/// The best choice up to a number of bytes of a block, by collective and memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     rows: [[Vec<(usize, Choice)>; 3]; Collective::NAMES.len()],
@@ -63,8 +63,8 @@ impl std::fmt::Display for Choice {
 }
 
 impl Table {
-    /// What is best for so many ranks: as `weft bench --tune` found it with 2 ranks on 2 cores and with 2, 4, 8 and 16 on 16
-    /// (`bench/runs/2026-11-15-tuning`), without what was hardly better or only on one machine.
+    /// The best choices for a number of ranks, as `weft bench --tune` measured them with 2 ranks on 2 cores and with 2, 4, 8 and 16 on
+    /// 16 (`bench/runs/2026-11-15-tuning`), without those that were hardly better or better on one machine only.
     pub(crate) fn measured(ranks: usize) -> Self {
         let mut rows: [[Vec<_>; 3]; Collective::NAMES.len()] = Default::default();
         for memory in Memory::ALL {
@@ -83,7 +83,7 @@ impl Table {
                 ANY => choice.to_string(),
                 _ => format!("{choice} up to {up_to} bytes"),
             };
-            // What is chosen twice in a row is one choice.
+            // Equal neighbours are one choice.
             let next = row.iter().skip(1).map(|(_, choice)| Some(choice)).chain([None]);
             let ends = row.iter().zip(next).filter(|((_, choice), next)| Some(choice) != *next);
             let choices: Vec<_> = ends.map(|(row, _)| choice(row)).collect();
@@ -95,7 +95,7 @@ impl Table {
         })
     }
 
-    /// The choice for a block of so many bytes.
+    /// The choice for a block of this many bytes.
     #[inline]
     pub(crate) fn choice(&self, collective: u8, memory: Memory, bytes: usize) -> Choice {
         let row = &self.rows[usize::from(collective)][memory as usize];
@@ -104,13 +104,13 @@ impl Table {
     }
 }
 
-/// The plan for a call: the one that was chosen, or if that cannot do it, the first that can, with packets if it has to be
-/// short. In symmetric memory those come first that work where the data is.
+/// The plan for a call: the chosen one, or if that cannot run it, the first that can, with packets for short messages. In symmetric
+/// memory, plans that work in place come first.
 pub(crate) fn plan_for(key: &Key, hosts: &[u32]) -> Result<(Choice, Arc<Verified>), Error> {
     let ranks = hosts.len();
     let packets = Algorithm::ALL.into_iter().filter(|_| key.choice.packets).map(Choice::packets);
     let direct = [TwoShot, OneShot].into_iter().filter(|_| key.memory == Memory::Symmetric);
-    // What is long and cannot go by hosts, as where they have different numbers of ranks, goes in long messages.
+    // Long blocks that no hierarchical plan takes, because hosts have different numbers of ranks, go in long messages.
     let long = [Ring, Exchange].into_iter().filter(|_| key.choice.algorithm == Hierarchical);
     let others = direct.chain([Staged]).chain(long).chain(Algorithm::ALL).map(Choice::of);
     let mut reasons = Vec::new();
@@ -128,7 +128,7 @@ pub(crate) fn plan_for(key: &Key, hosts: &[u32]) -> Result<(Choice, Arc<Verified
     Err(Error::Misuse(format!("no plan for this {} of {ranks} ranks: {reason}", key.collective)))
 }
 
-/// What rank 0 has chosen and proved, as it tells the others: an algorithm by its place among all.
+/// What rank 0 has chosen and proved, as it sends it to the others: an algorithm by its place among all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Told {
     algorithm: usize,
@@ -137,14 +137,14 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Nothing for an algorithm that is not among all, which there is none.
+    /// Nothing for an algorithm that is not in the list; all are.
     pub(crate) fn of(choice: Choice, plan: &Verified) -> Option<Told> {
         let algorithm = Algorithm::ALL.into_iter().position(|it| it == choice.algorithm)?;
         Some(Told { algorithm, packets: choice.packets, proof: plan.proof() })
     }
 }
 
-/// The same plan where another rank has chosen and proved it: written here, and compared with what was proved there.
+/// The plan that another rank has chosen and proved: written here, and compared with the fingerprint of the proof.
 #[allow(unsafe_code, reason = "takes another rank's word that a plan is proved")]
 pub(crate) fn plan_told(told: Told, key: &Key, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
     let Told { algorithm, packets, proof } = told;
@@ -157,15 +157,15 @@ pub(crate) fn plan_told(told: Told, key: &Key, hosts: &[u32]) -> Result<Arc<Veri
     };
     let algorithm = *Algorithm::ALL.get(algorithm).ok_or_else(differs)?;
     let choice = Choice { algorithm, packets };
-    // SAFETY: the plan was written here, by a built-in algorithm, and rank 0 of this job proved the one with this fingerprint: its word
+    // SAFETY: the plan was written here, by a built-in algorithm, and rank 0 of this job proved the one with this fingerprint, which
     // came over connections that only ranks of the job can open. They share memory with this rank, so they are trusted anyway.
     let trust = |plan| unsafe { proof.of(plan) };
     let plan = known(choice, &key.collective, hosts, |plan| trust(plan).ok_or_else(differs))?;
-    // One that was proved here before may be another than rank 0's.
+    // One that was proved here before may differ from rank 0's.
     if plan.proof() == proof { fits(key, plan, hosts) } else { Err(differs()) }
 }
 
-/// The plan, if it is right for a call.
+/// The plan, if it can run a call.
 fn fits(key: &Key, plan: Arc<Verified>, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
     let needed = needs_of_buffers(plan.needs_windows(), plan.writes_to_peers());
     let reachable = to_buffers_in(key.memory).cover(needed);
@@ -193,7 +193,7 @@ fn fits(key: &Key, plan: Arc<Verified>, hosts: &[u32]) -> Result<Arc<Verified>, 
 pub(crate) fn carries(plan: &Verified, hosts: &[u32]) -> bool {
     let between =
         |one: u32, other: u32| Transport::between(hosts[one as usize], hosts[other as usize]).capabilities();
-    // Looking at every step of many ranks takes a while.
+    // To visit every step of many ranks takes long.
     let is_one_host = hosts.iter().all(|host| *host == hosts[0]);
     if is_one_host && plan.groups.is_empty() && (hosts.is_empty() || between(0, 0).cover(ALL_BUT_SWITCH)) {
         return true;
@@ -228,7 +228,7 @@ pub(crate) fn needs_switches(plan: &Verified) -> bool {
     !plan.groups.is_empty() && !Transport::between(0, 0).capabilities().cover(SWITCH)
 }
 
-/// What a plan does with the buffers of peers: reaches into them, writes to them.
+/// How a plan accesses the buffers of peers: at all, and by writing.
 pub(crate) fn needs_of_buffers(reaches: bool, writes: bool) -> Capabilities {
     Capabilities { get: reaches, put: writes, ..Capabilities::NONE }
 }
@@ -239,12 +239,12 @@ const GET: Capabilities = Capabilities { get: true, ..Capabilities::NONE };
 const ALL_BUT_SWITCH: Capabilities = Capabilities { fifo: true, put: true, get: true, ..Capabilities::NONE };
 const SWITCH: Capabilities = Capabilities { multicast: true, switch_reduce: true, ..Capabilities::NONE };
 
-/// What is tried first for ranks of several hosts, for a block of so many bytes.
+/// The first choice for ranks of several hosts, for a block of this many bytes.
 pub(crate) fn across(collective: u8, bytes: usize) -> Choice {
     Choice::of(measured::across(Collective::NAMES[usize::from(collective)], bytes))
 }
 
-/// What is wrong with a plan that does not keep this order.
+/// Why a plan does not keep the order of ranks.
 pub(crate) fn out_of_order(needed: Order) -> &'static str {
     match needed {
         Order::Any | Order::Ranks => "does not combine ranks in their order",
@@ -253,20 +253,20 @@ pub(crate) fn out_of_order(needed: Order) -> &'static str {
     }
 }
 
-/// Whether ranks know where blocks of different lengths lie in the buffers that their peers let them reach.
+/// Whether ranks know where blocks of different lengths lie in their peers' buffers.
 fn places_are_known(collective: &Collective) -> bool {
     matches!(collective, Collective::AllGather | Collective::ReduceScatter | Collective::Gather { .. })
 }
 
-/// How many proofs a process remembers. Only groups of messages, which can go any way, come to so many; what is forgotten is
-/// proved again.
+/// The most proofs that a process keeps. Only groups of messages, which can have any shape, reach it; a dropped proof is
+/// made again.
 const PROVED_MAX: usize = 1 << 10;
 
-/// How many messages are in flight between ranks of different hosts, where plans do not ask for more: a word that one was read
-/// takes longer than from core to core, and meanwhile half a MiB is on its way.
+/// Messages in flight between ranks of different hosts, unless a plan asks for more: a release takes longer than from core to core, and
+/// meanwhile half a MiB is in flight.
 const DEPTH_BETWEEN_HOSTS: u32 = 8;
 
-/// A plan of a built-in algorithm, proved once in a process however many of its threads are ranks.
+/// A plan of a built-in algorithm, proved once per process even if several of its threads are ranks.
 pub(crate) fn proved(choice: Choice, collective: &Collective, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
     known(choice, collective, hosts, |plan| Ok(verify(plan)?))
 }
@@ -282,16 +282,16 @@ fn known(
     type Proved = Vec<((Choice, Collective, Vec<u32>), Arc<Verified>)>;
     static PROVED: Mutex<Proved> = Mutex::new(Vec::new());
     let spans_hosts = hosts.iter().any(|host| *host != hosts[0]);
-    // Only one algorithm cares who is on which host; the others, whether there are several.
+    // Only one algorithm depends on the host of each rank; the others only on whether there are several.
     let (layout, known) = match choice.algorithm {
         Hierarchical => (by_host(hosts), hosts.to_vec()),
         _ => (Layout::flat(ranks, 1), vec![u32::from(spans_hosts); hosts.len()]),
     };
     let key = (choice, collective.clone(), known);
-    // Asked before the lock is taken, so that forks are counted from then on.
+    // Before the lock is taken, so that forks count from then on.
     let is_forked = generation() > 0;
     let mut plans = match PROVED.try_lock() {
-        // A thread of the process that this one was forked from may have held it then, and does not run here.
+        // A thread of the parent process may have held the lock at the fork, and does not run here.
         Err(TryLockError::WouldBlock) if is_forked => None,
         Err(TryLockError::WouldBlock) => Some(PROVED.lock().unwrap_or_else(PoisonError::into_inner)),
         Err(TryLockError::Poisoned(plans)) => Some(plans.into_inner()),
@@ -308,7 +308,7 @@ fn known(
         }),
     };
     let written = written.map_err(|why| Error::Misuse(why.to_string()));
-    // What is not proved is not remembered: another proof may show it.
+    // Failures are not kept: another proof may succeed.
     let plan = Arc::new(written.and_then(|plan| prove(plan.without_switches()))?);
     if let Some(plans) = &mut plans {
         if plans.len() == PROVED_MAX {
@@ -418,13 +418,13 @@ mod tests {
         let (choice, plan) = plan_for(&key(Order::Any), &hosts).unwrap();
         let told = Told::of(choice, &plan).unwrap();
         assert_eq!(plan_told(told, &key(Order::Any), &hosts).unwrap(), plan);
-        // Another plan than that, and one that is none.
+        // Another plan, and a fingerprint of none.
         let other = Told { algorithm: Algorithm::ALL.iter().position(|it| *it == Tree).unwrap(), ..told };
         for told in [other, Told { algorithm: usize::MAX, ..told }] {
             let why = plan_told(told, &key(Order::Any), &hosts).unwrap_err().to_string();
             assert!(why.contains("rank 0") && why.contains("different builds"), "{why}");
         }
-        // Rank 0's word does not make it right for another call.
+        // Rank 0's proof does not cover another call.
         assert!(plan_told(told, &key(Order::Canonical), &hosts).is_err());
     }
 }

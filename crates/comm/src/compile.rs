@@ -11,14 +11,14 @@ use weftlink_plan::plan::{Buffer, Input, Lane, Op, Output, Place, Remote, Step, 
 use weftlink_plan::{Aliasing, Collective, Cut, Verified};
 
 use crate::layout::Layout;
-use crate::transport::{End, Way};
+use crate::transport::{Delivery, End};
 pub(crate) use packets::{Operand, PacketStep};
 
 /// [`Communicator::load`](crate::Communicator::load) has refused it.
 const NO_SWITCH: &str = "a plan with switches is not loaded";
 
-/// From this many bytes on that a call reads and writes in a rank's buffers, results are written past the caches, unless what was
-/// there has been read before. Set by single runs with 2 ranks: an all-reduce of 2 MiB out of place gains, an all-gather of 2 MiB,
+/// If a call reads and writes this many bytes of a rank's buffers, results bypass the caches, unless their place was read
+/// before. Set by single runs with 2 ranks: an all-reduce of 2 MiB out of place gains, an all-gather of 2 MiB,
 /// which touches 3, loses.
 const STREAM_BYTES_MIN: usize = 4 << 20;
 
@@ -41,7 +41,7 @@ pub(crate) struct Lengths {
 }
 
 impl Lengths {
-    /// The elements of some rank's block, as far as the rank whose lengths these are can know.
+    /// The elements of a rank's block, as far as the rank that has these lengths can know.
     pub(crate) fn of(
         &self,
         collective: &Collective,
@@ -109,7 +109,7 @@ pub(crate) struct Tile {
 }
 
 impl Tile {
-    /// Writes to users' buffers past the caches.
+    /// Writes to users' buffers bypass the caches.
     fn stream(&mut self) {
         self.lanes.iter_mut().flatten().for_each(|step| step.access.streamed = step.user_targets());
     }
@@ -124,7 +124,7 @@ pub(crate) struct Instruction {
     pub(crate) access: Access,
     pub(crate) bytes: usize,
     pub(crate) elements: usize,
-    /// Everything the step waits for, in the order it is waited for.
+    /// The needs of the step, in the order in which it waits for them.
     pub(crate) needs: Box<[Need]>,
     pub(crate) sources: Box<[Source]>,
     /// Where the kernel puts the result, users' buffers first. If there are packets, it goes to memory of the rank's own too,
@@ -140,7 +140,7 @@ pub(crate) struct Instruction {
     pub(crate) packets_in: Box<[u32]>,
     /// Own counters.
     pub(crate) signals: Box<[u32]>,
-    /// Whether some of its messages are carried by their transport: sent from where they lie, received where they are wanted.
+    /// Whether a transport carries some of its messages: sent from where they lie, received in place.
     pub(crate) is_carried: bool,
     /// Whether some of those are sent.
     pub(crate) sends_carried: bool,
@@ -153,14 +153,14 @@ impl Instruction {
     }
 }
 
-/// What a step waits for before it touches anything.
+/// A condition that a step waits for before it touches anything.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Need {
     /// A rank has announced the call.
     Entered {
         rank: u32,
     },
-    /// A rank has signalled a counter so often in this tile.
+    /// A rank has signalled a counter this often in the tile.
     Reached {
         rank: u32,
         counter: u32,
@@ -230,14 +230,14 @@ pub(crate) fn base_of(rank: u32, buffer: Buffer) -> u32 {
         }
 }
 
-/// What compiling needs to know beside the shape.
+/// The inputs of the compiler besides the shape.
 pub(crate) struct Compiler<'a> {
     pub(crate) plan: &'a Verified,
     pub(crate) layout: &'a Layout,
     pub(crate) rank: u32,
     /// How often each rank signals each counter in a tile.
     pub(crate) per_tile: &'a [Vec<u32>],
-    /// What each step is about, by lane and ordinal.
+    /// The chunk of each step, by lane and ordinal.
     pub(crate) origins: &'a [Vec<Option<Origin>>],
     /// Whether ranks write into each other's scratch, and most likely what they have just read there.
     pub(crate) returns: bool,
@@ -245,7 +245,7 @@ pub(crate) struct Compiler<'a> {
     pub(crate) ends: &'a [Option<End>],
 }
 
-/// A call that this plan cannot carry.
+/// Why a plan cannot run a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unfit {
     /// An element does not fit into a message.
@@ -255,7 +255,7 @@ pub(crate) enum Unfit {
 }
 
 impl Compiler<'_> {
-    /// The program for blocks of such lengths.
+    /// The program for blocks of these lengths.
     pub(crate) fn compile(&self, shape: Shape) -> Result<Program, Unfit> {
         let element_bytes = shape.element_bytes;
         let cut = self.layout.cut(self.plan, shape.count, element_bytes).ok_or(Unfit::Element)?;
@@ -278,7 +278,7 @@ impl Compiler<'_> {
         Ok(Program { shape, element_bytes, tiles, tile_bytes, compiled, packets })
     }
 
-    /// Whether results are written past the caches.
+    /// Whether results bypass the caches.
     fn streams(&self, shape: &Shape) -> bool {
         let (collective, ranks) = (&self.plan.collective, self.plan.ranks);
         let (gives, gets) = (collective.gives(self.rank, ranks), collective.gets(self.rank, ranks));
@@ -330,8 +330,8 @@ impl Compiler<'_> {
                 Input::Peer(Remote { rank, buffer, chunk }) => Source::Memory(address(rank, buffer, chunk)?),
                 Input::Switch(_) => unreachable!("{NO_SWITCH}"),
                 Input::Received { from } => match self.end((from, self.rank, channel)) {
-                    End { number, way: Way::Packet } => Source::Packet(number),
-                    End { number, way: Way::Mapped | Way::Carried } => Source::Message(number),
+                    End { number, delivery: Delivery::Packet } => Source::Packet(number),
+                    End { number, delivery: Delivery::Mapped | Delivery::Carried } => Source::Message(number),
                 },
             })
         };
@@ -346,24 +346,24 @@ impl Compiler<'_> {
                 }
                 Output::Multicast(_) => unreachable!("{NO_SWITCH}"),
                 Output::Sent { to } => {
-                    let End { number, way } = self.end((self.rank, to, channel));
-                    match way {
-                        Way::Packet => packets_out.push(number),
-                        Way::Mapped => targets.push(Target::Place(number)),
-                        Way::Carried => targets.push(Target::Carried(number)),
+                    let End { number, delivery } = self.end((self.rank, to, channel));
+                    match delivery {
+                        Delivery::Packet => packets_out.push(number),
+                        Delivery::Mapped => targets.push(Target::Place(number)),
+                        Delivery::Carried => targets.push(Target::Carried(number)),
                     }
-                    if way != Way::Packet {
-                        sends.push((way == Way::Carried, number));
+                    if delivery != Delivery::Packet {
+                        sends.push((delivery == Delivery::Carried, number));
                     }
                 }
             }
         }
         let sources = step.inputs.iter().map(source).collect::<Result<Box<[_]>, Unfit>>()?;
-        // Whoever waits in memory is served before transports take their time.
+        // Peers that wait in shared memory are served before slower transports.
         let received = |input: &Input<u32>| match *input {
             Input::Received { from } => match self.end((from, self.rank, channel)) {
-                End { way: Way::Packet, .. } => None,
-                End { number, way } => Some((way == Way::Carried, number)),
+                End { delivery: Delivery::Packet, .. } => None,
+                End { number, delivery } => Some((delivery == Delivery::Carried, number)),
             },
             _ => None,
         };
@@ -481,7 +481,7 @@ impl Compiler<'_> {
     }
 }
 
-/// Words that a packet of so many bytes takes.
+/// The words of a packet of this many bytes.
 #[inline]
 pub(crate) fn words_of(bytes: usize) -> usize {
     bytes.div_ceil(size_of::<u64>())

@@ -1,8 +1,8 @@
 //! Where a plan's FIFOs, counters and scratch lie in the memory that its ranks share. Every rank computes the same
-//! layout from the plans that were loaded so far, so nothing has to be agreed on but the size.
+//! layout from the plans that were loaded so far, so ranks need to agree on the size only.
 //!
-//! Counters and scratch are a plan's own. FIFOs are not: both ends of one count its messages, whichever plan sends them, and
-//! calls run one after the other, so plans that need the same kind of FIFO between the same two ranks share it.
+//! Counters and scratch belong to one plan. FIFOs do not: both ends count a FIFO's messages across plans, and calls run one
+//! after the other, so plans that need the same kind of FIFO between the same two ranks share it.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::transport::{FifoPlace, LINE, PACKET_BYTES, PACKET_LINES, Transport};
 
 const _: () =
     assert!(PACKET_BYTES == weftlink_plan::choose::measured::PACKET_BYTES, "choices are made by it");
-/// The most bytes of a message in memory of its own: large enough to run at full speed, small enough that what a FIFO holds
-/// stays in a core's own cache.
+/// The most bytes of a message in bulk memory: large enough for full speed, small enough that a FIFO's messages stay in a
+/// core's own cache.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 const MESSAGE_BYTES_MIN: usize = 4 << 10;
-/// What messages take together when all ranks talk to all, before they become smaller.
+/// The most memory of all messages when all ranks send to all; beyond it messages become smaller.
 const BULK_BYTES_MAX: usize = 64 << 20;
 const MESSAGES_PER_FIFO: usize = 5;
 const PAGE: usize = 4096;
@@ -26,15 +26,15 @@ const PAGE: usize = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct Fifos {
     places: Vec<FifoPlace>,
-    /// By what tells them apart; the last of it numbers those that one plan uses side by side.
+    /// By kind; the last part of the key numbers those that one plan uses side by side.
     by_key: BTreeMap<(u32, u32, FifoKind, u32), usize>,
 }
 
-/// What FIFOs between the same two ranks differ in.
+/// The kind of a FIFO between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct FifoKind {
     depth: u32,
-    /// Whether payload rides with the flags.
+    /// Whether its messages are packets.
     packets: bool,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Layout {
     pub(crate) counters: usize,
     /// The number of the FIFO for each source, target and channel.
     pub(crate) fifos: BTreeMap<(u32, u32, u32), usize>,
-    /// FIFOs that no plan before had, which lie in this plan's memory.
+    /// FIFOs that no earlier plan had, which lie in this plan's memory.
     pub(crate) new_fifos: std::ops::Range<usize>,
     /// Scratch, rank by rank.
     pub(crate) scratch: usize,
@@ -56,8 +56,8 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Places a plan in the memory of the host `here`, adding to the FIFOs what it needs and is not there. `hosts` tells every
-    /// rank's.
+    /// Places a plan in the memory of the host `here`, and adds the FIFOs that it needs and that do not exist. `hosts` has the host of
+    /// every rank.
     pub(crate) fn new(plan: &Verified, fifos: &mut Fifos, hosts: &[u32], here: u32) -> Self {
         let message_bytes = message_bytes(plan.ranks as usize);
         let mut next = 0;
@@ -81,7 +81,7 @@ impl Layout {
                 let [from, to] = [source, target].map(|rank| hosts[rank as usize]);
                 let transport = Transport::between(from, to);
                 if !transport.is_mapped() || from != here {
-                    // One between two ranks elsewhere has a number here, so that numbers are the same everywhere.
+                    // A FIFO between two ranks elsewhere has a number here too, so that all ranks number alike.
                     let bytes = if packets { PACKET_BYTES } else { message_bytes };
                     fifos.places.push(FifoPlace::elsewhere((source, target), transport, depth, bytes));
                     return fifos.places.len() - 1;
@@ -90,7 +90,7 @@ impl Layout {
                 let message_bytes_max = if packets { 0 } else { message_bytes };
                 // One more than are in flight: see `Bulk`.
                 let bulk_bytes = (depth + 1) * message_bytes_max;
-                // Neighbouring lines are fetched in pairs: what different ranks write is kept two lines apart.
+                // Processors fetch neighbouring lines in pairs: lines that different ranks write are two apart.
                 let released = take(2 * LINE, 2 * LINE);
                 let slots = take(depth * slot_lines * LINE, 2 * LINE);
                 let bulk = take(bulk_bytes, if packets { LINE } else { PAGE });
@@ -124,7 +124,7 @@ impl Layout {
         Self { counters, fifos: numbers, new_fifos, scratch, scratch_stride, chunk_bytes_max, bytes }
     }
 
-    /// How a block of so many elements is cut for this plan; nothing if not even one element fits into a message.
+    /// How a block is cut for this plan; nothing if not even one element fits into a message.
     pub(crate) fn cut(&self, plan: &Verified, count: usize, element_bytes: usize) -> Option<Cut> {
         let chunks = plan.chunks_per_block();
         let granule = LINE / common_divisor(LINE, element_bytes);
@@ -143,7 +143,7 @@ impl Fifos {
     }
 }
 
-/// Bytes of a message: as many as keep all together within bounds if every rank sends to every other.
+/// The bytes of a message that keep all messages together within the limit if every rank sends to every other.
 fn message_bytes(ranks: usize) -> usize {
     let messages = (MESSAGES_PER_FIFO * ranks * ranks.saturating_sub(1)).max(1);
     // The largest power of two that is not more.

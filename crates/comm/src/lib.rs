@@ -20,6 +20,7 @@ mod choose;
 mod communicator;
 mod compile;
 mod data;
+mod durations;
 mod engine;
 mod error;
 mod failure;

@@ -19,6 +19,7 @@ use weftlink_shm::counter::Counter;
 use weftlink_shm::line::{PAYLOAD_WORDS, Poll, distance};
 use weftlink_shm::wait::{Park, Stop, Waiter};
 
+use crate::durations::SHOW_CALL;
 use crate::operation::Arithmetic;
 use crate::signatures;
 use crate::transport::Signature;
@@ -248,9 +249,6 @@ fn key_at(header: Counter<'_>) -> Key {
     Header::unpack(header.announcement()).key()
 }
 
-/// When a waiting rank sends its header to other hosts: ranks in different calls may be waiting for each other.
-const SEND_HEADER_AFTER: Duration = Duration::from_millis(100);
-
 impl StallReporter {
     pub(crate) fn new(rank: u32, warn_after: Duration, names: Vec<String>, chain: Chain) -> Self {
         let warned = Cell::new((0, Duration::ZERO));
@@ -261,7 +259,7 @@ impl StallReporter {
     /// Sends the header of a stalled call to other hosts, once.
     fn share(&self, number: u32, waited: Duration) {
         if let Some(send_header) = &self.send_header
-            && waited >= SEND_HEADER_AFTER
+            && waited >= SHOW_CALL
             && self.sent.replace(number) != number
         {
             send_header(number);

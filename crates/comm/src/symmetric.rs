@@ -15,13 +15,15 @@
 //!
 //! Calls on a window of one communicator are not counted, because they run one after the other.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use weftlink_bootstrap::{BootstrapError, Event, Failure, Reason};
 use weftlink_shm::memory::SharedMemory;
+use weftlink_shm::sync::{AtomicU32, Ordering};
 use weftlink_shm::wait::{AbortCode, Waiter};
+
+use crate::durations::{WINDOW_CALLS, WINDOW_POLL};
 
 /// The windows of a call's input and output, if its plan reaches into them.
 pub(crate) type Reached = [Option<u16>; 2];
@@ -34,12 +36,6 @@ const FAILED: u32 = 1 << 30;
 const PRIVATE: u32 = 1 << 29;
 /// Calls that use it.
 const CALLS: u32 = PRIVATE - 1;
-
-/// How long a rank waits for other calls that use the memory, independent of its own call's deadline. All of them are aborted, so only
-/// one that computes, or a program that keeps the window open, takes long.
-const OTHER_CALLS_LIMIT: Duration = Duration::from_secs(30);
-/// The interval between polls for the end of other calls.
-const POLL: Duration = Duration::from_micros(100);
 
 /// The memory of a window.
 #[derive(Debug)]
@@ -92,7 +88,7 @@ impl Symmetric {
     }
 
     /// Makes the rank's part, `bytes` bytes from `at` on, private after a call of the communicator `identity` failed with `code`. Aborts the
-    /// other communicators that use the memory, and waits for their calls that use it, [`OTHER_CALLS_LIMIT`] at most.
+    /// other communicators that use the memory, and waits for their calls that use it, [`WINDOW_CALLS`] at most.
     pub(crate) fn take_back(
         &self,
         (at, bytes): (usize, usize),
@@ -109,8 +105,8 @@ impl Symmetric {
         let began = Instant::now();
         // An abort ends every wait of a call. Only a call that computes can take longer; it fails when it ends, and so do its peers, which
         // check the abort word then.
-        while self.state.load(Ordering::Acquire) & CALLS != 0 && began.elapsed() < OTHER_CALLS_LIMIT {
-            std::thread::sleep(POLL);
+        while self.state.load(Ordering::Acquire) & CALLS != 0 && began.elapsed() < WINDOW_CALLS {
+            std::thread::sleep(WINDOW_POLL);
         }
         // Only the first makes the copy.
         let _users = self.users();

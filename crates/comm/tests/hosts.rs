@@ -1,6 +1,6 @@
-//! The suite's cases on ranks of several hosts: the same oracle, the same steps, over TCP. The hosts are pretended: ranks are
-//! threads that share memory only with those of the same host, and have connections of their own to the others. In network
-//! namespaces, with processes, the fault harness runs them.
+//! The suite's cases on ranks of several hosts: the same oracle, the same steps, over TCP. The hosts are simulated: ranks are
+//! threads that share memory only with those of the same host, and have connections to the others. The fault harness runs them in
+//! network namespaces, as processes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,9 +13,9 @@ use weftlink_comm::{Blame, BlameKind, Options, Reduction};
 use weftlink_plan::Collective;
 use weftlink_testkit::cases::{Case, Memory, cases_of};
 
-/// How many ranks there are, and how many of them on each host.
+/// The number of ranks, and how many are on each host.
 const GROUPS: [(u32, usize); 4] = [(2, 1), (4, 2), (5, 2), (8, 4)];
-/// Which part of the cases: connections do not care about types, and each takes its time.
+/// The cases to run: connections do not depend on types, and each case takes long.
 const EVERY: usize = 13;
 
 #[test]
@@ -38,7 +38,7 @@ fn cases_pass_on_several_hosts() {
 }
 
 #[test]
-fn nobody_leaves_a_barrier_before_all_have_come() {
+fn a_barrier_returns_after_all_ranks_have_entered() {
     let come = AtomicU64::new(0);
     on_hosts(5, 2, options(Memory::Ordinary), |mut comm| {
         for round in 1..=20 {
@@ -51,7 +51,7 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
 }
 
 #[test]
-fn a_first_call_that_differs_is_shown_as_later_ones_are() {
+fn a_mismatch_in_the_first_call_is_reported() {
     on_hosts(4, 1, options(Memory::Ordinary), |mut comm| {
         let count = if comm.rank() == 2 { 11 } else { 10 };
         let error = comm.all_reduce(&mut vec![1.0; count], Reduction::Sum).unwrap_err();

@@ -1,7 +1,7 @@
-//! Messages between two ranks arrive whole, in the order of their tag, whoever waits and however they travel.
+//! Messages between two ranks arrive whole and in order per tag, over every kind of transfer and with every kind of wait.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(unsafe_code)] // Messages are known by their addresses.
+#![allow(unsafe_code)] // Messages are passed by address.
 
 mod endpoints;
 
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use weftlink_comm::{DataType, Endpoint, Error, MESSAGES_MAX, Reduction};
 
-/// Lengths on either side of every change of ways: in the line, in the ring, offered, in one piece and in many.
+/// Lengths on either side of every change of protocol: in the line, in the ring, offered, in one piece and in many.
 const LENGTHS: [usize; 10] = [0, 1, 8, 32, 33, 1000, 16 << 10, (16 << 10) + 1, 100_000, (4 << 20) + 5];
 
 #[test]
@@ -38,9 +38,9 @@ fn messages_of_all_lengths_arrive_whole() {
 }
 
 #[test]
-fn one_tag_keeps_its_order_whoever_waits() {
+fn messages_of_one_tag_keep_their_order() {
     on_ranks(2, |endpoint| {
-        // More than the ring holds, short and long by turns, blocking and not.
+        // More than the ring holds, short and long in turn, blocking and not.
         let length = |number: u64| [8, 20_000, 0, 100, 70_000][number as usize % 5];
         if endpoint.rank() == 0 {
             let mut sent = Vec::new();
@@ -73,7 +73,7 @@ fn one_tag_keeps_its_order_whoever_waits() {
 }
 
 #[test]
-fn tags_pass_each_other() {
+fn tags_overtake_each_other() {
     on_ranks(2, |endpoint| {
         let lengths = [5, 3000, 40_000, 0, 200_000];
         if endpoint.rank() == 0 {
@@ -93,9 +93,9 @@ fn tags_pass_each_other() {
 }
 
 #[test]
-fn more_unexpected_messages_than_are_kept_wait_at_their_sender() {
+fn unexpected_messages_beyond_the_window_stay_with_their_sender() {
     on_ranks(2, |endpoint| {
-        // Three times what a receiver keeps, and none of it is what it asks for first.
+        // Three times the window, and none of it is what the receiver asks for first.
         const COUNT: u64 = 400;
         let bytes = 8000;
         if endpoint.rank() == 0 {
@@ -117,10 +117,10 @@ fn more_unexpected_messages_than_are_kept_wait_at_their_sender() {
 }
 
 #[test]
-fn room_for_unexpected_messages_comes_back_when_they_are_received() {
+fn credit_returns_when_unexpected_messages_are_received() {
     let gate = Barrier::new(2);
     on_ranks(2, |endpoint| {
-        // Each round is half of what a receiver keeps; together they are five times as much.
+        // Each round is half a window; together they are five windows.
         const ROUNDS: u64 = 10;
         const COUNT: u64 = 64;
         let bytes = 8000;
@@ -132,7 +132,7 @@ fn room_for_unexpected_messages_comes_back_when_they_are_received() {
                 endpoint.send(1, 2, &round.to_le_bytes(), LONG).unwrap();
                 endpoint.receive(Some(1), 3, &mut [], LONG).unwrap();
             }
-            // There is room for one more, so that it is sent although rank 1 does not receive it now.
+            // There is credit for one more, so the send completes although rank 1 does not receive it now.
             endpoint.send(1, 1, &filled(bytes, 7), Duration::from_millis(200)).unwrap();
             gate.wait();
         } else {
@@ -156,7 +156,7 @@ fn room_for_unexpected_messages_comes_back_when_they_are_received() {
 }
 
 #[test]
-fn more_receives_than_a_rank_may_have_are_refused() {
+fn receives_beyond_the_limit_are_refused() {
     on_communicators(2, |mut comm| {
         let endpoint = comm.endpoint().unwrap();
         if comm.rank() == 0 {
@@ -165,7 +165,7 @@ fn more_receives_than_a_rank_may_have_are_refused() {
             assert!(matches!(error, Error::QueueFull { limit: MESSAGES_MAX }), "{error}");
             endpoint.send(1, 3, &[], LONG).unwrap_err();
             comm.barrier().unwrap();
-            // Rank 1 sends one and leaves. There is room again.
+            // Rank 1 sends one and leaves. There is room for another receive again.
             waiting[0].recv().unwrap().unwrap();
             let error = endpoint.receive(Some(1), 2, &mut [], LONG).unwrap_err();
             assert!(matches!(error, Error::Left { left: 1, .. }), "{error}");
@@ -177,9 +177,9 @@ fn more_receives_than_a_rank_may_have_are_refused() {
 }
 
 #[test]
-fn who_has_received_owes_nothing() {
+fn a_completed_receive_has_answered_its_sender() {
     on_ranks(2, |endpoint| {
-        // More answers than a ring holds, to a sender that is slow to hear them from a receiver that then gives no more turns.
+        // More answers than a ring holds, to a slow sender, from a receiver that makes no more turns afterwards.
         const COUNT: u64 = 100;
         if endpoint.rank() == 0 {
             let (tell, told) = channel();
@@ -191,7 +191,7 @@ fn who_has_received_owes_nothing() {
                     std::thread::sleep(Duration::from_millis(if number == 0 { 30 } else { 0 }));
                     tell.send(result).unwrap();
                 };
-                // SAFETY: the message is kept by what is called when it is over.
+                // SAFETY: the callback owns the message.
                 unsafe { endpoint.start_send(1, 1, address, bytes, LONG, done) };
             }
             (0..COUNT).for_each(|_| told.recv().unwrap().unwrap());
@@ -206,7 +206,7 @@ fn who_has_received_owes_nothing() {
 }
 
 #[test]
-fn any_source_takes_whoever_comes() {
+fn any_source_takes_the_first_arrival() {
     on_ranks(4, |endpoint| {
         for bytes in [8, 50_000] {
             if endpoint.rank() == 0 {
@@ -232,7 +232,7 @@ fn any_source_takes_whoever_comes() {
 fn a_rank_sends_to_itself() {
     on_ranks(1, |endpoint| {
         for bytes in [0, 7, 256, 257, 100_000] {
-            // The message comes first, and then the receive does.
+            // First the message precedes the receive, then the receive precedes the message.
             let sent = endpoint.post_send(0, 1, filled(bytes, 1));
             let mut got = vec![0; bytes];
             assert_eq!(endpoint.receive(Some(0), 1, &mut got, LONG).unwrap(), 0);
@@ -243,20 +243,20 @@ fn a_rank_sends_to_itself() {
         }
         let error = endpoint.send(0, 3, &[0; 1000], Duration::from_millis(20)).unwrap_err();
         assert!(matches!(error, Error::Deadline { .. }), "{error}");
-        // It has been taken back.
+        // It was withdrawn.
         let error = endpoint.receive(Some(0), 3, &mut [0; 1000], Duration::from_millis(20)).unwrap_err();
         assert!(matches!(error, Error::Deadline { .. }), "{error}");
     });
 }
 
 #[test]
-fn types_that_differ_are_told_to_both() {
+fn differing_types_fail_on_both_sides() {
     on_ranks(2, |endpoint| {
         for (tag, bytes) in (0..).zip([8, 70_000]) {
             let sent = filled(bytes, tag);
             if endpoint.rank() == 0 {
                 let told = endpoint.of_type(DataType::F32).send(1, tag, &sent, LONG);
-                // Who has sent a short message has long gone on.
+                // A short send has completed long ago.
                 assert_eq!(told.is_err(), bytes > 16 << 10, "{bytes} bytes");
                 endpoint.of_type(DataType::F32).send(1, tag, &sent, LONG).unwrap();
             } else {
@@ -268,7 +268,7 @@ fn types_that_differ_are_told_to_both() {
                 let (sends, receives) =
                     (format!("send of {} f32", bytes / 4), format!("receive of {} i32", bytes / 4));
                 assert!(text.contains(&sends) && text.contains(&receives), "{text}");
-                assert!(got.iter().all(|byte| *byte == 0), "what does not fit is not written");
+                assert!(got.iter().all(|byte| *byte == 0), "a message that does not fit is not written");
                 endpoint.of_type(DataType::F32).receive(Some(0), tag, &mut got, LONG).unwrap();
                 assert_eq!(got, sent);
             }
@@ -277,14 +277,14 @@ fn types_that_differ_are_told_to_both() {
 }
 
 #[test]
-fn lengths_that_differ_are_told_to_both() {
+fn differing_lengths_fail_on_both_sides() {
     on_ranks(2, |endpoint| {
         for (tag, (sent, wanted)) in
             (0..).zip([(8, 9), (9, 8), (0, 1), (100_000, 99_999), (70_000, 80_000), (5, 70_000)])
         {
             if endpoint.rank() == 0 {
                 let told = endpoint.send(1, tag, &filled(sent, tag), LONG);
-                // Who has sent a short message has long gone on.
+                // A short send has completed long ago.
                 assert_eq!(told.is_err(), sent > 16 << 10, "{sent} bytes");
                 if let Err(error) = told {
                     let text = error.to_string();
@@ -303,7 +303,7 @@ fn lengths_that_differ_are_told_to_both() {
                 );
             }
         }
-        // All goes on as before.
+        // The endpoint still works.
         let mut got = [0; 3];
         endpoint.send(1 - endpoint.rank(), 50, b"yes", LONG).unwrap();
         endpoint.receive(None, 50, &mut got, LONG).unwrap();
@@ -312,7 +312,7 @@ fn lengths_that_differ_are_told_to_both() {
 }
 
 #[test]
-fn what_cannot_be_asked_for_is_refused() {
+fn unknown_ranks_are_refused() {
     on_ranks(2, |endpoint| {
         let error = endpoint.send(2, 0, &[], LONG).unwrap_err();
         assert!(matches!(&error, Error::Misuse(why) if why.contains("no rank 2")), "{error}");
@@ -322,7 +322,7 @@ fn what_cannot_be_asked_for_is_refused() {
 }
 
 #[test]
-fn messages_go_beside_collectives() {
+fn messages_and_collectives_overlap() {
     endpoints::on_communicators(2, |mut comm| {
         let endpoint = comm.endpoint().unwrap();
         let background = comm.into_background().unwrap();
@@ -368,7 +368,7 @@ fn threads_of_a_rank_wait_at_the_same_time() {
 }
 
 #[test]
-fn what_was_sent_arrives_after_its_post_is_dropped() {
+fn messages_arrive_after_their_endpoint_is_dropped() {
     endpoints::on_communicators(2, |mut comm| {
         let endpoint = comm.endpoint().unwrap();
         let lengths = [8, 1000, 100_000];
@@ -392,14 +392,14 @@ fn what_was_sent_arrives_after_its_post_is_dropped() {
 }
 
 #[test]
-fn who_settles_before_it_leaves_loses_nothing() {
+fn a_rank_that_flushes_before_it_leaves_loses_nothing() {
     endpoints::on_communicators(2, |mut comm| {
         let endpoint = comm.endpoint().unwrap();
         let length = |number: u64| [8, 20_000, 3000][number as usize % 3];
         if comm.rank() == 0 {
             let sent: Vec<_> =
                 (0..200).map(|number| endpoint.post_send(1, 1, filled(length(number), number))).collect();
-            assert!(endpoint.settle(LONG));
+            assert!(endpoint.flush(LONG));
             sent.into_iter().for_each(|sent| sent.recv().unwrap().unwrap());
             return;
         }
@@ -408,11 +408,11 @@ fn who_settles_before_it_leaves_loses_nothing() {
             endpoint.receive(Some(0), 1, &mut got, LONG).unwrap();
             assert!(got == filled(length(number), number), "message {number}");
         }
-        // Nobody receives what is sent to who has gone, or to oneself.
+        // Sends to a rank that has left, or to oneself, do not count.
         let error = endpoint.send(0, 2, &[0; 100_000], LONG).unwrap_err();
         assert!(matches!(error, Error::Left { left: 0, .. }), "{error}");
         let kept = endpoint.post_send(1, 3, vec![0; 1000]);
-        assert!(endpoint.settle(Duration::ZERO));
+        assert!(endpoint.flush(Duration::ZERO));
         endpoint.receive(Some(1), 3, &mut [0; 1000], LONG).unwrap();
         kept.recv().unwrap().unwrap();
     });
@@ -445,7 +445,7 @@ fn take_part(endpoint: &Endpoint, schedule: &[Sent]) {
     let mut next = receives.iter();
     for (number, sent) in schedule.iter().enumerate().filter(|(_, sent)| sent.from == me) {
         sends.push(endpoint.post_send(sent.to, sent.tag, content(number, sent)));
-        // Receives go ahead of or behind the sends, by the rank.
+        // Receives are posted before or after the sends, depending on the rank.
         for (number, sent) in next.by_ref().take(me) {
             received.push((*number, endpoint.post_receive(Some(sent.from), sent.tag, sent.bytes)));
         }
@@ -474,8 +474,8 @@ fn random_schedules_deliver_everything() {
 }
 
 #[test]
-fn a_ring_answers_for_as_long_as_it_is_asked() {
-    // Rounds enough that every counter passes what rings and receivers hold many times.
+fn rings_work_after_their_counters_wrap_many_times() {
+    // Enough rounds that every counter wraps around rings and windows many times.
     on_ranks(2, |endpoint| {
         let (me, peer) = (endpoint.rank(), 1 - endpoint.rank());
         let (tell, told) = channel();
@@ -483,7 +483,7 @@ fn a_ring_answers_for_as_long_as_it_is_asked() {
             if round % 100 == 0 {
                 let tell = tell.clone();
                 let done = move |result: Result<(), Error>| tell.send(result.is_ok()).unwrap();
-                // SAFETY: nothing is read at the address of no bytes.
+                // SAFETY: there are no bytes to read.
                 unsafe { endpoint.start_send(me, 7, std::ptr::null(), 0, LONG, done) };
                 endpoint.receive(Some(me), 7, &mut [], LONG).unwrap();
                 assert!(told.recv().unwrap());

@@ -1,4 +1,4 @@
-//! Messages that do not come through end with an error that says why, on both sides and within bounds.
+//! Messages that cannot be delivered end with an error that says why, on both sides and in bounded time.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code)] // Fork is unsafe to call, and so are messages by address.
@@ -19,7 +19,7 @@ use weftlink_testkit::processes::{may_read_memory, this_program};
 const SHORT: Duration = Duration::from_millis(30);
 
 #[test]
-fn a_receive_that_nothing_comes_for_names_whom_it_waited_for() {
+fn a_receive_that_times_out_names_its_source() {
     on_ranks(2, |endpoint| {
         let peer = 1 - endpoint.rank();
         let error = endpoint.receive(Some(peer), 5, &mut [0; 8], SHORT).unwrap_err();
@@ -28,7 +28,7 @@ fn a_receive_that_nothing_comes_for_names_whom_it_waited_for() {
         assert!(*waited >= SHORT && *waited < LONG, "{error}");
         let error = endpoint.receive(None, 5, &mut [0; 8], SHORT).unwrap_err();
         assert!(error.to_string().contains("from any rank"), "{error}");
-        // Nothing else is harmed.
+        // The endpoint still works.
         endpoint.send(peer, 6, b"go on", LONG).unwrap();
         let mut got = [0; 5];
         endpoint.receive(Some(peer), 6, &mut got, LONG).unwrap();
@@ -37,7 +37,7 @@ fn a_receive_that_nothing_comes_for_names_whom_it_waited_for() {
 }
 
 #[test]
-fn a_long_message_that_is_not_received_ends_the_communicator() {
+fn a_rendezvous_send_that_times_out_aborts_the_communicator() {
     let gate = Barrier::new(2);
     on_communicators(2, |mut comm| {
         let endpoint = comm.endpoint().unwrap();
@@ -51,7 +51,7 @@ fn a_long_message_that_is_not_received_ends_the_communicator() {
             gate.wait();
             let error = endpoint.receive(Some(0), 5, &mut [0; 100_000], LONG).unwrap_err();
             assert!(matches!(error, Error::Aborted { by: 0, .. }), "{error}");
-            // Rank 0 says whom it waited for.
+            // Rank 0 blames the rank that it waited for.
             assert_eq!(error.blamed(), [Blame::new(1, BlameKind::Late)]);
         }
         let error = endpoint.post_receive(None, 1, 4).recv().unwrap().unwrap_err();
@@ -61,12 +61,12 @@ fn a_long_message_that_is_not_received_ends_the_communicator() {
 }
 
 #[test]
-fn a_short_message_for_which_there_is_no_room_is_taken_back() {
+fn a_queued_send_that_times_out_is_withdrawn() {
     let gate = Barrier::new(2);
     on_ranks(2, |endpoint| {
         const MANY: u64 = 60;
         if endpoint.rank() == 0 {
-            // Rank 1 does not look, so its ring is full after some.
+            // Rank 1 does not poll, so its ring fills up.
             let sent: Vec<_> =
                 (0..MANY).map(|number| endpoint.send(1, 1, &number.to_le_bytes(), Duration::ZERO)).collect();
             let sent = sent.into_iter().enumerate().filter(|(_, sent)| sent.is_ok());
@@ -105,7 +105,7 @@ fn a_receive_from_any_rank_ends_when_all_others_have_left() {
 }
 
 #[test]
-fn a_rank_that_leaves_is_named_and_what_it_sent_is_there() {
+fn a_rank_that_leaves_is_named_and_its_messages_arrive() {
     on_communicators(3, |mut comm| {
         let endpoint = comm.endpoint().unwrap();
         if comm.rank() == 1 {
@@ -127,14 +127,14 @@ fn a_rank_that_leaves_is_named_and_what_it_sent_is_there() {
             let mut got = vec![0; 50_000];
             endpoint.receive(Some(1), 1, &mut got, LONG).unwrap();
             assert!(got == filled(50_000, 1));
-            // Rank 0 may still come.
+            // Rank 0 may still send.
             assert_eq!(endpoint.receive(None, 7, &mut [0; 4], LONG).unwrap(), 0);
         }
     });
 }
 
 #[test]
-fn messages_are_told_why_another_rank_could_not_go_on() {
+fn messages_fail_with_the_cause_of_another_ranks_abort() {
     on_communicators(3, |mut comm| {
         let endpoint = comm.endpoint().unwrap();
         match comm.rank() {
@@ -173,7 +173,7 @@ fn an_abort_ends_messages_too() {
 }
 
 #[test]
-fn a_post_ends_with_its_communicator() {
+fn an_endpoint_ends_with_its_communicator() {
     let ranks = Communicator::threads(2, Options::default()).unwrap();
     std::thread::scope(|scope| {
         for mut comm in ranks {
@@ -192,11 +192,11 @@ fn a_post_ends_with_its_communicator() {
 }
 
 #[test]
-fn a_callback_that_panics_is_only_its_callers_affair() {
+fn a_panic_in_a_callback_is_contained() {
     on_ranks(2, |endpoint| {
         let peer = 1 - endpoint.rank();
         let done = |_: Result<usize, Error>| panic!("on purpose, by a test");
-        // SAFETY: nothing is written at the address of no bytes.
+        // SAFETY: there are no bytes to write.
         unsafe { endpoint.start_receive(Some(peer), 1, std::ptr::null_mut(), 0, LONG, done) };
         let after = endpoint.post_receive(Some(peer), 2, 3);
         endpoint.send(peer, 1, &[], LONG).unwrap();
@@ -206,7 +206,7 @@ fn a_callback_that_panics_is_only_its_callers_affair() {
 }
 
 #[test]
-fn a_process_that_is_forked_is_refused_and_disturbs_nobody() {
+fn a_forked_process_is_refused() {
     let ranks = Communicator::threads(2, Options::default()).unwrap();
     let [mut one, mut two] = <[Communicator; 2]>::try_from(ranks).unwrap();
     let (first, second) = std::thread::scope(|scope| {
@@ -233,10 +233,10 @@ fn a_process_that_is_forked_is_refused_and_disturbs_nobody() {
     assert_eq!(waiting.recv().unwrap().unwrap().1, b"yes");
 }
 
-/// What tells a process that it is rank 1, where it meets rank 0, and how messages travel.
+/// Set for a process that is rank 1: where it meets rank 0, and how messages are transferred.
 const ROLE: &str = "WEFT_TEST_POST";
 
-/// Rank 0 here and rank 1 in a process of its own; both do their part of a test, whether the kernel reads messages or not.
+/// Runs both parts of a test, rank 0 here and rank 1 in a process of its own, with pulls and without.
 fn with_a_process(test: &str, here: impl Fn(Endpoint, Child), there: impl Fn(Endpoint)) {
     let options =
         |single_copy| Options { deadline: LONG, single_copy: Some(single_copy), ..Options::default() };
@@ -287,7 +287,7 @@ fn messages_go_between_processes() {
             endpoint.send(peer, tag, &filled(bytes, tag), LONG).unwrap();
             assert!(received.recv().unwrap().unwrap().1 == filled(bytes, tag), "{bytes} bytes");
         }
-        // Neither leaves before the other has all.
+        // Neither leaves before the other has everything.
         endpoint.send(peer, 99, &[], LONG).unwrap();
         endpoint.receive(Some(peer), 99, &mut [], LONG).unwrap();
     };
@@ -299,7 +299,7 @@ fn messages_go_between_processes() {
 }
 
 #[test]
-fn the_death_of_a_process_ends_what_waits_for_it() {
+fn the_death_of_a_process_ends_pending_messages() {
     let here = |endpoint: Endpoint, mut child: Child| {
         let receiving = endpoint.post_receive(Some(1), 1, 8);
         let from_any = endpoint.post_receive(None, 1, 8);
@@ -322,12 +322,12 @@ fn the_death_of_a_process_ends_what_waits_for_it() {
         endpoint.send(0, 3, b"go", LONG).unwrap();
         wait_for_the_end();
     };
-    with_a_process("the_death_of_a_process_ends_what_waits_for_it", here, there);
+    with_a_process("the_death_of_a_process_ends_pending_messages", here, there);
 }
 
 #[test]
 fn the_death_of_a_process_in_the_middle_of_a_message_ends_it() {
-    // Rank 0 reads what rank 1 offers only after rank 1 has died, or never gets the rest of it.
+    // Rank 0 pulls the offer of rank 1 only after rank 1 has died, or never gets the remaining pieces.
     let here = |endpoint: Endpoint, mut child: Child| {
         let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         assert!(said.any(|line| line == "offered"));
@@ -359,7 +359,7 @@ fn a_message_that_cannot_be_read_is_an_error_on_both_sides() {
             }
             said => assert_eq!(said, Some("skipped")),
         }
-        // The communicator is as it was.
+        // The communicator still works.
         endpoint.send(1, 5, b"go on", LONG).unwrap();
         assert!(child.wait().unwrap().success());
     };
@@ -388,7 +388,7 @@ fn a_message_that_cannot_be_read_is_an_error_on_both_sides() {
     with_a_process("a_message_that_cannot_be_read_is_an_error_on_both_sides", here, there);
 }
 
-/// A death ends the communicator, so it ends messages between ranks that live as well. They name the rank that died.
+/// A death aborts the communicator, and so ends messages between living ranks too. Their errors name the rank that died.
 #[test]
 fn the_death_of_a_third_rank_ends_messages_and_is_named() {
     let test = "the_death_of_a_third_rank_ends_messages_and_is_named";
@@ -432,7 +432,7 @@ fn the_death_of_a_third_rank_ends_messages_and_is_named() {
     let (mut one, mut two) = (start(1), start(2));
     let mut comm = Communicator::new(Bootstrap::listen(&meeting(&place)).unwrap(), options).unwrap();
     let endpoint = comm.endpoint().unwrap();
-    // A message that is over stays received.
+    // A completed receive stays completed.
     endpoint.send(1, 1, &[1; 8], LONG).unwrap();
     endpoint.receive(Some(1), 3, &mut [0; 2], LONG).unwrap();
     let waiting = endpoint.post_receive(Some(1), 4, 8);

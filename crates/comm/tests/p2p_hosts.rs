@@ -1,7 +1,7 @@
-//! Messages between ranks of different hosts keep what those of one host promise.
+//! Messages between ranks of different hosts keep the same promises as those of one host.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(unsafe_code)] // Messages are known by their addresses.
+#![allow(unsafe_code)] // Messages are passed by address.
 
 mod endpoints;
 mod support;
@@ -16,7 +16,7 @@ use weftlink_comm::{Blame, BlameKind, Communicator, Endpoint, Error, Options, Re
 use weftlink_testkit::ports::reserved;
 use weftlink_testkit::processes::this_program;
 
-/// Does the work on four ranks of two hosts, whose frames are checked, or sealed.
+/// Runs the work on four ranks of two hosts, with checksums or with encryption.
 fn on_four(encrypt: bool, work: impl Fn(&Endpoint) + Sync) {
     let options = Options { deadline: LONG, encrypt, ..Options::default() };
     on_hosts(4, 2, options, |mut comm| {
@@ -29,7 +29,7 @@ fn on_four(encrypt: bool, work: impl Fn(&Endpoint) + Sync) {
 #[test]
 fn messages_of_all_lengths_go_everywhere() {
     const LENGTHS: [usize; 6] = [0, 8, 33, 16 << 10, 70_000, 1 << 20];
-    // Sealing takes its time where nothing is optimised.
+    // Encryption is slow in debug builds.
     for (encrypt, lengths) in [(false, &LENGTHS[..]), (true, &LENGTHS[..5])] {
         on_four(encrypt, |endpoint| {
             let me = endpoint.rank() as u64;
@@ -61,7 +61,7 @@ fn a_message_that_is_not_received_ends_the_communicator_on_all_hosts() {
 }
 
 #[test]
-fn tags_pass_each_other_and_any_source_is_any_host() {
+fn tags_overtake_each_other_and_any_source_includes_all_hosts() {
     on_four(false, |endpoint| {
         if endpoint.rank() == 0 {
             for bytes in [50_000, 8] {
@@ -84,7 +84,7 @@ fn tags_pass_each_other_and_any_source_is_any_host() {
 }
 
 #[test]
-fn more_unexpected_messages_than_are_kept_wait_at_their_sender() {
+fn unexpected_messages_beyond_the_window_stay_with_their_sender() {
     on_four(false, |endpoint| {
         const COUNT: u64 = 300;
         let bytes = 9000;
@@ -109,7 +109,7 @@ fn more_unexpected_messages_than_are_kept_wait_at_their_sender() {
 }
 
 #[test]
-fn lengths_that_differ_and_time_that_passes_are_told() {
+fn differing_lengths_and_timeouts_are_reported() {
     on_four(false, |endpoint| {
         let error = endpoint.receive(Some(3 - endpoint.rank()), 1, &mut [0; 4], Duration::from_millis(30));
         assert!(matches!(error, Err(Error::Deadline { .. })), "{error:?}");
@@ -128,7 +128,7 @@ fn lengths_that_differ_and_time_that_passes_are_told() {
 }
 
 #[test]
-fn messages_go_beside_collectives_between_hosts() {
+fn messages_and_collectives_overlap_between_hosts() {
     on_hosts(2, 1, Options { deadline: LONG, ..Options::default() }, |mut comm| {
         comm.all_reduce(&mut [1.0_f32; 100], Reduction::Sum).unwrap();
         let endpoint = comm.endpoint().unwrap();
@@ -147,7 +147,7 @@ fn messages_go_beside_collectives_between_hosts() {
 }
 
 #[test]
-fn what_a_rank_sent_before_it_left_arrives_and_then_it_has_left() {
+fn messages_of_a_rank_that_left_arrive_before_the_departure() {
     on_hosts(2, 1, Options { deadline: LONG, ..Options::default() }, |mut comm| {
         let endpoint = comm.endpoint().unwrap();
         if comm.rank() == 0 {
@@ -165,7 +165,7 @@ fn what_a_rank_sent_before_it_left_arrives_and_then_it_has_left() {
 }
 
 #[test]
-fn the_death_of_a_rank_on_another_host_ends_what_waits_for_it() {
+fn the_death_of_a_rank_on_another_host_ends_pending_messages() {
     const ROLE: &str = "WEFT_TEST_POST_HOSTS";
     let meeting = |port: u16, host: u64| {
         let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
@@ -183,7 +183,7 @@ fn the_death_of_a_rank_on_another_host_ends_what_waits_for_it() {
     }
     let port = reserved();
     let mut child = this_program()
-        .args(["--exact", "the_death_of_a_rank_on_another_host_ends_what_waits_for_it", "--nocapture"])
+        .args(["--exact", "the_death_of_a_rank_on_another_host_ends_pending_messages", "--nocapture"])
         .env(ROLE, port.to_string())
         .stdin(Stdio::piped())
         .spawn()

@@ -13,4 +13,6 @@ pub use environment::{parsed, variable, variable_names};
 pub use filter::Filter;
 pub use parse::{Interfaces, Ports, Secret};
 pub use paths::{expanded, host};
-pub use registry::{KNOBS, Knob, KnobError, Knobs, Origin, Setting, nearest, path, unknown};
+pub use registry::{
+    KNOBS, Knob, KnobError, Knobs, Origin, Setting, nearest, path, unknown, unknown_in_environment,
+};

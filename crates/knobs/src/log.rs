@@ -35,11 +35,11 @@ use crate::registry::{KnobError, Knobs, path};
 pub fn install() {
     static INSTALLED: OnceLock<()> = OnceLock::new();
     INSTALLED.get_or_init(|| {
-        let only = |name: &str| if name == "WEFT_DEBUG" { std::env::var_os(name) } else { None };
-        let filter = Knobs::from(only).map(|knobs| knobs.debug).unwrap_or_else(|error: KnobError| {
-            let _ = writeln!(std::io::stderr(), "weft: {error}");
-            Filter::default()
-        });
+        let filter =
+            Knobs::from_variable("WEFT_DEBUG").map(|knobs| knobs.debug).unwrap_or_else(|error: KnobError| {
+                let _ = writeln!(std::io::stderr(), "weft: {error}");
+                Filter::default()
+            });
         let _ = tracing::subscriber::set_global_default(Lines { filter });
     });
 }

@@ -13,7 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::environment::variable;
+use crate::environment::{variable, variable_names};
 use crate::filter::Filter;
 use crate::parse::{self, Interfaces, Ports, Secret};
 
@@ -229,6 +229,11 @@ impl Knobs {
         Knobs::from(variable)
     }
 
+    /// The settings with one variable of the environment; all others have their defaults. For code that must not fail because of another.
+    pub fn from_variable(name: &str) -> Result<Knobs, KnobError> {
+        Knobs::from(|asked| if asked == name { variable(asked) } else { None })
+    }
+
     /// Reads variables through `lookup`.
     pub fn from(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Knobs, KnobError> {
         let mut reader = Reader { lookup, given: Vec::new() };
@@ -283,6 +288,14 @@ impl Knobs {
 /// Reads one variable that names a file or folder.
 pub fn path(name: &str) -> Option<PathBuf> {
     Reader { lookup: variable, given: Vec::new() }.path(name)
+}
+
+/// Variables of the environment that look like settings and are none, if no launcher has checked them already.
+pub fn unknown_in_environment() -> Vec<(String, Option<&'static str>)> {
+    match variable("WEFT_JOB") {
+        Some(_) => Vec::new(),
+        None => unknown(variable_names()),
+    }
 }
 
 /// Variables that begin with `WEFT_` and are no settings, each with the nearest setting, if one is near.

@@ -1,14 +1,14 @@
-//! How much memory can still be had, so that a request for more can be refused before it does harm.
+//! How much memory is still available, so that a larger request is refused before it does harm.
 //!
 //! The kernel grants shared memory page by page and, when it has none left, kills a process instead of returning an
-//! error. What it reports as available (`/proc/meminfo`) and what the limits of this process's control groups and their
-//! parents leave (below `/sys/fs/cgroup`: version 2 there, version 1 in `memory`) tell beforehand. All count pages of files as
-//! available, since those are given up first. Wherever the files cannot be read, nothing is known and nothing is refused.
+//! error. `/proc/meminfo` and the limits of this process's control groups and their parents (below `/sys/fs/cgroup`: version 2
+//! there, version 1 in `memory`) tell beforehand. Pages of files count as available, since the kernel reclaims those first.
+//! Where the files cannot be read, nothing is refused.
 
 use std::fs::read_to_string;
 use std::path::Path;
 
-/// Bytes that can be had now, if anything says so.
+/// Bytes that are available now, if the system says so.
 pub fn memory_bytes() -> Option<u64> {
     let machine = read_to_string("/proc/meminfo").ok().and_then(|text| machine_bytes(&text));
     let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -16,7 +16,7 @@ pub fn memory_bytes() -> Option<u64> {
     machine.into_iter().chain(group).min()
 }
 
-/// What the control groups of a process leave, by its list of them.
+/// What the control groups of a process leave, from its list of them.
 fn groups_bytes(groups: &str, mounted: &Path) -> Option<u64> {
     let least = |root: &Path, path: Option<&str>, bytes: fn(&Path) -> Option<u64>| {
         // In a container the path may be written as seen from outside; the mounted root is then our own group.

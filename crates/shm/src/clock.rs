@@ -1,8 +1,8 @@
-//! Time for the recorder: a counter of the processor that is read in a few nanoseconds, and what it comes to.
+//! Time for the recorder: a counter of the processor that is read in a few nanoseconds, and its conversion to nanoseconds.
 //!
-//! Reading the system's clock takes 20 ns and more, which a call of 300 ns would feel. The processor's own counter is
-//! read in a third of that. It counts something of a constant rate that nobody tells us; so pairs of both clocks,
-//! *anchors*, are taken now and then, where nothing is urgent, and times are worked out from two of them by whoever reads.
+//! Reading the system's clock takes 20 ns or more, too much for a call of 300 ns. Reading the processor's own counter takes
+//! a third of that. Its rate is constant but unknown; so pairs of both clocks, *anchors*, are taken now and then, off the hot
+//! path, and readers compute times from two of them.
 //!
 //! Where the counter is not known to be steady, ticks are nanoseconds of the system's clock.
 
@@ -13,12 +13,12 @@ pub fn now_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC) as u64
 }
 
-/// What has to be added to the monotonic clock to get the time of day.
+/// The offset from the monotonic clock to the time of day.
 pub fn realtime_offset_ns() -> i64 {
     read(libc::CLOCK_REALTIME) - read(libc::CLOCK_MONOTONIC)
 }
 
-/// By the C library: rustix's own way to the clock does not survive valgrind, which counts our instructions.
+/// By the C library: rustix's own access to the clock fails under valgrind, which counts instructions.
 fn read(clock: libc::clockid_t) -> i64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the result is ours; both clocks exist everywhere, so it cannot fail.
@@ -54,7 +54,7 @@ pub struct Anchor {
     pub ns: u64,
 }
 
-/// What ticks come to, by two anchors.
+/// The conversion from ticks, by two anchors.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     last: Anchor,
@@ -65,7 +65,7 @@ impl Scale {
     /// The scale between two anchors.
     pub fn between(first: Anchor, last: Anchor) -> Self {
         let (ticks, ns) = (last.ticks.wrapping_sub(first.ticks), last.ns.wrapping_sub(first.ns));
-        // Anchors that are one, or of a broken file, say nothing of the rate.
+        // Equal anchors, or those of a broken file, give no rate.
         let ns_per_tick = if ticks == 0 { 1.0 } else { ns as f64 / ticks as f64 };
         Self { last, ns_per_tick }
     }
@@ -131,7 +131,7 @@ mod tests {
         let (before, ticks, after) = (now_ns(), clock.ticks(), now_ns());
         let scale = Scale::between(first, anchor());
         let ns = scale.ns(ticks);
-        // A thread that is put aside between the two clocks of an anchor shifts it; a millisecond is ample.
+        // A thread that is preempted between the two clocks of an anchor shifts it; a millisecond is ample.
         assert!(ns + 1_000_000 > before && ns < after + 1_000_000, "{before} {ns} {after}");
     }
 

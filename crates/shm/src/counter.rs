@@ -1,12 +1,11 @@
-//! A number that one rank counts up and many watch: one line, one writer.
+//! A number that one rank counts up and many poll: one line, one writer.
 //!
 //! The writer publishes values that only grow, each with the signature of the call it is in; readers wait for *at least*
-//! a value, fixed by the plan. Because the value never falls, a reader that comes late finds the condition true for
-//! good, and it does not matter which of the passing values it saw. That is why there is nothing to acknowledge and
-//! nothing to reset.
+//! a value, fixed by the plan. Because the value never falls, a late reader still finds the condition true, and it does not
+//! matter which of the intermediate values it saw. So there is nothing to acknowledge and nothing to reset.
 //!
 //! Why it is sound: the flag is stored with release and loaded with acquire (`Edge::Count`). Whatever the writer did
-//! before it published a value is visible to whoever has seen that value or a later one, since the writer's later
+//! before it published a value is visible to every rank that has seen that value or a later one, since the writer's later
 //! stores to the same line come after in its own order.
 //!
 //! A call owns a range of values that ends with `last_of_call`. A reader that finds a value of its own call compares
@@ -15,7 +14,7 @@
 //!
 //! **Announcements** put seven words beside the flag: the header a call shows to its peers, in the same cache line as
 //! the value that says it is there. [`Counter::announcement`] is exact when the writer cannot announce again before the
-//! reader is through. A plan that uses announcements has an edge from every reader's last look to the writer's next
+//! reader has finished. A plan that uses announcements has an edge from every reader's last load to the writer's next
 //! announcement, and the verifier proves that it does; within one call, [`Counter::publish`] leaves the words alone, so
 //! they can be read until the next announcement. Without such an edge a reader may see words of two announcements mixed;
 //! never anything worse, because they are relaxed atomics.
@@ -43,13 +42,13 @@ impl<'a> Counter<'a> {
         self.line.store(Word { sequence: value, signature: 0 }, Edge::Count);
     }
 
-    /// Makes the counter what it is on another host, where its writer is: there it has `value` now and shows these words.
+    /// Copies the counter of a writer on another host: its `value` and these words.
     pub fn follow(&self, value: u32, signature: u32, words: &[u64; PAYLOAD_WORDS]) {
         self.line.write_payload(words);
         self.line.store(Word { sequence: value, signature }, Edge::Count);
     }
 
-    /// Counts up to `value`: all that it stands for is done.
+    /// Counts up to `value`: everything that it stands for is done.
     ///
     /// Returns the line on which readers may be asleep, for [`crate::wait::Waiter::wake`].
     #[inline]
@@ -57,7 +56,7 @@ impl<'a> Counter<'a> {
     pub fn publish(&self, value: u32, signature: u32) -> &'a Line {
         debug_assert!(
             distance(value, self.line.load(Edge::Count).sequence) > 0,
-            "a counter was counted to {value}, which is not past where it stands"
+            "counter set to {value}, which is not past its value"
         );
         self.line.store(Word { sequence: value, signature }, Edge::Count);
         self.line
@@ -73,7 +72,7 @@ impl<'a> Counter<'a> {
         self.publish(value, signature)
     }
 
-    /// Whether the counter has come to `at_least`, in a call that ends with `last_of_call`.
+    /// Whether the counter has reached `at_least`, in a call that ends with `last_of_call`.
     #[inline]
     pub fn poll(&self, at_least: u32, signature: u32, last_of_call: u32) -> Poll {
         debug_assert!(
@@ -90,20 +89,20 @@ impl<'a> Counter<'a> {
         }
     }
 
-    /// Whether the counter has come to `at_least`, in whatever call.
+    /// Whether the counter has reached `at_least`, in any call.
     #[inline]
     pub fn has_reached(&self, at_least: u32) -> bool {
         distance(self.line.load(Edge::Count).sequence, at_least) >= 0
     }
 
-    /// Where the counter stands.
+    /// The counter's value.
     #[inline]
     pub fn value(&self) -> u32 {
         self.line.load(Edge::Count).sequence
     }
 
-    /// What was announced last. Read it after [`Self::poll`] said that the announced value is there; the module's header
-    /// tells when it is exact.
+    /// The last announcement. Read it after [`Self::poll`] returned that the announced value is there; the module's header
+    /// says when it is exact.
     #[inline]
     pub fn announcement(&self) -> [u64; PAYLOAD_WORDS] {
         let mut words = [0; PAYLOAD_WORDS];
@@ -174,7 +173,7 @@ mod tests {
 
     #[test]
     #[cfg(debug_assertions)]
-    #[should_panic(expected = "not past where it stands")]
+    #[should_panic(expected = "not past its value")]
     fn counting_backwards_is_caught() {
         let line = Line::new();
         let _ = Counter::new(&line).publish(5, CALL);

@@ -20,8 +20,8 @@
 //! cannot be a whole round ahead; so the receiver tests for equality.
 //!
 //! Exactly `depth` messages can be in flight, never more and never fewer: plans are proved free of deadlock for the
-//! depth they declare. So a release is visible at once and never batched. What the sender saves is the looking: it keeps
-//! the last `released` it saw and looks again only when that says all slots are taken, so the line with the credits
+//! depth they declare. So a release is visible at once and never batched. What the sender saves is loads: it keeps
+//! the last `released` that it saw and loads it again only when that says that all slots are taken, so the line with the credits
 //! travels about once in `depth` messages when the receiver keeps up.
 //!
 //! Two protocols share the slots, message by message:
@@ -85,7 +85,7 @@ impl<'a> Sender<'a> {
         self.end.slot
     }
 
-    /// The line whose change brings a credit: what to sleep on.
+    /// The line whose change brings a credit, to sleep on.
     #[inline]
     pub fn credit_line(&self) -> &'a Line {
         self.end.released

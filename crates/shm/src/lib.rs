@@ -18,6 +18,7 @@ pub mod mutants;
 pub mod available;
 pub mod clock;
 pub mod counter;
+mod durations;
 pub mod fifo;
 pub mod limits;
 pub mod line;

@@ -13,8 +13,7 @@
 //! - The writer stores payload first, relaxed, then the flag with release. A reader loads the flag with acquire, and
 //!   reads payload only if the flag is the one it waits for. So payload that is read is payload that was published with
 //!   that flag or later, and one cache line travels.
-//! - Every word is an atomic. A protocol broken from outside, by a rank gone mad, gives wrong values and never undefined
-//!   behaviour.
+//! - Every word is an atomic. A rank that breaks the protocol causes wrong values, never undefined behaviour.
 //! - All zeros is a valid line at sequence 0: fresh memory needs no initialisation, and conversations start at 1.
 //!
 //! Sequences wrap. They are compared by the sign of their difference, which is right as long as two that meet are less
@@ -77,7 +76,7 @@ impl Line {
         }
     }
 
-    /// Loads payload, from word 1 on. Means something only after the flag has been seen.
+    /// Loads payload, from word 1 on. Meaningful only after the flag has been seen.
     #[inline]
     pub fn read_payload(&self, into: &mut [u64]) {
         debug_assert!(into.len() <= PAYLOAD_WORDS);
@@ -86,7 +85,7 @@ impl Line {
         }
     }
 
-    /// Word 0, for those who use it as something else than a flag or sleep on it.
+    /// Word 0, for other uses than as a flag, and to sleep on.
     #[inline]
     pub fn flag(&self) -> &AtomicU64 {
         &self.words[0]
@@ -122,19 +121,19 @@ pub fn distance(sequence: u32, other: u32) -> i32 {
     sequence.wrapping_sub(other) as i32
 }
 
-/// What a look at shared memory found.
+/// The result of polling shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poll {
-    /// Not yet; nothing was changed, look again.
+    /// Not yet; nothing was changed, poll again.
     Pending,
-    /// It is here, and the signature is the one that was asked for.
+    /// It is here, with the expected signature.
     Ready,
-    /// It is here, and belongs to another call: the ranks do not agree on what they are doing.
+    /// It is here, and belongs to another call: the ranks are in different calls.
     Mismatch {
         /// The other side's signature.
         found: u32,
     },
-    /// It will never be here: the connection it should come by is of no more use.
+    /// It will never be here: its connection failed.
     Broken,
 }
 

@@ -4,7 +4,7 @@
 //! ([`SharedMemory::from_fd`]). The descriptor may be closed once everybody has mapped; the pages live as long as any
 //! mapping or descriptor does, so a killed rank leaks nothing.
 //!
-//! Two things make it safe to touch every byte later without looking:
+//! Two things make it safe to touch every byte later without a check:
 //!
 //! - The pages are allocated before the mapping is handed out, and a request that exceeds what the machine and the
 //!   control group have left is refused first. Shortage is an error here, never a SIGBUS or an out-of-memory kill at
@@ -13,8 +13,7 @@
 //! - The size is sealed before anybody else sees the descriptor, so that no rank can truncate the file under the
 //!   others. A descriptor without these seals is refused.
 //!
-//! Deliberately absent: what lies in the memory and who may touch it when, which is the business of the protocols
-//! above and the reason why only a raw pointer is offered; and placement on NUMA nodes: pages come from the node of
+//! Deliberately absent: what lies in the memory and who may touch it when, which the protocols above decide and the reason why only a raw pointer is offered; and placement on NUMA nodes: pages come from the node of
 //! the rank that creates them.
 #![allow(unsafe_code)] // mmap and its kin are unsafe by nature, and so is copying what is mapped; nothing else here is.
 
@@ -92,8 +91,8 @@ impl SharedMemory {
         SharedMemory::map(&fd, bytes)
     }
 
-    /// Maps a file of this process's own, which has so many bytes. Unlike memory that ranks share it is not sealed: whoever
-    /// may write the file can cut it off, and then who touches what is gone is killed by the kernel.
+    /// Maps `bytes` of a file of this process. Unlike memory that ranks share it is not sealed: a process that may write the file
+    /// can truncate it, and then the kernel kills a process that touches what is gone.
     pub fn of_file(file: &File, bytes: usize) -> Result<SharedMemory, MemoryError> {
         let found = fstat(file).map_err(|reason| MemoryError::Strange { reason })?.st_size;
         if u64::try_from(found).ok() != Some(bytes as u64) {
@@ -202,7 +201,7 @@ impl SharedMemory {
         self.advise(Advice::LinuxPopulateWrite);
     }
 
-    /// Advice may go unheard: huge pages make it faster, not different.
+    /// The kernel may ignore advice: huge pages make it faster, not different.
     fn advise(&self, advice: Advice) {
         // SAFETY: The range is ours and mapped, and neither advice given here changes what it holds.
         let _ = unsafe { madvise(self.base.as_ptr().cast(), self.bytes, advice) };
@@ -223,17 +222,17 @@ impl Drop for SharedMemory {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// There is not so much memory left. Ask for less, or free some.
+    /// There is not enough memory left. Ask for less, or free some.
     #[error(
-        "{bytes} bytes of shared memory for {name:?} are more than the {left} that are left. Use smaller buffers or \
+        "cannot allocate {bytes} bytes of shared memory for {name:?}: {left} are left. Use smaller buffers or \
          fewer ranks, or raise the memory limit of the machine or container"
     )]
     Short {
         /// What the memory is for.
         name: String,
-        /// How many were asked for.
+        /// The bytes asked for.
         bytes: usize,
-        /// How many there are.
+        /// The bytes left.
         left: u64,
     },
     /// Shared memory counts as a file, and files may not be so large. Raise the limit of this process.
@@ -244,7 +243,7 @@ pub enum MemoryError {
     FileSize {
         /// What the memory is for.
         name: String,
-        /// How many were asked for.
+        /// The bytes asked for.
         bytes: usize,
         /// How many a file may have.
         limit: u64,
@@ -260,7 +259,7 @@ pub enum MemoryError {
         /// How many there is room for.
         left: u64,
     },
-    /// The kernel did not give it.
+    /// The kernel refused it.
     #[error(
         "cannot create {bytes} bytes of shared memory for {name:?}: {step}: {reason}. If memory is short, use smaller \
          buffers or raise the limit"
@@ -291,7 +290,7 @@ pub enum MemoryError {
         /// What was found.
         found: i64,
     },
-    /// Its size could still change under us.
+    /// Its size could still change while it is mapped.
     #[error(
         "the descriptor of the shared memory lacks the seals {missing}: its size could change while it is mapped"
     )]
@@ -300,7 +299,7 @@ pub enum MemoryError {
         missing: String,
     },
     /// Not a memfd at all.
-    #[error("the descriptor for shared memory is none: {reason}")]
+    #[error("the descriptor is not one of shared memory: {reason}")]
     Strange {
         /// Why.
         reason: Errno,
@@ -313,10 +312,10 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 const NOWHERE: NonNull<u8> =
     NonNull::without_provenance(std::num::NonZero::new(4096).expect("4096 is not 0"));
 
-/// How much is copied at a time of what is no longer shared.
+/// How much is copied at a time when pages stop being shared.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// How often an allocation that a signal interrupted is begun again before that is an error.
+/// How often an allocation that a signal interrupts is retried.
 const INTERRUPTIONS_MAX: usize = 1000;
 
 /// Systems may insist that memory is never executable; kernels before 6.3 do not know how to say so.

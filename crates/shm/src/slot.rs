@@ -3,15 +3,15 @@
 //!
 //! The writer takes the tag away (0), writes the values, and puts the new tag there. A reader reads the tag, the values
 //! and the tag again, and has them if both tags are the same and not 0. Every value is stored with release and loaded with
-//! acquire (`Edge::Record`): who has read a new value sees, at its second look, that the old tag is gone; who has read a
-//! new tag reads values at least as new. So what is read under one tag is what was written under it. There is no fence
+//! acquire (`Edge::Record`): a reader that has read a new value sees, at its second load of the tag, that the old one is gone; one that
+//! has read a new tag reads values at least as new. So what is read under one tag is what was written under it. There is no fence
 //! anywhere, and on x86 all of it is plain moves.
 //!
 //! A tag may be changed without the values ([`Slot::retag`]), and a value may be set before that ([`Slot::set`]): a
-//! reader under the old tag may then find that value new, which those who do it know of. Tags are not reused while a
-//! reader may look, since they count.
+//! reader under the old tag may then find that value new, which callers take into account. Tags count up, so none is reused while a
+//! reader may load it.
 //!
-//! A reader that is unlucky gives up after some tries: the slot is being written, and somebody else's next look finds it.
+//! A reader gives up after some tries: the slot is being written, and a later read succeeds.
 //!
 //! Deliberately absent: more than one writer.
 
@@ -19,7 +19,7 @@ use crate::sync::{AtomicU64, Edge, Ordering};
 
 const TRIES_MAX: usize = 8;
 
-/// So many values under a tag.
+/// `N` values under a tag.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Slot<const VALUES: usize> {
@@ -44,7 +44,7 @@ impl<const VALUES: usize> Slot<VALUES> {
         self.tag.store(tag, Edge::Record.release());
     }
 
-    /// Writes the first value under a tag that says that the others mean nothing.
+    /// Writes the first value under a tag that marks the others as meaningless.
     #[inline]
     pub fn write_first(&self, tag: u64, value: u64) {
         self.tag.store(0, Ordering::Relaxed);
@@ -100,7 +100,7 @@ mod tests {
             slot
         };
         for (before, after, wanted) in [(4, 4, Some((4, [7]))), (4, 5, None), (0, 5, None), (0, 0, None)] {
-            // Whatever tag was copied along with the values, it says nothing of when.
+            // The tag that was copied along with the values does not say when.
             for between in [0, 4, 5] {
                 let slot = copy(between, 7);
                 slot.settle(&copy(before, 6), &copy(after, 8));

@@ -1,5 +1,5 @@
-//! What the rest of the crate takes from the machine: atomics, orderings, the ways to pause. Under `--cfg loom` all of
-//! it comes from loom, so that the code which ships is the code whose interleavings are tried.
+//! The facade for atomics, orderings and pauses. Under `--cfg loom` all of it comes from loom, so that loom explores the
+//! interleavings of the code that ships.
 //!
 //! Every place where one rank's writes become visible to another is an [`Edge`]. Its writer stores with
 //! [`Edge::release`], its reader loads with [`Edge::acquire`], and nothing else orders anything. The tests weaken one
@@ -15,23 +15,23 @@
 #[cfg(loom)]
 pub use loom::{
     hint::spin_loop,
-    sync::atomic::{AtomicU64, Ordering, fence},
+    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     thread::yield_now,
 };
 #[cfg(not(loom))]
 pub use std::{
     hint::spin_loop,
-    sync::atomic::{AtomicU64, Ordering, fence},
+    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     thread::yield_now,
 };
 
-/// Whoever has said that its memory is no longer there to be read calls this before it writes to it.
+/// A rank that has announced that peers may no longer read its memory calls this before it writes to it.
 #[cold]
 pub fn before_writing() {
     fence(Ordering::Release);
 }
 
-/// Whoever has read memory of another calls this before it looks whether that was still there to be read.
+/// A rank that has read a peer's memory calls this before it checks whether the peer still lent it.
 pub fn after_reading() {
     fence(Ordering::Acquire);
 }
@@ -47,9 +47,9 @@ pub enum Edge {
     Credit,
     /// A counter's writer to its readers: what was counted is done, what was announced is written.
     Count,
-    /// Whoever aborts to everybody: what led to it is written.
+    /// The aborting rank to all others: what led to the abort is written.
     Abort,
-    /// A recorder to whoever looks: what is read under a tag was written under it.
+    /// A recorder to its readers: what is read under a tag was written under it.
     Record,
 }
 
@@ -123,7 +123,7 @@ mod pause {
     pub fn sleep_on(watched: std::os::fd::BorrowedFd<'_>, time: Duration) {
         use rustix::event::epoll;
         let timeout = Timespec { tv_sec: time.as_secs() as Secs, tv_nsec: time.subsec_nanos() as Nsecs };
-        // What happened is found out by looking; here it is only taken off the list. Whatever fails ends with the time.
+        // The caller polls to find out what happened; this only empties the list. After a failure it sleeps for the time instead.
         let mut happened = [std::mem::MaybeUninit::uninit(); 16];
         if epoll::wait(watched, &mut happened, Some(&timeout)).is_err() {
             sleep(time);
@@ -141,9 +141,9 @@ mod pause {
         }
     }
 
-    /// Wakes all who sleep on `word`.
+    /// Wakes all sleepers on `word`.
     pub fn wake_all(word: &AtomicU64) {
-        // It fails only where nobody could have gone to sleep on the word either.
+        // It fails only where no rank could sleep on the word either.
         let _ = futex::wake(low_half(word), Flags::empty(), i32::MAX as u32);
     }
 
@@ -157,7 +157,7 @@ mod pause {
     }
 }
 
-// Miri takes the kernel's look at half of a word for one of the program.
+// Miri takes the kernel's load of half a word for one of the program.
 #[cfg(any(loom, miri))]
 mod pause {
     use super::{AtomicU64, yield_now};
@@ -167,7 +167,7 @@ mod pause {
         yield_now();
     }
 
-    // Also what a sleep is that ends at once: loom has no clock, and all that matters is that others may run.
+    // A sleep that ends at once: loom has no clock, and all that matters is that other threads may run.
     pub fn sleep_while(_word: &AtomicU64, _seen: u32, _time: Duration) {
         yield_now();
     }

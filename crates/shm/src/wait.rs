@@ -1,83 +1,79 @@
 //! The one place where a rank waits, and the bounds of every wait: a deadline and an abort.
 //!
-//! A wait has three phases. It *spins*, looking again and again: no clock, nothing shared but what it looks at, and no system
-//! call but that it makes way now and then; when the peer is at work this is all there is. Then it *yields* its core between
-//! looks. Then it *sleeps* on the futex in the low half of the line's flag, in slices that grow from 50 us to 1 ms. From the
+//! A wait has three phases. It *spins*, polling again and again: no clock, no shared memory but what it polls, and no system
+//! call except an occasional yield; while the peer is running, most waits end here. Then it *yields* its core between
+//! polls. Then it *sleeps* on the futex in the low half of the line's flag, in slices that grow from 50 us to 1 ms. From the
 //! second phase on every round reads the abort word and the clock, and the deadline counts from the end of the spinning.
 //!
-//! A wait for sockets alone is short of patience: each of its looks is a system call, what it waits for has a network to
-//! cross, and the kernel ends its sleep as soon as something comes. One that may also be ended by a line, which no socket tells
-//! of, looks as long as others do, and then again after every slice.
+//! A wait for sockets alone spins and yields little: each poll is a system call, the message has a network to
+//! cross, and the kernel ends the sleep as soon as something arrives. A wait that a line may end too, of which no socket
+//! knows, polls as long as others do, and again after every slice.
 //!
 //! Shared lines:
-//! - `abort`: word 0 is 0, or an [`AbortCode`]. Whoever comes first sets it, by compare and exchange; it never changes
+//! - `abort`: word 0 is 0, or an [`AbortCode`]. The first rank to abort sets it, by compare and exchange; it never changes
 //!   again, so all ranks report the same culprit. It is stored with release and loaded with acquire (`Edge::Abort`):
 //!   what the aborting rank wrote before is there to be read. A fence follows the store: a rank returns from a failed call only
 //!   after it, so a peer that read the caller's memory and then finds the word clear has read what the call was given.
-//! - `sleepers`: word 0 is how many ranks are inside a futex, or about to be. Whoever publishes looks at it, and makes
-//!   the system call that wakes only when it is not 0. It is read a lot and written only around sleep, so the line sits
-//!   in every cache.
+//! - `sleepers`: word 0 is how many ranks are inside a futex, or about to be. A publisher reads it, and makes the system call
+//!   that wakes only when it is not 0. It is read often and written only around sleep, so the line stays in every cache.
 //!
-//! **A wake can be lost, and that is meant.** The publisher stores its flag and then loads `sleepers`; the sleeper adds
+//! **A wake can be lost, by design.** The publisher stores its flag and then loads `sleepers`; the sleeper adds
 //! to `sleepers` and then the kernel compares the flag. To exclude that each misses the other, both would need a full
 //! fence between the two; on the publisher's side that is some 20 ns in every message, to speed up waits that have already
-//! taken a thousand times as long. Instead a sleep has an end: a lost wake costs one slice, 1 ms at most. An abort does
-//! not even try to wake: sleepers see it when their slice is over.
+//! taken a thousand times as long. Instead a sleep is bounded: a lost wake costs one slice, 1 ms at most. An abort wakes
+//! nobody: sleepers see it when their slice is over.
 //!
 //! A rank that is killed in its sleep stays counted. From then on wakes cost a system call each, and nothing else
 //! changes; memory that a dead rank had mapped is abandoned soon after anyway.
 //!
-//! Nothing is consumed by a wait that stops, so after [`Stop::Deadline`] the same wait may be started again: a warning
+//! A wait that stops consumes nothing, so after [`Stop::Deadline`] the same wait may be started again: a warning
 //! on the way to an error is two waits.
 //!
-//! Deliberately absent: who died and when (whoever learns it calls [`Waiter::abort`]), and what is waited for.
+//! Deliberately absent: who died and when (the monitor thread that learns it calls [`Waiter::abort`]), and what a rank waits for.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use crate::durations::{BRISK, SLICE_MAX, SLICE_MIN};
 use crate::line::{Line, Poll};
 use crate::poll_hook;
 use crate::sync::{self, Edge, Ordering};
 
-/// How many looks follow each other without a pause. A pause takes about as long as a line's way from core to core on current
-/// x86, which is what most waits are about.
-const EAGER: u32 = 32;
-/// After so many looks, some 40 us, it is made way for who may be waiting for this core: that may be the very rank that is
-/// waited for, until the system moves one of the two to another core.
-const MAKE_WAY: u32 = 512;
-const SLICE_MIN: Duration = Duration::from_micros(50);
-const SLICE_MAX: Duration = Duration::from_millis(1);
-/// Looks and yields at most where each look asks the kernel: about as long as it takes to be woken.
-const SOCKET_LOOKS: u32 = 200;
+/// Polls without a pause between them. A pause takes about as long as a line takes from core to core on current x86, which is the
+/// length of most waits.
+const BUSY_POLLS: u32 = 32;
+/// A spinning wait yields once in this many polls, some 40 us: the peer may be on the same core, until the system moves one of
+/// the two.
+const POLLS_PER_YIELD: u32 = 512;
+/// The most polls and yields where each poll is a system call: about as long as it takes to be woken.
+const SOCKET_POLLS: u32 = 200;
 const SOCKET_YIELDS: u32 = 10;
-/// For so long a wait that nobody ends early looks again after the shortest slice.
-const BRISK: Duration = Duration::from_millis(20);
 
 /// How a rank waits, and the lines it shares with the ranks it waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter<'a> {
     abort: &'a Line,
     sleepers: &'a Line,
-    patience: WaitPolicy,
+    policy: WaitPolicy,
 }
 
-/// On what a wait sleeps, once it does.
+/// What a wait sleeps on.
 #[derive(Clone, Copy, Debug)]
 pub enum Park<'a> {
     /// The line whose change ends it.
     Line(&'a Line),
-    /// Something that becomes readable when it may be over.
+    /// A descriptor that becomes readable when the wait may be over.
     Socket(std::os::fd::BorrowedFd<'a>),
-    /// The same, but it may be over without that: a line that changes is not told there.
+    /// The same, but a line that changes may end the wait too, which the descriptor does not show.
     SocketOrLine(std::os::fd::BorrowedFd<'a>),
-    /// Nothing but time.
+    /// Only time.
     Time,
 }
 
 impl Park<'_> {
-    /// Whether whatever is waited for ends the sleep.
+    /// Whether the event itself ends the sleep.
     fn wakes(self) -> bool {
         matches!(self, Park::Line(_) | Park::Socket(_))
     }
@@ -86,7 +82,7 @@ impl Park<'_> {
 /// How long each phase of a wait is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitPolicy {
-    /// Looks before the first yield, apart from the very first look.
+    /// Polls before the first yield, besides the very first.
     pub spins: u32,
     /// Yields before the first sleep.
     pub yields: u32,
@@ -94,32 +90,32 @@ pub struct WaitPolicy {
     pub timeout: Duration,
 }
 
-/// Why a wait ended without what it waited for.
+/// Why a wait failed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Stop {
-    /// Some rank gave up. Leave the communicator; it cannot be used again.
+    /// A rank aborted. Leave the communicator; it cannot be used again.
     #[error(
         "rank {} aborted the communicator (reason {}); leave it and make a new one", .code.rank, .code.reason
     )]
     Aborted {
         /// Who and why.
         code: AbortCode,
-        /// How long it was waited, without the spinning.
+        /// The length of the wait, without the spinning.
         waited: Duration,
     },
-    /// It did not come in time. Wait again, or abort.
-    #[error("nothing came within {waited:?}; the peer is stopped, stuck or slow")]
+    /// The deadline passed. Wait again, or abort.
+    #[error("timed out after {waited:?}; the peer is stopped, stuck or slow")]
     Deadline {
-        /// How long it was waited, without the spinning.
+        /// The length of the wait, without the spinning.
         waited: Duration,
     },
-    /// The rank that should have come has left the communicator. It returned or failed on its own: look there.
+    /// The awaited rank has left the communicator. It returned or failed on its own: look there.
     #[error("rank {rank} has left the communicator")]
     Left {
         /// That rank.
         rank: u32,
     },
-    /// The kernel does not read the memory of a rank's process. It is gone, or it may not be read any more.
+    /// The kernel cannot read the memory of a rank's process: it has ended, or access was withdrawn.
     #[error("the memory of rank {rank} cannot be read (error {error})")]
     Unreadable {
         /// That rank.
@@ -127,8 +123,8 @@ pub enum Stop {
         /// The number of the error, as the system numbers them.
         error: i32,
     },
-    /// The connection to a rank's host is of no more use.
-    #[error("the connection is broken")]
+    /// The connection to a rank failed.
+    #[error("the connection failed")]
     Broken,
     /// The peer is in another call. The ranks disagree about the order or the arguments of their calls: fix the program.
     #[error("the peer is in a call with the signature {found:#010x}, which is not this call's")]
@@ -149,29 +145,29 @@ pub struct AbortCode {
 
 impl<'a> Waiter<'a> {
     /// A waiter over the lines that all ranks of a communicator share.
-    pub fn new(abort: &'a Line, sleepers: &'a Line, patience: WaitPolicy) -> Waiter<'a> {
-        Waiter { abort, sleepers, patience }
+    pub fn new(abort: &'a Line, sleepers: &'a Line, policy: WaitPolicy) -> Waiter<'a> {
+        Waiter { abort, sleepers, policy }
     }
 
-    /// The same, with another limit.
+    /// The same waiter with another timeout.
     pub fn within(self, timeout: Duration) -> Waiter<'a> {
         self.with(WaitPolicy {
-            timeout: if mutant!("timeout-of-a-call-ignored") { self.patience.timeout } else { timeout },
-            ..self.patience
+            timeout: if mutant!("timeout-of-a-call-ignored") { self.policy.timeout } else { timeout },
+            ..self.policy
         })
     }
 
-    /// The same, with more or less patience.
-    pub fn with(self, patience: WaitPolicy) -> Waiter<'a> {
-        Waiter { patience, ..self }
+    /// The same waiter with another policy.
+    pub fn with(self, policy: WaitPolicy) -> Waiter<'a> {
+        Waiter { policy, ..self }
     }
 
-    /// How it waits.
-    pub fn patience(&self) -> WaitPolicy {
-        self.patience
+    /// Its policy.
+    pub fn policy(&self) -> WaitPolicy {
+        self.policy
     }
 
-    /// The same among others who sleep: those that a line of their own counts.
+    /// The same waiter, counted among its sleepers by another line.
     pub fn counted_by(self, sleepers: &'a Line) -> Waiter<'a> {
         Waiter { sleepers, ..self }
     }
@@ -182,15 +178,15 @@ impl<'a> Waiter<'a> {
         self.wait_any(Some(on), poll)
     }
 
-    /// Waits until `attempt`, which may try several things, says by [`Poll::Ready`] that it got on with one of them. It
+    /// Waits until `attempt`, which may try several things, returns [`Poll::Ready`] because one of them succeeded. It
     /// sleeps on the line `on`, or without one by time only, so that a change elsewhere is noticed within a slice.
     #[inline]
     pub fn wait_any(&self, on: Option<&Line>, attempt: impl FnMut() -> Poll) -> Result<(), Stop> {
         self.wait_doubting(on.map_or(Park::Time, Park::Line), attempt, |_| None)
     }
 
-    /// Waits as [`Waiter::wait_any`] does, and once that takes long asks `doubt` now and then, telling it how long it has been
-    /// waited, for a reason why it will never come.
+    /// Waits as [`Waiter::wait_any`] does. After the spinning it also calls `doubt` in every round, with the length of the wait; a
+    /// [`Stop`] from there ends the wait.
     #[inline]
     pub fn wait_doubting(
         &self,
@@ -198,12 +194,12 @@ impl<'a> Waiter<'a> {
         mut attempt: impl FnMut() -> Poll,
         mut doubt: impl FnMut(Duration) -> Option<Stop>,
     ) -> Result<(), Stop> {
-        let WaitPolicy { spins, .. } = self.patience.on(on);
-        for looks in 0..=spins {
+        let WaitPolicy { spins, .. } = self.policy.on(on);
+        for polls in 0..=spins {
             match attempt() {
                 Poll::Ready => return Ok(()),
-                Poll::Pending if looks < EAGER => {}
-                Poll::Pending if looks % MAKE_WAY == MAKE_WAY - 1 => sync::yield_now(),
+                Poll::Pending if polls < BUSY_POLLS => {}
+                Poll::Pending if polls % POLLS_PER_YIELD == POLLS_PER_YIELD - 1 => sync::yield_now(),
                 Poll::Pending => sync::spin_loop(),
                 Poll::Mismatch { found } => return Err(Stop::Mismatch { found }),
                 Poll::Broken => return Err(Stop::Broken),
@@ -212,7 +208,7 @@ impl<'a> Waiter<'a> {
         self.wait_on(on, &mut attempt, &mut doubt)
     }
 
-    /// Wakes who sleeps on `line`, which has just changed. Nearly free when nobody sleeps.
+    /// Wakes ranks that sleep on `line`, which has just changed. Nearly free when none does.
     #[inline]
     pub fn wake(&self, line: &Line) {
         if self.sleepers.flag().load(Ordering::Relaxed) != 0 {
@@ -220,8 +216,8 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Gives up, for all ranks, unless one already has. Returns the code that stands. What the caller writes afterwards is
-    /// ordered after the abort: whoever reads it, makes a fence and then looks finds the abort word set.
+    /// Aborts for all ranks, unless one already has. Returns the code that stands. What the caller writes afterwards is
+    /// ordered after the abort: a rank that reads it, makes a fence and then loads the abort word finds it set.
     pub fn abort(&self, code: AbortCode) -> AbortCode {
         let exchange =
             self.abort.flag().compare_exchange(0, code.pack(), Edge::Abort.release(), Edge::Abort.acquire());
@@ -234,13 +230,13 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Who gave up, if anybody has.
+    /// The abort code, if a rank has aborted.
     #[inline]
     pub fn aborted(&self) -> Option<AbortCode> {
         AbortCode::unpack(self.abort.flag().load(Edge::Abort.acquire()))
     }
 
-    /// What follows the spinning: out of line, so that the fast path stays small, and one copy for all that is awaited.
+    /// The phases after the spinning: out of line, so that the fast path stays small, and one copy for all kinds of waits.
     #[cold]
     #[inline(never)]
     fn wait_on(
@@ -250,7 +246,7 @@ impl<'a> Waiter<'a> {
         doubt: &mut dyn FnMut(Duration) -> Option<Stop>,
     ) -> Result<(), Stop> {
         let began = Instant::now();
-        let yields_max = self.patience.on(on).yields;
+        let yields_max = self.policy.on(on).yields;
         let mut yields = 0;
         let mut slice = SLICE_MIN;
         loop {
@@ -264,7 +260,7 @@ impl<'a> Waiter<'a> {
                 Poll::Broken => return Err(Stop::Broken),
             }
             poll_hook::poll();
-            // What a rank published before it did something that raises doubts counts, so it is looked at once more.
+            // A message that a rank published before it left or aborted counts, so poll once more.
             let waited = began.elapsed();
             let aborted = || {
                 self.aborted()
@@ -274,9 +270,9 @@ impl<'a> Waiter<'a> {
             if let Some(stop) = doubt(waited).or_else(aborted) {
                 return if attempt() == Poll::Ready { Ok(()) } else { Err(stop) };
             }
-            let left = self.patience.timeout.saturating_sub(waited);
+            let left = self.policy.timeout.saturating_sub(waited);
             if left.is_zero() {
-                // A rank that was itself stopped for long finds that the time is up before it finds what has come since.
+                // A rank that was stopped itself sees the deadline before it sees what arrived meanwhile.
                 return if !mutant!("no-look-at-deadline") && attempt() == Poll::Ready {
                     Ok(())
                 } else {
@@ -296,7 +292,7 @@ impl<'a> Waiter<'a> {
     }
 
     fn sleep(&self, on: Park<'_>, seen: u32, time: Duration) {
-        // Relaxed: a count that is seen late is a wake that is lost, which the slice bounds.
+        // Relaxed: a count that is seen late is a lost wake, which the slice bounds.
         match on {
             Park::Time => sync::sleep(time),
             Park::Socket(socket) | Park::SocketOrLine(socket) => sync::sleep_on(socket, time),
@@ -310,28 +306,28 @@ impl<'a> Waiter<'a> {
 }
 
 impl WaitPolicy {
-    /// For ranks with a core each: spins for some hundreds of microseconds and then looks on for milliseconds before it sleeps.
-    /// With a fifth of the looks and a twentieth of the yields, 16 ranks on 16 cores sometimes went on for the whole of a
-    /// measurement with a hundred times their usual time, each asleep when the next needed it
+    /// For ranks with a core each: spins for some hundreds of microseconds, then yields for milliseconds before it sleeps.
+    /// With a fifth of the polls and a twentieth of the yields, 16 ranks on 16 cores sometimes took a hundred times their usual
+    /// time for a whole measurement, each asleep when the next needed it
     /// (`bench/runs/2026-11-15-peers-early-sleep-16-core-vm`).
     pub fn dedicated(timeout: Duration) -> WaitPolicy {
         WaitPolicy { spins: 5000, yields: 2000, timeout }
     }
 
-    /// For more ranks than cores: whoever waits makes way at once, because what it waits for may need its core.
+    /// For more ranks than cores: a waiting rank yields at once, because the rank that it waits for may need its core.
     pub fn crowded(timeout: Duration) -> WaitPolicy {
         WaitPolicy { spins: 0, yields: 20, timeout }
     }
 }
 
 impl WaitPolicy {
-    /// As long as it makes sense for what is waited on.
+    /// The policy for what the wait sleeps on.
     #[inline]
     fn on(self, on: Park<'_>) -> WaitPolicy {
         let WaitPolicy { spins, yields, timeout } = self;
         match on {
             Park::Socket(_) => {
-                WaitPolicy { spins: spins.min(SOCKET_LOOKS), yields: yields.min(SOCKET_YIELDS), timeout }
+                WaitPolicy { spins: spins.min(SOCKET_POLLS), yields: yields.min(SOCKET_YIELDS), timeout }
             }
             Park::Line(_) | Park::SocketOrLine(_) | Park::Time => self,
         }
@@ -374,8 +370,8 @@ mod tests {
         }
     }
 
-    /// Phases from the most patient to the least: all of them must end alike.
-    fn patiences(timeout: Duration) -> [WaitPolicy; 3] {
+    /// Policies from the longest phases to the shortest: all waits must end alike.
+    fn policies(timeout: Duration) -> [WaitPolicy; 3] {
         [
             WaitPolicy::dedicated(timeout),
             WaitPolicy::crowded(timeout),
@@ -384,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_not_waited_for() {
+    fn a_wait_for_what_is_there_returns_at_once() {
         let (abort, sleepers) = (Line::new(), Line::new());
         let waiter =
             Waiter::new(&abort, &sleepers, WaitPolicy { spins: 0, yields: 0, timeout: Duration::ZERO });
@@ -402,7 +398,7 @@ mod tests {
     fn deadlines_end_every_phase() {
         let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
         let timeout = Duration::from_millis(5);
-        for patience in patiences(timeout) {
+        for patience in policies(timeout) {
             let waiter = Waiter::new(&abort, &sleepers, patience);
             for on in [Some(&line), None] {
                 match waiter.wait_any(on, || Poll::Pending) {
@@ -415,14 +411,14 @@ mod tests {
     }
 
     #[test]
-    fn what_came_while_the_rank_was_stopped_counts() {
+    fn messages_that_arrived_while_the_rank_was_stopped_count() {
         let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
         let timeout = Duration::from_millis(5);
         let waiter = Waiter::new(&abort, &sleepers, WaitPolicy { spins: 0, yields: 0, timeout });
         let mut looks = 0;
         let waited = waiter.wait(&line, || {
             looks += 1;
-            // The second look is the first with a deadline.
+            // The second poll is the first with a deadline.
             match looks {
                 1 => Poll::Pending,
                 2 => {
@@ -438,7 +434,7 @@ mod tests {
     #[test]
     fn a_mismatch_is_seen_in_every_phase() {
         let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
-        for patience in patiences(LONG) {
+        for patience in policies(LONG) {
             let WaitPolicy { spins, yields, .. } = patience;
             for looks in [0, spins, spins + 1, spins + yields, spins + yields + 3] {
                 let mut left = looks;
@@ -470,7 +466,7 @@ mod tests {
     fn an_abort_reaches_sleepers() {
         let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
         std::thread::scope(|scope| {
-            for patience in patiences(LONG) {
+            for patience in policies(LONG) {
                 let waiter = Waiter::new(&abort, &sleepers, patience);
                 let line = &line;
                 scope.spawn(move || {

@@ -1,12 +1,11 @@
-//! The cases every backend must pass, read from `testdata/cases/`: a collective call as data, with what it is given and
-//! what it should give.
+//! The cases that every backend must pass, read from `testdata/cases/`: a collective call as data, with its inputs and
+//! expected outputs.
 //!
 //! A [`Case`] says what all ranks call and how they pass their buffers; everything is counted in elements. [`values`] has
 //! the inputs and, by the oracle, the outputs, both as bytes, so that a backend needs no type of its own for each type of
-//! element. What a plan cannot do is no case ([`Case::skip`]); what a backend cannot do is for the backend to skip, by
-//! name.
+//! element. A call that a plan cannot run is not a case ([`Case::skip`]); a backend skips, by name, what it cannot run.
 //!
-//! Deliberately absent: functions of the caller's as reductions, which are code and no data.
+//! Deliberately absent: functions of the caller as reductions, which are code and not data.
 
 mod file;
 pub mod values;
@@ -21,65 +20,65 @@ pub use file::cases_of;
 /// One call that all ranks make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// What is called, with its root, its messages or its torus.
+    /// The collective, with its root, its messages or its torus.
     pub collective: Collective,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub ranks: u32,
-    /// How long blocks are.
+    /// The lengths of blocks.
     pub counts: Counts,
-    /// What they consist of.
+    /// The type of their elements.
     pub data_type: DataType,
-    /// With what they are combined; nothing if they are only moved.
+    /// The reduction; nothing if blocks are only moved.
     pub reduction: Option<Reduction>,
     /// Whether input and output are one buffer.
     pub aliasing: Aliasing,
-    /// What kind of memory they are.
+    /// The kind of memory they are in.
     pub memory: Memory,
-    /// What plan is run.
+    /// The plan.
     pub by: By,
 }
 
-/// How long the blocks of a call are, in elements.
+/// The lengths of a call's blocks, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Counts {
-    /// All alike.
+    /// All equal.
     Even(usize),
     /// None longer than this, some of them empty.
     Uneven(usize),
 }
 
-/// What kind of memory a call's buffers are.
+/// The kind of memory that a call's buffers are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Memory {
-    /// Memory of its rank only.
+    /// Private memory of the rank.
     Ordinary,
-    /// The same, where the system lets peers read it.
+    /// The same, readable by peers through the kernel.
     Readable,
-    /// Memory that all ranks allocated together and can reach.
+    /// Memory that all ranks allocated together and have mapped.
     Symmetric,
     /// Symmetric on ranks of even number, ordinary on the others.
     Mixed,
 }
 
-/// What plan a case is about.
+/// The plan of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
-    /// The one that the backend chooses.
+    /// The backend's choice.
     Chosen,
-    /// An algorithm's, on ranks that know nothing of their wiring.
+    /// That of an algorithm, on ranks without a known wiring.
     Algorithm {
         /// Which.
         algorithm: Algorithm,
-        /// Whether payload rides with its flags.
+        /// Whether messages are packets.
         packets: bool,
-        /// With how many lanes, where it can use several.
+        /// The number of lanes, if it can use several.
         lanes: u32,
     },
 }
 
 impl Case {
-    /// The plan it runs, not yet verified; nothing if the backend chooses. Refused if there is none.
+    /// The plan, not yet verified; nothing if the backend chooses. An error if there is none.
     pub fn plan(&self) -> Option<Result<Plan, String>> {
         let By::Algorithm { algorithm, packets, lanes } = self.by else { return None };
         let protocol = if packets { Protocol::Ll } else { Protocol::Simple };
@@ -90,7 +89,7 @@ impl Case {
         Some(plan.map_err(|why| why.to_string()))
     }
 
-    /// Why it is no case for this plan, or for any if the backend chooses.
+    /// Why the case is skipped for this plan, or for any if the backend chooses.
     pub fn skip(&self, plan: Option<&Plan>) -> Option<&'static str> {
         if matches!(self.counts, Counts::Uneven(_)) {
             if !self.collective.may_be_uneven() {
@@ -129,12 +128,12 @@ impl Case {
         }
     }
 
-    /// The lengths of the blocks that a rank gives.
+    /// The lengths of a rank's input blocks.
     pub fn given(&self, rank: u32) -> Vec<usize> {
         (0..self.collective.gives(rank, self.ranks)).map(|block| self.length(rank, block)).collect()
     }
 
-    /// The lengths of the blocks that a rank gets.
+    /// The lengths of a rank's output blocks.
     pub fn gotten(&self, rank: u32) -> Vec<usize> {
         let length = |block| match self.collective.promise(rank, self.ranks, block) {
             Some(Promise::Copy { rank, block }) => self.length(rank, block),
@@ -144,14 +143,14 @@ impl Case {
         (0..self.collective.gets(rank, self.ranks)).map(length).collect()
     }
 
-    /// The length of a block of a rank's input. Where blocks are reduced, all ranks' are alike.
+    /// The length of a block of a rank's input. Where blocks are reduced, all ranks have the same.
     pub fn length(&self, rank: u32, block: u32) -> usize {
         match self.counts {
             Counts::Even(count) => count,
             Counts::Uneven(most) => {
                 let rank = if self.collective.reduces() { 0 } else { rank };
                 let word = mix((u64::from(rank) << 32 | u64::from(block)) ^ most as u64);
-                // One in four is empty, and one as long as can be.
+                // One in four is empty, and one has the full length.
                 match word % 4 {
                     0 => 0,
                     1 => most,
@@ -196,13 +195,13 @@ impl std::fmt::Display for Case {
     }
 }
 
-/// The algorithms that do a collective of so many ranks, without a switch that computes.
+/// The algorithms for a collective of this many ranks, without switches that compute.
 pub fn doing(collective: &Collective, ranks: u32) -> impl Iterator<Item = Algorithm> {
     let plan = move |algorithm: &Algorithm| algorithm.flat(collective, ranks, 1);
     Algorithm::ALL.into_iter().filter(move |it| plan(it).is_ok_and(|plan| plan.groups.is_empty()))
 }
 
-/// The finaliser of SplitMix64: numbers that look random, the same for every backend.
+/// The finaliser of SplitMix64: pseudo-random numbers, the same for every backend.
 pub fn mix(number: u64) -> u64 {
     let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

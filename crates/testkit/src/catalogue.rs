@@ -1,6 +1,6 @@
-//! Everything the algorithms can do: each of them, with each collective, on layouts of every kind.
+//! All combinations of algorithms, collectives and kinds of layouts.
 //!
-//! Nothing is listed by hand. Whoever adds an algorithm to [`Algorithm::ALL`] has it proved, run, mutated and compared by
+//! Nothing is listed by hand. An algorithm that is added to [`Algorithm::ALL`] is proved, run, mutated and compared by
 //! every test that takes its cases from here; a new collective does not compile until this module knows its variants.
 
 use std::collections::HashSet;
@@ -13,21 +13,21 @@ use weftlink_plan::{Algorithm, Collective, Layout, Plan, Recipe};
 pub struct Case {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// What it does.
+    /// Its collective.
     pub collective: Collective,
-    /// On which ranks.
+    /// Its ranks.
     pub layout: Layout,
     /// The layout in a few words.
     pub on: String,
 }
 
-/// All cases of so many ranks whose plans differ.
+/// All cases of this many ranks with different plans.
 pub fn all(ranks: u32) -> Vec<Case> {
     let mut seen = HashSet::new();
     possible(ranks).into_iter().filter(|case| seen.insert(case.plan())).collect()
 }
 
-/// All cases of so many ranks. Algorithms that do not look at the layout have the same plan on several.
+/// All cases of this many ranks. Algorithms that ignore the layout have the same plan on several.
 pub fn possible(ranks: u32) -> Vec<Case> {
     let mut found = Vec::new();
     for (on, layout) in layouts(ranks) {
@@ -44,10 +44,10 @@ pub fn possible(ranks: u32) -> Vec<Case> {
 }
 
 impl Case {
-    /// How it is done.
+    /// The plan's recipe.
     ///
     /// # Panics
-    /// If the algorithm cannot do it, which no case of this module says.
+    /// If the algorithm does not support the case, which cases of this module exclude.
     pub fn recipe(&self) -> Recipe<'_> {
         self.algorithm.recipe(&self.collective, &self.layout).unwrap_or_else(|why| panic!("{self}: {why}"))
     }
@@ -64,8 +64,8 @@ impl std::fmt::Display for Case {
     }
 }
 
-/// Every collective of so many ranks: roots that are the first, one in the middle and the last, tori of every shape,
-/// lists of messages of every kind.
+/// Every collective of this many ranks: the first, a middle and the last rank as root, tori of every shape, lists of messages of
+/// every kind.
 pub fn collectives(ranks: u32) -> Vec<Collective> {
     let others = [Collective::SendReceive { messages: vec![] }, Collective::Neighbours { torus: [1, 1, 1] }];
     Collective::KINDS.into_iter().chain(others).flat_map(|kind| variants(&kind, ranks)).collect()
@@ -96,7 +96,7 @@ fn variants(kind: &Collective, ranks: u32) -> Vec<Collective> {
     }
 }
 
-/// Lists of messages: nobody's, around a ring, all to one, both ways between two and twice the same way.
+/// Lists of messages: none, around a ring, all to one, both ways between two and twice the same way.
 fn message_lists(ranks: u32) -> Vec<Vec<(u32, u32)>> {
     let last = ranks - 1;
     let mut lists = vec![
@@ -111,14 +111,14 @@ fn message_lists(ranks: u32) -> Vec<Vec<(u32, u32)>> {
     lists
 }
 
-/// The shapes of a torus of so many ranks.
+/// The shapes of a torus of this many ranks.
 fn tori(ranks: u32) -> Vec<[u32; 3]> {
     let divisors = |of: u32| (1..=of).filter(move |size| of.is_multiple_of(*size));
     divisors(ranks).flat_map(|x| divisors(ranks / x).map(move |y| [x, y, ranks / x / y])).collect()
 }
 
-/// Layouts of so many ranks, with what to call them: flat with up to three rings, equal islands of every size, unequal
-/// islands, rings in an order of their own, spanning trees, and islands whose switches can do nothing.
+/// Layouts of this many ranks, with their names: flat with up to three rings, equal islands of every size, unequal
+/// islands, rings in an order of their own, spanning trees, and islands whose switches cannot compute.
 pub fn layouts(ranks: u32) -> Vec<(String, Layout)> {
     let flat = |rings| (format!("{ranks} ranks, {rings} rings"), Layout::flat(ranks, rings));
     let mut layouts = vec![flat(1), flat(2), flat(3)];
@@ -147,7 +147,7 @@ pub fn layouts(ranks: u32) -> Vec<(String, Layout)> {
     layouts
 }
 
-/// All ranks, the even ones first: an order around that no shift maps to itself.
+/// All ranks, the even ones first: a ring order that no shift maps to itself.
 fn stride_order(ranks: u32) -> Vec<u32> {
     (0..ranks).step_by(2).chain((1..ranks).step_by(2)).collect()
 }

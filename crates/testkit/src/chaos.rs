@@ -1,21 +1,20 @@
 //! Plans run on real numbers under hostile schedules.
 //!
-//! The verifier argues that a plan is right; this module looks whether it goes wrong. It shares no code with the
-//! verifier, the interpreter or the walk over loops, only the plan's types, so that a mistake in one of them is not
-//! made twice.
+//! The verifier proves that a plan is right; this module tries to make it fail. It shares no code with the
+//! verifier, the interpreter or the walk over loops, only the plan's types, so that no mistake is made twice.
 //!
 //! **What is run.** Every rank's lanes and every rank's user are actors. A scheduler picks one actor after another and
-//! lets it do one smallest thing: pass one wait, take one message, reserve one slot, read one number, write one
-//! number, publish one message or signal, give back one slot. FIFOs have the depth that the plan says, and all memory
+//! lets it take one smallest action: pass one wait, take one message, reserve one slot, read one number, write one
+//! number, publish one message or signal, release one slot. FIFOs have the depth that the plan says, and all memory
 //! is the memory that an executor would use: user buffers are the same in every call, scratch and slots the same in
 //! every tile.
 //!
-//! **The user** is the worst one that the contract allows: between calls it fills its buffers with garbage and looks
+//! **The user** is the worst one that the contract allows: between calls it fills its buffers with garbage and checks
 //! whether anybody else touches them; it writes fresh input just before it enters the next call.
 //!
-//! **What is seen.** A deadlock, a wrong sum, ranks that disagree in a bit, an input that was changed, memory that was
+//! **What is detected.** A deadlock, a wrong sum, ranks that disagree in a bit, an input that was changed, memory that was
 //! written after the call returned, a barrier left too early, messages that nobody
-//! took. Not seen: what no schedule tried happened to show.
+//! took. Not detected: failures that none of the schedules provokes.
 //!
 //! Deliberately absent: weak memory. Reads and writes take effect at once and in order.
 
@@ -70,12 +69,12 @@ impl fmt::Display for Shape {
     }
 }
 
-/// A plan seen to go wrong, with what it takes to see it again.
+/// A failure of a plan, with what it takes to reproduce it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sighting {
     /// How it was called.
     pub shape: Shape,
-    /// Who ran when; nothing if it could not even start.
+    /// The schedule; nothing if the plan could not even start.
     pub schedule: Option<Schedule>,
     /// What happened; never [`Outcome::Ok`].
     pub outcome: Outcome,
@@ -102,7 +101,7 @@ pub fn hunt(plan: &Plan, seeds: u64) -> Option<Sighting> {
             }
         }
     }
-    // Seeds are the outer loop: most bad plans show it at once in some shape.
+    // Seeds are the outer loop: most bad plans fail at once in some shape.
     for seed in 0..seeds {
         for temperament in Temperament::ALL {
             for (shape, chaos) in &prepared {

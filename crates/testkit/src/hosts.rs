@@ -1,12 +1,11 @@
 //! Hosts for tests that need real ones: network namespaces of this machine, wired to a switch, which is a bridge in a
 //! namespace of its own. They have names, addresses and cables that can be pulled.
 //!
-//! A namespace is held by a process that waits for the end of its input, so all of it is gone as soon as the test is, however
-//! that ends. Nothing is named, mounted or wired outside of them: tests need not know of each other, and there is nothing
-//! to clear away.
+//! A process that waits for the end of its input holds each namespace, so everything is gone when the test ends, however it
+//! ends. Nothing is named, mounted or wired outside of them: tests do not affect each other, and nothing has to be cleaned up.
 //!
-//! It takes `unshare` and `nsenter` (util-linux), `hostname`, `ip` (iproute2), and either root or a kernel that lets everybody
-//! have namespaces of their own.
+//! It needs `unshare` and `nsenter` (util-linux), `hostname`, `ip` (iproute2), and either root or a kernel that allows unprivileged user
+//! namespaces.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -24,19 +23,19 @@ pub struct Hosts {
 /// A namespace, as long as this lives.
 struct Namespace {
     holder: Child,
-    /// What enters it, but for its number and what to do there.
+    /// The command that enters it, without its number and the program.
     enter: &'static [&'static str],
 }
 
 const ENTER: &[&str] = &["nsenter", "--net", "--uts", "--target"];
-/// Where only those who are root in a namespace of users may wire others.
+/// Where wiring namespaces needs root in a user namespace.
 const ENTER_AS_USER: &[&str] = &["nsenter", "--user", "--preserve-credentials", "--net", "--uts", "--target"];
 
-/// So many hosts have one-letter names.
+/// Hosts have one-letter names.
 const HOSTS_MAX: usize = 26;
 
 impl Hosts {
-    /// So many hosts, named `a`, `b`, ...; or why there can be none here.
+    /// This many hosts, named `a`, `b`, ...; or why there can be none here.
     ///
     /// # Panics
     /// If they are more than 26.
@@ -56,7 +55,7 @@ impl Hosts {
             hosts.switch.ip(&format!("link set port{host} master bridge up"))?;
             namespace.ip("link set lo up")?;
             namespace.ip(&format!("addr add {}/24 dev eth0", Hosts::ipv4(host)))?;
-            // Nobody else is here to have the same address, so it may be used at once.
+            // No other host can have the same address, so duplicate detection is off.
             namespace.ip(&format!("addr add {}/64 dev eth0 nodad", Hosts::ipv6(host)))?;
             namespace.ip("link set eth0 up")?;
             hosts.hosts.push(namespace);
@@ -64,7 +63,7 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// What a host calls itself.
+    /// The name of a host.
     pub fn name(host: usize) -> String {
         char::from(b'a' + host as u8).to_string()
     }
@@ -79,7 +78,7 @@ impl Hosts {
         Ipv6Addr::new(0xfd07, 0, 0, 0, 0, 0, 0, 1 + host as u16)
     }
 
-    /// A program that will run on a host, as the process that is started, and no child of it.
+    /// A command that runs a program on a host, as the started process itself and not as a child of it.
     pub fn command(&self, host: usize, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.hosts[host].command();
         command.arg(program);
@@ -123,7 +122,7 @@ impl Hosts {
         self.set_port(host, "up");
     }
 
-    /// Drops whatever a host sends and whatever is sent to it, as a firewall would. It sees nothing of that.
+    /// Drops all packets to and from a host, as a firewall would. The host is not notified.
     pub fn cut(&self, host: usize) {
         self.set_port(host, "nomaster");
     }
@@ -140,7 +139,7 @@ impl Namespace {
         Namespace::held_by(command, name, enter)
     }
 
-    /// Another namespace that those who are root here are root in, too.
+    /// Another namespace that root of this one owns too.
     fn another(&self, name: &str) -> Result<Namespace, String> {
         if self.enter == ENTER {
             return Namespace::new(&[], name, ENTER);

@@ -1,11 +1,10 @@
 //! What Weft's tests share.
 //!
-//! [`cases`] are the calls every backend must pass, and [`trace`] holds what it did to the plan. The oracle that says
-//! what a call should give is [`weftlink_plan::domain::elements::oracle`], the interpreter over real elements.
+//! [`cases`] are the calls that every backend must pass, and [`trace`] compares what it did with the plan. The oracle for the
+//! results is [`weftlink_plan::domain::elements::oracle`], the interpreter over real elements.
 //!
-//! [`chaos`] runs a plan on real numbers under hostile schedules, to see whether it goes wrong; [`mutations`] makes
-//! all the small mistakes that a plan's author could make. Together they test the verifier: whatever goes wrong
-//! under chaos must have been refused. Their subjects are the [`catalogue`] of all that the algorithms can do, and [`plans`]
+//! [`chaos`] runs a plan on real numbers under hostile schedules; [`mutations`] makes all the small mistakes that a plan's author
+//! could make. Together they test the verifier: it must have refused every plan that fails under chaos. Their subjects are the [`catalogue`] of all that the algorithms can do, and [`plans`]
 //! that use what no built-in algorithm uses. [`promise`] is a second list of what each collective promises.
 //!
 //! [`hosts`] are network namespaces, for tests of ranks on several hosts. [`processes`] starts programs that inherit nothing from

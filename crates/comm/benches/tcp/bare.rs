@@ -1,10 +1,10 @@
-//! What the same bytes cost with nothing but sockets: two threads, blocking calls, no bound, no order, no credits.
+//! The same bytes over plain sockets: two threads, blocking calls, no bound, no order, no credits.
 
 use std::io::{IoSlice, Read, Result, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
-/// As long as the messages of plans are at most.
+/// The longest message of plans.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// One side's connections.
@@ -14,7 +14,7 @@ pub(crate) struct Side {
     buffer: Vec<u8>,
 }
 
-/// Two sides and so many connections between them.
+/// Two sides and the connections between them.
 pub(crate) fn connected(streams: usize, bytes_max: usize) -> Result<[Side; 2]> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut sides =
@@ -31,7 +31,7 @@ pub(crate) fn connected(streams: usize, bytes_max: usize) -> Result<[Side; 2]> {
 }
 
 impl Side {
-    /// Eight bytes there and back, so often; nanoseconds of each on the side that is first.
+    /// Round trips of eight bytes; nanoseconds of each on the side that starts.
     pub(crate) fn there_and_back(&mut self, is_first: bool, polls: bool, times: usize) -> Result<f64> {
         let Side { streams, buffer } = self;
         let stream = &mut streams[0];
@@ -51,7 +51,7 @@ impl Side {
         Ok(ns)
     }
 
-    /// So many bytes one way, so often, and a byte back; nanoseconds of each on the side that sends.
+    /// Transfers one way, each answered by a byte; nanoseconds of each on the side that sends.
     pub(crate) fn stream(&mut self, sends: bool, checks: bool, bytes: usize, times: usize) -> Result<f64> {
         let Side { streams, buffer } = self;
         let began = Instant::now();
@@ -81,7 +81,7 @@ impl Side {
     }
 }
 
-/// Both with one system call, if the socket takes them.
+/// Writes both with one system call, if the socket accepts them.
 fn write_both(stream: &mut TcpStream, head: &[u8], piece: &[u8]) -> Result<()> {
     let sent = stream.write_vectored(&[IoSlice::new(head), IoSlice::new(piece)])?;
     stream.write_all(&head[sent.min(head.len())..])?;

@@ -1,12 +1,12 @@
-//! What TCP between hosts costs, beside a bare loop over the same loopback: ranks are threads on pretended hosts.
+//! The cost of TCP between hosts, beside a bare loop over the same loopback: ranks are threads on simulated hosts.
 //!
 //! `cargo bench -p weftlink-comm --bench tcp` measures messages between two ranks (eight bytes there and back, and streams from
 //! 1 KiB to 64 MiB, with 2 connections or as many as `--streams` says) and all-reduces on 2 hosts of 1, 2 hosts of 2 and 4 hosts
-//! of 1, by every algorithm that can cross hosts and by the one that is chosen. `--part messages` or `--part all-reduce` measures
-//! one of them, `--repetitions` says how often (the median counts), `--bytes-max` where to stop, `--csv FILE` writes every sample
-//! down. Ways of doing the same take turns, so that a machine with other work is as slow for one as for the other.
+//! of 1, by every algorithm that can cross hosts and by the chosen one. `--part messages` or `--part all-reduce` measures
+//! one of them, `--repetitions` sets how often (tables show medians), `--bytes-max` the largest size, `--csv FILE` writes every
+//! sample. Variants are measured in turn, so that other load on the machine affects all alike.
 //!
-//! Ranks keep to a core each where there are enough; where there are not, they make way to each other.
+//! Ranks are pinned to a core each if there are enough; otherwise they yield to each other.
 
 mod bare;
 mod samples;
@@ -94,13 +94,13 @@ fn measure(options: &Options) -> Result<(), String> {
     }
 }
 
-/// Keeps the calling thread to a core, if there is one for each.
+/// Pins the calling thread to a core, if there is one for each.
 fn pin(number: usize, of: usize) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if of <= cores {
         let mut set = rustix::thread::CpuSet::new();
         set.set(number);
-        // Where that is not allowed, the numbers are less steady, and that is all.
+        // Without permission, the numbers are only less steady.
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }

@@ -1,8 +1,8 @@
-//! Samples, and how they are told: medians and ratios for people, every one of them in a file.
+//! Samples, and how they are printed: medians and ratios in a table, every sample in a file.
 
 use std::fmt::Write as _;
 
-/// What was measured: nanoseconds of one call, by group of ranks, way and bytes.
+/// The samples: nanoseconds of one call, by group of ranks, variant and bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     rows: Vec<Row>,
@@ -16,7 +16,7 @@ struct Row {
     ns: Vec<f64>,
 }
 
-/// The ways that two ranks' messages are measured.
+/// The variants of messages between two ranks.
 pub(crate) const PLAIN: &str = "bare";
 pub(crate) const CHECKED: &str = "bare with CRC32C";
 pub(crate) const POLLED: &str = "bare, polling";
@@ -45,7 +45,7 @@ impl Samples {
         ns.get(ns.len() / 2).copied()
     }
 
-    /// The bytes and ways of a group, in the order they came.
+    /// The bytes and variants of a group, in the order of measurement.
     fn of(&self, group: &str) -> (Vec<usize>, Vec<&str>) {
         let (mut bytes, mut ways) = (Vec::new(), Vec::new());
         for row in self.rows.iter().filter(|row| row.group == group) {
@@ -84,7 +84,7 @@ impl Samples {
         }
     }
 
-    /// `chosen` tells which algorithm is taken for each number of bytes.
+    /// `chosen` has the chosen algorithm for each number of bytes.
     pub(crate) fn print_all_reduces(&self, group: &str, chosen: &[(usize, String)]) {
         let (all, ways) = self.of(group);
         println!("\nall-reduce on {group} ranks (hosts x ranks of each), us; * is chosen, ! is fastest");

@@ -11,7 +11,7 @@ use crate::samples::{CHECKED, PLAIN, POLLED, STREAM, Samples, THERE_AND_BACK, WE
 use crate::{Options, bare, pin};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// How much a sample sends at least, unless that takes too many calls.
+/// The least bytes of a sample, unless that takes too many calls.
 const SAMPLE_BYTES: usize = 32 << 20;
 const CALLS_MAX: usize = 2000;
 const ROUND_TRIPS: usize = 2000;
@@ -21,7 +21,7 @@ const ALL_REDUCES_MAX: usize = 200;
 /// One sample: group, way, bytes, nanoseconds.
 type Sample = (&'static str, String, usize, f64);
 
-/// Messages between two ranks, and the bare loops by turns with them, on the same two threads.
+/// Messages between two ranks, in turn with the bare loops, on the same two threads.
 pub(crate) fn messages(options: &Options, samples: &mut Samples) -> Result<(), String> {
     let sides = bare::connected(options.streams, options.bytes_max).map_err(|error| error.to_string())?;
     let sides: Vec<_> = sides.into_iter().map(|side| std::sync::Mutex::new(Some(side))).collect();
@@ -32,7 +32,7 @@ pub(crate) fn messages(options: &Options, samples: &mut Samples) -> Result<(), S
         let Ok(Some(mut side)) = side else { return Err("a side of the bare loop is missing".to_owned()) };
         exchange(comm, &mut side, options)
     })?;
-    // What the one who sends saw, to whom all is confirmed.
+    // The sender's samples, which include the answer.
     for (group, way, bytes, ns) in told.into_iter().next().unwrap_or_default() {
         samples.add(group, &way, bytes, ns);
     }
@@ -87,7 +87,7 @@ fn send(comm: &mut Communicator, buffer: &mut [u8], from: u32) -> Result<(), Err
     }
 }
 
-/// All-reduces on so many pretended hosts, by every algorithm that crosses them. Tells what is chosen for which bytes.
+/// All-reduces on simulated hosts, by every algorithm that crosses them. Returns the chosen algorithm by bytes.
 pub(crate) fn all_reduces(
     options: &Options,
     hosts: usize,
@@ -100,7 +100,7 @@ pub(crate) fn all_reduces(
         reduce(comm, options).map_err(|error| error.to_string())
     })?;
     let chosen = told.first().map(|(chosen, _)| chosen.clone()).unwrap_or_default();
-    // A call is over when it is for the last.
+    // A call ends when the last rank has finished.
     let ranks: Vec<Vec<Sample>> = told.into_iter().map(|(_, samples)| samples).collect();
     for (at, (_, way, bytes, _)) in
         ranks.iter().flat_map(|samples| samples.iter().enumerate()).take(ranks[0].len())
@@ -119,7 +119,7 @@ fn reduce(mut comm: Communicator, options: &Options) -> Result<Reduced, Error> {
     for algorithm in Algorithm::doing(&collective) {
         match comm.built_in(algorithm, &collective) {
             Ok(plan) => plans.push((algorithm.to_string(), plan)),
-            // Those that reach into peers' memory stay inside a host.
+            // Algorithms that access peers' memory stay inside a host.
             Err(Error::Misuse(_)) => {}
             Err(error) => return Err(error),
         }
@@ -168,7 +168,7 @@ fn sizes(from: usize, by: usize, to: usize) -> impl Iterator<Item = usize> {
     before.take_while(move |bytes| *bytes < to).chain(last)
 }
 
-/// Does the work on so many ranks, each a thread, on hosts that are pretended. What each tells, by rank.
+/// Runs the work on ranks that are threads on simulated hosts. Returns the results by rank.
 fn on_hosts<T: Send>(
     size: usize,
     per_host: usize,
@@ -179,7 +179,7 @@ fn on_hosts<T: Send>(
     let token = Token::random().map_err(|error| error.to_string())?;
     let meeting = Rendezvous::new(place, token, size, DEADLINE);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // Each believes to be alone on its host.
+    // Each takes itself for the only rank of its host.
     let spin = Some(size <= cores);
     let ways = Ways { deadline: DEADLINE, spin, streams: options.streams as u32, ..Ways::default() };
     let rank = |rank: usize| {

@@ -4,16 +4,16 @@
 //! [[choice]]
 //! collective = "all-reduce"
 //! ranks = 2
-//! memory = "ordinary"      # or "readable", where the kernel reads it for peers, or "symmetric"
-//! up_to_bytes = 448        # of a block; the last choice of a collective goes on without end
-//! algorithm = "linear:ll"  # payload rides with its flags
+//! memory = "ordinary"      # or "readable" (peers read it through the kernel), or "symmetric"
+//! up_to_bytes = 448        # of a block; the last choice of a collective has no limit
+//! algorithm = "linear:ll"  # messages are packets
 //! ```
 //!
-//! What a file does not mention stays as it was measured elsewhere; what it says of other numbers of ranks is read and
-//! passed over. Rank 0's file counts for all: it hands the text on, so that all read the same, and all fail alike.
+//! Collectives that a file does not mention keep the built-in choices; rows for other numbers of ranks are parsed and ignored.
+//! All ranks use rank 0's file: it sends the text to the others, so that all read the same, and all fail alike.
 //!
-//! Deliberately absent: whether an algorithm can work in such memory. One that cannot is passed over when a call needs it,
-//! like one that is not proved for blocks of different lengths.
+//! Deliberately absent: whether an algorithm can work in that memory. A call skips one that cannot, as it skips one that is not
+//! proved for blocks of different lengths.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -35,7 +35,7 @@ const VARIABLE: &str = "WEFT_TUNING";
 /// Longer files are refused.
 const BYTES_MAX: usize = 64 << 10;
 
-/// What is wrong with a file.
+/// An error in a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct TuningError {
@@ -62,13 +62,13 @@ struct Entry {
     algorithm: Spanned<String>,
 }
 
-/// Whether the text of a tuning file can be read, for so many ranks.
+/// Whether the text of a tuning file is valid, for a number of ranks.
 pub fn check(text: &str, ranks: usize) -> Result<(), TuningError> {
     Table::measured(ranks).parse(text, ranks).map(|_| ())
 }
 
 impl Table {
-    /// The same with the rows of a file in place of its own.
+    /// The same table with the rows of a file in place of its own.
     pub(crate) fn parse(mut self, text: &str, ranks: usize) -> Result<Self, TuningError> {
         let at = |span: Range<usize>, what: String| TuningError { line: line(text, span.start), what };
         if text.len() > BYTES_MAX {
@@ -115,7 +115,7 @@ impl Table {
         Ok(self)
     }
 
-    /// The table that all ranks use: what was measured, and what the file says that rank 0's environment names.
+    /// The table that all ranks use: the built-in one, overridden by the file that rank 0's environment names.
     pub(crate) fn agreed(bootstrap: &mut Bootstrap, deadline: Duration) -> Result<Self, Error> {
         let size = bootstrap.size();
         let file = (bootstrap.rank() == 0).then(|| weftlink_knobs::path(VARIABLE)).flatten();
@@ -142,7 +142,7 @@ impl Table {
     }
 }
 
-/// As much of a file as may be, and a byte more.
+/// As much of a file as is allowed, and one byte more.
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     std::fs::File::open(path)?.take(BYTES_MAX as u64 + 1).read_to_string(&mut text)?;

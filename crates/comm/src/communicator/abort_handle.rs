@@ -98,7 +98,7 @@ impl Communicator {
 
     /// How this rank waits.
     pub(crate) fn wait_policy(&self) -> WaitPolicy {
-        self.shared.waiter.patience()
+        self.shared.waiter.policy()
     }
 
     /// How a thread beside the rank's own waits: it yields its core where there are not two per rank, unless the caller has

@@ -7,7 +7,7 @@ use weftlink_recorder::header::{CallKind, Header};
 
 use super::Communicator;
 use crate::error::Error;
-use crate::p2p::{Endpoint, Parts, Readers};
+use crate::p2p::{Endpoint, Parts, PullPolicy};
 
 /// Connections of a endpoint to each rank: one, because its frames keep their order.
 const STREAMS: u32 = 1;
@@ -36,10 +36,10 @@ impl Communicator {
             departures: self.shared.departures.clone(),
             names: self.shared.stall_reporter.names.clone(),
             processes: self.shared.processes.clone(),
-            readers: readers(self.readable, self.options.single_copy, self.own_cores),
+            pulls: pulls(self.readable, self.options.single_copy, self.own_cores),
             copy: self.shared.copy,
-            tell: Box::new(self.bootstrap.teller()),
-            hear: Box::new(self.bootstrap.hearer()),
+            notify: Box::new(self.bootstrap.teller()),
+            abort_cause: Box::new(self.bootstrap.hearer()),
             connections: peers.into_iter().zip(connections).collect(),
             encrypt: self.options.encrypt,
         };
@@ -55,7 +55,7 @@ const READERS_MAX: usize = 8;
 /// Which messages the kernel reads, if it can, where ranks have so many cores each. With less than one it reads all: one copy takes
 /// less of them than two. With one, both ends copy in and out of rings at the same time, which is faster. With more, several threads
 /// read together.
-fn readers(readable: bool, wanted: Option<bool>, own_cores: usize) -> Option<Readers> {
+fn pulls(readable: bool, wanted: Option<bool>, own_cores: usize) -> Option<PullPolicy> {
     let bytes_min = match own_cores {
         _ if !readable => return None,
         _ if wanted == Some(true) => 0,
@@ -63,7 +63,7 @@ fn readers(readable: bool, wanted: Option<bool>, own_cores: usize) -> Option<Rea
         1 => return None,
         _ => READ_BYTES_MIN,
     };
-    Some(Readers { bytes_min, threads: own_cores.clamp(1, READERS_MAX) })
+    Some(PullPolicy { bytes_min, threads: own_cores.clamp(1, READERS_MAX) })
 }
 
 #[cfg(test)]
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn who_reads_depends_on_cores() {
         let read = |readable, wanted, cores| {
-            readers(readable, wanted, cores).map(|readers| (readers.bytes_min, readers.threads))
+            pulls(readable, wanted, cores).map(|pulls| (pulls.bytes_min, pulls.threads))
         };
         assert_eq!(read(false, Some(true), 8), None);
         assert_eq!(read(true, Some(true), 1), Some((0, 1)));

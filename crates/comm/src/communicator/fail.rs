@@ -13,6 +13,7 @@ use weftlink_shm::wait::{AbortCode, Stop};
 use super::Communicator;
 use super::diagnose::{Difference, Evidence, broken, diagnose, only_ended, own_reason};
 use crate::abort_note::purpose;
+use crate::durations::{ABORT_CAUSE_BRIEF, CAUSE_POLL, REPORT};
 use crate::engine::Stopped;
 use crate::error::Error;
 use crate::request::CallArgs;
@@ -22,12 +23,6 @@ use crate::transport::Fault;
 
 /// How many calls ranks on different hosts show each other when they differ.
 const COMPARED_MAX: u32 = HEADERS as u32 / 2;
-
-/// How long to wait for the report that a rank has died whose memory or connection is gone, for the calls of ranks on other hosts, and for
-/// the error of the rank that aborted first.
-const REPORT_LIMIT: Duration = Duration::from_secs(2);
-/// How long to wait for that error where something can be said without it.
-const CAUSE_LIMIT: Duration = Duration::from_millis(300);
 
 impl Communicator {
     /// Fails a stopped call on all ranks: collects evidence, decides what happened, aborts.
@@ -99,7 +94,7 @@ impl Communicator {
         evidence.departed = self.shared.departures.iter().position(has_left).map(|rank| rank as u32);
         evidence.faults = self.faults();
         if evidence.asks_for_lost() {
-            evidence.lost = self.bootstrap.lost(REPORT_LIMIT);
+            evidence.lost = self.bootstrap.lost(REPORT);
         }
         evidence.mismatch = self.difference(call);
         // Asked before this rank reports its failure, which is final.
@@ -110,7 +105,7 @@ impl Communicator {
         if evidence.asks_for_cause() {
             // A rank that has left may not have forwarded the reports of others.
             let is_known = Reason::is(first, Reason::Left) && evidence.departed.is_some();
-            evidence.cause = self.bootstrap.cause(if is_known { CAUSE_LIMIT } else { REPORT_LIMIT });
+            evidence.cause = self.bootstrap.cause(if is_known { ABORT_CAUSE_BRIEF } else { REPORT });
         }
         evidence
     }
@@ -148,8 +143,8 @@ impl Communicator {
         // The mismatch may be in an earlier call.
         (0..COMPARED_MAX).for_each(|back| send_header(call.number.wrapping_sub(back)));
         let began = Instant::now();
-        while began.elapsed() < REPORT_LIMIT && self.shared.difference(self.rank, call).is_none() {
-            std::thread::sleep(Duration::from_millis(1));
+        while began.elapsed() < REPORT && self.shared.difference(self.rank, call).is_none() {
+            std::thread::sleep(CAUSE_POLL);
         }
     }
 
@@ -164,7 +159,7 @@ impl Communicator {
     #[cold]
     fn confirm_death(&self, rank: u32) -> Option<Reason> {
         let began = Instant::now();
-        while began.elapsed() < REPORT_LIMIT && !mutant!("deaths-not-awaited") {
+        while began.elapsed() < REPORT && !mutant!("deaths-not-awaited") {
             match self.shared.waiter.aborted() {
                 Some(code) => {
                     let is_it = |reason: &Reason| code.rank == rank && Reason::is(code, *reason);
@@ -172,7 +167,7 @@ impl Communicator {
                 }
                 // It has left normally.
                 None if self.shared.departures[rank as usize].poll(1, 0, 1) == Poll::Ready => return None,
-                None => std::thread::sleep(Duration::from_millis(1)),
+                None => std::thread::sleep(CAUSE_POLL),
             }
         }
         None

@@ -22,15 +22,13 @@ use super::cores;
 use super::current::Current;
 use crate::abort_note::note;
 use crate::choose::Table;
+use crate::durations::{CALL, WARN_AFTER, WARN_AFTER_MIN};
 use crate::engine::Ports;
 use crate::error::Error;
 use crate::shared::{HEADERS, Shared, StallReporter};
 use crate::signatures::SignatureTable;
 use crate::transport::cma::{self, Process};
 use crate::transport::{LINE, Transports, lines_at};
-
-/// Stall warnings come no sooner and no closer together than this, whatever the options say.
-const WARN_AFTER_MIN: Duration = Duration::from_millis(10);
 
 /// How a communicator behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +58,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            deadline: Duration::from_secs(300),
-            warn_after: Duration::from_secs(10),
+            deadline: CALL,
+            warn_after: WARN_AFTER,
             spin: None,
             single_copy: None,
             streams: 2,

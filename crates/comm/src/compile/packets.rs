@@ -1,5 +1,5 @@
-//! Calls of one tile whose steps only copy or combine the rank's own buffers and packets: the small ones, where every
-//! instruction counts. Their steps are a list of their own, in which nothing is left to look up.
+//! Small calls, where every instruction counts: one tile, whose steps only copy or combine the rank's own buffers and packets. Their
+//! steps are a list of their own, without lookups.
 
 use weftlink_plan::plan::{Buffer, Op};
 
@@ -17,7 +17,7 @@ pub(crate) struct PacketStep {
 /// Where data is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Operand {
-    /// In the buffer that the caller passed, so many bytes from its start.
+    /// In the caller's buffer, at this offset in bytes.
     Input(usize),
     Output(usize),
     /// In the packet that has arrived at a port.
@@ -25,7 +25,7 @@ pub(crate) enum Operand {
 }
 
 impl PacketStep {
-    /// A tile as such steps, if it is all there is and they can do it.
+    /// A tile as such steps, if it is the only one and they suffice.
     pub(crate) fn all_of(tile: &Tile, rank: u32) -> Option<Box<[PacketStep]>> {
         match &*tile.lanes {
             [lane] => lane.iter().map(|instruction| Self::of(instruction, rank)).collect(),

@@ -1,4 +1,4 @@
-//! Running lanes: what each step waits for, and which lane goes on.
+//! Running lanes: what each step waits for, and which lane runs next.
 
 use std::os::fd::AsFd;
 
@@ -13,7 +13,7 @@ use crate::compile::{Instruction, Need, words_of};
 use crate::shared::WaitRecord;
 use crate::transport::Transports;
 
-/// Where a lane is.
+/// The position of a lane.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Cursor {
     tile: usize,
@@ -43,10 +43,10 @@ impl State {
         } else {
             run.program.tiles as u32
         });
-        ran.and_then(|()| see_off(run, ports))
+        ran.and_then(|()| flush(run, ports))
     }
 
-    /// The only lane: each wait is a wait.
+    /// Runs the only lane: each wait blocks.
     #[inline]
     fn run_lane(
         &mut self,
@@ -68,7 +68,7 @@ impl State {
         Ok(())
     }
 
-    /// Several lanes: takes from each what is ready, and waits when nothing is.
+    /// Runs several lanes: from each the steps that are ready, and blocks when none is.
     fn run_lanes(
         &mut self,
         run: &Run<'_>,
@@ -80,10 +80,10 @@ impl State {
             let mut running = false;
             let mut failed = None;
             let watched = ports.transports.watched();
-            let rest = watched.as_ref().map_or(Park::Time, |watched| Park::SocketOrLine(watched.as_fd()));
+            let park = watched.as_ref().map_or(Park::Time, |watched| Park::SocketOrLine(watched.as_fd()));
             let record = WaitRecord::new(run.shared, run.call.number, None, Waiting::Anything);
             let waited = run.shared.waiter.wait_doubting(
-                rest,
+                park,
                 || {
                     let mut progress = Poll::Pending;
                     if ports.transports.need_progress() {
@@ -135,7 +135,7 @@ impl State {
         }
     }
 
-    /// The first lane that waits for another rank, and what for.
+    /// The first lane that waits for another rank, and its wait.
     #[cold]
     fn stuck(&mut self, run: &Run<'_>, ports: &mut Ports) -> (Option<(u32, u32)>, Waiting) {
         for lane in 0..self.lanes.len() {
@@ -154,7 +154,7 @@ impl State {
         (None, Waiting::Anything)
     }
 
-    /// A lane that waits for a rank to which a connection has ended, and what for.
+    /// A lane that waits for a rank whose connection has failed, and its wait.
     fn misses_one(&self, run: &Run<'_>, ports: &mut Ports) -> Option<(Option<(u32, u32)>, Waiting)> {
         if mutant!("lanes-miss-nobody") || !ports.transports.have_faults() {
             return None;
@@ -177,7 +177,7 @@ impl State {
         None
     }
 
-    /// Takes the steps of a lane that need not wait.
+    /// Runs the steps of a lane that are ready.
     fn run_ready(
         &mut self,
         run: &Run<'_>,
@@ -225,7 +225,7 @@ impl State {
         Ok(())
     }
 
-    /// Waits for one of the things a step needs.
+    /// Waits for one need of a step.
     #[inline(never)]
     pub(super) fn wait_for(
         &mut self,
@@ -239,7 +239,7 @@ impl State {
         self.expect(run, ports, tile, instruction, need);
         let is_watched = line.is_none() || !ports.transports.are_idle();
         let watched = if is_watched { ports.transports.watched() } else { None };
-        let rest = match (&watched, line) {
+        let park = match (&watched, line) {
             (Some(watched), None) => Park::Socket(watched.as_fd()),
             (Some(watched), Some(_)) => Park::SocketOrLine(watched.as_fd()),
             (None, Some(line)) => Park::Line(line),
@@ -257,12 +257,12 @@ impl State {
         };
         let step = Some((0, instruction.ordinal));
         let record = WaitRecord::new(run.shared, run.call.number, step, waiting);
-        let waited = run.shared.waiter.wait_doubting(rest, poll, |waited| {
+        let waited = run.shared.waiter.wait_doubting(park, poll, |waited| {
             record.poll(waited);
             run.shared.doubt(run.call, waited)
         });
         record.end(waited.is_ok());
-        ports.transports.wait_is_over(waited.is_ok());
+        ports.transports.end_wait(waited.is_ok());
         waited.map_err(|stop| Box::new(Stopped { stop, step, waiting }))
     }
 
@@ -278,7 +278,7 @@ impl State {
         instruction.needs.iter().map(poll).find(|poll| *poll != Poll::Ready).unwrap_or(Poll::Ready)
     }
 
-    /// Whether one of the things a step needs is there. A packet's payload is taken out of its lines if it is.
+    /// Whether one need of a step is met. The payload of a packet is copied out of its lines then.
     #[inline]
     fn poll_need(&self, run: &Run<'_>, ports: &mut Ports, tile: usize, bytes: usize, need: &Need) -> Poll {
         let signature = run.call.signature;
@@ -301,7 +301,7 @@ impl State {
         }
     }
 
-    /// The line to watch for a need, if there is one, and its name.
+    /// The line to sleep on for a need, if there is one, and its name.
     #[inline]
     fn awaited(&self, run: &Run<'_>, ports: &Ports, need: &Need) -> (Option<&'static Line>, Waiting) {
         match *need {
@@ -332,9 +332,9 @@ impl State {
     }
 }
 
-/// Waits until everything that transports carry is on its way: nobody carries it when the call is over.
+/// Waits until transports have handed everything to the kernel: no thread sends after the call.
 #[inline]
-fn see_off(run: &Run<'_>, ports: &mut Ports) -> Result<(), Box<Stopped>> {
+fn flush(run: &Run<'_>, ports: &mut Ports) -> Result<(), Box<Stopped>> {
     if ports.transports.are_idle() { Ok(()) } else { drain(run, &mut ports.transports) }
 }
 
@@ -342,7 +342,7 @@ fn see_off(run: &Run<'_>, ports: &mut Ports) -> Result<(), Box<Stopped>> {
 fn drain(run: &Run<'_>, transports: &mut Transports) -> Result<(), Box<Stopped>> {
     let waiting = Waiting::Sent { to: transports.awaited().unwrap_or(run.rank) };
     let watched = transports.watched();
-    let rest = watched.as_ref().map_or(Park::Time, |watched| Park::Socket(watched.as_fd()));
+    let park = watched.as_ref().map_or(Park::Time, |watched| Park::Socket(watched.as_fd()));
     let poll = || {
         transports.progress(None);
         match (transports.are_idle(), transports.is_broken(None)) {
@@ -352,7 +352,7 @@ fn drain(run: &Run<'_>, transports: &mut Transports) -> Result<(), Box<Stopped>>
         }
     };
     let record = WaitRecord::new(run.shared, run.call.number, None, waiting);
-    let waited = run.shared.waiter.wait_doubting(rest, poll, |waited| {
+    let waited = run.shared.waiter.wait_doubting(park, poll, |waited| {
         record.poll(waited);
         run.shared.doubt(run.call, waited)
     });
@@ -360,7 +360,7 @@ fn drain(run: &Run<'_>, transports: &mut Transports) -> Result<(), Box<Stopped>>
     waited.map_err(|stop| Box::new(Stopped { stop, step: None, waiting }))
 }
 
-/// The rank on another host that is waited for.
+/// The awaited rank, if it is on another host.
 fn elsewhere(waiting: &Waiting, run: &Run<'_>) -> Option<u32> {
     waiting.rank().filter(|&rank| !run.shared.is_here(rank))
 }

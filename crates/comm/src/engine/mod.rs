@@ -2,10 +2,10 @@
 //!
 //! A step waits for everything it needs (counters, messages, free slots), then moves its elements in one pass of a
 //! kernel from all sources to all targets, then publishes: messages and signals first, then the slots it has read.
-//! With one lane, which is the usual case on a CPU, steps are taken in order and each wait is a wait. With several,
-//! the rank's one thread goes from lane to lane, takes what is ready, and waits only when nothing is.
+//! With one lane, the usual case on a CPU, steps run in order and each wait blocks. With several, the rank's one thread
+//! goes from lane to lane, runs the steps that are ready, and blocks only when none is.
 //!
-//! Nothing here allocates, locks or calls the kernel once a shape has been compiled, except to yield or sleep in a long
+//! Once a shape has been compiled, nothing here allocates, locks or makes a system call, except to yield or sleep in a long
 //! wait, and to read peers' ordinary memory where plans do.
 
 // The engine hands out addresses in mapped memory and in the caller's buffers.
@@ -31,7 +31,7 @@ use crate::shared::{Call, Shared};
 pub(crate) use ports::Ports;
 use state::State;
 
-/// How many shapes are kept compiled. A training job has as many as it has gradient buckets.
+/// The most shapes that are kept compiled. A training job has as many as it has gradient buckets.
 const PROGRAMS_MAX: usize = 64;
 
 /// A plan ready to run on one rank.
@@ -41,7 +41,7 @@ pub(crate) struct Engine {
     per_tile: Vec<Vec<u32>>,
     origins: Vec<Vec<Option<Origin>>>,
     programs: Vec<Program>,
-    /// The program that ran last, which most often runs next.
+    /// The program that ran last, which is most often the next.
     current: usize,
     state: State,
     writes_to_peers: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Prepares a plan in fresh memory of `layout.bytes`, which all its ranks have mapped. The ports that were opened for the
-    /// layout keep the memory, and live as long.
+    /// layout keep the memory mapped.
     pub(crate) fn new(plan: Arc<Verified>, rank: u32, layout: Layout, memory: &SharedMemory) -> Self {
         assert!(memory.len() >= layout.bytes, "the plan needs {} bytes", layout.bytes);
         let per_tile: Vec<_> =
@@ -67,24 +67,24 @@ impl Engine {
         self.state.reaches_users
     }
 
-    /// Whether it writes there, so that they must be symmetric.
+    /// Whether the plan writes to them, so that they must be symmetric.
     #[inline]
     pub(crate) fn writes_to_peers(&self) -> bool {
         self.writes_to_peers
     }
 
-    /// Whether the plan is proved for buffers that are passed like this.
+    /// Whether the plan is proved for this aliasing of buffers.
     #[inline]
     pub(crate) fn claims(&self, aliasing: Aliasing) -> bool {
         self.plan.aliasing.contains(&aliasing)
     }
 
-    /// How a block of so many elements is cut.
+    /// How a block of this many elements is cut.
     pub(crate) fn cut(&self, count: usize, element_bytes: usize) -> Option<Cut> {
         self.layout.cut(&self.plan, count, element_bytes)
     }
 
-    /// Makes the program for blocks of such lengths the current one, compiled if need be.
+    /// Selects the program for blocks of these lengths, and compiles it if need be.
     #[inline]
     pub(crate) fn prepare(&mut self, shape: &Shape, ports: &Ports) -> Result<(), Unfit> {
         if self.programs.get(self.current).is_none_or(|program| program.shape != *shape) {
@@ -136,7 +136,7 @@ impl Engine {
     }
 }
 
-/// What the parts of a running call look at.
+/// What the parts of a running call share.
 #[derive(Clone, Copy)]
 struct Run<'a> {
     shared: &'a Shared,
@@ -154,19 +154,18 @@ pub(crate) struct Stopped {
     pub(crate) waiting: Waiting,
 }
 
-/// Is told each step when its inputs are there and nothing has been published, and when it is done. An ear; costs nothing
-/// else.
+/// Hooks of a run, compiled away when unused. `step` is called when a step's inputs are there and nothing has been published.
 pub(crate) trait Tracer {
     fn step(&mut self, lane: u32, tile: u32, ordinal: u32);
-    /// The step has published what it did, so many bytes.
+    /// Called when a step has published its `bytes`.
     #[inline(always)]
     fn done(&mut self, _lane: u32, _bytes: usize) {}
-    /// A wait begins.
+    /// Called when a wait begins.
     #[inline(always)]
     fn waiting(&mut self, _lane: u32) {}
 }
 
-/// Hears nothing.
+/// No hooks.
 pub(crate) struct Silent;
 
 impl Tracer for Silent {

@@ -1,5 +1,5 @@
-//! Calls of one tile whose steps only copy or combine the rank's own buffers and packets: the small ones, where every
-//! instruction counts. They are run from a list of their own, in which nothing is left to look up.
+//! Small calls, where every instruction counts: one tile, whose steps only copy or combine the rank's own buffers and packets. They
+//! run from a list of their own, without lookups.
 
 // Adds offsets to the addresses of the caller's buffers.
 #![allow(unsafe_code)]
@@ -54,7 +54,7 @@ impl State {
     /// Moves the elements of a step.
     ///
     /// # Safety
-    /// Everything it needs is there.
+    /// All its needs are met.
     #[inline(always)]
     unsafe fn move_packets(&self, run: &Run<'_>, ports: &mut Ports, step: &PacketStep) {
         let Instruction { bytes, elements, packets_out, .. } = &step.instruction;
@@ -89,7 +89,7 @@ impl State {
     }
 }
 
-/// Copies a few bytes, most often a number or two, unless they are where they should be.
+/// Copies a few bytes, most often one or two numbers, unless source and target are the same.
 ///
 /// # Safety
 /// They can be read and written, and do not overlap but for being the same.

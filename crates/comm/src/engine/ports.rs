@@ -1,4 +1,4 @@
-//! One rank's ports of all FIFOs of its communicator, whichever plan uses them.
+//! One rank's ports of all FIFOs of its communicator, which plans share.
 
 // Operands are addresses in mapped memory and in the caller's buffers.
 #![allow(unsafe_code)]
@@ -9,10 +9,11 @@ use weftlink_shm::memory::SharedMemory;
 
 use crate::layout::{Fifos, Layout};
 use crate::transport::{
-    End, Fault, PACKET_WORDS, PacketReceivePort, PacketSendPort, Port, ReceivePort, SendPort, Transports, Way,
+    Delivery, End, Fault, PACKET_WORDS, PacketReceivePort, PacketSendPort, Port, ReceivePort, SendPort,
+    Transports,
 };
 
-/// The ports, and what messages need on their way.
+/// The ports, and the buffers that messages need.
 pub(crate) struct Ports {
     pub(super) fifos: Fifos,
     /// This rank's end of each FIFO, where it has one.
@@ -21,24 +22,24 @@ pub(crate) struct Ports {
     pub(super) receivers: Vec<ReceivePort>,
     pub(super) packet_senders: Vec<PacketSendPort>,
     pub(super) packet_receivers: Vec<PacketReceivePort>,
-    /// A packet on its way out.
+    /// The packet to send next.
     pub(super) packet: Box<[u64; PACKET_WORDS]>,
-    /// The operands of a step; as many places as any step needs.
+    /// The operands of a step, with room for those of any.
     pub(super) sources: Vec<*const u8>,
     pub(super) targets: Vec<*mut u8>,
-    /// Where pieces of peers' memory are put that is read by the kernel.
+    /// Buffers for pieces of peers' memory that the kernel reads.
     pub(super) pieces: Vec<u8>,
     pub(super) piece_sources: Vec<*const u8>,
     pub(super) piece_targets: Vec<*mut u8>,
-    /// What carries messages while this rank's thread waits.
+    /// Transports that make progress while this rank's thread waits.
     pub(super) transports: Transports,
     /// Unmapped last: the ports point into it.
     _memories: Vec<SharedMemory>,
 }
 
 // SAFETY: the raw addresses point into memory mapped for the ports' lifetime or, during a call, into the caller's buffers;
-// no thread but the one that owns the ports uses them from here. Transports are shared by ports that are all in here, so that
-// their counts of references are changed by that thread alone.
+// no thread but the one that owns the ports uses them from here. All ports that share a transport are in here, so only
+// that thread changes its reference count.
 unsafe impl Send for Ports {}
 
 impl Ports {
@@ -62,7 +63,7 @@ impl Ports {
         }
     }
 
-    /// Places a plan among the FIFOs there are. Call [`Ports::open`] with memory for those that are new.
+    /// Places a plan among the existing FIFOs. Call [`Ports::open`] with memory for the new ones.
     pub(crate) fn place(&mut self, plan: &weftlink_plan::Verified, hosts: &[u32], here: u32) -> Layout {
         let lanes = plan.programs.iter().flat_map(|program| &program.lanes);
         let operands =
@@ -82,7 +83,7 @@ impl Ports {
         places.iter().filter_map(|place| self.transports.unconnected(place, rank)).collect()
     }
 
-    /// What is wrong with the connection to a rank, if anything is.
+    /// Why the connection to a rank failed, if it did.
     pub(crate) fn fault(&self, rank: u32) -> Option<Fault> {
         self.transports.fault(Some(rank))
     }
@@ -92,19 +93,19 @@ impl Ports {
         &mut self.transports
     }
 
-    /// Opens this rank's ends of a plan's new FIFOs, in the plan's memory, and keeps that.
+    /// Opens this rank's ends of a plan's new FIFOs, in the plan's memory, and keeps that mapped.
     pub(crate) fn open(&mut self, layout: &Layout, rank: u32, memory: SharedMemory) {
         for number in layout.new_fifos.clone() {
             let place = &self.fifos.places()[number];
             let opened = self.transports.open(number, place, rank, &memory);
             let end = opened.map(|port| match port {
-                Port::Send(port, way) => End { number: add(&mut self.senders, port), way },
-                Port::Receive(port, way) => End { number: add(&mut self.receivers, port), way },
+                Port::Send(port, delivery) => End { number: add(&mut self.senders, port), delivery },
+                Port::Receive(port, delivery) => End { number: add(&mut self.receivers, port), delivery },
                 Port::SendPackets(port) => {
-                    End { number: add(&mut self.packet_senders, port), way: Way::Packet }
+                    End { number: add(&mut self.packet_senders, port), delivery: Delivery::Packet }
                 }
                 Port::ReceivePackets(port) => {
-                    End { number: add(&mut self.packet_receivers, port), way: Way::Packet }
+                    End { number: add(&mut self.packet_receivers, port), delivery: Delivery::Packet }
                 }
             });
             self.ends.push(end);

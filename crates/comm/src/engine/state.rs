@@ -1,4 +1,4 @@
-//! What changes while a program runs: one rank's counters of a plan, how far it is, and the addresses its steps use.
+//! The state of a running program: one rank's counters of a plan, its position, and the addresses that its steps use.
 
 // Scratch is an address in mapped memory.
 #![allow(unsafe_code)]
@@ -14,7 +14,7 @@ use crate::layout::Layout;
 use crate::shared::Call;
 use crate::transport::lines_at;
 
-/// What changes while a program runs.
+/// The state of a running program.
 pub(super) struct State {
     pub(super) rank: u32,
     pub(super) counters: Vec<Counter<'static>>,
@@ -33,9 +33,9 @@ pub(super) struct State {
 #[derive(Clone, Copy)]
 pub(super) enum Base {
     Unset,
-    /// Here.
+    /// In this process.
     Mapped(*mut u8),
-    /// In the memory of a process, where only the kernel reads it for us.
+    /// In another process, whose memory only the kernel can read.
     Foreign(u64),
 }
 
@@ -71,7 +71,7 @@ impl State {
         self.counters[rank as usize * self.counters_per_rank + number as usize]
     }
 
-    /// Points at this call's buffers.
+    /// Sets this call's buffers.
     #[inline]
     pub(super) fn begin(&mut self, call: &Call<'_>) {
         if self.reaches_users {

@@ -1,4 +1,4 @@
-//! Taking a step: moving its elements in one pass of a kernel, and publishing what it has done.
+//! Running a step: moving its elements in one pass of a kernel, and publishing the result.
 
 // Kernels take raw addresses, because sources and targets may be the same memory or a peer's.
 #![allow(unsafe_code)]
@@ -20,7 +20,7 @@ use crate::transport::Message;
 const PIECE_BYTES: usize = 64 << 10;
 
 impl State {
-    /// Moves a step's elements and publishes what it has done. Everything it needs is there.
+    /// Moves a step's elements and publishes the result. All its needs are met.
     #[inline]
     pub(super) fn take_step(
         &mut self,
@@ -40,11 +40,11 @@ impl State {
             let words = &ports.packet[..words_of(instruction.bytes)];
             waiter.wake(ports.packet_senders[port as usize].publish(signature, words));
         }
-        // Before anybody hears that the step is done, and may change what it is about.
+        // Before peers see that the step is done, and may change its operands.
         for &port in &instruction.sends {
             let (signature, bytes) = (run.call.signatures(), instruction.bytes);
             let message = Message { signature, bytes, taken, from: sent_from };
-            // SAFETY: what is sent from elsewhere is an operand of the step, which holds all its bytes.
+            // SAFETY: a message that lies elsewhere is an operand of the step, which holds all its bytes.
             if let Some(line) = unsafe { ports.senders[port as usize].publish(message) } {
                 waiter.wake(line);
             }
@@ -70,7 +70,7 @@ impl State {
         Ok(())
     }
 
-    /// Moves a step's elements. Where from carried messages are to be sent, unless they are in their ports' places.
+    /// Moves a step's elements. Returns where carried messages lie, unless they are in their ports' places.
     #[inline]
     fn move_elements(
         &mut self,
@@ -109,10 +109,10 @@ impl State {
                 },
                 Target::Place(port) | Target::Carried(port) => ports.senders[port as usize].place(),
             };
-            // What is stored past the caches would have to be fetched again.
+            // Results that bypass the caches would have to be fetched again.
             let is_kept = instruction.access.streamed == 0 && matches!(target, Target::Memory(_));
             sent_from = sent_from.or(Some(address.cast_const()).filter(|_| is_kept && goes_out && !foreign));
-            // A message that came straight to its place.
+            // A message that was received in place.
             if sends_source && std::ptr::eq(address, ports.sources[0]) {
                 continue;
             }
@@ -141,8 +141,8 @@ impl State {
         Ok(sent_from)
     }
 
-    /// Has a carried message come straight to where the step would copy it, which is all the step does with it.
-    /// Everything that the step waits for before it is there.
+    /// Receives a carried message straight to where the step would copy it, if the step only copies.
+    /// All earlier needs of the step are met.
     pub(super) fn expect(
         &mut self,
         run: &Run<'_>,
@@ -162,17 +162,17 @@ impl State {
         };
         let place = self.resolve(run, *address, run.program.start(tile));
         if let Ok(Base::Mapped(place)) = place {
-            // SAFETY: the step would write it next, so nobody else does, and it has as many bytes. If the step is never taken, it
-            // is forgotten.
+            // SAFETY: the step would write there next, so nobody else does, and there are as many bytes. If the step never runs, the
+            // place is withdrawn.
             unsafe { ports.receivers[port as usize].expect(run.call.signatures(), bytes, place) };
         }
     }
 
-    /// The same where the kernel has to read some sources for us: piece by piece, so that what was read is still in the cache
+    /// The same with sources in other processes, which the kernel reads: piece by piece, so that a piece is still in the cache
     /// when it is combined.
     ///
     /// A peer whose call fails reuses its buffer, and has set the abort word before. So bytes that were read count only if the
-    /// abort word is still clear afterwards: every read is followed by a look at it, before its bytes are combined or the step
+    /// abort word is still clear afterwards: every read is followed by a load of it, before its bytes are combined or the step
     /// publishes anything.
     #[cold]
     #[inline(never)]
@@ -194,10 +194,10 @@ impl State {
         let read = |(rank, at): (u32, u64), target: *mut u8, bytes: usize| {
             // SAFETY: the target is this rank's, with room for as many bytes, and nobody else touches it.
             let read = unsafe { run.shared.processes[rank as usize].get(at, target, bytes) };
-            // A peer that gave up may have freed its buffer: that explains the error as well.
+            // A peer that aborted may have freed its buffer, which explains the error too.
             run.still_lent().and(read.map_err(|error| Stop::Unreadable { rank, error }))
         };
-        // What was read is the peer's if its process has not ended since.
+        // The bytes are the peer's if its process has not ended since.
         let confirm = |rank: u32| match run.shared.processes[rank as usize].has_ended() {
             true => Err(Stop::Unreadable { rank, error: libc::ESRCH }),
             false => Ok(()),
@@ -257,15 +257,15 @@ impl State {
             self.find_peer(run, address.base / 3)?;
         }
         Ok(match self.bases[address.base as usize] {
-            // A chunk without elements may lie behind the end; it is not touched.
+            // An empty chunk may lie behind the end; it is not touched.
             Base::Mapped(base) => Base::Mapped(base.wrapping_add(offset)),
             Base::Foreign(base) => Base::Foreign(base + offset as u64),
             Base::Unset => unreachable!("it was found"),
         })
     }
 
-    /// Finds a peer's buffers by its header. It has entered this call: a step that touches them comes after that. Where peers
-    /// reach into each other's memory, the whole call is compared once more, and a buffer must lie within its window.
+    /// Finds a peer's buffers in its header. The peer has entered this call, since steps that touch its buffers wait for that. Where
+    /// peers access each other's memory, the whole call is compared once more, and a buffer must lie within its window.
     #[cold]
     fn find_peer(&mut self, run: &Run<'_>, peer: u32) -> Result<(), Stop> {
         let header = Header::unpack(run.shared.header(peer as usize, run.call.number).announcement());
@@ -292,7 +292,7 @@ impl State {
 }
 
 impl Run<'_> {
-    /// Combines `bytes`, which are so many elements, of all sources into all targets.
+    /// Combines `bytes` of all sources into all targets.
     ///
     /// # Safety
     /// As for [`Kernel::combine`](weftlink_kernels::Kernel::combine).
@@ -314,7 +314,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether peers' ordinary memory that was just read was still lent to the call: no rank had given up.
+    /// Whether peers' ordinary memory that was just read was still lent to the call: no rank had aborted.
     fn still_lent(&self) -> Result<(), Stop> {
         sync::after_reading();
         match self.shared.waiter.aborted().filter(|_| !mutant!("reads-after-an-abort-count")) {

@@ -1,22 +1,21 @@
-//! Who gives a endpoint its turns: threads that wait for a message of their own, or else a thread of the endpoint's.
+//! The threads that drive an endpoint: those of blocking calls, or else one of the endpoint's own.
 //!
-//! A thread in a blocking call *drives*: it gives turns until its own message is over, and with each turn all others get on. When
-//! none does and there are messages that nobody waits for, or that are over for this rank but not yet on their way to another host,
-//! the endpoint's thread drives. It is started when it is first needed, rests on a condition variable while there is nothing for it to do,
-//! and ends when the endpoint is dropped and nothing is left.
+//! A thread in a blocking call *drives*: it makes turns until its own operation completes, and every turn advances all others too.
+//! When no thread does and there are operations that nobody waits for, or frames that are still to be handed to the kernel, the
+//! endpoint's thread drives. It is started when it is first needed, blocks on a condition variable while it has nothing to do, and
+//! ends when the endpoint is dropped and nothing is pending.
 //!
-//! Most of who begins a message that nobody waits for does so a moment before waiting for it. To wake the endpoint's thread for each
-//! would cost more than the message, and on few cores stop the very rank that it comes from. So a thread that was woken for nothing
-//! *naps*: it is not woken, but looks by itself now and then whether there is something to do and nobody has driven since.
+//! Most callers start an operation right before they wait for it. To wake the endpoint's thread each time would cost more
+//! than the message, and on few cores preempt the very rank that sends it. So after it was woken for nothing, the thread *naps*: instead of
+//! being woken it polls, for a while, whether there is something to do and no other thread has driven since.
 //!
-//! Whoever drives spins, yields and sleeps as every wait does ([`weftlink_shm::wait`]). It sleeps on the rank's bell, which is
-//! rung by ranks that have sent it something or made room, and by its own threads.
+//! A driving thread spins, yields and sleeps as every wait does ([`weftlink_shm::wait`]). It sleeps on the rank's bell, which
+//! ranks ring that have sent it something or made room, and so do threads of this rank.
 //!
-//! Nothing of the caller's is called under the lock.
+//! Callbacks are called without the lock.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -24,50 +23,48 @@ use weftlink_bootstrap::generation;
 use weftlink_shm::limits;
 use weftlink_shm::line::Poll;
 use weftlink_shm::memory::SharedMemory;
+use weftlink_shm::sync::{AtomicUsize, Ordering};
 use weftlink_shm::wait::{Park, Waiter};
 
 use super::ring::Bell;
 use super::state::State;
-use super::wire::PARTING_LIMIT;
 use crate::affinity;
+use crate::durations::{LAST_FLUSH, MESSAGE_CHECK, NAP};
 use crate::error::Error;
 
-/// How often it is looked after messages that may have no hope.
-const LOOK_AFTER: Duration = Duration::from_millis(1);
-/// How long a nap is, and how many there are in a row while nobody drives.
-const NAP: Duration = Duration::from_micros(250);
+/// Naps in a row while no other thread drives.
 const NAPS_MAX: usize = 40;
 
-/// What all clones of a endpoint share, and its thread.
+/// What the clones of an endpoint and its thread share.
 pub(super) struct Inner {
     shared: Mutex<Shared>,
-    /// Threads that want the lock, to whom a thread that only looks again makes way.
+    /// Threads that wait for the lock. A thread that only polls leaves it to them.
     wanted: AtomicUsize,
-    /// Tells the endpoint's thread that there is something for it to do.
+    /// Wakes the endpoint's thread.
     changed: Condvar,
     process: u32,
     generation: u32,
     rank: u32,
     bell: Bell,
-    /// What tells that something came from another host, if there are others.
+    /// Readable when something arrived from another host, if there are others.
     watched: Option<Arc<OwnedFd>>,
-    /// How threads in blocking calls wait, and how the endpoint's thread does.
+    /// For threads in blocking calls, and for the endpoint's thread.
     waiter: Waiter<'static>,
     thread_waiter: Waiter<'static>,
-    /// Unmapped last: all lines are in them.
+    /// Unmapped last: all lines are in it.
     _memory: [Arc<SharedMemory>; 2],
 }
 
 struct Shared {
     state: State,
-    /// Threads in blocking calls, and how often there has been one.
+    /// Threads in blocking calls, and how many there have been.
     drivers: usize,
     driven: u64,
     has_thread: bool,
-    is_resting: bool,
-    /// All clones are gone.
+    is_parked: bool,
+    /// All clones have been dropped.
     closing: bool,
-    looked_after: Instant,
+    checked: Instant,
 }
 
 impl Inner {
@@ -77,19 +74,19 @@ impl Inner {
         waiters: [Waiter<'static>; 2],
         memory: [Arc<SharedMemory>; 2],
     ) -> Inner {
-        // Messages have limits of their own.
+        // Operations have deadlines of their own.
         let [waiter, thread_waiter] =
             waiters.map(|waiter| waiter.within(Duration::MAX).counted_by(bell.asleep));
         let watched = state.wires.as_ref().map(|wires| wires.watched());
-        let rank = state.fate.rank as u32;
+        let rank = state.status.rank as u32;
         let shared = Shared {
             state,
             drivers: 0,
             driven: 0,
             has_thread: false,
-            is_resting: false,
+            is_parked: false,
             closing: false,
-            looked_after: Instant::now(),
+            checked: Instant::now(),
         };
         Inner {
             shared: Mutex::new(shared),
@@ -106,19 +103,19 @@ impl Inner {
         }
     }
 
-    /// Whether this is the process that the endpoint belongs to. Looked at before any lock is taken: who held it may not be in a
-    /// process that was forked.
+    /// Whether this is the process that the endpoint belongs to. Checked before the lock is taken: in a forked process the thread
+    /// that held it may not exist.
     pub(super) fn check_process(&self) -> Result<(), Error> {
         if generation() == self.generation {
             return Ok(());
         }
         let (here, there) = (std::process::id(), self.process);
         Err(Error::Misuse(format!(
-            "the endpoint belongs to process {there}, from which process {here} was forked: make one of its own here"
+            "the endpoint belongs to process {there}, from which process {here} was forked: open another one in this process"
         )))
     }
 
-    /// Begins a send or a receive and drives until it is over.
+    /// Posts a send or a receive and drives until it completes.
     pub(super) fn drive(
         self: &Arc<Self>,
         begin: impl FnOnce(&mut State) -> Result<u64, Error>,
@@ -134,34 +131,34 @@ impl Inner {
             if let Some(result) = result {
                 return result;
             }
-            let look = || {
+            let poll = || {
                 result = self.turn(|shared| shared.result(id)).flatten();
                 if result.is_some() { Poll::Ready } else { Poll::Pending }
             };
-            // However it ends: what counts is the result.
-            let _ = self.waiter.wait_doubting(self.on(), look, |_| self.look_after());
+            // However the wait ends, the result decides.
+            let _ = self.waiter.wait_doubting(self.on(), poll, |_| self.check());
         }
     }
 
-    /// Drives until something is so that a message's end brings about, or for a while. Tells whether it is.
+    /// Drives until a condition holds that a completion brings about, or for `time`. Returns whether it holds.
     pub(super) fn drive_until(self: &Arc<Self>, is_over: impl Fn() -> bool, time: Duration) -> bool {
         if is_over() {
             return true;
         }
         self.enter().drives();
-        let look = || {
-            // A message that is over may be told by the turn, or by another thread's.
+        let poll = || {
+            // The completion may be reported by this turn, or by another thread's.
             self.turn(|_| ());
             if is_over() { Poll::Ready } else { Poll::Pending }
         };
-        let _ = self.waiter.within(time).wait_doubting(self.on(), look, |_| self.look_after());
+        let _ = self.waiter.within(time).wait_doubting(self.on(), poll, |_| self.check());
         let mut shared = self.enter();
         shared.drivers -= 1;
         self.leave(shared);
         is_over()
     }
 
-    /// Begins a send or a receive for which nobody waits.
+    /// Posts a send or a receive that nobody waits for.
     pub(super) fn start(
         self: &Arc<Self>,
         begin: impl FnOnce(&mut State) -> Result<(), Error>,
@@ -172,24 +169,24 @@ impl Inner {
             shared.has_thread = true;
         }
         let begun = begin(&mut shared.state);
-        if !shared.state.readings.is_empty() {
+        if shared.state.has_pulls() {
             self.bell.ring(&self.waiter);
         }
         self.leave(shared);
         begun
     }
 
-    /// All clones are gone; what is under way goes on. What was sent, as its callers believe, is handed to the kernel first.
+    /// All clones have been dropped; pending operations go on. Frames that their senders believe sent are handed to the kernel first.
     pub(super) fn close(self: &Arc<Self>) {
         if self.check_process().is_ok() {
-            self.drive_until(|| !self.enter().state.is_carrying(), PARTING_LIMIT);
+            self.drive_until(|| !self.enter().state.is_carrying(), LAST_FLUSH);
             self.enter().closing = true;
             self.changed.notify_one();
         }
     }
 
-    /// Drives until everything that this rank sends is on its way to who receives it, or for a while. Tells whether it is.
-    pub(super) fn settle(self: &Arc<Self>, time: Duration) -> bool {
+    /// Drives until everything that this rank sends is with its receivers or in the kernel, or for `time`. Returns whether it is.
+    pub(super) fn flush(self: &Arc<Self>, time: Duration) -> bool {
         self.drive_until(|| !self.enter().state.is_sending(), time)
     }
 
@@ -208,13 +205,13 @@ impl Inner {
         })
     }
 
-    /// What the endpoint's thread does.
+    /// The endpoint's thread.
     fn work(self: &Arc<Self>) {
         let mut was_needed = true;
-        while self.rest(was_needed) {
+        while self.park(was_needed) {
             let mut done = false;
             while !done {
-                let look = || {
+                let poll = || {
                     let turn = self.turn(|shared| {
                         was_needed = shared.drivers == 0;
                         !shared.is_for_thread()
@@ -222,14 +219,14 @@ impl Inner {
                     done = turn.unwrap_or(false);
                     if done { Poll::Ready } else { Poll::Pending }
                 };
-                let _ = self.thread_waiter.wait_doubting(self.on(), look, |_| self.look_after());
+                let _ = self.thread_waiter.wait_doubting(self.on(), poll, |_| self.check());
             }
         }
     }
 
-    /// Rests until there is something to do for the endpoint's thread, and naps first if it was not needed. False when there will never be
-    /// anything.
-    fn rest(&self, was_needed: bool) -> bool {
+    /// Blocks until there is something to do for the endpoint's thread, after some naps if it was not needed. False when there will never
+    /// be anything.
+    fn park(&self, was_needed: bool) -> bool {
         let mut shared = self.enter();
         let mut naps = if was_needed { 0 } else { NAPS_MAX };
         let mut others_drive = !was_needed;
@@ -246,25 +243,25 @@ impl Inner {
                 others_drive = shared.driven != driven;
                 naps = if others_drive { NAPS_MAX } else { naps - 1 };
             } else {
-                shared.is_resting = true;
+                shared.is_parked = true;
                 shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
-                shared.is_resting = false;
+                shared.is_parked = false;
                 naps = if shared.is_for_thread() { 0 } else { NAPS_MAX };
             }
         }
     }
 
-    /// Has the endpoint's thread do what there is for it.
+    /// Wakes the endpoint's thread, or starts it.
     fn wake_thread(self: &Arc<Self>, shared: &mut Shared) {
-        if shared.is_resting {
+        if shared.is_parked {
             self.changed.notify_one();
         } else if !shared.has_thread {
-            // If there can be none, what is left gets on with the next call.
+            // Without a thread, the next call advances what is pending.
             shared.has_thread = self.start_thread().is_ok();
         }
     }
 
-    /// On what a thread sleeps.
+    /// What a thread sleeps on.
     fn on(&self) -> Park<'_> {
         match &self.watched {
             Some(watched) => Park::SocketOrLine(watched.as_fd()),
@@ -272,9 +269,9 @@ impl Inner {
         }
     }
 
-    /// Gives a turn, unless another thread is at it or wants to. Then looks at what has come of it.
+    /// Makes a turn, unless another thread holds or wants the lock. Then inspects the result.
     #[inline]
-    fn turn<T>(self: &Arc<Self>, look: impl FnOnce(&mut Shared) -> T) -> Option<T> {
+    fn turn<T>(self: &Arc<Self>, inspect: impl FnOnce(&mut Shared) -> T) -> Option<T> {
         if self.wanted.load(Ordering::Relaxed) > 0 {
             return None;
         }
@@ -284,27 +281,27 @@ impl Inner {
             Err(TryLockError::WouldBlock) => return None,
         };
         shared.state.turn();
-        if let Some(mut reading) = shared.state.next_reading() {
-            // Others get on meanwhile.
+        if let Some(mut pull) = shared.state.next_pull() {
+            // Other threads drive meanwhile.
             let waiter = self.waiter;
             drop(shared);
-            reading.read(|| waiter.aborted().is_none());
+            pull.run(|| waiter.aborted().is_none());
             shared = self.enter();
-            shared.state.has_read(reading);
+            shared.state.end_pull(pull);
         }
-        let seen = look(&mut shared);
+        let seen = inspect(&mut shared);
         self.leave(shared);
         Some(seen)
     }
 
-    /// Ends messages that have no hope.
+    /// Ends operations that have timed out or whose peers are gone.
     #[cold]
-    fn look_after(self: &Arc<Self>) -> Option<weftlink_shm::wait::Stop> {
+    fn check(self: &Arc<Self>) -> Option<weftlink_shm::wait::Stop> {
         let mut shared = self.enter();
         let now = Instant::now();
-        if now.saturating_duration_since(shared.looked_after) >= LOOK_AFTER || shared.state.fate.is_over() {
-            shared.looked_after = now;
-            shared.state.look_after(now);
+        if now.saturating_duration_since(shared.checked) >= MESSAGE_CHECK || shared.state.status.is_over() {
+            shared.checked = now;
+            shared.state.check(now);
         }
         self.leave(shared);
         None
@@ -320,40 +317,40 @@ impl Inner {
         shared
     }
 
-    /// Opens the lock, wakes whom it concerns, and makes the calls that are due.
+    /// Releases the lock, wakes peers and threads, and calls callbacks.
     fn leave(self: &Arc<Self>, mut shared: MutexGuard<'_, Shared>) {
-        shared.state.tell();
+        shared.state.wake_peers();
         if shared.is_for_thread() {
             self.wake_thread(&mut shared);
         }
         if shared.state.has_results() {
             self.bell.ring(&self.waiter);
         }
-        if shared.state.calls.is_empty() {
+        if shared.state.callbacks.is_empty() {
             return;
         }
-        let calls = std::mem::take(&mut shared.state.calls);
+        let callbacks = std::mem::take(&mut shared.state.callbacks);
         drop(shared);
-        for (callback, result) in calls {
-            // A caller's panic is the caller's, and nobody is there to hear of it.
+        for (callback, result) in callbacks {
+            // A callback that panics must not take this thread along.
             let _ = catch_unwind(AssertUnwindSafe(|| callback(result)));
         }
     }
 }
 
 impl Shared {
-    /// Whether there are messages for which nobody else gives turns.
+    /// Whether there is work for which no other thread drives.
     fn is_for_thread(&self) -> bool {
         self.drivers == 0 && (self.state.unattended > 0 || !self.closing && self.state.is_carrying())
     }
 
-    /// A thread begins to drive.
+    /// A thread starts to drive.
     fn drives(&mut self) {
         self.drivers += 1;
         self.driven += 1;
     }
 
-    /// The result for which a thread has been driving, which it does no longer then.
+    /// The result for which a thread has been driving; with it, the thread stops.
     fn result(&mut self, id: u64) -> Option<Result<usize, Error>> {
         let result = self.state.result(id)?;
         self.drivers -= 1;

@@ -1,17 +1,17 @@
-//! Where rings and bells lie in a endpoint's memory.
+//! Where rings and bells lie in an endpoint's memory.
 //!
 //! ```text
 //! for each rank:   [ bell ][ asleep ]
 //! for each pair:   [ released ][ taken ]  [ frame ] x depth  [ bulk ] x depth
 //! ```
 //!
-//! Neighbouring lines are fetched in pairs, so what different ranks write is kept two lines apart.
+//! Processors fetch neighbouring lines in pairs, so lines that different ranks write are two apart.
 
 use crate::transport::LINE;
 
-/// What a endpoint's memory may take on a host. From 419 ranks of one on it is 192 bytes for each pair.
+/// The most memory of an endpoint on a host. From 419 ranks of a host on it is 192 bytes for each pair.
 const BUDGET_BYTES: usize = 32 << 20;
-/// Frames and bytes of a ring, from the best to the least.
+/// Frames of a ring and bytes beside each, from the largest ring to the smallest.
 const RINGS: [(usize, usize); 9] = [
     (16, 64 << 10),
     (8, 64 << 10),
@@ -24,13 +24,13 @@ const RINGS: [(usize, usize); 9] = [
     (1, 0),
 ];
 
-/// How the memory of so many ranks is laid out.
+/// The layout of an endpoint's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     ranks: usize,
-    /// Frames that may be on their way from one rank to another.
+    /// Frames that may be in flight from one rank to another.
     pub(super) depth: usize,
-    /// What goes with each beside its line.
+    /// The bulk memory beside each.
     pub(super) bulk_bytes: usize,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct RingPlace {
 }
 
 impl Layout {
-    /// The best that fits.
+    /// The largest rings that fit.
     pub(super) fn of(ranks: usize) -> Layout {
         let layouts = RINGS.map(|(depth, bulk_bytes)| Layout { ranks, depth, bulk_bytes });
         let [.., least] = layouts;
@@ -55,12 +55,12 @@ impl Layout {
         2 * LINE * self.ranks + self.ranks * self.ranks.saturating_sub(1) * self.ring_bytes()
     }
 
-    /// Where a rank is called.
+    /// The line that wakes a rank.
     pub(super) fn bell(&self, rank: usize) -> usize {
         2 * LINE * rank
     }
 
-    /// Where it says that it sleeps.
+    /// The line in which it says that it sleeps.
     pub(super) fn asleep(&self, rank: usize) -> usize {
         self.bell(rank) + LINE
     }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_overlaps_and_all_fits() {
+    fn places_do_not_overlap_and_fit_the_memory() {
         for ranks in [1, 2, 3, 7, 24] {
             let layout = Layout::of(ranks);
             let mut places: Vec<(usize, usize)> = (0..ranks)
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded() {
+    fn memory_stays_within_the_budget() {
         for ranks in (1..=400).step_by(3) {
             assert!(Layout::of(ranks).bytes() <= BUDGET_BYTES, "{ranks} ranks");
         }

@@ -1,183 +1,119 @@
-//! The way between this rank and another: rings on the same host, connections to others.
-//!
-//! A receiver takes every frame as soon as it looks, so that nothing waits behind a message that nobody wants yet. What bounds
-//! the memory that this costs it is the sender, who sends no more than [`ALLOWANCE`] *ahead*, which is before it knows that what
-//! it sent before was taken, and offers the rest.
+//! The link between this rank and another: rings on the same host, connections to others.
 
 // Passes addresses on.
 #![allow(unsafe_code)]
 
+use weftlink_p2p::{Frame, Kind};
 use weftlink_shm::wait::Waiter;
 
-use super::frame::{Frame, Kind};
 use super::ring::Ring;
 use super::wire::Wire;
 
-/// How far a sender may be ahead of what its receiver has taken, in bytes.
-const ALLOWANCE: u32 = 1 << 20;
-/// What a message counts beside its bytes.
-const MESSAGE_COST: u32 = 64;
-
-/// This rank's end of the way to another.
-pub(super) struct Link {
-    way: Way,
-    /// What was sent ahead, and what the other has taken of it, as last heard.
-    sent: u32,
-    taken_there: u32,
-    /// What this rank has taken, and what it has said of it.
-    taken: u32,
-    taken_told: u32,
-}
-
-enum Way {
+/// This rank's end of the link to another.
+pub(super) enum Link {
     Ring(Ring),
     Wire(Wire),
 }
 
-/// A frame that no rank of ours has written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Nonsense;
-
 impl Link {
-    pub(super) fn of_ring(ring: Ring) -> Link {
-        Link { way: Way::Ring(ring), sent: 0, taken_there: 0, taken: 0, taken_told: 0 }
-    }
-
-    pub(super) fn of_wire(wire: Wire) -> Link {
-        Link { way: Way::Wire(wire), sent: 0, taken_there: 0, taken: 0, taken_told: 0 }
-    }
-
-    /// The connection, if the other rank is on another host.
+    /// The connection, if the peer is on another host.
     pub(super) fn wire(&self) -> Option<&Wire> {
-        if let Way::Wire(wire) = &self.way { Some(wire) } else { None }
+        if let Link::Wire(wire) = self { Some(wire) } else { None }
     }
 
-    /// The most that one frame brings.
+    /// The most payload that one frame carries.
     pub(super) fn frame_bytes_max(&self) -> usize {
-        match &self.way {
-            Way::Ring(ring) => ring.frame_bytes_max(),
-            Way::Wire(wire) => wire.frame_bytes_max(),
+        match self {
+            Link::Ring(ring) => ring.frame_bytes_max(),
+            Link::Wire(wire) => wire.frame_bytes_max(),
         }
     }
 
     /// Whether a frame can be sent now.
     #[inline]
     pub(super) fn has_room(&mut self) -> bool {
-        match &mut self.way {
-            Way::Ring(ring) => ring.has_room(),
-            Way::Wire(wire) => wire.has_room(),
+        match self {
+            Link::Ring(ring) => ring.has_room(),
+            Link::Wire(wire) => wire.has_room(),
         }
     }
 
-    /// Whether a message may be sent that nobody may have asked for yet; then it is counted as sent.
+    /// How much the peer has taken of what was sent eagerly, where it says so in a counter.
     #[inline]
-    pub(super) fn may_send_ahead(&mut self, bytes: usize) -> bool {
-        let cost = bytes as u32 + MESSAGE_COST;
-        let ahead = |link: &Link| link.sent.wrapping_sub(link.taken_there).wrapping_add(cost);
-        if ahead(self) > ALLOWANCE
-            && let Way::Ring(ring) = &self.way
-        {
-            self.taken_there = ring.taken();
+    pub(super) fn taken_by_peer(&self) -> Option<u32> {
+        match self {
+            Link::Ring(ring) => Some(ring.taken()),
+            Link::Wire(_) => None,
         }
-        let fits = ahead(self) <= ALLOWANCE;
-        if fits {
-            self.sent = self.sent.wrapping_add(cost);
+    }
+
+    /// Reports how much this rank has taken. False if there is no room for that now.
+    pub(super) fn report_credit(&mut self, taken: u32) -> bool {
+        match self {
+            Link::Ring(ring) => ring.report_credit(taken),
+            Link::Wire(wire) if wire.has_room() => {
+                // SAFETY: no bytes are read.
+                unsafe { wire.send(&Frame::new(Kind::Taken, taken as usize, 0, 0), std::ptr::null(), 0) };
+            }
+            Link::Wire(_) => return false,
         }
-        fits
+        true
     }
 
     /// Sends a frame with its payload, for which there must be room.
     ///
     /// # Safety
-    /// So many bytes can be read at the payload, and they are no more than a frame brings.
+    /// The payload is readable for `bytes`, which are no more than a frame carries.
     #[inline]
     pub(super) unsafe fn send(&mut self, frame: Frame, payload: *const u8, bytes: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            match &mut self.way {
-                Way::Ring(ring) => ring.send(frame, payload, bytes),
-                Way::Wire(wire) => wire.send(&frame, payload, bytes),
+            match self {
+                Link::Ring(ring) => ring.send(frame, payload, bytes),
+                Link::Wire(wire) => wire.send(&frame, payload, bytes),
             }
         }
     }
 
-    /// Sends a frame as it is.
+    /// The next frame, if one has arrived; `Some(None)` if it is malformed. It stays until [`Link::next`].
     #[inline]
-    pub(super) fn send_bare(&mut self, frame: &Frame) {
-        // SAFETY: no bytes are read.
-        unsafe { self.send(*frame, std::ptr::null(), 0) };
-    }
-
-    /// The next frame, if it has come. It stays until it is [done with](Link::next).
-    #[inline]
-    pub(super) fn arrived(&self) -> Option<Result<Frame, Nonsense>> {
-        let words = match &self.way {
-            Way::Ring(ring) => ring.arrived()?,
-            Way::Wire(wire) => wire.arrived()?,
+    pub(super) fn arrived(&self) -> Option<Option<Frame>> {
+        let words = match self {
+            Link::Ring(ring) => ring.arrived()?,
+            Link::Wire(wire) => wire.arrived()?,
         };
-        Some(Frame::unpack(words).ok_or(Nonsense))
+        Some(Frame::unpack(words))
     }
 
-    /// Copies the payload of the frame that has come: what it says, but not more than a frame brings nor than there is room.
+    /// Copies the payload of the frame that has arrived: as many bytes as it says, but no more than a frame carries or `room`.
     ///
     /// # Safety
-    /// So many bytes can be written at the target, and nobody else uses them.
+    /// The target is writable for `room` bytes, and nobody else uses them.
     #[inline]
     pub(super) unsafe fn payload(&self, frame: &Frame, target: *mut u8, room: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            match &self.way {
-                Way::Ring(ring) => ring.payload(frame, target, room),
-                Way::Wire(wire) => wire.payload(frame, target, room),
+            match self {
+                Link::Ring(ring) => ring.payload(frame, target, room),
+                Link::Wire(wire) => wire.payload(frame, target, room),
             }
         }
     }
 
-    /// The frame that has come is done with.
+    /// Releases the frame that has arrived.
     #[inline]
     pub(super) fn next(&mut self) {
-        match &mut self.way {
-            Way::Ring(ring) => ring.next(),
-            Way::Wire(wire) => wire.next(),
+        match self {
+            Link::Ring(ring) => ring.next(),
+            Link::Wire(wire) => wire.next(),
         }
     }
 
-    /// A message that was sent ahead has left this rank's memory. The sender is told now and then.
+    /// Wakes the peer if something has changed for it.
     #[inline]
-    pub(super) fn took(&mut self, bytes: usize) {
-        self.taken = self.taken.wrapping_add(bytes as u32 + MESSAGE_COST);
-        self.tell_taken();
-    }
-
-    fn tell_taken(&mut self) {
-        if self.taken.wrapping_sub(self.taken_told) < ALLOWANCE / 4 {
-            return;
-        }
-        match &mut self.way {
-            Way::Ring(ring) => ring.tell_taken(self.taken),
-            Way::Wire(wire) if wire.has_room() => {
-                // SAFETY: no bytes are read.
-                unsafe {
-                    wire.send(&Frame::new(Kind::Taken, self.taken as usize, 0, 0), std::ptr::null(), 0)
-                };
-            }
-            // Another time.
-            Way::Wire(_) => return,
-        }
-        self.taken_told = self.taken;
-    }
-
-    /// The other rank says what it has taken.
-    pub(super) fn heard_taken(&mut self, taken: u32) {
-        self.taken_there = taken;
-    }
-
-    /// Wakes the other rank if something has changed for it.
-    #[inline]
-    pub(super) fn tell(&mut self, waiter: &Waiter<'static>) {
-        match &mut self.way {
-            Way::Ring(ring) => ring.tell(waiter),
-            Way::Wire(_) => self.tell_taken(),
+    pub(super) fn wake_peer(&mut self, waiter: &Waiter<'static>) {
+        if let Link::Ring(ring) = self {
+            ring.wake_peer(waiter);
         }
     }
 }

@@ -1,48 +1,36 @@
-//! Messages between two ranks, beside the collectives: a mailbox that all ranks open together and then use alone.
+//! Messages between two ranks, beside the collectives: an [`Endpoint`] that all ranks open together and then use independently.
 //!
-//! A [`Endpoint`] sends bytes to a rank under a tag, and receives them by rank and tag, or by tag from whoever comes first. Messages of
-//! one rank with one tag arrive in the order in which they were sent; others pass each other. Both sides say the length, and
-//! the type if they have one ([`Endpoint::of_type`]), and differing lengths or types are an error. It is used from any thread, and at the same time as the communicator's collectives.
+//! An endpoint sends bytes to a rank under a tag, and receives them by rank and tag, or by tag from any rank. Messages of one rank
+//! with one tag arrive in the order in which they were sent; others may overtake each other. Both sides state the length, and
+//! the type if there is one ([`Endpoint::of_type`]); differing lengths or types are an error. Any thread may use it, also while the
+//! communicator runs collectives.
 //!
-//! From the bottom: a [`link`] is the way between this rank and another, two [rings](ring) or a connection, made of FIFOs and counters; [`matching`] knows which
-//! message goes to which receive; [`state`] puts them together and does what can be done at once; [`drive`] is whoever gives it
-//! turns; [`fate`] and [`watch`] end what has no hope.
+//! The protocol (matching, eager and rendezvous transfers, credit, timeouts) is a state machine of its own, [`weftlink_p2p`]. Here,
+//! from the bottom: a [`link`] between two ranks, two [rings](ring) or a connection ([`wire`]), made of FIFOs and counters;
+//! [`pull`], messages read out of the sender's memory; [`peer_status`], what is known of the communicator and its ranks; [`state`],
+//! which drives the protocol; [`drive`], the threads that drive the state.
 //!
-//! **Order.** All that a rank sends to another goes through one queue and one ring, and is matched in the order of that ring. So
-//! a blocking call never overtakes one that was made before.
-//!
-//! **Ends.** Every send and receive ends once: well, or with an error when its time is up, when the other rank has left or
-//! died, or when the communicator is ended. A receive that nothing has come for can be given up alone, and so can a send that its
-//! receiver has not heard of; any other send whose time is up ends the communicator, because the receiver may be reading it.
-//!
-//! **Deaths.** The death of any rank ends the communicator, and with it all messages that are not over, also those between two
-//! ranks that live; their error names the rank that died. A receiver may be copying a message out of its sender's memory, and
-//! the abort word is all that tells it when the sender has taken that memory back. The word is set once. If messages went on after
+//! **Deaths.** The death of any rank aborts the communicator, and with it all pending messages, also those between two living
+//! ranks; their error names the rank that died. A receiver may be copying a message out of its sender's memory, and the abort word
+//! is its only sign that the sender has taken that memory back. The word is set once. If messages continued after
 //! it was set for a death, a later abort could not be told from it, and a receiver could take bytes that are no longer the message.
 //!
-//! **Memory.** A host gives at most 32 MiB to a endpoint, however many ranks it has (up to 418). Unexpected messages are kept by
-//! their receiver, at most 1 MiB of each sender; whatever is longer, or more, waits where it is.
+//! **Memory.** An endpoint takes at most 32 MiB of a host, with up to 418 ranks on it. A receiver buffers unexpected messages, at most
+//! 1 MiB of each sender; anything longer or beyond that stays with its sender.
 //!
-//! **Hosts.** Ranks on other hosts are reached over connections of the endpoint's own ([`wire`]), with the same frames; the messages of
-//! one rank to another still keep their order.
-//!
-//! Deliberately absent: wildcards for tags; probing for what has come.
+//! Deliberately absent: wildcards for tags; probing for messages.
 
 // The caller's memory is known by its address.
 #![allow(unsafe_code)]
 
-mod asked;
+mod completion;
 mod drive;
-mod fate;
-mod frame;
 mod layout;
 mod link;
-mod matching;
-mod outbox;
-mod reading;
+mod peer_status;
+mod pull;
 mod ring;
 mod state;
-mod watch;
 mod wire;
 
 use std::cell::Cell;
@@ -51,29 +39,29 @@ use std::time::Duration;
 
 use weftlink_bootstrap::{Blame, Connection, Event};
 use weftlink_kernels::Kernel;
+use weftlink_p2p::Direction;
+pub use weftlink_p2p::MESSAGES_MAX;
 use weftlink_plan::DataType;
 use weftlink_shm::counter::Counter;
 use weftlink_shm::memory::SharedMemory;
 use weftlink_shm::wait::Waiter;
 
-use asked::{Asked, Tell, Way};
+use completion::{Callback, Request};
 use drive::Inner;
-use fate::Fate;
 use layout::Layout;
 use link::Link;
-pub(crate) use reading::Readers;
+use peer_status::PeerStatus;
+pub(crate) use pull::PullPolicy;
 use ring::{Bell, Ring};
-pub use state::MESSAGES_MAX;
 use state::State;
 use wire::Wires;
 
 use crate::error::Error;
 use crate::transport::cma::Process;
 
-/// One rank's mailbox. Made by [`Communicator::endpoint`](crate::Communicator::endpoint); clones are the same one.
+/// One rank's end of all messages between two ranks. Opened by [`Communicator::endpoint`](crate::Communicator::endpoint); clones share it.
 ///
-/// When the last clone is dropped, what is under way still goes on, each message until its time is up. When the communicator is
-/// dropped, it ends.
+/// When the last clone is dropped, pending messages go on, each until its timeout. When the communicator is dropped, they end.
 ///
 /// ```
 /// use std::time::Duration;
@@ -92,33 +80,35 @@ use crate::transport::cma::Process;
 #[derive(Clone)]
 pub struct Endpoint {
     client: Arc<Client>,
-    /// What messages consist of; nothing for bytes.
+    /// The type of the messages' elements; nothing for bytes.
     data_type: Option<DataType>,
 }
 
-/// Everything of a communicator that its endpoint needs, which outlives it.
+/// What an endpoint takes from its communicator, and keeps beyond it.
 pub(crate) struct Parts {
     pub(crate) rank: usize,
-    /// The endpoint's own.
+    /// The endpoint's own memory.
     pub(crate) memory: SharedMemory,
-    /// What waiters and departures point into.
+    /// The memory that waiters and departures point into.
     pub(crate) control: Arc<SharedMemory>,
-    /// How a thread of the caller's waits, and one beside it.
+    /// For threads of the caller, and for the endpoint's.
     pub(crate) waiters: [Waiter<'static>; 2],
     pub(crate) departures: Vec<Counter<'static>>,
     pub(crate) names: Vec<String>,
     pub(crate) processes: Vec<Process>,
-    pub(crate) readers: Option<Readers>,
-    /// How memory is copied.
+    pub(crate) pulls: Option<PullPolicy>,
+    /// The kernel that copies memory.
     pub(crate) copy: Kernel,
-    pub(crate) tell: Box<dyn Fn(Event) + Send>,
-    pub(crate) hear: Box<dyn Fn() -> Option<(String, Vec<Blame>)> + Send>,
-    /// To ranks on other hosts, and whether what goes over them is sealed.
+    /// Notifies ranks on other hosts.
+    pub(crate) notify: Box<dyn Fn(Event) + Send>,
+    /// Why a rank aborted and which ranks it blames, once this rank has heard it.
+    pub(crate) abort_cause: Box<dyn Fn() -> Option<(String, Vec<Blame>)> + Send>,
+    /// To ranks on other hosts, and whether they are encrypted.
     pub(crate) connections: Vec<(u32, Vec<Connection>)>,
     pub(crate) encrypt: bool,
 }
 
-/// All clones together.
+/// What the clones of an endpoint share.
 struct Client {
     inner: Arc<Inner>,
     rank: usize,
@@ -126,12 +116,12 @@ struct Client {
 }
 
 impl Endpoint {
-    /// The bytes of shared memory that a endpoint needs where ranks are on these hosts.
+    /// The bytes of shared memory that an endpoint needs with ranks on these hosts.
     pub(crate) fn bytes(hosts: &[u32]) -> usize {
         layout_of(hosts).bytes()
     }
 
-    /// The endpoint of a rank, whose memory has as many bytes.
+    /// The endpoint of a rank, in memory of that many bytes.
     pub(crate) fn of(parts: Parts, hosts: &[u32]) -> Result<Endpoint, Error> {
         let ranks_of = |host: u32| (0..hosts.len()).filter(|rank| hosts[*rank] == host).collect::<Vec<_>>();
         let layout = layout_of(hosts);
@@ -143,10 +133,10 @@ impl Endpoint {
             departures,
             names,
             processes,
-            readers,
+            pulls,
             copy,
-            tell,
-            hear,
+            notify,
+            abort_cause,
             connections,
             encrypt,
         } = parts;
@@ -155,7 +145,7 @@ impl Endpoint {
         let own_place = place(rank).unwrap_or(0);
         let ring = |other: usize| {
             let place = place(other).filter(|place| *place != own_place)?;
-            Some(Link::of_ring(Ring::new(&memory, &layout, own_place, place, copy)))
+            Some(Link::Ring(Ring::new(&memory, &layout, own_place, place, copy)))
         };
         let mut links: Vec<Option<Link>> = (0..hosts.len()).map(ring).collect();
         let mut wires = None;
@@ -168,13 +158,15 @@ impl Endpoint {
                 error: error.to_string(),
             })?;
             for (other, wire) in elsewhere.into_iter().zip(ends) {
-                links[other as usize] = Some(Link::of_wire(wire));
+                links[other as usize] = Some(Link::Wire(wire));
             }
             wires = Some(all);
         }
         let bell = Bell::of(&memory, &layout, own_place);
-        let fate = Fate { rank, waiter: waiters[0], departures, names, tell, hear, over: Cell::new(None) };
-        let state = State::new(fate, (links, wires), readers, processes);
+        let ended_at = Cell::new(None);
+        let waiter = waiters[0];
+        let status = PeerStatus { rank, waiter, departures, names, notify, abort_cause, ended_at };
+        let state = State::new(status, (links, wires), pulls, processes);
         let inner = Arc::new(Inner::new(state, bell, waiters, [Arc::new(memory), control]));
         Ok(Endpoint { client: Arc::new(Client { inner, rank, size: hosts.len() }), data_type: None })
     }
@@ -184,25 +176,25 @@ impl Endpoint {
         self.client.rank
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.client.size
     }
 
-    /// The same mailbox for messages that consist of elements of a type. Lengths are still in bytes. A message goes to a receive
-    /// of the same type only; any other is an error of both, as differing lengths are.
+    /// The same endpoint for messages of elements of a type. Lengths are still in bytes. If the receive that a message matches has
+    /// another type, both fail, as with differing lengths.
     pub fn of_type(&self, data_type: DataType) -> Endpoint {
         Endpoint { client: Arc::clone(&self.client), data_type: Some(data_type) }
     }
 
-    /// Sends bytes to a rank, and returns when they may be changed again. That is at once if they are few; others wait until
-    /// they are received. After `timeout` it is an error.
+    /// Sends bytes to a rank, and returns when they may be changed again: at once for a short message that the receiver has room to
+    /// buffer, otherwise when it is received. Fails after `timeout`.
     pub fn send(&self, to: usize, tag: u64, bytes: &[u8], timeout: Duration) -> Result<(), Error> {
-        // SAFETY: the bytes are borrowed until it is over.
+        // SAFETY: the bytes are borrowed until this returns.
         unsafe { self.send_raw(to, tag, bytes.as_ptr(), bytes.len(), timeout) }
     }
 
-    /// Receives bytes from a rank, or from whichever comes first, and tells who sent them.
+    /// Receives bytes from a rank, or from any, and returns the rank that sent them.
     pub fn receive(
         &self,
         from: Option<usize>,
@@ -210,14 +202,14 @@ impl Endpoint {
         into: &mut [u8],
         timeout: Duration,
     ) -> Result<usize, Error> {
-        // SAFETY: the bytes are borrowed, for this alone, until it is over.
+        // SAFETY: the bytes are borrowed mutably until this returns.
         unsafe { self.receive_raw(from, tag, into.as_mut_ptr(), into.len(), timeout) }
     }
 
-    /// [Sends](Endpoint::send) memory that is known by its address.
+    /// [Sends](Endpoint::send) memory at an address.
     ///
     /// # Safety
-    /// So many bytes can be read there, and nobody writes them until this returns.
+    /// The memory is readable for `bytes`, and nobody writes to it until this returns.
     pub unsafe fn send_raw(
         &self,
         to: usize,
@@ -227,19 +219,14 @@ impl Endpoint {
         timeout: Duration,
     ) -> Result<(), Error> {
         self.check(Some(to))?;
-        let begin = |state: &mut State| {
-            let id = state.begin(true)?;
-            let asked = Asked::new(id, Way::To(to), tag, address.cast_mut(), bytes, timeout, Tell::Waiting);
-            state.send(asked.of_type(self.data_type));
-            Ok(id)
-        };
-        self.client.inner.drive(begin).map(|_| ())
+        let request = self.request(Direction::SendTo(to), tag, address.cast_mut(), bytes, timeout);
+        self.client.inner.drive(|state| state.post(request, &mut None)).map(|_| ())
     }
 
-    /// [Receives](Endpoint::receive) into memory that is known by its address.
+    /// [Receives](Endpoint::receive) into memory at an address.
     ///
     /// # Safety
-    /// So many bytes can be written there, and nobody else uses them until this returns.
+    /// The memory is writable for `bytes`, and nobody else uses it until this returns.
     pub unsafe fn receive_raw(
         &self,
         from: Option<usize>,
@@ -249,20 +236,15 @@ impl Endpoint {
         timeout: Duration,
     ) -> Result<usize, Error> {
         self.check(from)?;
-        let begin = |state: &mut State| {
-            let id = state.begin(true)?;
-            let asked = Asked::new(id, Way::From(from), tag, address, bytes, timeout, Tell::Waiting);
-            state.receive(asked.of_type(self.data_type));
-            Ok(id)
-        };
-        self.client.inner.drive(begin)
+        let request = self.request(Direction::ReceiveFrom(from), tag, address, bytes, timeout);
+        self.client.inner.drive(|state| state.post(request, &mut None))
     }
 
-    /// Sends without blocking: `done` is called when the memory may be changed again, by a thread of the endpoint's, by whichever
-    /// other thread is just using the endpoint, or by this one before it returns. It may use the endpoint, but should not take long.
+    /// Sends without blocking. `done` is called when the memory may be changed again: by the endpoint's thread, by another thread
+    /// that is using the endpoint, or by this one before it returns. It may use the endpoint, but should not take long.
     ///
     /// # Safety
-    /// So many bytes can be read there from any thread, and nobody writes them until `done` is called.
+    /// Any thread can read `bytes` there, and nobody writes to them until `done` is called.
     pub unsafe fn start_send(
         &self,
         to: usize,
@@ -273,15 +255,15 @@ impl Endpoint {
         done: impl FnOnce(Result<(), Error>) + Send + 'static,
     ) {
         let done = move |result: Result<usize, Error>| done(result.map(|_| ()));
-        let asked = (Way::To(to), tag, address.cast_mut(), bytes, timeout);
-        self.start(Some(to), asked, done, State::send);
+        let request = self.request(Direction::SendTo(to), tag, address.cast_mut(), bytes, timeout);
+        self.start(Some(to), request, Box::new(done));
     }
 
-    /// Receives without blocking: `done` is called when the message is there, and told who sent it; otherwise as by
+    /// Receives without blocking. `done` is called with the rank that sent, once the message is there; otherwise as
     /// [`Endpoint::start_send`].
     ///
     /// # Safety
-    /// So many bytes can be written there from any thread, and nobody else uses them until `done` is called.
+    /// Any thread can write `bytes` there, and nobody else uses them until `done` is called.
     pub unsafe fn start_receive(
         &self,
         from: Option<usize>,
@@ -291,11 +273,12 @@ impl Endpoint {
         timeout: Duration,
         done: impl FnOnce(Result<usize, Error>) + Send + 'static,
     ) {
-        self.start(from, (Way::From(from), tag, address, bytes, timeout), done, State::receive);
+        let request = self.request(Direction::ReceiveFrom(from), tag, address, bytes, timeout);
+        self.start(from, request, Box::new(done));
     }
 
-    /// Waits for something that the end of a message brings about (its `done` was called, say), and makes the messages get on
-    /// meanwhile, as the blocking calls do. Tells whether it came within the time.
+    /// Waits up to `time` until a condition holds that a completion brings about (`done` was called, say), and advances all messages
+    /// meanwhile, as blocking calls do. Returns whether it holds.
     pub fn wait_until(&self, is_over: impl Fn() -> bool, time: Duration) -> bool {
         match self.client.inner.check_process() {
             Ok(()) => self.client.inner.drive_until(is_over, time),
@@ -303,30 +286,28 @@ impl Endpoint {
         }
     }
 
-    /// Waits, at most so long, until all that this rank has sent is with its receivers or on its way to them, and tells whether it is.
-    /// For who leaves next: what is not is lost when the communicator is dropped.
-    pub fn settle(&self, time: Duration) -> bool {
-        self.client.inner.check_process().is_err() || self.client.inner.settle(time)
+    /// Waits up to `time` until everything that this rank has sent is with its receivers or on its way to them, and returns whether it
+    /// is. Call it before dropping the communicator, which loses the rest.
+    pub fn flush(&self, time: Duration) -> bool {
+        self.client.inner.check_process().is_err() || self.client.inner.flush(time)
     }
 
-    fn start(
+    fn request(
         &self,
-        other: Option<usize>,
-        (way, tag, address, bytes, timeout): (Way, u64, *mut u8, usize, Duration),
-        done: impl FnOnce(Result<usize, Error>) + Send + 'static,
-        ask: fn(&mut State, Asked),
-    ) {
-        let mut done: Option<asked::Callback> = Some(Box::new(done));
-        let begin = |state: &mut State| {
-            let id = state.begin(false)?;
-            if let Some(done) = done.take() {
-                let asked = Asked::new(id, way, tag, address, bytes, timeout, Tell::Call(done));
-                ask(state, asked.of_type(self.data_type));
-            }
-            Ok(())
-        };
-        let begun = self.check(other).and_then(|()| self.client.inner.start(begin));
-        if let (Err(error), Some(done)) = (begun, done.take()) {
+        direction: Direction,
+        tag: u64,
+        address: *mut u8,
+        bytes: usize,
+        timeout: Duration,
+    ) -> Request {
+        Request { direction, tag, address, bytes, data_type: self.data_type, timeout }
+    }
+
+    fn start(&self, other: Option<usize>, request: Request, done: Callback) {
+        let mut done = Some(done);
+        let post = |state: &mut State| state.post(request, &mut done).map(|_| ());
+        let posted = self.check(other).and_then(|()| self.client.inner.start(post));
+        if let (Err(error), Some(done)) = (posted, done.take()) {
             done(Err(error));
         }
     }
@@ -355,7 +336,7 @@ impl std::fmt::Debug for Endpoint {
     }
 }
 
-/// The memory of a endpoint. All hosts have the same, for the host with the most ranks.
+/// The memory of an endpoint. All hosts have the same, that of the host with the most ranks.
 fn layout_of(hosts: &[u32]) -> Layout {
     let ranks = |host: &u32| hosts.iter().filter(|other| *other == host).count();
     Layout::of(hosts.iter().map(ranks).max().unwrap_or(1))

@@ -1,13 +1,14 @@
 //! The two rings between this rank and another of its host.
 //!
 //! A ring is a [FIFO](weftlink_shm::fifo) whose messages are [frames](Frame), each with bulk memory beside it, and one more
-//! [counter](Counter): how much of what was sent ahead the receiver has taken. There is no other protocol here than
+//! [counter](Counter): how many bytes of eager messages the receiver has taken. There is no other lock-free protocol here than
 //! those of FIFOs and counters: each end is used under the lock of its endpoint.
 
 // Copies between the caller's memory and what is mapped.
 #![allow(unsafe_code)]
 
 use weftlink_kernels::{Access, Kernel};
+use weftlink_p2p::{Frame, INLINE_BYTES};
 use weftlink_shm::counter::Counter;
 use weftlink_shm::fifo::{Receiver, Sender};
 use weftlink_shm::line::{Line, PAYLOAD_WORDS, Poll};
@@ -15,13 +16,12 @@ use weftlink_shm::memory::SharedMemory;
 use weftlink_shm::sync::Ordering;
 use weftlink_shm::wait::Waiter;
 
-use super::frame::{Frame, INLINE_BYTES};
 use super::layout::Layout;
 use crate::transport::lines_at;
 
-/// What every flag of a endpoint's rings says beside its number.
+/// The signature in every flag of an endpoint's rings.
 const SIGNATURE: u32 = 0x706f_7374;
-/// How payload is put into a ring, and taken out of it.
+/// How payload is copied into a ring, and out of it.
 const TO_PEERS: Access = Access { streamed: 0, from_peers: false, to_peers: true, migratory: false };
 const FROM_PEERS: Access = Access { streamed: 0, from_peers: true, to_peers: false, migratory: false };
 
@@ -33,15 +33,15 @@ pub(super) struct Ring {
     inward_bulk: *const u8,
     bulk_bytes: usize,
     copy: Kernel,
-    /// Where the other rank says what it has taken, and where this one does.
-    taken_there: Counter<'static>,
-    taken_here: Counter<'static>,
+    /// The peer's counter of what it has taken, and this rank's.
+    taken_by_peer: Counter<'static>,
+    taken: Counter<'static>,
     bell: Bell,
-    /// Something has changed that the other may be asleep for.
+    /// Something has changed that the peer may be asleep for.
     changed: bool,
 }
 
-/// How a rank is woken.
+/// The lines by which a rank is woken.
 #[derive(Clone, Copy)]
 pub(super) struct Bell {
     pub(super) line: &'static Line,
@@ -54,7 +54,7 @@ impl Bell {
         Bell { line: line(layout.bell(rank)), asleep: line(layout.asleep(rank)) }
     }
 
-    /// Wakes its rank, if it is asleep. As with every wake, it may be missed by one that is just falling asleep, for a slice.
+    /// Wakes its rank if that is asleep. As every wake, it can be lost to a rank that is about to sleep, for one slice.
     #[inline]
     pub(super) fn ring(&self, waiter: &Waiter<'static>) {
         if self.asleep.flag().load(Ordering::Relaxed) != 0 {
@@ -65,7 +65,7 @@ impl Bell {
 }
 
 impl Ring {
-    /// The ends of the rank at a place of its host, to the one at another. There may be one at a time.
+    /// The ends of the rank at one place of its host to the rank at another. Only one may exist at a time.
     pub(super) fn new(memory: &SharedMemory, layout: &Layout, me: usize, other: usize, copy: Kernel) -> Ring {
         let (outward, inward) = (layout.ring(me, other), layout.ring(other, me));
         let line = |at| &lines_at(memory, at, 1)[0];
@@ -79,14 +79,14 @@ impl Ring {
             inward_bulk: bulk(inward.bulk),
             bulk_bytes: layout.bulk_bytes,
             copy,
-            taken_there: Counter::new(line(outward.taken)),
-            taken_here: Counter::new(line(inward.taken)),
+            taken_by_peer: Counter::new(line(outward.taken)),
+            taken: Counter::new(line(inward.taken)),
             bell: Bell::of(memory, layout, other),
             changed: false,
         }
     }
 
-    /// The most that one frame brings.
+    /// The most payload that one frame carries.
     pub(super) fn frame_bytes_max(&self) -> usize {
         self.bulk_bytes.max(INLINE_BYTES)
     }
@@ -97,21 +97,21 @@ impl Ring {
         self.outward.has_credit()
     }
 
-    /// What the other rank has taken of what was sent ahead.
+    /// How much the peer has taken of what was sent eagerly.
     pub(super) fn taken(&self) -> u32 {
-        self.taken_there.value()
+        self.taken_by_peer.value()
     }
 
-    /// Says what this rank has taken.
-    pub(super) fn tell_taken(&mut self, taken: u32) {
-        let _ = self.taken_here.publish(taken, 0);
+    /// Reports how much this rank has taken.
+    pub(super) fn report_credit(&mut self, taken: u32) {
+        let _ = self.taken.publish(taken, 0);
         self.changed = true;
     }
 
     /// Sends a frame with its payload, for which there must be room.
     ///
     /// # Safety
-    /// So many bytes can be read at the payload, and they are no more than a frame brings.
+    /// The payload is readable for `bytes`, which are no more than a frame carries.
     #[inline]
     pub(super) unsafe fn send(&mut self, mut frame: Frame, payload: *const u8, bytes: usize) {
         debug_assert!(bytes <= self.frame_bytes_max(), "{bytes} bytes in a frame");
@@ -120,47 +120,47 @@ impl Ring {
             // SAFETY: the caller's promise; the slot's memory is this end's until it is published.
             unsafe { self.copy.combine(&[target], &[payload], bytes, TO_PEERS) };
         } else if bytes > 0 {
-            // SAFETY: the caller's promise; the words have room for so many.
+            // SAFETY: the caller's promise; the inline words have room for them.
             unsafe { std::ptr::copy_nonoverlapping(payload, frame.inline.as_mut_ptr().cast(), bytes) };
         }
         let _ = self.outward.publish_packet(SIGNATURE, &frame.pack());
         self.changed = true;
     }
 
-    /// The next frame, if it has come, as it was packed. It stays until it is [done with](Ring::next).
+    /// The words of the next frame, if one has arrived. It stays until [`Ring::next`].
     #[inline]
     pub(super) fn arrived(&self) -> Option<[u64; PAYLOAD_WORDS]> {
         let mut words = [0; PAYLOAD_WORDS];
         (self.inward.take_packet(SIGNATURE, &mut words) == Poll::Ready).then_some(words)
     }
 
-    /// Copies the payload of the frame that has come: what it says, but not more than a frame brings nor than there is room.
+    /// Copies the payload of the frame that has arrived: as many bytes as it says, but no more than a frame carries or `room`.
     ///
     /// # Safety
-    /// So many bytes can be written at the target, and nobody else uses them.
+    /// The target is writable for `room` bytes, and nobody else uses them.
     #[inline]
     pub(super) unsafe fn payload(&self, frame: &Frame, target: *mut u8, room: usize) {
         let bytes = (frame.bytes as usize).min(room);
         if frame.bytes as usize <= INLINE_BYTES {
-            // SAFETY: the caller's promise; the words have so many bytes.
+            // SAFETY: the caller's promise; the inline words hold them.
             unsafe { std::ptr::copy_nonoverlapping(frame.inline.as_ptr().cast(), target, bytes) };
         } else {
             let source = self.inward_bulk.wrapping_add(self.inward.slot() * self.bulk_bytes);
-            // SAFETY: the caller's promise; the slot has so much memory, which is this end's until it is released.
+            // SAFETY: the caller's promise; the slot's memory has at least as many bytes, and is this end's until it is released.
             unsafe { self.copy.combine(&[target], &[source], bytes.min(self.bulk_bytes), FROM_PEERS) };
         }
     }
 
-    /// The frame that has come is done with.
+    /// Releases the frame that has arrived.
     #[inline]
     pub(super) fn next(&mut self) {
         let _ = self.inward.release();
         self.changed = true;
     }
 
-    /// Wakes the other rank if something has changed for it.
+    /// Wakes the peer if something has changed for it.
     #[inline]
-    pub(super) fn tell(&mut self, waiter: &Waiter<'static>) {
+    pub(super) fn wake_peer(&mut self, waiter: &Waiter<'static>) {
         if std::mem::take(&mut self.changed) {
             self.bell.ring(waiter);
         }

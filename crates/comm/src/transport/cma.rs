@@ -1,20 +1,20 @@
 //! Cross-memory attach (`process_vm_readv`): reading the memory of another process through the kernel, one copy instead of two, where
 //! that is allowed.
 //!
-//! What is read may be changing or gone; then the bytes are old, new or missing (an error), and nothing else happens. So a
-//! peer that fails and frees its buffer in the middle of a call does no harm here. Threads of this process are read in the
+//! The memory may be changing or gone meanwhile; then the bytes are old, new or missing (an error), and nothing worse happens. A
+//! peer that fails and frees its buffer in the middle of a call therefore does no harm. Threads of this process are read in the
 //! same way, for the same reason.
 //!
 //! Whether it is allowed depends on the system (ptrace scope, seccomp in containers, user and PID namespaces), so ranks try
-//! it on each other when they start: a number that only the peer knows the place of must come back. Whether it is worth it
-//! depends on the kernel (some sandboxes answer slowly): rank 0 times it against two copies through shared memory. Rank
-//! 0's word counts for all, so that all choose the same plans.
+//! it on each other when they start: each reads a random number at an address that the peer sent. Whether it is faster
+//! depends on the kernel (some sandboxes are slow): rank 0 times it against two copies through shared memory, and its result
+//! holds for all ranks, so that all choose the same plans.
 //!
-//! A process is named by its number, which the kernel gives to another one when it has ended. So ranks hold a descriptor of each
-//! peer's process (a pidfd), taken before the number is first tried: as long as that has not ended, its number is its own. It is looked at after
-//! what was read, and whatever was read of a process that has ended by then is an error.
+//! The kernel reuses the number of a process that has ended. So ranks hold a pidfd of each peer's process, opened before the first
+//! read: until that process has ended, the number is its own. The pidfd is polled after every read, and bytes read from a process
+//! that has ended by then are an error.
 //!
-//! Deliberately absent: writing, which could not be taken back after a call that failed.
+//! Deliberately absent: writing, which could not be undone after a failed call.
 
 #![allow(unsafe_code)] // A system call that takes addresses.
 
@@ -40,17 +40,17 @@ pub(super) const CAPABILITIES: Capabilities = Capabilities { get: true, ..Capabi
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// Nothing if it is this one, or if the kernel has no such descriptors.
+    /// Nothing for this process, or if the kernel has no pidfds.
     pinned: Option<Arc<OwnedFd>>,
 }
 
 impl Process {
-    /// A process that is not read.
+    /// A process without a pidfd.
     pub(crate) fn named(pid: u32) -> Process {
         Process { pid, pinned: None }
     }
 
-    /// A process that can be read from now on; nothing if it has ended, or descriptors are short.
+    /// A process with a pidfd; nothing if it has ended, or if descriptors are scarce.
     fn pinned(pid: u32) -> Option<Process> {
         if pid == std::process::id() {
             return Some(Process::named(pid));
@@ -66,10 +66,10 @@ impl Process {
         }
     }
 
-    /// Reads bytes at an address of the process. They are the process's if it has not ended afterwards.
+    /// Reads bytes at an address of the process. They count only if the process has not ended afterwards.
     ///
     /// # Safety
-    /// `target` has room for `bytes`, and nobody else touches them.
+    /// `target` is writable for `bytes`, and nobody else uses it.
     pub(crate) unsafe fn get(&self, address: u64, target: *mut u8, bytes: usize) -> Result<(), i32> {
         let pid = self.pid;
         let mut done = 0;
@@ -94,7 +94,7 @@ impl Process {
         Ok(())
     }
 
-    /// Whether it has ended, so that its number may be another's.
+    /// Whether it has ended, so that its number may belong to another.
     pub(crate) fn has_ended(&self) -> bool {
         let Some(descriptor) = &self.pinned else { return false };
         let mut watched = [PollFd::new(&**descriptor, PollFlags::IN)];
@@ -103,11 +103,11 @@ impl Process {
     }
 }
 
-/// What is read to see how fast it is: much less than caches hold, much more than a system call takes.
+/// The bytes of a timed read: much less than caches hold, but worth much more than a system call.
 const SAMPLE_BYTES: usize = 256 << 10;
 const SAMPLES: usize = 5;
 
-/// The processes of all ranks, if all of them read each other's memory through the kernel. All ranks call it.
+/// The processes of all ranks, if all of them can read each other's memory. All ranks call this.
 pub(crate) fn probe(
     bootstrap: &mut Bootstrap,
     wanted: Option<bool>,
@@ -118,12 +118,12 @@ pub(crate) fn probe(
     let secret = Box::new(secret(rank));
     let mine =
         Placed { secret_at: (&raw const *secret) as u64, secret: *secret, sample_at: sample.as_ptr() as u64 };
-    let told = bootstrap.exchange("weft: reach, where secrets are", mine.to_bytes(), deadline)?;
-    let placed: Vec<Option<Placed>> = told.iter().map(|told| Placed::from_bytes(told)).collect();
+    let all = bootstrap.exchange("weft: cma, addresses", mine.to_bytes(), deadline)?;
+    let placed: Vec<Option<Placed>> = all.iter().map(|bytes| Placed::from_bytes(bytes)).collect();
     let can_read = |(peer, process): (usize, &Process)| {
         let Some(Placed { secret_at, secret, .. }) = placed[peer] else { return false };
         let mut found = 0_u64;
-        // SAFETY: the target is a number of ours.
+        // SAFETY: the target is a local variable.
         let read = unsafe { process.get(secret_at, (&raw mut found).cast(), size_of::<u64>()) };
         read.is_ok() && found == secret && !process.has_ended()
     };
@@ -136,15 +136,15 @@ pub(crate) fn probe(
         (Some(peer), Some(process)) => is_faster(process, peer.sample_at),
         _ => true,
     };
-    let worth = wanted == Some(true) || rank != 0 || allowed && is_faster();
-    let verdict = vec![u8::from(allowed && worth)];
-    let verdicts = bootstrap.exchange("weft: reach, all have tried", verdict, deadline)?;
-    // Until here others may have been reading them.
+    let is_worth_it = wanted == Some(true) || rank != 0 || allowed && is_faster();
+    let verdict = vec![u8::from(allowed && is_worth_it)];
+    let verdicts = bootstrap.exchange("weft: cma, results", verdict, deadline)?;
+    // Until here peers may have been reading them.
     drop((secret, sample));
     Ok(processes.filter(|_| size > 1 && verdicts.iter().all(|verdict| verdict[..] == [1])))
 }
 
-/// Where a rank has put what others try to read.
+/// The addresses that peers try to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Placed {
     secret_at: u64,
@@ -166,8 +166,8 @@ impl Placed {
 
 /// Whether one read by the kernel takes less time than two copies, one of them into shared memory.
 fn is_faster(process: &Process, sample_at: u64) -> bool {
-    // A shortage is told by whoever needs memory next.
-    let Ok((memory, _descriptor)) = SharedMemory::create("weft: reach", SAMPLE_BYTES) else { return false };
+    // If memory is short, the next allocation reports it.
+    let Ok((memory, _descriptor)) = SharedMemory::create("weft: cma", SAMPLE_BYTES) else { return false };
     let mut target = vec![0_u8; SAMPLE_BYTES];
     let staging = memory.as_ptr();
     let least = |work: &mut dyn FnMut()| {
@@ -191,11 +191,11 @@ fn is_faster(process: &Process, sample_at: u64) -> bool {
         }
         black_box(&mut target);
     });
-    // Copies of one core that stay in its cache are faster than what ranks see of each other: twice as fast is a tie.
+    // Copies within one core's cache are faster than those between ranks, so twice as fast counts as a tie.
     !failed && by_kernel < 2 * by_staging
 }
 
-/// A number that is not found by chance.
+/// A number that memory does not contain by chance.
 fn secret(rank: usize) -> u64 {
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     (time.as_nanos() as u64 ^ u64::from(std::process::id()) << 32 ^ (rank as u64) << 17)
@@ -207,20 +207,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_another_process_has_by_now_is_noticed() {
+    fn a_reused_process_number_is_detected() {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let Some(process) = Process::pinned(child.id()) else {
             child.kill().unwrap();
             child.wait().unwrap();
-            return println!("skipped: the kernel gives no descriptors of processes");
+            return println!("skipped: the kernel has no pidfds");
         };
         assert!(!process.has_ended());
         child.kill().unwrap();
         child.wait().unwrap();
-        // As if this process had got the number of the one that has ended: its memory can be read, and is not what was meant.
+        // As if this process had got the number of the one that has ended: its memory can be read, but is the wrong one.
         let reused = Process { pid: std::process::id(), ..process };
         let (number, mut found) = (4711_u64, 0_u64);
-        // SAFETY: the target is a number of ours.
+        // SAFETY: the target is a local variable.
         let read =
             unsafe { reused.get((&raw const number) as u64, (&raw mut found).cast(), size_of::<u64>()) };
         assert_eq!((read, found, reused.has_ended()), (Ok(()), 4711, true));

@@ -7,10 +7,10 @@
 //! | [TCP](tcp) | ranks of different hosts | yes | | | | |
 //!
 //! The end of a FIFO is a [port](SendPort) with four operations: poll, place, publish, release. The engine works with ports and with the
-//! [`Way`] that each declares; plans are chosen by [`Capabilities`]. This module is the one place where transports are listed: a new one is a
+//! [`Delivery`] that each declares; plans are chosen by [`Capabilities`]. This module is the one place where transports are listed: a new one is a
 //! file here, a variant of [`Transport`] and of the ports in `port.rs`, and touches neither the engine nor the compiler.
 //!
-//! Deliberately absent: messages between two ranks of which no other knows (`p2p/`), which have links of their own.
+//! Deliberately absent: messages between two ranks outside of plans (`p2p/`), which have links of their own.
 
 pub(crate) mod cma;
 mod place;
@@ -51,7 +51,7 @@ impl Capabilities {
     pub(crate) const NONE: Capabilities =
         Capabilities { fifo: false, put: false, get: false, multicast: false, switch_reduce: false };
 
-    /// Whether they include all that is needed.
+    /// Whether they include everything in `needed`.
     pub(crate) fn cover(self, needed: Capabilities) -> bool {
         let Capabilities { fifo, put, get, multicast, switch_reduce } = needed;
         (!fifo || self.fifo)
@@ -62,7 +62,7 @@ impl Capabilities {
     }
 }
 
-/// The transports that FIFOs have.
+/// The transports of FIFOs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     SharedMemory,
@@ -82,7 +82,7 @@ impl Transport {
         }
     }
 
-    /// Whether its FIFOs take memory that the ranks of a host share.
+    /// Whether its FIFOs lie in memory that the ranks of a host share.
     pub(crate) fn is_mapped(self) -> bool {
         match self {
             Transport::SharedMemory => true,
@@ -91,7 +91,7 @@ impl Transport {
     }
 }
 
-/// What ranks of one host can do with each other's buffers in a kind of memory.
+/// The capabilities that ranks of one host have on each other's buffers in a kind of memory.
 pub(crate) fn to_buffers_in(memory: Memory) -> Capabilities {
     match memory {
         Memory::Ordinary => Capabilities::NONE,
@@ -100,43 +100,43 @@ pub(crate) fn to_buffers_in(memory: Memory) -> Capabilities {
     }
 }
 
-/// How messages go through a port, as its transport declares. The compiler of programs asks this; the engine never asks which transport it is.
+/// How a port delivers messages, as its transport declares. The compiler asks this; the engine never asks which transport it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// With its flags.
+pub(crate) enum Delivery {
+    /// In the lines of its flags.
     Packet,
-    /// Through memory that both ends reach: a step puts the message in the port's place, and takes it from there.
+    /// Through memory that both ends map: a step writes the message to the port's place, and reads it there.
     Mapped,
-    /// Carried by the transport: from wherever the message lies, and straight to where it is wanted, if the receiver says so in time.
+    /// By the transport: from wherever the message lies, straight to its destination if the receiver names one in time.
     Carried,
 }
 
-/// A rank's end of a FIFO: its number among the ports of its kind, and its way.
+/// A rank's end of a FIFO: its number among the ports of its kind, and how it delivers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
     pub(crate) number: u32,
-    pub(crate) way: Way,
+    pub(crate) delivery: Delivery,
 }
 
-/// A port that was opened.
+/// An open port.
 pub(crate) enum Port {
-    Send(SendPort, Way),
-    Receive(ReceivePort, Way),
+    Send(SendPort, Delivery),
+    Receive(ReceivePort, Delivery),
     SendPackets(PacketSendPort),
     ReceivePackets(PacketReceivePort),
 }
 
-/// Why a connection cannot be used any more.
+/// Why a connection failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The other side is gone.
+    /// The peer closed or reset it.
     Ended,
-    /// What came is not what was sent.
+    /// It carried bytes that the peer did not send.
     Corrupt(String),
 }
 
-/// The transports of a communicator that the rank's own thread drives, and their connections. Its ports have the same connections, so both
-/// stay in one thread at a time.
+/// The transports of a communicator that the rank's own thread drives, and their connections. Ports share the connections, so both
+/// belong to one thread at a time.
 pub(crate) struct Transports {
     tcp: Option<Rc<RefCell<TcpTransport>>>,
 }
@@ -155,18 +155,18 @@ impl Transports {
         place.peer_of(rank).filter(|&peer| !tcp.borrow().is_connected(peer))
     }
 
-    /// Takes connections to a rank into use, sealed or not.
+    /// Takes connections to a rank into use, encrypted or not.
     pub(crate) fn connect(
         &mut self,
         rank: u32,
         connections: Vec<Connection>,
-        sealed: bool,
+        encrypt: bool,
     ) -> std::io::Result<()> {
         let Some(tcp) = &self.tcp else { unreachable!("ranks are on several hosts") };
-        tcp.borrow_mut().connect(rank, connections, sealed)
+        tcp.borrow_mut().connect(rank, connections, encrypt)
     }
 
-    /// Opens a rank's end of the FIFO of a number, if it has one. The memory is that of the plan that needed the FIFO first.
+    /// Opens a rank's end of FIFO `number`, if it has one. The memory is that of the first plan that uses the FIFO.
     pub(crate) fn open(
         &mut self,
         number: usize,
@@ -182,30 +182,30 @@ impl Transports {
                 (false, true) => Port::ReceivePackets(PacketReceivePort::new(place, memory)),
                 (true, false) => {
                     let port = shared_memory::SendPort::new(place, memory);
-                    Port::Send(SendPort::SharedMemory(port), Way::Mapped)
+                    Port::Send(SendPort::SharedMemory(port), Delivery::Mapped)
                 }
                 (false, false) => {
                     let port = shared_memory::ReceivePort::new(place, memory);
-                    Port::Receive(ReceivePort::SharedMemory(port), Way::Mapped)
+                    Port::Receive(ReceivePort::SharedMemory(port), Delivery::Mapped)
                 }
             },
             (Transport::Tcp, Some(tcp)) if sends => {
-                Port::Send(SendPort::Tcp(tcp::SendPort::new(tcp, number, place)), Way::Carried)
+                Port::Send(SendPort::Tcp(tcp::SendPort::new(tcp, number, place)), Delivery::Carried)
             }
             (Transport::Tcp, Some(tcp)) => {
-                Port::Receive(ReceivePort::Tcp(tcp::ReceivePort::new(tcp, number, place)), Way::Carried)
+                Port::Receive(ReceivePort::Tcp(tcp::ReceivePort::new(tcp, number, place)), Delivery::Carried)
             }
             (Transport::Tcp, None) => unreachable!("ranks are on several hosts"),
         })
     }
 
-    /// Whether any transport depends on this rank's thread.
+    /// Whether any transport makes progress only on this rank's thread.
     #[inline]
     pub(crate) fn need_progress(&self) -> bool {
         self.tcp.is_some()
     }
 
-    /// Takes in what has come from a rank, or from all, and sends what can be sent.
+    /// Reads what has arrived from a rank, or from all, and sends what can be sent.
     pub(crate) fn progress(&mut self, from: Option<u32>) {
         if let Some(tcp) = &self.tcp {
             tcp.borrow_mut().progress(from);
@@ -219,36 +219,36 @@ impl Transports {
         }
     }
 
-    /// The wait for a message that was expected in a place is over.
+    /// The wait for an expected message has ended: it arrived, or the wait failed.
     #[inline]
-    pub(crate) fn wait_is_over(&mut self, came: bool) {
+    pub(crate) fn end_wait(&mut self, has_arrived: bool) {
         if let Some(tcp) = &self.tcp {
-            tcp.borrow_mut().wait_is_over(came);
+            tcp.borrow_mut().end_wait(has_arrived);
         }
     }
 
-    /// Whether all that was published has left this rank's hands.
+    /// Whether everything that was published is in the kernel's hands.
     #[inline]
     pub(crate) fn are_idle(&self) -> bool {
         self.tcp.as_ref().is_none_or(|tcp| tcp.borrow().is_idle())
     }
 
-    /// A rank for which something has not left.
+    /// A rank for which something is still to be sent.
     pub(crate) fn awaited(&self) -> Option<u32> {
         self.tcp.as_ref()?.borrow().awaited()
     }
 
-    /// What becomes readable when something comes or can be sent.
+    /// The descriptor that becomes readable when something arrives or can be sent.
     pub(crate) fn watched(&self) -> Option<Arc<OwnedFd>> {
         Some(self.tcp.as_ref()?.borrow().watched())
     }
 
-    /// Whether anything is wrong with any connection.
+    /// Whether any connection has failed.
     pub(crate) fn have_faults(&self) -> bool {
         self.tcp.as_ref().is_some_and(|tcp| tcp.borrow().has_faults())
     }
 
-    /// What is wrong with the connections to a rank, or what concerns all ranks.
+    /// Why the connections to a rank failed, or the fault that concerns all ranks.
     pub(crate) fn fault(&self, rank: Option<u32>) -> Option<Fault> {
         self.tcp.as_ref()?.borrow().fault(rank).map(|(_, fault)| fault.clone())
     }
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_cover_what_is_needed_and_no_more() {
+    fn capabilities_cover_only_what_they_include() {
         let get = Capabilities { get: true, ..Capabilities::NONE };
         let put = Capabilities { put: true, ..Capabilities::NONE };
         let fifo = Capabilities { fifo: true, ..Capabilities::NONE };

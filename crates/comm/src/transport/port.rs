@@ -1,7 +1,7 @@
-//! Ports: the two ends of a FIFO, whatever carries its messages. The engine polls them, places messages, publishes and releases them, and
+//! Ports: the two ends of a FIFO over any transport. The engine polls them, places messages, publishes and releases them, and
 //! knows nothing else about them.
 //!
-//! Each port is one of its transport's. The match is here and inlined, so that a port in shared memory costs a comparison.
+//! Each variant is the port of one transport. The match is inlined, so a port in shared memory costs one comparison.
 
 // Messages are known by their addresses.
 #![allow(unsafe_code)]
@@ -10,10 +10,10 @@ use weftlink_shm::line::{Line, Poll};
 
 use super::{shared_memory, tcp};
 
-/// What tells the messages of a call from those of other calls.
+/// Identifies the messages of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Signature {
-    /// The signature of ranks that see each other's headers.
+    /// Between ranks that read each other's headers.
     pub(crate) short: u32,
     /// Hash and number of the call.
     pub(crate) hash: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Signature {
 }
 
 impl Signature {
-    /// The signature for ranks that do not see each other's headers.
+    /// Between ranks that do not read each other's headers.
     #[inline]
     pub(crate) fn wide(self) -> u64 {
         self.hash.wrapping_add(u64::from(self.number).wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -33,9 +33,9 @@ impl Signature {
 pub(crate) struct Message {
     pub(crate) signature: Signature,
     pub(crate) bytes: usize,
-    /// The bytes that it takes in bulk memory, which may be more.
+    /// The bytes that it occupies in bulk memory, which may be more.
     pub(crate) taken: usize,
-    /// Where it lies. Nothing if it is in the place that the port gave.
+    /// Where it lies; nothing if it is in the port's place.
     pub(crate) from: Option<*const u8>,
 }
 
@@ -62,7 +62,7 @@ impl SendPort {
         if is_ready { Poll::Ready } else { Poll::Pending }
     }
 
-    /// Where the next message is to be put. The port must be ready.
+    /// Where to write the next message. The port must be ready.
     #[inline]
     pub(crate) fn place(&self) -> *mut u8 {
         match self {
@@ -74,7 +74,7 @@ impl SendPort {
     /// Sends a message. Returns the line to wake, if its receiver may be asleep on one. The port must be ready.
     ///
     /// # Safety
-    /// If the message lies elsewhere than in the port's place, its bytes can be read there.
+    /// If the message does not lie in the port's place, its bytes are readable where it does.
     #[inline]
     pub(crate) unsafe fn publish(&mut self, message: Message) -> Option<&'static Line> {
         match self {
@@ -87,7 +87,7 @@ impl SendPort {
         }
     }
 
-    /// The line whose change makes the port ready, if it is one.
+    /// The line whose change makes the port ready, if there is one.
     #[inline]
     pub(crate) fn line(&self) -> Option<&'static Line> {
         match self {
@@ -107,7 +107,7 @@ impl SendPort {
 }
 
 impl ReceivePort {
-    /// Whether a message of a call has arrived, with so many bytes.
+    /// Whether a message of this call and length has arrived.
     #[inline]
     pub(crate) fn poll(&self, signature: Signature, bytes: usize) -> Poll {
         match self {
@@ -116,7 +116,7 @@ impl ReceivePort {
         }
     }
 
-    /// Where the message lies that has arrived.
+    /// Where the message that has arrived lies.
     #[inline]
     pub(crate) fn place(&self) -> *mut u8 {
         match self {
@@ -125,7 +125,7 @@ impl ReceivePort {
         }
     }
 
-    /// Gives the message back that has arrived, which takes so many bytes in bulk memory. Returns the line to wake, if its sender may be
+    /// Releases the message that has arrived, which occupies `taken` bytes of bulk memory. Returns the line to wake, if its sender may be
     /// asleep on one.
     #[inline]
     pub(crate) fn release(&mut self, taken: usize) -> Option<&'static Line> {
@@ -138,11 +138,11 @@ impl ReceivePort {
         }
     }
 
-    /// Lets the next message of a call come straight to a place, if the port can do that and the message has so many bytes. It must not
-    /// have arrived.
+    /// Delivers the next message of a call straight to a place, if the port can and the message has this length. It must not have
+    /// arrived yet.
     ///
     /// # Safety
-    /// So many bytes can be written there, by nobody else, until the message is released or the wait for it has failed.
+    /// The place is writable for `bytes`, and nobody else uses it until the message is released or the wait for it has failed.
     pub(crate) unsafe fn expect(&mut self, signature: Signature, bytes: usize, place: *mut u8) {
         match self {
             ReceivePort::SharedMemory(_) => {}
@@ -151,7 +151,7 @@ impl ReceivePort {
         }
     }
 
-    /// The line whose change brings the next message, if it is one.
+    /// The line whose change announces the next message, if there is one.
     #[inline]
     pub(crate) fn line(&self) -> Option<&'static Line> {
         match self {

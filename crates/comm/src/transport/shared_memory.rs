@@ -1,7 +1,7 @@
-//! Ports in memory that all ranks of a host map: the FIFOs of `weftlink_shm`, and where the payload of their messages lies.
+//! Ports in memory that all ranks of a host map: the FIFOs of `weftlink_shm`, and the payload of their messages.
 //!
-//! A message's payload rides with its flags, seven words a line (a *packet*), or lies in bulk memory beside them. Ports of packets are types
-//! of their own: the path of the smallest calls uses them without any match.
+//! A message's payload is in the lines of its flags, seven words each (a *packet*), or in bulk memory beside them. Packets have port types
+//! of their own: the smallest calls use them without a match.
 
 // Messages are addresses in mapped memory.
 #![allow(unsafe_code)]
@@ -60,25 +60,25 @@ impl PacketReceivePort {
         Self { fifo: receiver(place, memory), from: place.source, packet: Box::new([0; PACKET_WORDS]) }
     }
 
-    /// Takes the payload of the next packet, which has so many words, out of its lines, if it has arrived.
+    /// Copies the payload of the next packet, which has `words` words, out of its lines, if it has arrived.
     #[inline]
     pub(crate) fn poll(&mut self, signature: u32, words: usize) -> Poll {
         self.fifo.take_packet(signature, &mut self.packet[..words])
     }
 
-    /// The payload that was taken.
+    /// The payload that was copied.
     #[inline]
     pub(crate) fn place(&self) -> *const u8 {
         self.packet.as_ptr().cast()
     }
 
-    /// Gives the packet back that has arrived. Returns the line to wake.
+    /// Releases the packet that has arrived. Returns the line to wake.
     #[inline]
     pub(crate) fn release(&mut self) -> &'static Line {
         self.fifo.release()
     }
 
-    /// The line whose change brings the next packet.
+    /// The line whose change announces the next packet.
     #[inline]
     pub(crate) fn line(&self) -> &'static Line {
         self.fifo.arrival_line()
@@ -163,12 +163,12 @@ fn receiver(place: &FifoPlace, memory: &SharedMemory) -> Receiver<'static> {
     Receiver::new(slots, &lines_at(memory, place.released, 1)[0], place.depth)
 }
 
-/// The memory for a FIFO's messages, and where the next one is. They follow each other through it, a
-/// line's start each, and begin again when the longest possible one might not fit before its end.
+/// The memory for a FIFO's messages, and the place of the next one. Messages follow each other through it, each from the start of a
+/// line, and wrap around when the longest possible message might not fit before the end.
 ///
-/// As many as a FIFO holds, `depth` of the longest, and one more have room. What is in flight beside the next message, at most
-/// `depth - 1`, lies right before it, or ends less than one behind the end of the memory if it begins again: either way no two
-/// overlap. Small messages do not use the same lines over and over, which would still be in the peer's nearest cache.
+/// There is room for `depth + 1` of the longest messages. The messages in flight besides the next, at most `depth - 1`, lie right
+/// before it, or, after a wrap, less than one message before the end of the memory: either way no two overlap. Small messages do
+/// not reuse the same lines at once, which would still be in the peer's nearest cache.
 struct Bulk {
     base: *mut u8,
     bytes: usize,
@@ -190,7 +190,7 @@ impl Bulk {
         unsafe { self.base.add(self.next) }
     }
 
-    /// The next message took so many bytes at both ends, or as many as any.
+    /// The next message occupies `bytes` at both ends, at most those of the longest.
     #[inline]
     fn advance(&mut self, bytes: usize) {
         let next = self.next + bytes.min(self.message_bytes_max).next_multiple_of(LINE);

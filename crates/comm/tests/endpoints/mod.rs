@@ -1,4 +1,4 @@
-//! Ranks with a endpoint, and messages that own their memory.
+//! Ranks with an endpoint, and messages that own their memory.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -10,7 +10,7 @@ use weftlink_comm::{Communicator, Endpoint, Error, Options};
 /// Long enough that only a hang reaches it.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// Does the work on so many ranks, each a thread, whose messages are read by the kernel, and on as many where they are not.
+/// Runs the work on `ranks` threads that pull long messages, and again on as many that do not.
 pub(crate) fn on_communicators(size: usize, work: impl Fn(Communicator) + Sync) {
     for single_copy in [true, false] {
         let options = Options { deadline: LONG, single_copy: Some(single_copy), ..Options::default() };
@@ -22,11 +22,11 @@ pub(crate) fn on_communicators(size: usize, work: impl Fn(Communicator) + Sync) 
     }
 }
 
-/// The same for work that needs nothing but a endpoint.
+/// The same for work that needs an endpoint only.
 pub(crate) fn on_ranks(size: usize, work: impl Fn(Endpoint) + Sync) {
     on_communicators(size, |mut comm| {
         work(comm.endpoint().unwrap());
-        // Nobody leaves while others still work.
+        // No rank leaves while others still work.
         comm.barrier().unwrap();
     });
 }
@@ -36,7 +36,7 @@ pub(crate) fn filled(bytes: usize, number: u64) -> Vec<u8> {
     (0..bytes as u64).map(|at| (at.wrapping_mul(31) ^ at >> 8 ^ number.wrapping_mul(77)) as u8).collect()
 }
 
-/// Messages for which nobody waits yet, and that own their memory until they are over.
+/// Messages without a waiting thread, which own their memory until they complete.
 pub(crate) trait StartOwned {
     fn post_send(&self, to: usize, tag: u64, message: Vec<u8>) -> Receiver<Result<(), Error>>;
     fn post_receive(
@@ -55,7 +55,7 @@ impl StartOwned for Endpoint {
             drop(message);
             let _ = tell.send(result);
         };
-        // SAFETY: the message is kept by what is called when it is over.
+        // SAFETY: the callback owns the message.
         unsafe { self.start_send(to, tag, address, bytes, LONG, done) };
         told
     }
@@ -72,7 +72,7 @@ impl StartOwned for Endpoint {
         let done = move |result: Result<usize, Error>| {
             let _ = tell.send(result.map(|from| (from, message)));
         };
-        // SAFETY: the memory is kept by what is called when it is over.
+        // SAFETY: the callback owns the memory.
         unsafe { self.start_receive(from, tag, address, bytes, LONG, done) };
         told
     }

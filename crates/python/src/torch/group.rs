@@ -283,7 +283,7 @@ impl Group {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
         || {
             if let Some(OpenGroup { lanes, endpoint, .. }) = open {
-                endpoint.settle(SHUTDOWN_TIMEOUT);
+                endpoint.flush(SHUTDOWN_TIMEOUT);
                 drop(endpoint);
                 lanes.close();
             }

@@ -18,6 +18,7 @@ use super::{FlightRecorder, Lineage};
 
 /// Other users may read counters, such as Prometheus' node exporter.
 const FOR_ALL: u32 = 0o644;
+/// How often counters are written to the file.
 const EVERY: Duration = Duration::from_secs(5);
 /// Communicators with a name of their own in a file; all others are added up as one.
 const NAMES_MAX: usize = 64;

@@ -32,7 +32,7 @@ pub use folder::{FolderRecords, read_folder};
 pub use record::{CallRecord, CallState, Process, RankState, Record, RecordError, WaitRecord};
 
 use weftlink_bootstrap::Failure;
-use weftlink_knobs::{Knobs, variable, variable_names};
+use weftlink_knobs::Knobs;
 use weftlink_shm::clock::{self, Anchor, Clock, now_ns};
 use weftlink_shm::line::PAYLOAD_WORDS;
 use weftlink_shm::sync::Ordering;
@@ -90,11 +90,11 @@ pub struct Outputs {
 impl Outputs {
     /// From `WEFT_RECORD_DIR` and `WEFT_METRICS`.
     pub fn from_environment(rank: usize) -> Self {
-        let only = |name: &str| (name == "WEFT_METRICS").then(|| variable(name)).flatten();
-        let metrics = Knobs::from(only).map(|knobs| knobs.metrics).unwrap_or_else(|error| {
-            tracing::warn!(target: "weft::fault", rank, "{error}");
-            None
-        });
+        let metrics =
+            Knobs::from_variable("WEFT_METRICS").map(|knobs| knobs.metrics).unwrap_or_else(|error| {
+                tracing::warn!(target: "weft::fault", rank, "{error}");
+                None
+            });
         Self { folder: weftlink_knobs::path("WEFT_RECORD_DIR"), metrics }
     }
 }
@@ -375,9 +375,9 @@ impl Recorder {
 /// Warns of environment variables that are misspelt settings, once, on rank 0. `weft run` warns itself.
 fn warn_of_unknown_settings(rank: usize) {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    if rank == 0 && variable("WEFT_JOB").is_none() {
+    if rank == 0 {
         ONCE.call_once(|| {
-            for (name, near) in weftlink_knobs::unknown(variable_names()) {
+            for (name, near) in weftlink_knobs::unknown_in_environment() {
                 if let Some(near) = near {
                     tracing::warn!(target: "weft::fault", rank, "unknown setting {name}; did you mean {near}?");
                 }

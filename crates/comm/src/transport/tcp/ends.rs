@@ -26,12 +26,12 @@ impl Slots {
         Slots { depth, origin: 1, message_bytes_max, bytes, about: vec![(0, 0); depth as usize].into() }
     }
 
-    /// The place of a message that is at most `depth` before or 1 after the one that was kept last.
+    /// The slot of a message that is at most `depth` before or 1 after the one that was kept last.
     fn place(&self, sequence: u32) -> usize {
         (sequence.wrapping_sub(self.origin) % self.depth) as usize
     }
 
-    /// Notes what the message in its place is: the one after that which was kept last.
+    /// Records the signature and length of the message in its slot: the successor of the one that was kept last.
     fn keep(&mut self, sequence: u32, signature: u64, length: usize) {
         let place = self.place(sequence);
         self.about[place] = (signature, length as u32);
@@ -57,7 +57,7 @@ pub(super) struct Outgoing {
     pub(super) fifo: u32,
     pub(super) to: u32,
     slots: Slots,
-    /// The last message that the plan has put out, that is on its way, and that was read.
+    /// The last message that the plan has published, that was started, and that the peer has released.
     put: u32,
     sent: u32,
     released: u32,
@@ -72,26 +72,26 @@ impl Outgoing {
         self.put.wrapping_sub(self.released) < self.slots.depth + u32::from(mutant!("one-message-too-many"))
     }
 
-    /// Where the next message goes. There must be room.
+    /// Where to write the next message. There must be room.
     pub(super) fn room(&mut self) -> &mut [u8] {
         self.slots.room(self.put.wrapping_add(1))
     }
 
-    /// Puts the message out that is there.
+    /// Publishes the message that is there.
     pub(super) fn put(&mut self, signature: u64, length: usize) {
         debug_assert!(self.has_room(), "a message without room");
         self.put = self.put.wrapping_add(1);
         self.slots.keep(self.put, signature, length);
     }
 
-    /// The next message that should be on its way: its number, signature and payload.
+    /// The next message to start: its number, signature and payload.
     pub(super) fn next(&self) -> Option<(u32, u64, &[u8])> {
         let sequence = self.sent.wrapping_add(1);
         let about = self.slots.about[self.slots.place(sequence)];
         (self.sent != self.put).then(|| (sequence, about.0, self.slots.message(sequence)))
     }
 
-    /// The payload of a message that is on its way.
+    /// The payload of a message that was started.
     pub(super) fn message(&self, sequence: u32) -> &[u8] {
         self.slots.message(sequence)
     }
@@ -100,28 +100,28 @@ impl Outgoing {
         self.sent = self.sent.wrapping_add(1);
     }
 
-    /// Whether all that was put out is on its way.
+    /// Whether all published messages were started.
     pub(super) fn is_empty(&self) -> bool {
         self.sent == self.put
     }
 
-    /// The number of the message that was put out last.
+    /// The number of the last published message.
     pub(super) fn last(&self) -> u32 {
         self.put
     }
 
-    /// Keeps what is left of the message that was put out last, from a byte of it on.
+    /// Copies the rest of the last published message, from a byte of it on.
     pub(super) fn keep(&mut self, payload: &[u8], from: usize) {
         self.slots.room(self.put)[from..payload.len()].copy_from_slice(&payload[from..]);
     }
 
-    /// Which of so many connections carries a message.
+    /// The connection that carries a message.
     pub(super) fn turn(&self, sequence: u32, streams: usize) -> usize {
         self.fifo.wrapping_add(sequence) as usize % streams.max(1)
     }
 
-    /// The other end has read all up to a message. False if that cannot be. Words go by any connection, so one may be overtaken by
-    /// its successor, which says the same and more.
+    /// The peer has released all messages up to one. False if that is impossible. A release may take any connection, so its
+    /// successor, which includes it, may overtake it.
     pub(super) fn release(&mut self, sequence: u32) -> bool {
         let newly = sequence.wrapping_sub(self.released);
         let can = mutant!("release-of-the-unsent") || newly <= self.sent.wrapping_sub(self.released);
@@ -137,18 +137,18 @@ pub(super) struct Incoming {
     pub(super) fifo: u32,
     pub(super) from: u32,
     slots: Slots,
-    /// The last message that has come, that was read, and of which the other end knows that.
+    /// The last message that has arrived, that was released, and whose release was reported.
     arrived: u32,
     released: u32,
-    told: u32,
-    /// Where the next message may go if it is what is expected, and whether the one that is coming is.
+    reported: u32,
+    /// The destination of the next message if it is the expected one, and whether the one that is arriving is.
     expected: Option<Expected>,
     is_as_expected: bool,
-    /// Where the oldest message lies that has not been read, if it went there.
+    /// Where the oldest unreleased message lies, if it was received there.
     direct: Option<*const u8>,
 }
 
-/// What a step waits for, and where it would copy it.
+/// The message that a step waits for, and where the step would copy it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected {
     pub(super) signature: u64,
@@ -156,11 +156,11 @@ pub(super) struct Expected {
     pub(super) place: *mut u8,
 }
 
-/// What a message that is coming may be.
+/// Whether an arriving message is in turn.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     Next,
-    /// One before it is still on another connection.
+    /// An earlier one is still on another connection.
     Later,
     Wrong,
 }
@@ -168,12 +168,12 @@ pub(super) enum Turn {
 impl Incoming {
     pub(super) fn new(fifo: u32, from: u32, depth: u32, message_bytes_max: usize) -> Incoming {
         let slots = Slots::new(depth, message_bytes_max);
-        let (arrived, released, told) = (0, 0, 0);
+        let (arrived, released, reported) = (0, 0, 0);
         let (expected, is_as_expected, direct) = (None, false, None);
-        Incoming { fifo, from, slots, arrived, released, told, expected, is_as_expected, direct }
+        Incoming { fifo, from, slots, arrived, released, reported, expected, is_as_expected, direct }
     }
 
-    /// Whether a message with this number and length may come now.
+    /// Whether a message with this number and length may arrive now.
     pub(super) fn turn(&self, sequence: u32, length: usize) -> Turn {
         let ahead = sequence.wrapping_sub(self.arrived);
         let in_flight = sequence.wrapping_sub(self.released);
@@ -189,23 +189,23 @@ impl Incoming {
         }
     }
 
-    /// The next message may go where a step would copy it, unless one has come that is not that step's: then the call fails, since calls
+    /// The next message is received where a step would copy it, unless another has arrived: then the call fails, because the calls
     /// differ.
     ///
     /// # Safety
-    /// So many bytes can be written there, by nobody else, until the message has been read or is no longer expected.
+    /// The place is writable for that length, and nobody else uses it until the message is released or no longer expected.
     pub(super) unsafe fn expect(&mut self, expected: Expected) {
         if self.arrived == self.released {
             self.expected = Some(expected);
         }
     }
 
-    /// Nothing goes anywhere but here from now on. A message of which a part went elsewhere is lost, and its checksum tells.
+    /// Receives into slots again. A message that was partly received elsewhere is lost, which its checksum shows.
     pub(super) fn forget(&mut self) {
         (self.expected, self.is_as_expected, self.direct) = (None, false, None);
     }
 
-    /// A message begins: settles where it goes.
+    /// A message begins: decides where it is received.
     pub(super) fn begin(&mut self, signature: u64, length: usize) {
         let is_it = |expected: &Expected| {
             (mutant!("any-call-to-the-buffer") || expected.signature == signature)
@@ -214,10 +214,10 @@ impl Incoming {
         self.is_as_expected = self.expected.as_ref().is_some_and(is_it);
     }
 
-    /// Where so many bytes of the message that has begun go.
+    /// The destination of `length` bytes of the message that has begun.
     pub(super) fn room(&mut self, length: usize) -> &mut [u8] {
         match self.expected {
-            // SAFETY: as whoever expects it has promised; it has that length, or it would not go there.
+            // SAFETY: the promise of `expect`'s caller; the message has that length, or it would not be received there.
             Some(expected) if self.is_as_expected => unsafe {
                 std::slice::from_raw_parts_mut(expected.place, expected.length.min(length))
             },
@@ -230,12 +230,12 @@ impl Incoming {
         self.arrived = self.arrived.wrapping_add(1);
         self.slots.keep(self.arrived, signature, length);
         let expected = self.expected.take().filter(|_| self.is_as_expected);
-        // Nothing had come that was not read, so it is the oldest.
+        // All before it were released, so it is the oldest.
         self.direct = expected.map(|expected| expected.place.cast_const()).or(self.direct);
         self.is_as_expected = false;
     }
 
-    /// The signature, place and length of the oldest message that has not been read.
+    /// The signature, place and length of the oldest unreleased message.
     pub(super) fn message(&self) -> Option<(u64, *const u8, usize)> {
         if self.arrived == self.released {
             return None;
@@ -245,25 +245,25 @@ impl Incoming {
         Some((signature, self.direct.unwrap_or(self.slots.message(sequence).as_ptr()), length as usize))
     }
 
-    /// It has been read.
+    /// Releases it.
     pub(super) fn release(&mut self) {
-        debug_assert!(self.arrived != self.released, "released a message that has not come");
+        debug_assert!(self.arrived != self.released, "released a message that has not arrived");
         self.released = self.released.wrapping_add(1);
         self.direct = self.direct.filter(|_| mutant!("place-kept-after-reading"));
     }
 
-    /// Whether so many were read unbeknown to the other end that it may soon have to wait.
+    /// Whether so many releases are unreported that the sender may soon have to wait.
     pub(super) fn is_pressing(&self) -> bool {
-        2 * self.released.wrapping_sub(self.told) > self.slots.depth
+        2 * self.released.wrapping_sub(self.reported) > self.slots.depth
     }
 
-    /// What the other end should be told: the last message that was read.
-    pub(super) fn untold(&self) -> Option<u32> {
-        (self.told != self.released && !mutant!("credits-not-returned")).then_some(self.released)
+    /// The release to report: the last released message.
+    pub(super) fn unreported(&self) -> Option<u32> {
+        (self.reported != self.released && !mutant!("credits-not-returned")).then_some(self.released)
     }
 
-    pub(super) fn is_told(&mut self, sequence: u32) {
-        self.told = sequence;
+    pub(super) fn set_reported(&mut self, sequence: u32) {
+        self.reported = sequence;
     }
 }
 
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_as_the_depth_are_in_flight_and_they_stay_in_order() {
+    fn at_most_depth_messages_are_in_flight_and_in_order() {
         let (mut out, mut into) = (Outgoing::new(0, 1, 3, 4), Incoming::new(0, 0, 3, 4));
         let mut expected = 0_u32;
         for number in 0_u32..100 {
@@ -289,17 +289,17 @@ mod tests {
                 assert_eq!(read(&into), (u64::from(expected) + 7, expected.to_le_bytes().to_vec()));
                 expected += 1;
                 into.release();
-                let read = into.untold().unwrap();
+                let read = into.unreported().unwrap();
                 assert!(out.release(read));
-                into.is_told(read);
-                assert_eq!(into.untold(), None);
+                into.set_reported(read);
+                assert_eq!(into.unreported(), None);
             }
             out.room().copy_from_slice(&number.to_le_bytes());
             out.put(u64::from(number) + 7, 4);
         }
         assert_eq!(expected, 97);
         assert!(!out.release(200), "more than were sent");
-        assert!(out.release(90) && !out.has_room(), "a word that was overtaken says nothing new");
+        assert!(out.release(90) && !out.has_room(), "a release that was overtaken changes nothing");
     }
 
     #[test]
@@ -308,13 +308,13 @@ mod tests {
             let before = 0_u32.wrapping_sub(3 * depth + 1);
             let (mut out, mut into) = (Outgoing::new(0, 1, depth, 4), Incoming::new(0, 0, depth, 4));
             (out.put, out.sent, out.released) = (before, before, before);
-            (into.arrived, into.released, into.told) = (before, before, before);
+            (into.arrived, into.released, into.reported) = (before, before, before);
             for slots in [&mut out.slots, &mut into.slots] {
                 slots.origin = before.wrapping_add(1);
             }
             let (mut put, mut seen) = (0_u32, 0_u32);
             while seen < 8 * depth {
-                // As many in flight as can be: each has a place of its own at both ends.
+                // As many in flight as possible: each has a slot of its own at both ends.
                 while out.has_room() {
                     out.room().copy_from_slice(&put.to_le_bytes());
                     out.put(u64::from(put) + 7, 4);
@@ -328,7 +328,7 @@ mod tests {
                     into.arrive(signature, 4);
                     out.is_on_its_way();
                 }
-                // Some are read, so that what is in flight begins anywhere.
+                // Some are released, so that the window starts anywhere.
                 for _ in 0..1 + seen % depth {
                     assert_eq!(
                         read(&into),
@@ -338,7 +338,7 @@ mod tests {
                     seen += 1;
                     into.release();
                 }
-                assert!(out.release(into.untold().unwrap()));
+                assert!(out.release(into.unreported().unwrap()));
             }
             assert!(out.put < before, "the sequence has wrapped");
         }
@@ -346,12 +346,12 @@ mod tests {
 
     fn read(into: &Incoming) -> (u64, Vec<u8>) {
         let (signature, place, length) = into.message().unwrap();
-        // SAFETY: a message that has come lies there.
+        // SAFETY: a message that has arrived lies there.
         (signature, unsafe { std::slice::from_raw_parts(place, length) }.to_vec())
     }
 
     #[test]
-    fn what_is_expected_comes_to_its_place_and_nothing_else_does() {
+    fn only_the_expected_message_is_received_in_place() {
         let mut into = Incoming::new(0, 0, 4, 8);
         let mut place = [0_u8; 4];
         let address = place.as_mut_ptr();
@@ -388,12 +388,12 @@ mod tests {
     }
 
     #[test]
-    fn a_message_out_of_turn_waits_and_an_old_one_is_wrong() {
+    fn a_message_out_of_turn_waits_and_an_old_one_is_rejected() {
         let mut into = Incoming::new(0, 0, 2, 4);
         assert_eq!(into.turn(2, 0), Turn::Later);
         assert_eq!(into.turn(3, 0), Turn::Wrong, "more than can be in flight");
         into.arrive(0, 0);
-        assert_eq!(into.turn(1, 0), Turn::Wrong, "it came already");
+        assert_eq!(into.turn(1, 0), Turn::Wrong, "it has arrived before");
         assert_eq!(into.turn(2, 0), Turn::Next);
     }
 }

@@ -1,28 +1,28 @@
-//! What goes over a wire: frames, each a header and the payload of one message, or a header alone.
+//! Frames on a connection: each a header and the payload of one message, or a header alone.
 //!
 //! ```text
 //! bytes   0      1   2..4    4..8   8..12      12..20      20..24   24..28   28..32     32..36
 //!         kind   0   check   fifo   sequence   signature   length   number   checksum   mark
 //! ```
 //!
-//! All numbers are little-endian. `sequence` numbers the messages of a FIFO and `number` the frames of a connection, so that
-//! one that is missing, doubled or moved is noticed; the checksum (CRC32C, of the header without it and of the payload) tells
-//! of any that was changed on its way; `check` is one of the header alone, so that a length that was changed is not waited for.
-//! TCP's own checksum is 16 bits and ends at every network card that takes it over.
+//! All numbers are little-endian. `sequence` numbers the messages of a FIFO and `number` the frames of a connection, which
+//! detects missing, repeated or reordered ones; the checksum (CRC32C, of the header without it and of the payload) detects
+//! changed bytes; `check` covers the header alone, so that the receiver does not wait for a corrupt length.
+//! TCP's own checksum has 16 bits and ends at every network card that offloads it.
 //!
-//! On request frames are sealed instead: header and pieces of the payload one after the other, each with a tag in place of
-//! the checksum, under the keys that came out of the handshake.
+//! On request frames are encrypted: header and pieces of the payload one after the other, each with an authentication tag in place
+//! of the checksum, under the keys of the handshake.
 
 /// Bytes of a header.
 pub(super) const HEADER_BYTES: usize = 36;
 const MARK: u32 = u32::from_le_bytes(*b"weft");
 
-/// What a frame is about.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A message of a FIFO.
     Message = 1,
-    /// All messages of a FIFO up to one have been read.
+    /// A release: the receiver has read all messages of a FIFO up to this one.
     Released = 2,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Header {
     pub(super) kind: Kind,
     pub(super) fifo: u32,
     pub(super) sequence: u32,
-    /// Of the call, with its number: wide enough that no other call has the same.
+    /// Hash of the call and its number: wide enough to be unique.
     pub(super) signature: u64,
     pub(super) length: u32,
     pub(super) number: u32,
@@ -40,7 +40,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// The header as it is sent, checksum included.
+    /// The bytes of the header, checksum included.
     pub(super) fn pack(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = self.kind as u8;
@@ -54,7 +54,7 @@ impl Header {
         bytes
     }
 
-    /// A header as it came; nothing if it is none.
+    /// A header out of its bytes; nothing if they are none.
     pub(super) fn unpack(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
         let word = |at: usize| bytes[at..].first_chunk::<4>().map_or(0, |four| u32::from_le_bytes(*four));
         let kind = match bytes[..2] {
@@ -74,7 +74,7 @@ impl Header {
         })
     }
 
-    /// The checksum that belongs to this header and its payload.
+    /// The checksum of this header and its payload.
     pub(super) fn checksum_of(&self, payload: &[u8]) -> u32 {
         let header = Header { checksum: 0, ..*self }.pack();
         crc32c::crc32c_append(
@@ -84,7 +84,7 @@ impl Header {
     }
 }
 
-/// Of a header, but for the two bytes that hold it.
+/// The check of a header, without the two bytes that hold it.
 fn check(bytes: &[u8; HEADER_BYTES]) -> [u8; 2] {
     let sum = crc32c::crc32c_append(crc32c::crc32c(&bytes[..2]), &bytes[4..]);
     [sum as u8, (sum >> 8) as u8]

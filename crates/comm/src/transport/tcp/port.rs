@@ -19,7 +19,7 @@ pub(crate) struct SendPort {
 }
 
 impl SendPort {
-    /// Opens the end of the FIFO of a number.
+    /// Opens the end of FIFO `number`.
     pub(in crate::transport) fn new(
         transport: &Rc<RefCell<TcpTransport>>,
         fifo: usize,
@@ -39,7 +39,7 @@ impl SendPort {
     }
 
     /// # Safety
-    /// If the message lies elsewhere than in the port's place, its bytes can be read there.
+    /// If the message does not lie in the port's place, its bytes are readable where it does.
     pub(in crate::transport) unsafe fn publish(&mut self, message: Message) {
         let Message { signature, bytes, from, .. } = message;
         let mut transport = self.transport.borrow_mut();
@@ -59,7 +59,7 @@ pub(crate) struct ReceivePort {
 }
 
 impl ReceivePort {
-    /// Opens the end of the FIFO of a number.
+    /// Opens the end of FIFO `number`.
     pub(in crate::transport) fn new(
         transport: &Rc<RefCell<TcpTransport>>,
         fifo: usize,
@@ -88,7 +88,7 @@ impl ReceivePort {
     }
 
     /// # Safety
-    /// So many bytes can be written there, by nobody else, until the message is released or forgotten.
+    /// The place is writable for that length, and nobody else uses it until the message is released or forgotten.
     pub(in crate::transport) unsafe fn expect(&mut self, signature: u64, bytes: usize, place: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { self.transport.borrow_mut().expect(self.end, signature, bytes, place) };

@@ -1,9 +1,9 @@
-//! One connection to a rank on another host: frames out of one rank's memory into the other's, as far as the socket goes
-//! along. Nothing here waits or allocates.
+//! One connection to a rank on another host: frames from one rank's memory to the other's, as far as the socket accepts
+//! them. Nothing here waits or allocates.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
@@ -12,53 +12,50 @@ use weftlink_bootstrap::{CloseOnFork, Seal, TAG_BYTES};
 use super::Fault;
 use super::ends::{Incoming, Outgoing, Turn};
 use super::frame::{HEADER_BYTES, Header, Kind};
+use crate::durations::LAST_BYTES;
 
-/// What a connection reads ahead: small frames come several at a time, and of large ones little is copied twice.
+/// Bytes that a connection reads ahead: several small frames at a time, and little of a large one that is copied twice.
 const AHEAD_BYTES: usize = 4 << 10;
-/// Where that goes; sealed, a piece that is opened from there.
+/// The buffer for them; encrypted, also for a piece before it is decrypted.
 const BUFFER_BYTES: usize = 64 << 10;
-/// How much may wait to be sent beside a message. Words about what was read are small and few.
+/// How much may be queued besides a message. Releases are small and few.
 const HEAD_BYTES_MAX: usize = 4 << 10;
-/// Payload is sealed in pieces of this size, so that one fits into the buffer.
+/// Payload is encrypted in pieces of this size, so that one fits into the buffer.
 const PIECE_BYTES: usize = 32 << 10;
-/// The numbers under which frames are sealed start far behind those of the handshake's messages.
+/// The nonces of frames start far beyond those of the handshake's messages.
 const FIRST_SEAL: u64 = 1 << 32;
-
-/// How long what one connection carried may come later than the end of another between the same ranks: something that
-/// forwards them need not keep them in step.
-const LAST_WORDS_LIMIT: Duration = Duration::from_millis(200);
 
 /// A connection.
 pub(super) struct Stream {
     socket: CloseOnFork,
     seal: Option<Seal>,
     pub(super) fault: Option<Fault>,
-    /// When it was noticed.
+    /// When this rank noticed it.
     pub(super) since: Option<Instant>,
     sending: Sending,
     receiving: Receiving,
 }
 
-/// Frames on their way out: any number without a payload, and then one with, if any. They leave together.
+/// Frames being sent: any number without a payload, then at most one with. They leave together.
 struct Sending {
-    /// The headers; sealed, all of it.
+    /// The headers; encrypted, everything.
     head: Vec<u8>,
-    /// What follows them: a message of an outgoing end, and its bytes.
+    /// The payload that follows: a message of an outgoing end, and its bytes.
     payload: Option<(usize, u32)>,
     payload_bytes: usize,
     written: usize,
-    /// The socket takes no more. Why that is, reading tells, after all that came before.
+    /// The socket accepts no more. Reading finds out why, after everything that arrived before.
     is_refused: bool,
     number: u32,
     seals: u64,
 }
 
-/// The frame on its way in.
+/// The frame being received.
 struct Receiving {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Its header, and how much of the payload is in its place.
+    /// Its header, and how much of the payload has been received.
     header: Option<Header>,
     filled: usize,
     number: u32,
@@ -66,7 +63,7 @@ struct Receiving {
 }
 
 impl Stream {
-    /// A connection, on which some bytes have come already; frames are sealed if there is a seal.
+    /// A connection from which some bytes were read already; frames are encrypted if there is a seal.
     pub(super) fn new(socket: CloseOnFork, seal: Option<Seal>, read: &[u8]) -> Stream {
         let mut buffer = vec![0; BUFFER_BYTES.max(read.len())];
         buffer[..read.len()].copy_from_slice(read);
@@ -91,7 +88,7 @@ impl Stream {
         Stream { socket, seal, fault: None, since: None, sending, receiving }
     }
 
-    /// Makes room for sealed messages of so many bytes.
+    /// Makes room for encrypted messages of this length.
     pub(super) fn reserve(&mut self, message_bytes_max: usize) {
         if self.seal.is_some() {
             let pieces = 1 + message_bytes_max.div_ceil(PIECE_BYTES);
@@ -100,20 +97,20 @@ impl Stream {
         }
     }
 
-    /// Whether frames are on their way out.
+    /// Whether frames are being sent.
     pub(super) fn is_busy(&self) -> bool {
         let Sending { head, payload_bytes, written, .. } = &self.sending;
         *written < head.len() + payload_bytes && self.fault.is_none()
     }
 
-    /// Whether another frame may be started. On a connection that is of no use, any may.
+    /// Whether another frame may be started. On a failed connection, any may.
     pub(super) fn takes_more(&self) -> bool {
         let Sending { head, payload_bytes, .. } = &self.sending;
         !self.is_busy() || (*payload_bytes == 0 && head.len() < HEAD_BYTES_MAX)
     }
 
     /// Starts a frame, behind those that have not left. `payload` is the message of an outgoing end, which keeps what the
-    /// socket does not take at once.
+    /// socket does not accept at once.
     pub(super) fn start(&mut self, mut header: Header, payload: &[u8], from: Option<(usize, u32)>) {
         let is_busy = self.is_busy();
         let Sending { head, payload: place, payload_bytes, written, number, seals, .. } = &mut self.sending;
@@ -145,19 +142,19 @@ impl Stream {
         }
     }
 
-    /// Writes as much as the socket takes. Whether it took anything.
+    /// Writes as much as the socket accepts. Returns whether it accepted anything.
     pub(super) fn flush(&mut self, outgoing: &[Outgoing]) -> bool {
         let message = |(end, sequence): (usize, u32)| outgoing[end].message(sequence);
         self.is_busy() && self.write(self.sending.payload.map_or(&[][..], message))
     }
 
-    /// The same, where the payload is still to be found elsewhere.
+    /// The same, with the payload still elsewhere.
     pub(super) fn write(&mut self, payload: &[u8]) -> bool {
         let mut progress = false;
         while self.is_busy() && !self.sending.is_refused {
             let Sending { head, payload_bytes, written, .. } = &self.sending;
             let (from_head, from_payload) = (*written.min(&head.len()), written.saturating_sub(head.len()));
-            // What was sealed is in the head, and must not leave as it is.
+            // The encrypted payload is in the head; the plain one must not leave.
             let rest = &payload[..*payload_bytes][from_payload..];
             let slices = [IoSlice::new(&head[from_head..]), IoSlice::new(rest)];
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -168,14 +165,14 @@ impl Stream {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                // Whoever has all it needs may be gone before it is told so; what it sent before is still to be read.
+                // A peer that has everything it needs may be gone before its releases arrive; what it sent is still to be read.
                 Err(_) => self.sending.is_refused = true,
             }
         }
         progress
     }
 
-    /// How much of the message that was started last has left, or need not be kept because it was sealed.
+    /// How much of the message that was started last has left, or need not be kept because it was encrypted.
     pub(super) fn left(&self) -> usize {
         let Sending { head, payload_bytes, written, .. } = &self.sending;
         if self.is_busy() && *payload_bytes > 0 { written.saturating_sub(head.len()) } else { usize::MAX }
@@ -185,14 +182,14 @@ impl Stream {
         (self.fault, self.since) = (Some(fault), Some(Instant::now()));
     }
 
-    /// Whether it has ended for so short a time that what others carry may still be on its way.
+    /// Whether it ended so recently that bytes on other connections may still be in flight.
     pub(super) fn has_just_ended(&self) -> bool {
-        self.since.is_some_and(|since| since.elapsed() < LAST_WORDS_LIMIT)
+        self.since.is_some_and(|since| since.elapsed() < LAST_BYTES)
     }
 
-    /// Takes in what has come, until it is enough. `find` gives the end of a FIFO that comes this way, and of one that goes. Whether
-    /// anything came; the end of the connection counts, because what other connections to the same rank brought before it is
-    /// there by then and may not have been looked at since.
+    /// Reads what has arrived, until it is enough. `find` returns the end for frames of a kind and FIFO. Returns whether anything
+    /// arrived; the end of the connection counts, because frames that other connections to the same rank delivered before it may not
+    /// have been looked at since.
     pub(super) fn receive(
         &mut self,
         incoming: &mut [Incoming],
@@ -214,7 +211,7 @@ impl Stream {
         progress
     }
 
-    /// Does one thing: takes a header, or some payload. Whether there was one to do.
+    /// Reads one header, or some payload. Returns whether there was anything.
     fn step(
         &mut self,
         incoming: &mut [Incoming],
@@ -277,7 +274,7 @@ impl Stream {
         Ok(true)
     }
 
-    /// Takes what there is of the payload. Whether there was anything.
+    /// Reads what there is of the payload. Returns whether there was anything.
     fn take_payload(&mut self, room: &mut [u8]) -> Result<bool, Fault> {
         let rest = &mut room[self.receiving.filled..];
         if self.seal.is_some() {
@@ -296,7 +293,7 @@ impl Stream {
             (*start, *filled) = (*start + buffered, *filled + buffered);
             return Ok(true);
         }
-        // Straight to its place, and a little of what follows it into the buffer, which is empty.
+        // Straight to its destination, and a little of what follows into the buffer, which is empty.
         let wanted = rest.len();
         let mut slices = [IoSliceMut::new(rest), IoSliceMut::new(&mut buffer[..AHEAD_BYTES])];
         let Some(got) = read(&self.socket, &mut slices)? else { return Ok(false) };
@@ -305,7 +302,7 @@ impl Stream {
         Ok(true)
     }
 
-    /// Whether so many bytes have come.
+    /// Whether this many bytes have arrived.
     fn have(&mut self, bytes: usize) -> Result<bool, Fault> {
         loop {
             let Receiving { buffer, start, end, .. } = &mut self.receiving;
@@ -322,7 +319,7 @@ impl Stream {
         }
     }
 
-    /// Takes so many bytes out of the buffer, opened if they are sealed.
+    /// Takes bytes out of the buffer, decrypted if need be.
     fn take(&mut self, bytes: usize, into: &mut [u8]) -> Result<(), Fault> {
         let Receiving { buffer, start, seals, .. } = &mut self.receiving;
         let taken = &buffer[*start..][..bytes];
@@ -356,7 +353,7 @@ fn wrong(header: &Header) -> Fault {
     ))
 }
 
-/// Reads what has come; nothing if nothing has.
+/// Reads what has arrived; nothing if nothing has.
 fn read(socket: &CloseOnFork, slices: &mut [IoSliceMut<'_>]) -> Result<Option<usize>, Fault> {
     loop {
         match rustix::net::recvmsg(socket, slices, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT) {
@@ -393,7 +390,7 @@ mod tests {
         [&Header { checksum, ..header }.pack()[..], &payload].concat()
     }
 
-    /// What is wrong with a connection on which this came, and the messages that it brought.
+    /// The fault of a connection on which these bytes arrived, and the messages that it delivered.
     fn received(bytes: &[u8]) -> (Option<Fault>, Vec<Vec<u8>>) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(bytes).unwrap();
@@ -403,7 +400,7 @@ mod tests {
         stream.receive(&mut incoming, &mut [], find, |_| false);
         let mut messages = Vec::new();
         while let Some((_, place, length)) = incoming[0].message() {
-            // SAFETY: a message that has come lies there.
+            // SAFETY: a message that has arrived lies there.
             messages.push(unsafe { std::slice::from_raw_parts(place, length) }.to_vec());
             incoming[0].release();
         }
@@ -421,7 +418,7 @@ mod tests {
             assert!(matches!(fault, Some(Fault::Corrupt(_))), "bit {bit}: {fault:?}");
             assert!(messages.is_empty(), "bit {bit}: {messages:?}");
         }
-        // A frame of another FIFO or a word about what was read may be what is missing, so the message itself is the next.
+        // The missing frame may be of another FIFO or a release, so the message itself is the next of its FIFO.
         let missing = [frame(1, 0), frame(2, 2)].concat();
         let doubled = [frame(1, 0), frame(2, 0)].concat();
         for strange in [missing, doubled] {

@@ -1,0 +1,133 @@
+//! 2 to 8 ranks exchange messages under many seeded schedules of delays and faults; see `world` for what is checked.
+//!
+//! `WEFT_SCHEDULES` sets how many schedules are run, `WEFT_SEED` runs one and prints what happened.
+
+mod world;
+
+use std::time::Duration;
+
+use weftlink_p2p::Direction;
+use weftlink_plan::DataType;
+use world::{Fault, Posted, Random, Shape, Summary, World};
+
+/// As many as `make test` has time for.
+const SCHEDULES: u64 = 50_000;
+const TYPES: [Option<DataType>; 3] = [None, Some(DataType::F32), Some(DataType::I32)];
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+fn shape(random: &mut Random) -> Shape {
+    let size = 2 + random.below(7) as usize;
+    Shape {
+        size,
+        hosts: 1 + random.below(size.min(3) as u64) as usize,
+        eager_bytes_max: random.pick(&[0, 16, 64]),
+        self_bytes_max: random.pick(&[0, 16]),
+        window_bytes: random.pick(&[64, 200, 1000, 100_000]),
+        frame_bytes_max: random.pick(&[32, 64]),
+        pull_bytes_min: random.pick(&[None, Some(0), Some(50)]),
+        depth: random.pick(&[1, 2, 4, 16]),
+        is_calm: random.one_in(4),
+    }
+}
+
+fn timeout(random: &mut Random, is_calm: bool) -> Option<Duration> {
+    match random.below(8) {
+        _ if is_calm => Some(Duration::from_secs(600)),
+        0 => None,
+        1 => Some(Duration::ZERO),
+        2 => Some(Duration::from_micros(random.below(200))),
+        3 | 4 => Some(Duration::from_micros(random.below(200_000))),
+        _ => Some(Duration::from_secs(1 + random.below(30))),
+    }
+}
+
+/// Posts both ends of a message, which mostly agree.
+fn message(world: &mut World, random: &mut Random, shape: &Shape) {
+    let (from, to) = (random.below(shape.size as u64) as usize, random.below(shape.size as u64) as usize);
+    let tag = 1 + random.below(2);
+    let mut bytes = random.pick(&[0, 8, 16, 17, 64, 65, 200]);
+    let mut data_type = random.pick(&TYPES);
+    let mut source = (!random.one_in(3)).then_some(from);
+    if shape.is_calm {
+        // Messages that a receive may take in any order are alike.
+        source = (tag == 1).then_some(from);
+        let kind = if tag == 1 { from * 3 + to } else { to };
+        (bytes, data_type) = ([8, 65, 16, 200, 64, 0][kind % 6], TYPES[kind % 3]);
+    }
+    let latest = random.pick(&[10, 10_000, 300_000]);
+    let mut at = || Duration::from_micros(random.below(latest));
+    let (sent_at, received_at) = (at(), at());
+    let timeouts = [timeout(random, shape.is_calm), timeout(random, shape.is_calm)];
+    let send =
+        Posted { rank: from, direction: Direction::SendTo(to), tag, bytes, data_type, timeout: timeouts[0] };
+    let mut receive =
+        Posted { rank: to, direction: Direction::ReceiveFrom(source), timeout: timeouts[1], ..send };
+    if !shape.is_calm {
+        match random.below(30) {
+            0 => receive.bytes = random.pick(&[0, 8, 64, 200]),
+            1 => receive.data_type = random.pick(&TYPES),
+            2 => return world.post(sent_at, send),
+            3 => return world.post(received_at, receive),
+            _ => {}
+        }
+    }
+    world.post(sent_at, send);
+    world.post(received_at, receive);
+}
+
+fn schedule(seed: u64, is_shown: bool) -> Result<Summary, String> {
+    let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) + 1);
+    let shape = shape(&mut random);
+    let mut world = World::new(random.next(), shape);
+    if is_shown {
+        world.trace = Some(vec![format!("{shape:?}")]);
+    }
+    for _ in 0..=random.below(20) {
+        message(&mut world, &mut random, &shape);
+    }
+    for _ in 0..random.below(if shape.is_calm { 1 } else { 4 }) {
+        let mut rank = || random.below(shape.size as u64) as usize;
+        let (one, other) = (rank(), rank());
+        let latest = random.pick(&[50, 10_000, 1_000_000]);
+        let at = Duration::from_micros(random.below(latest));
+        let fault = match random.below(10) {
+            0 | 1 => Fault::Kill(one),
+            2 | 3 => Fault::Leave(one),
+            4 => Fault::Abort(one),
+            5 | 6 => Fault::Cut(one, other, random.one_in(3)),
+            _ => Fault::Stop(one, Duration::from_millis(1 + random.below(3000))),
+        };
+        world.fault(at, fault);
+    }
+    world.run()
+}
+
+#[test]
+fn schedules_hold() {
+    if let Some(seed) = number("WEFT_SEED") {
+        println!("{:?}", schedule(seed, true).unwrap());
+        return;
+    }
+    let count = number("WEFT_SCHEDULES").unwrap_or(SCHEDULES);
+    let mut all = Summary::default();
+    let mut failed = Vec::new();
+    for seed in 0..count {
+        match schedule(seed, false) {
+            Ok(one) => all.add(&one),
+            Err(error) => failed.push((seed, error)),
+        }
+    }
+    println!("{count} schedules: {all:?}");
+    let shown: Vec<String> =
+        failed.iter().take(10).map(|(seed, error)| format!("WEFT_SEED={seed}: {error}")).collect();
+    assert!(failed.is_empty(), "{} of {count} schedules fail:\n{}", failed.len(), shown.join("\n"));
+    // Schedules in which nothing happens would hold as well.
+    if count >= 1000 {
+        for (what, times) in all.parts() {
+            assert!(times > 0, "no operation of {count} schedules {what}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Two invariants of the sources: lock-free code takes its atomics from `shm/src/sync.rs`, where loom can replace them, and `knobs` alone
+//! reads the environment. Each exception is a file with its reason; one that is no longer needed is an error until it is taken off the list.
+//! Unit tests do not count.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Files that use `std::sync::atomic` directly. None of them shares memory between ranks, or orders other memory by it in a way that loom
+/// would have to check.
+const ATOMICS: [(&str, &str); 13] = [
+    (
+        "bootstrap/src/fork.rs",
+        "read in a child after fork, where nothing but atomics may be touched; all relaxed",
+    ),
+    ("bootstrap/src/group.rs", "a flag of one process; all relaxed"),
+    ("bootstrap/src/endpoint.rs", "flags of one process: a thread is asked to end, a link has ended"),
+    ("comm/src/foreign.rs", "bytes that a peer may be writing, read at any address; loom has no such access"),
+    ("comm/src/communicator/start.rs", "numbers communicators; relaxed"),
+    ("comm/src/communicator/mod.rs", "the public type of a traced run's tickets"),
+    ("comm/src/communicator/trace.rs", "numbers the steps of a traced run, which only tests make"),
+    ("cli/src/limits.rs", "a flag that a signal handler sets"),
+    ("cli/src/run/signals.rs", "set by signal handlers"),
+    ("cli/src/sim/accuracy.rs", "hands rows to threads; relaxed"),
+    ("python/src/communicator.rs", "counts pending calls; relaxed"),
+    ("python/src/torch/group.rs", "numbers calls; relaxed"),
+    ("python/src/torch/lanes.rs", "counts parts of a call down; what they leave is under a mutex"),
+];
+
+/// Files outside `knobs` that read environment variables.
+const ENVIRONMENT: [(&str, &str); 13] = [
+    ("shm/src/mutants.rs", "which planted defect is on; only in builds of `make mutants`"),
+    ("bootstrap/src/environment.rs", "what other launchers set: Slurm, Open MPI, MPICH, torchrun"),
+    ("bootstrap/src/launcher.rs", "what `weft run` sets for its ranks; no setting of people's"),
+    ("comm/src/communicator/cores.rs", "LOCAL_WORLD_SIZE, which torchrun sets"),
+    ("python/src/torch/record.rs", "PyTorch's own variables for its flight recorder"),
+    ("cli/src/knobs.rs", "names that look like settings, for `weft knobs`"),
+    ("cli/src/bench/args.rs", "a default of `weft bench`, beside its flag"),
+    ("cli/src/run/args.rs", "variables that people ask `weft run` to pass on"),
+    ("cli/src/run/environment.rs", "OMP_NUM_THREADS, which `weft run` sets unless people do"),
+    ("cli/src/run/mod.rs", "names that look like settings"),
+    ("cli/src/run/output.rs", "NO_COLOR"),
+    ("cli/src/run/program.rs", "PATH"),
+    ("testkit/src/processes.rs", "tests start processes without the settings of the shell"),
+];
+
+#[test]
+fn atomics_come_from_the_facade() {
+    let found = files_with(&["sync::atomic"], |file| !file.starts_with("shm/src/sync.rs"));
+    compare(found, &ATOMICS, "take atomics from weftlink_shm::sync");
+}
+
+#[test]
+fn knobs_alone_read_the_environment() {
+    let reads = ["env::var(", "env::var_os(", "env::vars(", "env::vars_os("];
+    let found = files_with(&reads, |file| !file.starts_with("knobs/src"));
+    compare(found, &ENVIRONMENT, "read settings through weftlink_knobs");
+}
+
+fn compare(found: Vec<String>, listed: &[(&str, &str)], advice: &str) {
+    let is_listed = |file: &String| listed.iter().any(|(listed, _)| listed == file);
+    let new: Vec<&String> = found.iter().filter(|file| !is_listed(file)).collect();
+    assert!(new.is_empty(), "{new:?}: {advice}, or list the file with its reason");
+    let gone: Vec<&str> = listed
+        .iter()
+        .map(|(file, _)| *file)
+        .filter(|file| !found.iter().any(|found| found == file))
+        .collect();
+    assert!(gone.is_empty(), "{gone:?}: no longer needed; take it off the list");
+}
+
+/// Source files, by their path below `crates`, whose code contains one of these.
+fn files_with(words: &[&str], counts: impl Fn(&str) -> bool) -> Vec<String> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let sources = fs::read_dir(crates).unwrap().map(|entry| entry.unwrap().path().join("src"));
+    let mut found: Vec<String> = sources
+        .flat_map(|folder| files(&folder))
+        .filter(|path| path.extension().is_some_and(|ending| ending == "rs"))
+        .filter(|path| !path.file_stem().unwrap().to_str().unwrap().ends_with("tests"))
+        .filter(|path| {
+            let text = fs::read_to_string(path).unwrap();
+            code(&text).any(|line| words.iter().any(|word| line.contains(word)))
+        })
+        .map(|path| path.strip_prefix(crates).unwrap().to_str().unwrap().to_owned())
+        .filter(|file| counts(file))
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+/// The lines of a file that are neither comments nor unit tests, which stand last.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    let lines: Vec<&str> = text.lines().collect();
+    let is_test = |at: &usize| {
+        lines[*at].starts_with("#[cfg(")
+            && lines[*at].contains("test")
+            && lines[*at + 1..].iter().take(3).any(|line| line.starts_with("mod tests"))
+    };
+    let end = (0..lines.len()).find(is_test).unwrap_or(lines.len());
+    lines.into_iter().take(end).filter(|line| !line.trim_start().starts_with("//"))
+}
+
+/// All files below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let below = |path: PathBuf| if path.is_dir() { files(&path) } else { vec![path] };
+    entries.map(|entry| entry.unwrap().path()).flat_map(below).collect()
+}

@@ -262,7 +262,7 @@ fn misuse_is_refused_and_nothing_is_lost() {
         };
         says(
             comm.all_reduce((&[1.0][..], &mut values[..]), Reduction::Sum).unwrap_err(),
-            "1 elements in and 64 out",
+            "got an input of 1 elements and an output of 64",
         );
         says(
             comm.run(

@@ -29,7 +29,7 @@ fn replaced(how: impl FnOnce(&mut Communicator) + Send + 'static) -> (Background
 #[test]
 fn a_communicator_that_is_replaced_in_the_background_ends() {
     let (background, error) = replaced(|comm| *comm = alone());
-    assert!(error.contains("replaced the communicator"), "{error}");
+    assert!(error.contains("replaced its communicator"), "{error}");
     // None of these has anything left to end.
     background.abort("now");
     assert!(!background.barrier().cancel());
@@ -46,7 +46,7 @@ fn a_communicator_that_is_taken_out_of_the_background_ends_too() {
     let into = Arc::clone(&out);
     let (background, error) =
         replaced(move |comm| std::mem::swap(comm, into.lock().unwrap().as_mut().unwrap()));
-    assert!(error.contains("replaced the communicator"), "{error}");
+    assert!(error.contains("replaced its communicator"), "{error}");
     background.abort("now");
     let mut taken = out.lock().unwrap().take().unwrap();
     let error = taken.barrier().unwrap_err().to_string();

@@ -169,6 +169,11 @@ impl Endpoint {
         self.unwatch(group);
     }
 
+    /// Has the monitor thread carry out what groups want done.
+    pub(super) fn wake(&self) {
+        self.inner.wake();
+    }
+
     /// No longer.
     pub(super) fn unwatch(&self, group: &Arc<Group>) {
         let gone = Arc::downgrade(group);

@@ -14,7 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use weftlink_membership::durations::{
-    DRAIN as DRAIN_LIMIT, INQUIRY_RESULT as FINDING_LIMIT, POLL as TICK, VERDICT as VERDICT_LIMIT, WARN_AFTER,
+    DEPARTURE, DRAIN as DRAIN_LIMIT, INQUIRY_RESULT as FINDING_LIMIT, POLL as TICK, VERDICT as VERDICT_LIMIT,
+    WARN_AFTER,
 };
 use weftlink_membership::{Action, Input, tree};
 use weftlink_shm::poll_hook;
@@ -70,6 +71,8 @@ pub(super) struct State {
     waiting: BTreeMap<u32, (u32, Vec<u32>)>,
     warn_after: Option<Duration>,
     pub(super) elder: Option<(Weak<Group>, Vec<u32>)>,
+    /// This rank has left, and the others know, or need not.
+    has_departed: bool,
 }
 
 impl Group {
@@ -82,6 +85,7 @@ impl Group {
             waiting: BTreeMap::new(),
             warn_after: None,
             elder: None,
+            has_departed: false,
         };
         Arc::new(Group {
             id,
@@ -179,6 +183,7 @@ impl Group {
     pub(super) fn hear(&self, from: &Link, (message, descriptor): Received) {
         match message {
             Message::Event(event) => return self.drive(Input::Heard { from: from.rank, event }),
+            Message::DepartureHeard => return self.drive(Input::Confirmed(from.rank)),
             Message::Waiting { number, ranks } => {
                 self.state().waiting.insert(from.rank, (number, ranks));
             }
@@ -205,15 +210,18 @@ impl Group {
             let mut delivered = Vec::new();
             let mut state = self.state();
             for action in state.core.handle(input, Instant::now()) {
+                let send = |to: u32, message: Message| {
+                    let is_it =
+                        |link: &&Arc<Link>| link.rank == to && !link.has_ended.load(Ordering::Relaxed);
+                    if let Some(link) = links.iter().rev().find(is_it) {
+                        let _ = link.channel.post(&message);
+                    }
+                };
                 match action {
                     // The state stays locked while events are sent: a caller that sees the failure may exit the process at once.
-                    Action::Send { to, event } => {
-                        let is_it =
-                            |link: &&Arc<Link>| link.rank == to && !link.has_ended.load(Ordering::Relaxed);
-                        if let Some(link) = links.iter().rev().find(is_it) {
-                            let _ = link.channel.post(&Message::Event(event));
-                        }
-                    }
+                    Action::Send { to, event } => send(to, Message::Event(event)),
+                    Action::Confirm(to) => send(to, Message::DepartureHeard),
+                    Action::Departed { .. } => state.has_departed = true,
                     Action::Deliver(event) => delivered.push(event),
                     chore => state.chores.push(chore),
                 }
@@ -250,8 +258,26 @@ impl Group {
         std::mem::take(&mut self.state().chores)
     }
 
-    /// Waits a moment until neighbours have been told everything.
-    pub(super) fn drain(&self) {
+    /// Leaves the group: announces it and waits until the ranks that stay know, [`DEPARTURE`] at most. `wake` has the monitor
+    /// thread carry out what that takes.
+    pub(super) fn leave(&self, calls: u32, wake: impl Fn()) {
+        self.drive(Input::Leave { calls });
+        wake();
+        let deadline = Deadline::new(DEPARTURE);
+        let mut state = self.state();
+        // This runs while a communicator is dropped, so it does not call the poll hook.
+        while !state.has_departed
+            && let Some(left) = deadline.left()
+        {
+            let waited = self.changed.wait_timeout(state, left.min(TICK));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
+        self.drain();
+    }
+
+    /// Waits until what was sent to neighbours is written, [`DRAIN_LIMIT`] at most.
+    fn drain(&self) {
         let deadline = Deadline::new(DRAIN_LIMIT);
         for link in self.links().iter().filter(|link| !link.has_ended.load(Ordering::Relaxed)) {
             let _ = link.channel.drain(deadline);

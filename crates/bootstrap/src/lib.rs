@@ -649,8 +649,7 @@ impl Drop for Bootstrap {
             Link::Tree { group, endpoint, .. } => {
                 group.set_alarm(None);
                 if let Some(endpoint) = endpoint {
-                    group.learn(Event::Left { rank: self.rank as u32, calls: self.calls });
-                    group.drain();
+                    group.leave(self.calls, || endpoint.wake());
                     endpoint.leave(group, self.calls);
                 }
             }

@@ -34,6 +34,8 @@ pub(super) enum Message {
     Down { number: u32, said: Vec<(u32, Vec<u8>)> },
     /// Between a leader and its followers that regroup.
     Regroup(regroup::Message),
+    /// To a neighbour that leaves: this rank has heard of it, and has passed it on.
+    DepartureHeard,
     /// Comes with a descriptor for the other end.
     Descriptor { turn: u32 },
     /// What everybody should know. Told on to everybody who did not know it.

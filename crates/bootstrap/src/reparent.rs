@@ -124,7 +124,8 @@ impl Inner {
 
     /// Takes in a rank whose parent has left.
     pub(super) fn take_in(self: &Arc<Self>, group: &Arc<Group>, from: u32, channel: Channel) {
-        if group.members.get().is_none_or(|members| from as usize >= members.len()) {
+        // It may have given up while this process was stopped.
+        if channel.has_ended() || group.members.get().is_none_or(|members| from as usize >= members.len()) {
             return;
         }
         let link = link(from, channel);

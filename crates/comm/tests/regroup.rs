@@ -261,6 +261,49 @@ fn a_death_below_one_that_left_is_heard_above() {
     }
 }
 
+/// A rank of four whose tree is 0 over 1 and 2, and 2 over 3: ranks 2 and 3 leave together, the others stay.
+fn rank_that_leaves_with_its_parent(role: &str) {
+    let mut words = role.split(' ');
+    let mut number = || words.next().unwrap().parse::<usize>().unwrap();
+    let (rank, port, later_us) = (number(), number() as u16, number() as u64);
+    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
+    let meeting = Meeting::new(place, Token::new("regroup").unwrap(), 4, AMPLE);
+    let mut comm = Communicator::new(met(&of_host(&meeting, 1), rank), options()).unwrap();
+    let message = |comm: &mut Communicator| {
+        let (mine, mut theirs) = (vec![7_u64; usize::from(rank == 1)], vec![0; usize::from(rank == 0)]);
+        comm.send_receive((&mine, &mut theirs), &[(1, 0)], 1)
+    };
+    message(&mut comm).unwrap();
+    if rank >= 2 {
+        std::thread::sleep(Duration::from_micros(later_us * (rank as u64 - 2)));
+        return;
+    }
+    // A rank whose departure is not heard of is probed after 0.8 s, and its process is gone.
+    std::thread::sleep(Duration::from_millis(1500));
+    let made = message(&mut comm);
+    assert!(matches!(made, Ok(()) | Err(Error::Left { .. })), "rank {rank}: {made:?}");
+}
+
+#[test]
+fn ranks_that_leave_together_are_not_taken_for_dead() {
+    const NAME: &str = "ranks_that_leave_together_are_not_taken_for_dead";
+    if let Ok(role) = std::env::var(ROLE) {
+        return rank_that_leaves_with_its_parent(&role);
+    }
+    let start = |port: u16, rank: usize, later_us: u64| -> Child {
+        let mut command = this_program();
+        command.args(["--exact", NAME, "--nocapture"]);
+        command.env(ROLE, format!("{rank} {port} {later_us}")).spawn().unwrap()
+    };
+    for later_us in [0, 300, 2_000] {
+        let port = reserved();
+        let ranks: Vec<Child> = (0..4).map(|rank| start(port, rank, later_us)).collect();
+        for (rank, mut child) in ranks.into_iter().enumerate() {
+            assert!(child.wait().unwrap().success(), "rank {rank}, {later_us} us");
+        }
+    }
+}
+
 /// A rank that forks and dies while the child lives on, with all that it had open.
 #[test]
 fn a_death_is_noticed_although_a_forked_child_lives() {

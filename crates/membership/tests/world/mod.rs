@@ -70,6 +70,8 @@ enum Happens {
     Arrives(u32, u64, regroup::Hello),
     /// A child's connection reached its parent's endpoint.
     Child(u32, GroupId, u32),
+    /// A rank whose parent left reaches another, to be its child: its rank, and its place in the group.
+    Orphan(u32, GroupId, u32, u32),
     Shrink(u32, GroupId),
     Wake(u32),
 }
@@ -90,6 +92,7 @@ struct Node {
     group: Group<Failure>,
     /// The group's cause has been acted on.
     has_failed: bool,
+    is_leaving: bool,
     regroup: Option<Regroup>,
     /// Counts attempts to regroup, so that results of an old one are not taken for those of a new one.
     attempt: u32,
@@ -129,6 +132,7 @@ struct Star {
 pub(crate) struct Outcome {
     pub(crate) groups: usize,
     pub(crate) deaths_heard: usize,
+    pub(crate) confirmed: usize,
     pub(crate) steps: usize,
     pub(crate) slowest_regroup: Duration,
 }
@@ -212,6 +216,7 @@ impl World {
                 group: world.machine(&view, rank),
                 view: view.clone(),
                 has_failed: false,
+                is_leaving: false,
                 regroup: None,
                 attempt: 0,
                 regroup_deadline: start,
@@ -290,7 +295,10 @@ impl World {
     fn rank_of(happens: &Happens) -> Option<u32> {
         match happens {
             Happens::Group(rank, ..) | Happens::Regroup(rank, ..) | Happens::Arrives(rank, ..) => Some(*rank),
-            Happens::Child(rank, ..) | Happens::Shrink(rank, _) | Happens::Wake(rank) => Some(*rank),
+            Happens::Child(rank, ..)
+            | Happens::Orphan(rank, ..)
+            | Happens::Shrink(rank, _)
+            | Happens::Wake(rank) => Some(*rank),
             Happens::Fault(Fault::Leave(rank) | Fault::Abort(rank)) => Some(*rank),
             Happens::Fault(_) | Happens::Resume(_) | Happens::Heal(_) => None,
         }
@@ -301,10 +309,20 @@ impl World {
             match self.nodes[rank as usize].life {
                 Life::Runs => {}
                 Life::Stopped => {
-                    self.nodes[rank as usize].backlog.push(happens);
+                    match happens {
+                        Happens::Orphan(_, group, orphan, _) => {
+                            self.not_reparented(group, orphan, rank, None)
+                        }
+                        happens => self.nodes[rank as usize].backlog.push(happens),
+                    }
                     return Ok(());
                 }
-                Life::Dead | Life::Gone => return Ok(()),
+                Life::Dead | Life::Gone => {
+                    if let Happens::Orphan(_, group, orphan, _) = happens {
+                        self.not_reparented(group, orphan, rank, None);
+                    }
+                    return Ok(());
+                }
             }
         }
         match happens {
@@ -343,6 +361,7 @@ impl World {
                 self.nodes[rank as usize].children.entry(group).or_default().insert(child);
                 self.accept_children(rank)
             }
+            Happens::Orphan(rank, group, orphan, place) => self.take_in(rank, group, orphan, place),
             Happens::Shrink(rank, group) => self.shrink(rank, group),
             Happens::Wake(rank) => self.wake(rank),
         }
@@ -513,9 +532,10 @@ impl World {
             let when = (self.now + delay).max(last.unwrap_or(self.now));
             self.at(when, Happens::Group(to, group, Input::Disconnected { rank: place, is_watched }));
             if is_watched && is_death {
-                let delay = self.random.delay();
-                // The kernel reports it within the time that an inquiry takes, unless nobody runs there.
-                self.at(self.now + delay, Happens::Group(to, group, Input::Exited(place)));
+                // The kernel reports it within the time that an inquiry takes, unless nobody runs there. The driver reads what
+                // was sent before.
+                let when = (self.now + self.random.delay()).max(last.unwrap_or(self.now));
+                self.at(when, Happens::Group(to, group, Input::Exited(place)));
             }
         }
         let stars: Vec<u64> =
@@ -544,15 +564,22 @@ impl World {
     }
 
     fn leave(&mut self, rank: u32) -> Result<(), String> {
-        let (group, place) = (self.nodes[rank as usize].view.group, self.place(rank));
-        self.group_input(rank, group, Input::Raise(Event::Left { rank: place, calls: 0 }))?;
-        // A rank that stays hears nothing of it if what stood between them has failed or left too, and may take it for dead.
-        if self.faults > 1 {
+        let node = &mut self.nodes[rank as usize];
+        if std::mem::replace(&mut node.is_leaving, true) {
+            return Ok(());
+        }
+        let group = node.view.group;
+        self.group_input(rank, group, Input::Leave { calls: 0 })
+    }
+
+    /// A rank that left ends. Unless its departure was confirmed, ranks that stay may take it for dead.
+    fn departed(&mut self, rank: u32, is_confirmed: bool) {
+        self.outcome.confirmed += usize::from(is_confirmed);
+        if !is_confirmed {
             self.end_everywhere(rank);
         }
         self.nodes[rank as usize].life = Life::Gone;
         self.close_all(rank, false);
-        Ok(())
     }
 
     fn group_input(&mut self, rank: u32, group: GroupId, input: Input<Failure>) -> Result<(), String> {
@@ -571,7 +598,8 @@ impl World {
         self.schedule_wake(rank);
         self.tell_known(rank)?;
         let node = &mut self.nodes[rank as usize];
-        if node.group.cause().is_some() && !node.has_failed && node.life == Life::Runs {
+        let goes_on = node.life == Life::Runs && !node.is_leaving;
+        if node.group.cause().is_some() && !node.has_failed && goes_on {
             node.has_failed = true;
             let cause = node.group.cause().cloned();
             let roots = self.roots.get(&group).map_or(&[][..], Vec::as_slice);
@@ -607,42 +635,71 @@ impl World {
                 self.at(self.now + time, Happens::Group(rank, group, Input::Probed(place, outcome)));
             }
             Action::Reparent(place) => {
-                let to = of(place);
-                let answers = self.nodes[to as usize].life == Life::Runs
-                    && self.nodes[to as usize].view.group == group
-                    && !self.is_cut(rank, to);
-                let input = match answers {
-                    true => {
-                        for pair in [(group, rank, to), (group, to, rank)] {
-                            self.links.insert(pair, self.now);
-                        }
-                        let own = place_of(&view, rank);
-                        self.after_delay(Happens::Group(to, group, Input::Connected(own)));
-                        Input::Connected(place)
+                let (to, own) = (of(place), place_of(&view, rank));
+                match self.nodes[to as usize].life {
+                    Life::Runs if !self.is_cut(rank, to) => {
+                        self.after_delay(Happens::Orphan(to, group, rank, own));
                     }
-                    false => {
-                        let why = match self.nodes[to as usize].life {
-                            _ if self.is_cut(rank, to) => Probe::Silent,
-                            Life::Runs => Probe::Answered,
-                            Life::Stopped => Probe::Silent,
-                            Life::Dead | Life::Gone => Probe::Refused,
-                        };
-                        let left_after = (why == Probe::Answered).then_some(0);
-                        Input::NotReparented { rank: place, why, left_after }
-                    }
-                };
-                let limit =
-                    if self.nodes[to as usize].life == Life::Stopped { REPARENT } else { Duration::ZERO };
-                let delay = self.random.delay() + limit;
-                self.at(self.now + delay, Happens::Group(rank, group, input));
+                    _ => self.not_reparented(group, rank, to, None),
+                }
             }
             Action::Close(place) => {
                 let to = of(place);
-                self.links.remove(&(group, rank, to));
+                let last = self.links.remove(&(group, rank, to)).unwrap_or(self.now);
                 self.links.remove(&(group, to, rank));
+                let is_watched = self.hosts[rank as usize] == self.hosts[to as usize];
+                let input = Input::Disconnected { rank: place_of(&view, rank), is_watched };
+                self.at(last, Happens::Group(to, group, input));
             }
+            Action::Confirm(place) => {
+                let (to, from) = (of(place), place_of(&view, rank));
+                let delay = self.random.delay();
+                if let Some(last) = self.links.get_mut(&(group, rank, to)) {
+                    *last = (self.now + delay).max(*last);
+                    let when = *last;
+                    self.at(when, Happens::Group(to, group, Input::Confirmed(from)));
+                }
+            }
+            Action::Departed { is_confirmed } => self.departed(rank, is_confirmed),
         }
         Ok(())
+    }
+
+    /// A rank whose parent left comes to another, which takes it in or answers that it is not in the group.
+    fn take_in(&mut self, rank: u32, group: GroupId, orphan: u32, place: u32) -> Result<(), String> {
+        let node = &self.nodes[rank as usize];
+        // The orphan has ended, or given up, if this rank was stopped for long.
+        if self.nodes[orphan as usize].life != Life::Runs || self.nodes[orphan as usize].view.group != group {
+            return Ok(());
+        }
+        if node.view.group != group || self.is_cut(rank, orphan) {
+            self.not_reparented(group, orphan, rank, Some(0));
+            return Ok(());
+        }
+        let own = place_of(&node.view, rank);
+        for pair in [(group, rank, orphan), (group, orphan, rank)] {
+            self.links.insert(pair, self.now);
+        }
+        let delay = self.random.delay();
+        self.links.insert((group, rank, orphan), self.now + delay);
+        self.at(self.now + delay, Happens::Group(orphan, group, Input::Connected(own)));
+        self.group_input(rank, group, Input::Connected(place))
+    }
+
+    fn not_reparented(&mut self, group: GroupId, orphan: u32, to: u32, left_after: Option<u32>) {
+        let Some(view) = self.view_of(group) else { return };
+        let life = self.nodes[to as usize].life;
+        let why = match life {
+            _ if self.is_cut(orphan, to) => Probe::Silent,
+            Life::Runs => Probe::Answered,
+            Life::Stopped => Probe::Silent,
+            Life::Dead | Life::Gone => Probe::Refused,
+        };
+        let left_after = left_after.filter(|_| why == Probe::Answered);
+        let limit = if why == Probe::Silent { REPARENT } else { Duration::ZERO };
+        let delay = self.random.delay() + limit;
+        let input = Input::NotReparented { rank: place_of(&view, to), why, left_after };
+        self.at(self.now + delay, Happens::Group(orphan, group, input));
     }
 
     /// What a probe finds, and after which time.

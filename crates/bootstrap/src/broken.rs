@@ -50,7 +50,7 @@ impl Broken {
 
 /// What became of a rank whose connection has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum PeerStatus {
     /// Its process has ended.
     Dead,
     /// It lives, or cannot be reached.

@@ -25,7 +25,7 @@ pub(super) enum Message {
     /// These have not come yet.
     Waiting { number: u32, ranks: Vec<u32> },
     /// From rank 0, when all have come: where your place is.
-    Seat(Box<Seat>),
+    Slot(Box<Slot>),
     /// From a parent, once: who is who.
     Members(Vec<Member>),
     /// To a parent: what all below want and say.
@@ -91,7 +91,7 @@ impl Contact {
 
 /// A rank's place in the tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Seat {
+pub(super) struct Slot {
     pub(super) group: u64,
     /// Whom to go to; nothing if that is rank 0 and this very channel will do.
     pub(super) parent: Option<(u32, Contact)>,

@@ -6,7 +6,7 @@
 //!
 //! Ranks keep the numbers that they had in the first group, and each keeps the contacts of that whole group ([`Lineage`]). However often
 //! they have regrouped, and whichever of the groups between a rank missed, they find each other. A rank that comes to
-//! regroup after the others have done so without it hears that from the monitor thread (`endpoint.rs`).
+//! regroup after the others have done so without it hears that from the monitor thread (`monitor.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,10 +23,10 @@ use weftlink_shm::poll_hook;
 use super::broken::Broken;
 use super::channel::Channel;
 use super::deadline::Deadline;
-use super::endpoint::Endpoint;
 use super::error::BootstrapError;
 use super::group::{Group, Link};
 use super::message::{Contact, Introduction, Member, Message};
+use super::monitor::Monitor;
 use super::secret::random_number;
 use super::waits::Watch;
 
@@ -76,7 +76,7 @@ impl Lineage {
 /// Forms a group of those who are left of `old`: all ranks that live and do this within the limit.
 pub(super) fn regroup(
     old: &Arc<Group>,
-    endpoint: &Endpoint,
+    monitor: &Monitor,
     lineage: &Lineage,
     limit: Duration,
 ) -> Result<(Arc<Group>, Lineage), BootstrapError> {
@@ -84,14 +84,14 @@ pub(super) fn regroup(
     let wake =
         wake.map_err(|error| BootstrapError::System { what: format!("cannot make an eventfd: {error}") })?;
     let wake = Arc::new(wake);
-    endpoint.wake_on_arrival(&wake);
+    monitor.wake_on_arrival(&wake);
     let limit = Deadline::new(limit).limit();
     let hosts = lineage.members.iter().map(|member| member.host).collect();
     let (rank, views, deadline) =
         (lineage.number(old.rank), vec![lineage.view.clone()], Instant::now() + limit);
     let driver = Driver {
         old,
-        endpoint,
+        monitor,
         lineage,
         limit,
         wake,
@@ -108,7 +108,7 @@ pub(super) fn regroup(
 
 struct Driver<'a> {
     old: &'a Arc<Group>,
-    endpoint: &'a Endpoint,
+    monitor: &'a Monitor,
     lineage: &'a Lineage,
     limit: Duration,
     /// Written to when the monitor thread has accepted a connection.
@@ -162,7 +162,7 @@ impl Driver<'_> {
             matches!(introduction, Introduction::Regroup { lineage: id, hello }
                 if *id == lineage.id && (hello.from as usize) < lineage.members.len())
         };
-        for (introduction, channel) in self.endpoint.arrivals(is_follower) {
+        for (introduction, channel) in self.monitor.arrivals(is_follower) {
             if let Introduction::Regroup { hello, .. } = introduction {
                 let (rank, from, dead) = (self.old.rank as usize, hello.from, &hello.dead);
                 tracing::info!(target: "weft::meet", rank, "rank {from} of the first group regroups too; it knows of the deaths of {dead:?}");
@@ -205,9 +205,9 @@ impl Driver<'_> {
             matches!(introduction, Introduction::Link { group, from }
                 if *group == view.group && (*from as usize) < view.ranks.len())
         };
-        for (introduction, channel) in self.endpoint.arrivals(is_child) {
+        for (introduction, channel) in self.monitor.arrivals(is_child) {
             if let Introduction::Link { group, from } = introduction {
-                self.children.push(self.endpoint.link(from, channel));
+                self.children.push(self.monitor.link(from, channel));
                 self.inputs.push_back(Input::Child(group, view.ranks[from as usize]));
             }
         }
@@ -227,7 +227,7 @@ impl Driver<'_> {
                 Action::Dial(leader, hello) => {
                     let introduction = Introduction::Regroup { lineage: self.lineage.id, hello };
                     let contact = self.lineage.contact(leader);
-                    let dialed = self.endpoint.dial(contact, &introduction, Deadline::new(HELLO));
+                    let dialed = self.monitor.dial(contact, &introduction, Deadline::new(HELLO));
                     if let Err(broken) = &dialed {
                         tracing::info!(target: "weft::meet", rank, "cannot reach rank {leader} of the first group to regroup: {broken:?}");
                     }
@@ -252,9 +252,9 @@ impl Driver<'_> {
                         from: place(self.lineage.number(self.old.rank)),
                     };
                     let contact = self.lineage.contact(parent);
-                    let linked = match self.endpoint.dial(contact, &link, Deadline::new(HELLO)) {
+                    let linked = match self.monitor.dial(contact, &link, Deadline::new(HELLO)) {
                         Ok(channel) => {
-                            self.parent = Some(self.endpoint.link(place(parent), channel));
+                            self.parent = Some(self.monitor.link(place(parent), channel));
                             Ok(())
                         }
                         Err(broken) => Err(unreached(&broken)),
@@ -276,15 +276,15 @@ impl Driver<'_> {
         let rank = position(view, self.lineage.number(self.old.rank));
         tracing::info!(target: "weft::meet", rank = self.old.rank as usize, "ranks {:?} of the first group do not form a group; retrying", view.ranks);
         let is_child = |introduction: &Introduction| matches!(introduction, Introduction::Link { group, .. } if *group == view.group);
-        for (introduction, channel) in self.endpoint.arrivals(is_child) {
+        for (introduction, channel) in self.monitor.arrivals(is_child) {
             if let Introduction::Link { from, .. } = introduction {
-                self.children.push(self.endpoint.link(from, channel));
+                self.children.push(self.monitor.link(from, channel));
             }
         }
         let group = Group::new(view.group, rank, self.parent.take(), std::mem::take(&mut self.children));
         let cause = "it regroups again".to_owned();
         group.fail_for(&BootstrapError::GaveUp { rank: rank as usize, cause, blamed: Vec::new() });
-        self.endpoint.refuse_children(view.group);
+        self.monitor.refuse_children(view.group);
     }
 
     /// Probes ranks, several at once.
@@ -292,9 +292,9 @@ impl Driver<'_> {
         if ranks.is_empty() {
             return;
         }
-        let (endpoint, lineage) = (self.endpoint, self.lineage);
+        let (monitor, lineage) = (self.monitor, self.lineage);
         let probe = |rank: u32| {
-            let dialed = endpoint.dial(lineage.contact(rank), &Introduction::Probe, Deadline::new(PROBE));
+            let dialed = monitor.dial(lineage.contact(rank), &Introduction::Probe, Deadline::new(PROBE));
             let outcome = match dialed {
                 Ok(_) => Probe::Answered,
                 Err(Broken::Refused) => Probe::Refused,
@@ -331,8 +331,8 @@ impl Driver<'_> {
         let timeout = poll_hook::at_most(timeout.unwrap_or(ACCEPT_POLL).min(ACCEPT_POLL));
         let mut watched = vec![PollFd::new(&*self.wake, PollFlags::IN)];
         for channel in self.connections.values() {
-            let room = if channel.wants_to_write() { PollFlags::OUT } else { PollFlags::empty() };
-            watched.push(PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN | room));
+            let writable = if channel.wants_to_write() { PollFlags::OUT } else { PollFlags::empty() };
+            watched.push(PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN | writable));
         }
         let timeout = Timespec::try_from(timeout).ok();
         let _ = poll(&mut watched, timeout.as_ref());
@@ -343,7 +343,7 @@ impl Driver<'_> {
 
     fn finish(self, result: Result<View, regroup::Error>) -> Result<(Arc<Group>, Lineage), BootstrapError> {
         let view = result.map_err(|error| self.error(error))?;
-        let Driver { old, endpoint, lineage, parent, mut children, .. } = self;
+        let Driver { old, monitor, lineage, parent, mut children, .. } = self;
         children.sort_by_key(|link| link.rank);
         let rank = position(&view, lineage.number(old.rank));
         let members: Vec<&Member> =
@@ -354,8 +354,8 @@ impl Driver<'_> {
             members.map(|(member, host)| Member { contact: member.contact.clone(), host }).collect();
         let group = Group::new(view.group, rank, parent, children);
         group.set_members(members);
-        endpoint.watch(&group);
-        endpoint.regrouped(lineage.id, &view.ranks);
+        monitor.watch(&group);
+        monitor.regrouped(lineage.id, &view.ranks);
         Ok((group, Lineage { id: lineage.id, members: Arc::clone(&lineage.members), view }))
     }
 

@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use weftlink_membership::durations::{HELLO as STEP_LIMIT, PROBE};
 use weftlink_membership::tree;
 
-use super::broken::{Broken, Fate};
+use super::broken::{Broken, PeerStatus};
 use super::deadline::Deadline;
-use super::endpoint::Endpoint;
 use super::error::{Ask, BootstrapError};
 use super::group::Group;
-use super::meeting::await_children;
 use super::message::{Contact, Introduction, Member};
+use super::monitor::Monitor;
+use super::slots::await_children;
 use super::waits::Watch;
 
 /// Connects this rank to its neighbours in the tree of a new group, whose members all ranks know. `elder` is the group that they
 /// are in, with their ranks there; `over` returns an error if the new group can no longer form.
 pub(super) fn form(
-    endpoint: &Endpoint,
+    monitor: &Monitor,
     id: u64,
     rank: u32,
     contacts: Vec<Contact>,
@@ -34,13 +34,13 @@ pub(super) fn form(
         Some(parent) => {
             let contact = &contacts[parent as usize];
             let link = Introduction::Link { group: id, from: rank };
-            let dialed = endpoint.dial(contact, &link, deadline.or_within(STEP_LIMIT));
+            let dialed = monitor.dial(contact, &link, deadline.or_within(STEP_LIMIT));
             let channel = dialed.map_err(|broken| match broken {
                 Broken::Refused => contact.died(parent),
-                Broken::Ended if endpoint.inquire(contact) == Fate::Dead => contact.died(parent),
+                Broken::Ended if monitor.inquire(contact) == PeerStatus::Dead => contact.died(parent),
                 broken => broken.of((parent as usize, contact.pid), rank as usize, &ask.purpose, deadline),
             })?;
-            Some(endpoint.link(parent, channel))
+            Some(monitor.link(parent, channel))
         }
     };
     // No rank watches a child that dies before it connects, so its parent probes it.
@@ -54,7 +54,7 @@ pub(super) fn form(
             if probed.elapsed() >= PROBE {
                 probed = Instant::now();
                 let contact = &contacts[child as usize];
-                let dialed = endpoint.dial(contact, &Introduction::Probe, Deadline::new(PROBE));
+                let dialed = monitor.dial(contact, &Introduction::Probe, Deadline::new(PROBE));
                 return match dialed {
                     Err(Broken::Refused) => Err(contact.died(child)),
                     _ => Ok(()),
@@ -62,13 +62,13 @@ pub(super) fn form(
             }
             Ok(())
         };
-        if let Err(error) = await_children(endpoint, id, &[child], &mut children, &ask, deadline, there) {
+        if let Err(error) = await_children(monitor, id, &[child], &mut children, &ask, deadline, there) {
             // Children that are connected, or about to be, must hear why; otherwise they would take this rank for dead.
             let all = tree::children(&parents, rank);
             let rest: Vec<u32> =
                 all.into_iter().filter(|rank| children.iter().all(|link| link.rank != *rank)).collect();
             let now = Deadline::new(Duration::ZERO);
-            let _ = await_children(endpoint, id, &rest, &mut children, &ask, now, |_| Ok(()));
+            let _ = await_children(monitor, id, &rest, &mut children, &ask, now, |_| Ok(()));
             Group::new(id, rank, parent, children).fail_for(&error);
             return Err(error);
         }
@@ -78,7 +78,7 @@ pub(super) fn form(
     group.set_elder(Some((Arc::downgrade(elder.0), elder.1.to_vec())));
     let members = contacts.into_iter().zip(hosts).map(|(contact, host)| Member { contact, host }).collect();
     group.set_members(members);
-    endpoint.watch(&group);
+    monitor.watch(&group);
     match group.sweep(0, &ask, Vec::new(), deadline, None) {
         Ok(_) => {
             group.set_elder(None);
@@ -86,7 +86,7 @@ pub(super) fn form(
         }
         Err(error) => {
             group.fail_for(&error);
-            endpoint.unwatch(&group);
+            monitor.unwatch(&group);
             Err(error)
         }
     }

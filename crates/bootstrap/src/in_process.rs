@@ -18,7 +18,7 @@ use super::deadline::Deadline;
 use super::error::{Ask, BootstrapError, list};
 
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct InProcessGroup {
     /// Tells it from other groups.
     pub(super) id: u64,
     state: Mutex<State>,
@@ -37,11 +37,11 @@ struct State {
     /// Descriptors that ranks give each other, by rank.
     descriptors: Vec<Option<Arc<OwnedFd>>>,
     /// Rooms for parts of the ranks, by the turn in which they were wanted and what they were wanted for, until all have theirs.
-    rooms: BTreeMap<(u64, u64), (Arc<Room>, usize)>,
+    rooms: BTreeMap<(u64, u64), (Arc<InProcessGroup>, usize)>,
     /// Who wants to go on with what is left.
     survives: Vec<bool>,
     /// What became of that.
-    shrunk: Option<(Arc<Room>, Vec<u32>)>,
+    shrunk: Option<(Arc<InProcessGroup>, Vec<u32>)>,
     failure: Option<BootstrapError>,
     /// After how long people are told of a wait.
     warn_after: Duration,
@@ -49,8 +49,8 @@ struct State {
     waits: Vec<Vec<u32>>,
 }
 
-impl Room {
-    pub(super) fn new(size: usize) -> Room {
+impl InProcessGroup {
+    pub(super) fn new(size: usize) -> InProcessGroup {
         let state = State {
             turn: 0,
             there: vec![false; size],
@@ -68,7 +68,7 @@ impl Room {
             waits: vec![Vec::new(); size],
         };
         let id = RandomState::new().hash_one(std::process::id());
-        Room { id, state: Mutex::new(state), changed: Condvar::new() }
+        InProcessGroup { id, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     pub(super) fn share(&self, ask: &Ask, deadline: Deadline) -> Result<SharedMemory, BootstrapError> {
@@ -114,10 +114,10 @@ impl Room {
     }
 
     /// A room for so many of the ranks, which all ask for the same one in the same turn.
-    pub(super) fn room_for(&self, turn: u64, part: u64, size: usize) -> Arc<Room> {
+    pub(super) fn part(&self, turn: u64, part: u64, size: usize) -> Arc<InProcessGroup> {
         let mut state = self.enter();
         let (room, waiting) =
-            state.rooms.entry((turn, part)).or_insert_with(|| (Arc::new(Room::new(size)), size));
+            state.rooms.entry((turn, part)).or_insert_with(|| (Arc::new(InProcessGroup::new(size)), size));
         *waiting -= 1;
         let (room, is_last) = (Arc::clone(room), *waiting == 0);
         if is_last {
@@ -127,7 +127,7 @@ impl Room {
     }
 
     /// Waits until all who have not left want to go on with what is left, or the time is up: their room, and who is in it.
-    pub(super) fn shrink(&self, rank: usize, deadline: Deadline) -> (Arc<Room>, Vec<u32>) {
+    pub(super) fn shrink(&self, rank: usize, deadline: Deadline) -> (Arc<InProcessGroup>, Vec<u32>) {
         let mut state = self.enter();
         state.survives[rank] = true;
         self.changed.notify_all();
@@ -143,7 +143,7 @@ impl Room {
                 None => {
                     let survivors = (0..).zip(&state.survives).filter(|(_, survives)| **survives);
                     let ranks: Vec<u32> = survivors.map(|(rank, _)| rank).collect();
-                    state.shrunk = Some((Arc::new(Room::new(ranks.len())), ranks));
+                    state.shrunk = Some((Arc::new(InProcessGroup::new(ranks.len())), ranks));
                     self.changed.notify_all();
                 }
             }

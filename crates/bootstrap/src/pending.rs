@@ -1,6 +1,6 @@
 //! Where those wait who have come and have not proved who they are. Each is greeted at once, and no thread is spent on it before it has said
 //! enough, so one that says nothing, or half of it, holds up nobody. Where too many wait, those who have said nothing
-//! make room first, then those who have not said enough; of several the one that came first.
+//! make limits first, then those who have not said enough; of several the one that came first.
 //!
 //! Connections take descriptors, of which the program needs some too: how many may wait follows from the limit of this process.
 
@@ -25,40 +25,40 @@ pub(super) const TICK: Duration = Duration::from_millis(5);
 
 /// How many connections of strangers this process affords.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct Limits {
     waiting: usize,
     pub(super) helpers: usize,
 }
 
-impl Room {
+impl Limits {
     /// By the number of descriptors that this process may have.
-    pub(super) fn of_this_process() -> Room {
+    pub(super) fn of_this_process() -> Limits {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        Room::with(usize::try_from(limit).unwrap_or(usize::MAX))
+        Limits::with(usize::try_from(limit).unwrap_or(usize::MAX))
     }
 
-    fn with(descriptors: usize) -> Room {
-        Room {
+    fn with(descriptors: usize) -> Limits {
+        Limits {
             waiting: (descriptors / WAITING_SHARE).clamp(1, WAITING_MAX),
             helpers: (descriptors / HELPERS_SHARE).clamp(1, HELPERS_MAX),
         }
     }
 }
 
-pub(super) struct Lobby {
-    room: Room,
-    waiting: VecDeque<Guest>,
+pub(super) struct PendingConnections {
+    limits: Limits,
+    waiting: VecDeque<PendingConnection>,
 }
 
 /// Somebody who has come and was greeted.
-pub(super) struct Guest {
+pub(super) struct PendingConnection {
     pub(super) socket: OwnedFd,
     pub(super) challenge: Challenge,
     since: Instant,
     is_silent: bool,
 }
 
-/// What a guest has said so far.
+/// What a connection has said so far.
 #[derive(PartialEq, Eq)]
 enum Said {
     Nothing,
@@ -68,7 +68,7 @@ enum Said {
     Gone,
 }
 
-impl Guest {
+impl PendingConnection {
     fn said(&self) -> Said {
         let mut said = [0; FIRST_BYTES];
         match recv(&self.socket, &mut said[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
@@ -81,49 +81,58 @@ impl Guest {
     }
 }
 
-impl Lobby {
-    pub(super) fn new(room: Room) -> Lobby {
-        Lobby { room, waiting: VecDeque::new() }
+impl PendingConnections {
+    pub(super) fn new(limits: Limits) -> PendingConnections {
+        PendingConnections { limits, waiting: VecDeque::new() }
     }
 
     /// Greets somebody and lets it in.
     pub(super) fn enter(&mut self, socket: OwnedFd) {
-        if self.waiting.len() >= self.room.waiting && !self.evict() {
+        if self.waiting.len() >= self.limits.waiting && !self.evict() {
             self.waiting.pop_front();
         }
         if let Some(challenge) = Challenge::greet(&socket) {
-            self.waiting.push_back(Guest { socket, challenge, since: Instant::now(), is_silent: true });
+            self.waiting.push_back(PendingConnection {
+                socket,
+                challenge,
+                since: Instant::now(),
+                is_silent: true,
+            });
         }
     }
 
     /// Sends somebody away who has not said enough. Returns whether there was one.
     pub(super) fn evict(&mut self) -> bool {
-        let first = |wanted: &[Said]| self.waiting.iter().position(|guest| wanted.contains(&guest.said()));
+        let first =
+            |wanted: &[Said]| self.waiting.iter().position(|connection| wanted.contains(&connection.said()));
         let found = first(&[Said::Nothing, Said::Gone]).or_else(|| first(&[Said::Something]));
         found.and_then(|at| self.waiting.remove(at)).is_some()
     }
 
     /// Those who have said nothing at all, to be polled.
     pub(super) fn silent(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.waiting.iter().filter(|guest| guest.is_silent).map(|guest| guest.socket.as_fd())
+        self.waiting
+            .iter()
+            .filter(|connection| connection.is_silent)
+            .map(|connection| connection.socket.as_fd())
     }
 
     /// When to look again; nothing while a poll tells.
     pub(super) fn tick(&self, limit: Duration) -> Option<Duration> {
-        if self.waiting.iter().any(|guest| !guest.is_silent) {
+        if self.waiting.iter().any(|connection| !connection.is_silent) {
             return Some(TICK);
         }
-        self.waiting.front().map(|guest| limit.saturating_sub(guest.since.elapsed()))
+        self.waiting.front().map(|connection| limit.saturating_sub(connection.since.elapsed()))
     }
 
     /// The one that came first of those who can be heard. Whoever has hung up or taken longer than the limit is gone.
-    pub(super) fn next(&mut self, limit: Duration) -> Option<Guest> {
+    pub(super) fn next(&mut self, limit: Duration) -> Option<PendingConnection> {
         let mut at = 0;
-        while let Some(guest) = self.waiting.get_mut(at) {
-            match guest.said() {
+        while let Some(connection) = self.waiting.get_mut(at) {
+            match connection.said() {
                 Said::Enough => return self.waiting.remove(at),
-                said @ (Said::Nothing | Said::Something) if guest.since.elapsed() < limit => {
-                    guest.is_silent = said == Said::Nothing;
+                said @ (Said::Nothing | Said::Something) if connection.since.elapsed() < limit => {
+                    connection.is_silent = said == Said::Nothing;
                     at += 1;
                 }
                 _ => drop(self.waiting.remove(at)),
@@ -142,43 +151,43 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    fn enter(lobby: &mut Lobby) -> UnixStream {
+    fn enter(pending: &mut PendingConnections) -> UnixStream {
         let (stranger, socket) = UnixStream::pair().unwrap();
-        lobby.enter(socket.into());
+        pending.enter(socket.into());
         stranger
     }
 
     #[test]
     fn the_silent_hold_up_nobody() {
-        let mut lobby = Lobby::new(Room::with(usize::MAX));
-        let mut strangers: Vec<UnixStream> = (0..2 * WAITING_MAX).map(|_| enter(&mut lobby)).collect();
+        let mut pending = PendingConnections::new(Limits::with(usize::MAX));
+        let mut strangers: Vec<UnixStream> = (0..2 * WAITING_MAX).map(|_| enter(&mut pending)).collect();
         strangers[WAITING_MAX + 1].write_all(b"w").unwrap();
-        assert!(lobby.next(LIMIT).is_none());
-        assert_eq!((lobby.silent().count(), lobby.tick(LIMIT)), (WAITING_MAX - 1, Some(TICK)));
-        let mut rank = enter(&mut lobby);
+        assert!(pending.next(LIMIT).is_none());
+        assert_eq!((pending.silent().count(), pending.tick(LIMIT)), (WAITING_MAX - 1, Some(TICK)));
+        let mut rank = enter(&mut pending);
         // Garbage is worth an answer: it may be another version.
         rank.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-        assert!(lobby.next(LIMIT).is_some());
-        assert!(lobby.next(LIMIT).is_none());
+        assert!(pending.next(LIMIT).is_some());
+        assert!(pending.next(LIMIT).is_none());
         drop(strangers);
-        assert!(lobby.next(LIMIT).is_none());
-        assert_eq!(lobby.silent().count(), 0, "who hangs up without a word is gone");
+        assert!(pending.next(LIMIT).is_none());
+        assert_eq!(pending.silent().count(), 0, "who hangs up without a word is gone");
     }
 
     #[test]
     fn those_who_speak_stay_where_the_silent_are_many() {
-        let mut lobby = Lobby::new(Room::with(32));
-        assert_eq!(lobby.room, Room { waiting: 8, helpers: 4 });
-        let (mut half, mut whole) = (enter(&mut lobby), enter(&mut lobby));
+        let mut pending = PendingConnections::new(Limits::with(32));
+        assert_eq!(pending.limits, Limits { waiting: 8, helpers: 4 });
+        let (mut half, mut whole) = (enter(&mut pending), enter(&mut pending));
         half.write_all(b"weftlink").unwrap();
         whole.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-        let silent: Vec<UnixStream> = (0..100).map(|_| enter(&mut lobby)).collect();
-        assert_eq!(lobby.waiting.len(), 8);
-        assert!(lobby.next(LIMIT).is_some(), "the one that has said enough is still there");
-        assert!(lobby.next(LIMIT).is_none());
-        assert_eq!((lobby.waiting.len(), lobby.silent().count()), (7, 6));
+        let silent: Vec<UnixStream> = (0..100).map(|_| enter(&mut pending)).collect();
+        assert_eq!(pending.waiting.len(), 8);
+        assert!(pending.next(LIMIT).is_some(), "the one that has said enough is still there");
+        assert!(pending.next(LIMIT).is_none());
+        assert_eq!((pending.waiting.len(), pending.silent().count()), (7, 6));
         drop(silent);
-        assert!(lobby.evict() && lobby.next(LIMIT).is_none());
-        assert_eq!(lobby.waiting.len(), 1, "the one that has said half of it is still there");
+        assert!(pending.evict() && pending.next(LIMIT).is_none());
+        assert_eq!(pending.waiting.len(), 1, "the one that has said half of it is still there");
     }
 }

@@ -6,14 +6,17 @@ use std::time::Duration;
 use weftlink_membership::durations::{HELLO as HELLO_LIMIT, SEND as TELL_LIMIT};
 use weftlink_membership::{WAS_LOST, tree};
 
-use super::broken::Fate;
+use super::broken::PeerStatus;
 use super::channel::Channel;
 use super::deadline::Deadline;
-use super::endpoint::Endpoint;
 use super::error::{Ask, BootstrapError, Refusal};
 use super::group::Group;
-use super::meeting::{Meeting, PURPOSE, Place, await_children, in_place};
-use super::message::{Contact, Hello, Member, Message, Seat};
+use super::monitor::Monitor;
+
+use super::message::{Contact, Hello, Member, Message, Slot};
+use super::reason::failed_event;
+use super::rendezvous::{Meeting, PURPOSE, Place};
+use super::slots::{await_children, in_place};
 use super::stall::Stall;
 use super::terms;
 
@@ -21,32 +24,32 @@ use super::terms;
 const NOTES_MAX: usize = 8;
 
 /// Rank 0's list of the others.
-pub(super) struct Roster<'a> {
+pub(super) struct Admission<'a> {
     meeting: &'a Meeting,
     own: Contact,
     terms: Vec<(String, String)>,
     /// Of the ranks 1, 2, ..., in this order.
-    seats: Vec<Option<(Contact, Channel)>>,
+    slots: Vec<Option<(Contact, Channel)>>,
     /// Whom it turned away and why: often the reason why somebody seems missing.
     turned_away: Vec<String>,
     stall: Stall,
 }
 
-impl<'a> Roster<'a> {
-    pub(super) fn new(meeting: &'a Meeting, own: Contact, terms: Vec<(String, String)>) -> Roster<'a> {
-        let seats = (1..meeting.size).map(|_| None).collect();
+impl<'a> Admission<'a> {
+    pub(super) fn new(meeting: &'a Meeting, own: Contact, terms: Vec<(String, String)>) -> Admission<'a> {
+        let slots = (1..meeting.size).map(|_| None).collect();
         let stall = Stall::new(0, meeting.purpose(), meeting.network.warn_after);
-        Roster { meeting, own, terms, seats, turned_away: Vec::new(), stall }
+        Admission { meeting, own, terms, slots, turned_away: Vec::new(), stall }
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.seats.iter().all(Option::is_some)
+        self.slots.iter().all(Option::is_some)
     }
 
     /// Who has not come.
     pub(super) fn missing(&self) -> Vec<usize> {
-        let missing = |(index, seat): (usize, &Option<_>)| seat.is_none().then_some(index + 1);
-        self.seats.iter().enumerate().filter_map(missing).collect()
+        let missing = |(index, slot): (usize, &Option<_>)| slot.is_none().then_some(index + 1);
+        self.slots.iter().enumerate().filter_map(missing).collect()
     }
 
     /// Warns, now and then, of ranks that are missing, and has those who came do the same.
@@ -54,7 +57,7 @@ impl<'a> Roster<'a> {
         let missing: Vec<u32> = self.missing().into_iter().map(|rank| rank as u32).collect();
         if self.stall.look(&missing) {
             let waiting = Message::Waiting { number: 0, ranks: missing };
-            self.seats.iter().flatten().for_each(|(_, channel)| drop(channel.post(&waiting)));
+            self.slots.iter().flatten().for_each(|(_, channel)| drop(channel.post(&waiting)));
         }
         Ok(())
     }
@@ -72,7 +75,7 @@ impl<'a> Roster<'a> {
             }
             None => {
                 if tell(&channel, Message::Accepted { pid: self.own.pid }).is_ok() {
-                    self.seats[hello.rank - 1] = Some((hello.contact, channel));
+                    self.slots[hello.rank - 1] = Some((hello.contact, channel));
                 }
             }
         }
@@ -88,14 +91,14 @@ impl<'a> Roster<'a> {
         }
         let error = BootstrapError::Missing { ranks: self.missing(), purpose, limit };
         if !mutant!("nobody-told-who-is-missing") {
-            tell_all(self.seats.iter().flatten().map(|(_, channel)| channel), &error);
+            send_to_all(self.slots.iter().flatten().map(|(_, channel)| channel), &error);
         }
         error
     }
 
     /// Tells everybody where its place is. The roster is complete.
-    pub(super) fn seat(self, endpoint: &Endpoint, group: u64) -> Result<Seated<'a>, BootstrapError> {
-        let (others, channels): (Vec<Contact>, Vec<Channel>) = self.seats.into_iter().flatten().unzip();
+    pub(super) fn slot(self, monitor: &Monitor, group: u64) -> Result<Assigned<'a>, BootstrapError> {
+        let (others, channels): (Vec<Contact>, Vec<Channel>) = self.slots.into_iter().flatten().unzip();
         let contacts: Vec<Contact> = std::iter::once(self.own).chain(others).collect();
         let hosts = tree::number_hosts(&contacts, |one, other| one.host.is_same(&other.host));
         // Ranks that found rank 0 by a path may find nobody else.
@@ -105,20 +108,20 @@ impl<'a> Roster<'a> {
         };
         let members =
             contacts.into_iter().zip(hosts).map(|(contact, host)| Member { contact, host }).collect();
-        let seated = Seated { meeting: self.meeting, group, members, parents, channels };
-        for rank in 1..seated.members.len() as u32 {
-            let parent = seated.parents[rank as usize].unwrap_or(0);
-            let contact = &seated.members[parent as usize].contact;
-            let here = seated.is_child_here(rank);
+        let assigned = Assigned { meeting: self.meeting, group, members, parents, channels };
+        for rank in 1..assigned.members.len() as u32 {
+            let parent = assigned.parents[rank as usize].unwrap_or(0);
+            let contact = &assigned.members[parent as usize].contact;
+            let here = assigned.is_child_here(rank);
             let parent = (!here).then(|| (parent, contact.clone()));
-            let children = tree::children(&seated.parents, rank);
-            let seat = Message::Seat(Box::new(Seat { group, parent, children }));
-            let told = seated.channels[rank as usize - 1].send(&seat, None, Deadline::new(TELL_LIMIT));
+            let children = tree::children(&assigned.parents, rank);
+            let slot = Message::Slot(Box::new(Slot { group, parent, children }));
+            let told = assigned.channels[rank as usize - 1].send(&slot, None, Deadline::new(TELL_LIMIT));
             if told.is_err() {
-                return Err(seated.lost(endpoint, rank));
+                return Err(assigned.lost(monitor, rank));
             }
         }
-        Ok(seated)
+        Ok(assigned)
     }
 
     fn refusal(&self, hello: &Hello) -> Option<Refusal> {
@@ -129,17 +132,17 @@ impl<'a> Roster<'a> {
         if size != self.meeting.size && !mutant!("sizes-not-compared") {
             return Some(Refusal::Size { joiner: size, listener: self.meeting.size });
         }
-        let Some(seat) = rank.checked_sub(1).and_then(|index| self.seats.get(index)) else {
+        let Some(slot) = rank.checked_sub(1).and_then(|index| self.slots.get(index)) else {
             return Some(Refusal::Rank { rank, size });
         };
         let taken =
-            seat.as_ref().filter(|(_, channel)| !channel.has_ended() && !mutant!("duplicates-admitted"));
+            slot.as_ref().filter(|(_, channel)| !channel.has_ended() && !mutant!("duplicates-admitted"));
         taken.map(|(contact, _)| Refusal::Duplicate { rank, pid: contact.pid })
     }
 }
 
 /// Everybody knows where to go.
-pub(super) struct Seated<'a> {
+pub(super) struct Assigned<'a> {
     meeting: &'a Meeting,
     group: u64,
     members: Vec<Member>,
@@ -148,7 +151,7 @@ pub(super) struct Seated<'a> {
     channels: Vec<Channel>,
 }
 
-impl Seated<'_> {
+impl Assigned<'_> {
     /// Whether a rank is a child of rank 0 whose channel is the right kind already: a socket of this host for those on it.
     fn is_child_here(&self, rank: u32) -> bool {
         let (own, other) = (&self.members[0].contact, &self.members[rank as usize].contact);
@@ -159,7 +162,7 @@ impl Seated<'_> {
     /// Rank 0's own place: waits until all are in theirs.
     pub(super) fn take_place(
         mut self,
-        endpoint: &Endpoint,
+        monitor: &Monitor,
         deadline: Deadline,
     ) -> Result<Arc<Group>, BootstrapError> {
         let ask = Ask { rank: 0, purpose: PURPOSE.to_owned(), bytes: 0 };
@@ -169,7 +172,7 @@ impl Seated<'_> {
         let (here, coming): (Vec<u32>, Vec<u32>) =
             children.into_iter().partition(|&rank| self.is_child_here(rank));
         let all_are_there = |missing: &[u32]| match self.channels.iter().position(Channel::has_ended) {
-            Some(index) => Err(self.lost(endpoint, index as u32 + 1)),
+            Some(index) => Err(self.lost(monitor, index as u32 + 1)),
             None => {
                 stall.look(missing);
                 Ok(())
@@ -177,9 +180,9 @@ impl Seated<'_> {
         };
         let soon = deadline.sooner(HELLO_LIMIT / 2);
         let mut links = Vec::new();
-        let come = await_children(endpoint, self.group, &coming, &mut links, &ask, soon, all_are_there);
+        let come = await_children(monitor, self.group, &coming, &mut links, &ask, soon, all_are_there);
         if let Err(error) = come {
-            tell_all(&self.channels, &error);
+            send_to_all(&self.channels, &error);
             // Those who are linked already listen there.
             Group::new(self.group, 0, None, links).fail_for(&error);
             return Err(error);
@@ -187,33 +190,33 @@ impl Seated<'_> {
         // From the back, so that the numbers of those before stay right.
         for &rank in here.iter().rev() {
             let channel = self.channels.remove(rank as usize - 1);
-            links.push(endpoint.link(rank, channel));
+            links.push(monitor.link(rank, channel));
         }
         let group = Group::new(self.group, 0, None, links);
         group.set_warn_after(warn_after);
         // Before anybody can die: who that is can be told then.
         group.set_members(self.members.clone());
-        endpoint.watch(&group);
+        monitor.watch(&group);
         in_place(&group, Some(self.members), &ask, deadline)
-            .inspect_err(|error| tell_all(&self.channels, error))?;
+            .inspect_err(|error| send_to_all(&self.channels, error))?;
         Ok(group)
     }
 
-    fn lost(&self, endpoint: &Endpoint, rank: u32) -> BootstrapError {
+    fn lost(&self, monitor: &Monitor, rank: u32) -> BootstrapError {
         let contact = &self.members[rank as usize].contact;
         let (pid, host) = (contact.pid, contact.host.to_string());
         let rank = rank as usize;
-        let error = match endpoint.inquire(contact) {
-            Fate::Dead => BootstrapError::Died { rank, host, pid },
-            Fate::Lost => BootstrapError::Lost { rank, host, pid, by: 0, what: WAS_LOST.to_owned() },
+        let error = match monitor.inquire(contact) {
+            PeerStatus::Dead => BootstrapError::Died { rank, host, pid },
+            PeerStatus::Lost => BootstrapError::Lost { rank, host, pid, by: 0, what: WAS_LOST.to_owned() },
         };
-        tell_all(&self.channels, &error);
+        send_to_all(&self.channels, &error);
         error
     }
 }
 
-fn tell_all<'a>(channels: impl IntoIterator<Item = &'a Channel>, error: &BootstrapError) {
-    let news = super::gives_up(0, error);
+fn send_to_all<'a>(channels: impl IntoIterator<Item = &'a Channel>, error: &BootstrapError) {
+    let news = failed_event(0, error);
     for channel in channels {
         let _ = channel.send(&Message::Event(news.clone()), None, Deadline::new(TELL_LIMIT));
     }

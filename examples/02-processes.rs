@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 use std::{env, fs};
 
-use weftlink::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink::{Communicator, Options, Reduction};
 
 const RANKS: usize = 4;
@@ -37,7 +37,7 @@ fn start() -> Result<(), Box<dyn Error>> {
 fn run(rank: usize) -> Result<(), Box<dyn Error>> {
     let (place, token) = (format!("weft-example-{}", parent_id()), Token::new(env::var("JOB_TOKEN")?)?);
     let deadline = Duration::from_secs(30);
-    let meeting = Meeting::new(Place::Abstract(place), token, RANKS, deadline);
+    let meeting = Rendezvous::new(RendezvousAddress::Abstract(place), token, RANKS, deadline);
     let met = if rank == 0 { Bootstrap::listen(&meeting)? } else { Bootstrap::join(&meeting, rank)? };
     let mut comm = Communicator::new(met, Options { deadline, ..Options::default() })?;
 

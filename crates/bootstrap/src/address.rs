@@ -1,7 +1,7 @@
 //! Sockets that ranks listen on and call each other at, and by which interface a rank is found.
 //!
 //! A rank on another host is found at the address from which it reached rank 0, because that one is known to work; if some
-//! other rank cannot reach it there, at its other addresses. Whoever answers proves that it is the one that is meant, so a
+//! other rank cannot reach it there, at its other addresses. The process that answers proves that it is the one that is meant, so a
 //! wrong guess (two hosts with the same private address) costs a try and nothing else.
 
 use std::io;
@@ -29,7 +29,7 @@ use super::peer::{self, canonical};
 /// How long one address may take to answer before the next is tried.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
-/// How many may have come and not been let in; the kernel may allow fewer.
+/// The backlog of a listener; the kernel may allow fewer.
 const BACKLOG: i32 = 4096;
 
 /// How often a port is looked for that is free on all addresses.
@@ -123,7 +123,7 @@ fn listen_at_all(ips: &[IpAddr], port: u16) -> io::Result<Vec<TcpListener>> {
     Ok(listeners)
 }
 
-/// Calls somebody on another host.
+/// Connects to another host.
 pub(super) fn call_tcp(address: SocketAddr, deadline: Deadline) -> io::Result<TcpStream> {
     let left = deadline.left().ok_or(io::ErrorKind::TimedOut)?;
     let stream = TcpStream::connect_timeout(&address, left.min(CONNECT_LIMIT))?;
@@ -142,12 +142,12 @@ pub(super) fn listen_abstract(name: &[u8]) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&std::os::unix::net::SocketAddr::from_abstract_name(name)?)
 }
 
-/// Calls somebody on this host.
+/// Connects to a process of this host.
 pub(super) fn call_abstract(name: &[u8], deadline: Deadline) -> Result<OwnedFd, Errno> {
     call_unix(&SocketAddrUnix::new_abstract_name(name)?, deadline)
 }
 
-/// Calls somebody on this host, at a path.
+/// Connects to a process of this host at a path.
 pub(super) fn call_path(path: &Path, deadline: Deadline) -> Result<OwnedFd, Errno> {
     call_unix(&SocketAddrUnix::new(path)?, deadline)
 }
@@ -170,13 +170,13 @@ pub(super) enum Listener {
 }
 
 impl Listener {
-    /// Room for all ranks to come at once: those for whom there is none try again a second later.
-    pub(super) fn with_room(self) -> Listener {
+    /// Sets a backlog that all ranks fit in. A rank that does not fit retries a second later.
+    pub(super) fn with_backlog(self) -> Listener {
         let _ = rustix::net::listen(&self, BACKLOG);
         self
     }
 
-    /// At a path, in place of a socket that somebody who was killed left there.
+    /// Listens at a path. Replaces a socket that a killed process left there.
     pub(super) fn at_path(path: &Path) -> Result<Listener, String> {
         let listener = UnixListener::bind(path).or_else(|error| {
             let found = std::fs::symlink_metadata(path).ok();
@@ -203,7 +203,7 @@ impl Listener {
         Ok(Listener::Path(listener, path.to_owned(), identity(path)))
     }
 
-    /// The next that has come, if one has. Processes of other users are turned away.
+    /// Accepts the next connection, if there is one. Closes those of other users.
     pub(super) fn accept(&self, secret_is_guessable: bool) -> io::Result<OwnedFd> {
         for _ in 0..TURNED_AWAY_MAX {
             let socket = self.accept_any()?;
@@ -232,7 +232,7 @@ impl Listener {
     }
 }
 
-/// Warns once that somebody else's process tried to connect.
+/// Warns once that a process of another user tried to connect.
 fn tell_of_user(user: u32) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

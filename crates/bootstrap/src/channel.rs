@@ -1,16 +1,16 @@
 //! A connection between two ranks of a job: sealed messages, and between ranks of one host descriptors with them.
 //!
 //! On the wire, over a stream socket: first, each way, the greeting, which is the same in all versions of Weft: 8 bytes of
-//! magic, then the version of everything that follows as 4 bytes, little-endian. The side that was come to adds a *challenge*:
+//! magic, then the version of everything that follows as 4 bytes, little-endian. The accepting side adds a *challenge*:
 //! 16 random bytes, fresh for every connection, which the handshake that follows is bound to. So a recorded handshake is
 //! refused as soon as it is read. Then both prove that they know the job's
-//! secret (`secret.rs`): a message each, of a fixed length; that of the side that was come to tells its name, too, because
+//! secret (`secret.rs`): a message each, of a fixed length; that of the accepting side has its name, too, because
 //! an address may lead to another rank of the same job. A side that finds that the other does not know the secret says so by
 //! a message of zeros. After that come frames: 4 bytes, little-endian, whose lowest 31 bits are the length of the payload and
-//! whose highest tells whether a descriptor travels with the frame; then the payload, sealed in pieces: a [`Message`].
+//! whose highest says whether a descriptor travels with the frame; then the payload, sealed in pieces: a [`Message`].
 //!
 //! Reading and writing may be done by different threads; several may write. What is sent goes through a queue (`outgoing.rs`), so that
-//! a peer that does not read holds up only those who want to wait for it. A channel on which reading or writing failed has lost its
+//! a peer that does not read blocks only callers that choose to wait for it. A channel on which reading or writing failed has lost its
 //! place in the stream and is of no more use.
 
 use std::collections::VecDeque;
@@ -27,22 +27,15 @@ use weftlink_shm::poll_hook;
 use super::broken::Broken;
 use super::deadline::Deadline;
 use super::error::Refusal;
-use super::fork::Kept;
+use super::fork::CloseOnFork;
+use super::greeting::{CHALLENGE_BYTES, Challenge, GREETING_BYTES, check, greeting};
 use super::message::{FRAME_BYTES_MAX, Message};
 use super::outgoing::{Outgoing, write_some};
 use super::peer;
-use super::secret::{HANDSHAKE_BYTES, SEALED_BYTES_MAX, Seal, TAG_BYTES, Token, random_bytes};
+use super::secret::{HANDSHAKE_BYTES, SEALED_BYTES_MAX, Seal, TAG_BYTES, Token};
 
-/// The version of the frames, of what they say, and of the order in which they are sent.
-pub(super) const VERSION: u32 = 7;
-
-const MAGIC: [u8; 8] = *b"weftlink";
-const GREETING_BYTES: usize = 12;
-const CHALLENGE_BYTES: usize = 16;
 /// The length of the name under which a rank is found by others of its host, and known to all.
 pub(super) const NAME_BYTES: usize = 37;
-/// What a rank that comes says until it has proved that it knows the secret.
-pub(super) const FIRST_BYTES: usize = GREETING_BYTES + HANDSHAKE_BYTES;
 const ANSWER_BYTES: usize = HANDSHAKE_BYTES + NAME_BYTES;
 const HAS_DESCRIPTOR: u32 = 1 << 31;
 const READ_BYTES: usize = 16 << 10;
@@ -50,11 +43,11 @@ const READ_BYTES: usize = 16 << 10;
 /// One side of a connection.
 #[derive(Debug)]
 pub(super) struct Channel {
-    socket: Kept,
+    socket: CloseOnFork,
     seal: Seal,
     writing: Mutex<Writing>,
     reading: Mutex<Reading>,
-    /// Written to when something waits for room in the socket: wakes the steward that watches over this channel, if one does.
+    /// Written to when something waits for room in the socket: wakes the monitor thread that watches this channel, if there is one.
     wake: OnceLock<Arc<OwnedFd>>,
 }
 
@@ -77,10 +70,10 @@ struct Reading {
 #[derive(Debug)]
 pub struct Connection {
     /// The socket, which a forked process closes.
-    pub socket: Kept,
+    pub socket: CloseOnFork,
     /// The keys of the connection.
     pub seal: Seal,
-    /// What has come already: the other side may have gone on before this one took up the connection.
+    /// Bytes that have arrived already: the peer may have continued before this side took over the connection.
     pub read: Vec<u8>,
 }
 
@@ -88,7 +81,7 @@ pub struct Connection {
 pub(super) type Received = (Message, Option<OwnedFd>);
 
 impl Channel {
-    /// The side that came, to whoever has this name, if it matters.
+    /// Connects, to the process of this name if one is given.
     pub(super) fn dial(
         socket: OwnedFd,
         token: &Token,
@@ -97,7 +90,7 @@ impl Channel {
     ) -> Result<Channel, Broken> {
         peer::check(&socket, peer::Side::Connected, token.is_guessable())?;
         let strange = |error: snow::Error| Broken::Strange(format!("the handshake failed: {error}"));
-        // Whoever turned us away already no longer reads, but what it said can still be read.
+        // A peer that refused the connection no longer reads, but its answer can still be read.
         let _ = write(&socket, &greeting(), deadline);
         hear_greeting(&socket, deadline)?;
         let mut challenge = Challenge([0; CHALLENGE_BYTES]);
@@ -117,7 +110,7 @@ impl Channel {
         Channel::sealed_by(socket, handshake).map_err(strange)
     }
 
-    /// The side that was come to, and has this name. Whoever came was greeted with this challenge.
+    /// Accepts a connection that was sent this challenge, as the process of this name.
     pub(super) fn answer(
         socket: OwnedFd,
         challenge: &Challenge,
@@ -146,7 +139,7 @@ impl Channel {
     fn sealed_by(socket: OwnedFd, handshake: snow::HandshakeState) -> Result<Channel, snow::Error> {
         let seal = Seal::new(handshake)?;
         let (writing, reading) = (Mutex::default(), Mutex::default());
-        Ok(Channel { socket: Kept::new(socket), seal, writing, reading, wake: OnceLock::new() })
+        Ok(Channel { socket: CloseOnFork::new(socket), seal, writing, reading, wake: OnceLock::new() })
     }
 
     /// Sends a message, and with it a descriptor if both sides are on one host, and waits until it is written. If that takes
@@ -161,7 +154,7 @@ impl Channel {
         self.await_written(ticket, deadline)
     }
 
-    /// Sends a message without waiting: what does not fit into the socket is written later, by the steward.
+    /// Sends a message without waiting: the monitor thread writes later what does not fit into the socket.
     pub(super) fn post(&self, message: &Message) -> Result<(), Broken> {
         self.queue(message, None).map(|_| ())
     }
@@ -216,7 +209,7 @@ impl Channel {
         self.writing().outgoing.is_waiting()
     }
 
-    /// From now on somebody flushes this channel when it is woken by this.
+    /// Sets the eventfd that wakes the thread which flushes this channel.
     pub(super) fn set_wake(&self, wake: &Arc<OwnedFd>) {
         let _ = self.wake.set(Arc::clone(wake));
     }
@@ -232,7 +225,7 @@ impl Channel {
         }
     }
 
-    /// Takes everything that has come, without waiting. An end is told once nothing is left to take.
+    /// Takes every message that has arrived, without waiting. Reports the end of the connection once no message is left.
     pub(super) fn receive_ready(&self) -> Result<Vec<Received>, (Vec<Received>, Broken)> {
         let mut received = Vec::new();
         loop {
@@ -259,7 +252,7 @@ impl Channel {
         matches!(got, Ok((_, 0)) | Err(Errno::CONNRESET)) && !mutant!("ends-not-seen")
     }
 
-    /// What is left of the channel, for whoever goes on in a way of its own.
+    /// The socket, its seal and what was read ahead, for another protocol.
     pub(super) fn into_connection(self) -> Connection {
         let reading = self.reading.into_inner().unwrap_or_else(PoisonError::into_inner);
         Connection { socket: self.socket, seal: self.seal, read: reading.bytes }
@@ -361,51 +354,11 @@ impl AsFd for Channel {
     }
 }
 
-/// Random bytes that the side that was come to sends first, so that what the other proves was made for this connection.
-#[derive(Debug)]
-pub(super) struct Challenge([u8; CHALLENGE_BYTES]);
-
-impl Challenge {
-    /// Greets somebody who has come. Never waits: a new connection has room for it.
-    pub(super) fn greet(socket: &impl AsFd) -> Option<Challenge> {
-        let mut challenge = Challenge([0; CHALLENGE_BYTES]);
-        random_bytes(&mut challenge.0).ok()?;
-        let said = challenge.context();
-        (write_some(socket, &said, None) == Ok(said.len())).then_some(challenge)
-    }
-
-    /// What was said in the clear before anybody proves anything.
-    fn context(&self) -> Vec<u8> {
-        [&greeting()[..], &self.0].concat()
-    }
-}
-
-fn greeting() -> Vec<u8> {
-    [&MAGIC[..], &VERSION.to_le_bytes()].concat()
-}
-
-/// Hears who the other is.
+/// Reads the greeting of the peer.
 fn hear_greeting(socket: &OwnedFd, deadline: Deadline) -> Result<(), Broken> {
     let mut greeting = [0; GREETING_BYTES];
     read(socket, &mut greeting, deadline)?;
-    greeted(greeting)
-}
-
-fn greeted(greeting: [u8; GREETING_BYTES]) -> Result<(), Broken> {
-    let [magic @ .., a, b, c, d] = greeting;
-    match u32::from_le_bytes([a, b, c, d]) {
-        _ if magic != MAGIC => Err(Broken::Stranger(Refusal::NotWeft)),
-        _ if mutant!("any-version-will-do") => Ok(()),
-        VERSION => Ok(()),
-        theirs => Err(Broken::Stranger(Refusal::Version { theirs, ours: VERSION })),
-    }
-}
-
-/// Whether somebody who has come has said enough to be answered without waiting for more: all that a rank says first, or
-/// something that no rank of this version says.
-pub(super) fn is_worth_hearing(said: &[u8]) -> bool {
-    let greeting = said.first_chunk::<GREETING_BYTES>();
-    said.len() >= FIRST_BYTES || greeting.is_some_and(|greeting| greeted(*greeting).is_err())
+    check(greeting)
 }
 
 fn write(socket: &impl AsFd, bytes: &[u8], deadline: Deadline) -> Result<(), Broken> {

@@ -1,4 +1,4 @@
-//! How long ranks wait for each other before they meet in a communicator.
+//! How long ranks wait for each other outside of calls.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::reason::is_on_purpose;
 pub struct Deadline {
     start: Instant,
     limit: Duration,
-    /// Ends it before its time when somebody ends the communicator on purpose.
+    /// Ends it early when a caller aborts the communicator on purpose.
     unless: Option<Waiter<'static>>,
 }
 
@@ -25,7 +25,7 @@ impl Deadline {
         Deadline { start: Instant::now(), limit, unless: None }
     }
 
-    /// The same, but over as soon as somebody ends the communicator of this waiter on purpose.
+    /// The same, but over as soon as a caller aborts the communicator of this waiter on purpose.
     pub fn unless_ended(self, unless: Option<Waiter<'static>>) -> Deadline {
         Deadline { unless, ..self }
     }
@@ -40,7 +40,7 @@ impl Deadline {
         }
     }
 
-    /// Whether somebody has ended it before its time.
+    /// Whether a caller has ended it early.
     pub fn is_ended(self) -> bool {
         self.unless.is_some_and(|waiter| is_on_purpose(&waiter))
     }

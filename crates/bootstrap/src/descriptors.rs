@@ -2,6 +2,7 @@
 //! each end sends its descriptor to the other.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use weftlink_membership::durations::{INQUIRY_RESULT, POLL};
 use weftlink_shm::poll_hook;
@@ -15,10 +16,45 @@ use super::in_process::duplicate;
 use super::message::{Introduction, Message};
 use super::monitor::Monitor;
 use super::wires::{Peer, accept, dial};
+use super::{Bootstrap, Link};
+
+impl Bootstrap {
+    /// All ranks give a descriptor to every rank of their host. Returns them by rank: nothing for ranks of other hosts, a
+    /// duplicate for this one. All ranks call this together, and it is a barrier.
+    pub fn pass_descriptors(
+        &mut self,
+        purpose: &str,
+        own: BorrowedFd<'_>,
+        deadline: Duration,
+    ) -> Result<Vec<Option<OwnedFd>>, BootstrapError> {
+        let ask = self.ask(purpose, 0)?;
+        let turn = self.sweeps.wrapping_add(1);
+        if let Link::InProcess(local) = &self.link {
+            let put = duplicate(own, self.rank).map(|own| local.put_descriptor(self.rank, Some(own)));
+            put.map_err(|error| self.fall(error, &ask, Deadline::new(deadline)))?;
+        }
+        // Nobody has a descriptor of this turn before, and all have theirs after the second exchange.
+        self.exchange(purpose, Vec::new(), deadline)?;
+        let until = Deadline::new(deadline);
+        let passed = match &self.link {
+            Link::InProcess(local) => local.descriptors(self.rank),
+            Link::Tree { monitor: None, .. } => duplicate(own, self.rank).map(|own| vec![Some(own)]),
+            Link::Tree { group, monitor: Some(monitor), .. } => {
+                pass(group, monitor, turn, own, purpose, until)
+            }
+        };
+        let passed = passed.map_err(|error| self.fall(error, &ask, until))?;
+        self.exchange(purpose, Vec::new(), deadline)?;
+        if let Link::InProcess(local) = &self.link {
+            local.put_descriptor(self.rank, None);
+        }
+        Ok(passed)
+    }
+}
 
 /// Gives this rank's descriptor to every rank of its host, and takes theirs, by rank; nothing of ranks on other hosts. `turn` is
 /// the same on all ranks and never comes again.
-pub(super) fn pass(
+fn pass(
     group: &Group,
     monitor: &Monitor,
     turn: u32,

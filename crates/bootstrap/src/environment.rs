@@ -1,12 +1,12 @@
-//! Who this process is and where its job meets, from what launchers put into the environment.
+//! The rank of this process and the address of its job, from the variables that launchers set.
 //!
-//! | launcher | who | where, if not told by `WEFT_RENDEZVOUS` or `MASTER_ADDR` |
+//! | launcher | rank and size | address, unless `WEFT_RENDEZVOUS` or `MASTER_ADDR` is set |
 //! |---|---|---|
-//! | `weft run` | `RANK`, `WORLD_SIZE`, ... | it always tells |
+//! | `weft run` | `RANK`, `WORLD_SIZE`, ... | always set |
 //! | torchrun, Kubernetes, a person | `RANK`, `WORLD_SIZE`, ... | `MASTER_ADDR`, ports from `MASTER_PORT` + 1: that one is torch's |
 //! | Open MPI's mpirun | `OMPI_COMM_WORLD_RANK`, ... | one host only |
 //! | MPICH's and Intel's mpiexec | `PMI_RANK`, `MPI_LOCALRANKID`, ... | one host only |
-//! | PMIx, PMI-1 by port | `PMIX_RANK` or `PMI_ID`, and `WORLD_SIZE`, which these do not tell | one host only |
+//! | PMIx, PMI-1 by port | `PMIX_RANK` or `PMI_ID`, and `WORLD_SIZE`, which these do not set | one host only |
 //! | srun | `SLURM_PROCID`, ... | the step's first host, ports from the job's number |
 //!
 //! Launchers are started by launchers (srun starts torchrun, mpirun runs within an allocation), so several may have
@@ -17,8 +17,8 @@
 //! Seen with Open MPI 4.1, MPICH 4.0, Intel MPI 2021.19 and Slurm 22.05 on one machine. What is read of torchrun and of PMIx
 //! launchers without Open MPI is from their documentation, unverified.
 //!
-//! Pure: [`Environment::read`] looks only at the [`Surroundings`] it is given. Deliberately absent: whether two ranks
-//! really are on one host. That is found out when they meet; here it decides only where.
+//! Pure: [`Environment::read`] looks only at the [`EnvironmentSource`] it is given. Deliberately absent: whether two ranks
+//! really are on one host. The rendezvous finds that out; here it decides only the address.
 
 mod address;
 mod error;
@@ -32,61 +32,32 @@ pub use error::EnvironmentError;
 pub use nodelist::expand as expand_nodelist;
 
 use std::fmt;
-use std::ops::RangeInclusive;
 
-/// What a process knows of its job before it meets anybody.
+use super::rendezvous_address::RendezvousAddress;
+
+/// What a process knows of its job before the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Environment {
-    /// Who started it.
+    /// The launcher.
     pub launcher: Launcher,
-    /// Which rank it is.
+    /// The rank of this process.
     pub rank: usize,
-    /// Of how many.
+    /// The number of ranks.
     pub size: usize,
-    /// Which rank it is on its host, where the launcher tells.
+    /// The rank on this host, where the launcher sets it.
     pub local_rank: Option<usize>,
-    /// How many ranks its host has, where the launcher tells.
+    /// The number of ranks on this host, where the launcher sets it.
     pub local_size: Option<usize>,
-    /// Where the ranks meet.
-    pub place: Rendezvous,
-    /// How they know each other.
+    /// Where rank 0 listens.
+    pub address: RendezvousAddress,
+    /// The secret by which ranks recognise each other.
     pub secret: Secret,
-    /// True if no secret was given: it was made of what others can find out too (the job's number, its address). Then
-    /// anybody who reaches the place can join, and a rank that listens there should warn.
+    /// True if no secret was given: it was derived from what others can find out too (the job's number, its address). Then
+    /// any process that reaches the address can join, and a rank that listens there should warn.
     pub secret_is_guessable: bool,
 }
 
-/// Where the ranks of a job meet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rendezvous {
-    /// Rank 0 listens on the first of these ports that is free; the others try them all.
-    Tcp {
-        /// Where rank 0 is, by name or by address (IPv6 without its brackets).
-        host: String,
-        /// The ports to try.
-        ports: RangeInclusive<u16>,
-    },
-    /// All ranks are on one host, by their launcher's count.
-    OneHost {
-        /// A name for an abstract Unix socket, at most 107 bytes.
-        name: String,
-    },
-}
-
-impl fmt::Display for Rendezvous {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Rendezvous::Tcp { host, ports } => {
-                let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
-                write!(f, "{open}{host}{close}:{}", ports.start())?;
-                if ports.end() > ports.start() { write!(f, "-{}", ports.end()) } else { Ok(()) }
-            }
-            Rendezvous::OneHost { name } => write!(f, "@{name}"),
-        }
-    }
-}
-
-/// What only the ranks of one job should know. It never shows in messages.
+/// A secret of the ranks of one job. It never appears in messages.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
@@ -108,7 +79,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Who started the ranks.
+/// The program that started the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Launcher {
@@ -144,7 +115,7 @@ impl Launcher {
 }
 
 /// All that [`Environment::read`] looks at.
-pub struct Surroundings<'a> {
+pub struct EnvironmentSource<'a> {
     /// The value of a variable.
     pub variable: &'a dyn Fn(&str) -> Option<String>,
     /// What the file of this name holds, for `WEFT_SECRET_FILE`; at most [`SECRET_BYTES_MAX`] + 1 bytes are looked at.
@@ -165,24 +136,24 @@ const SECRET_BYTES_MIN: usize = 16;
 const VALUE_BYTES_MAX: usize = 1 << 20;
 
 impl Environment {
-    /// What the launcher of this process told it.
+    /// Reads the environment of this process.
     pub fn of_this_process() -> Result<Environment, EnvironmentError> {
         of_this_process(Environment::read)
     }
 
-    /// What a launcher told, by its variables.
-    pub fn read(around: &Surroundings<'_>) -> Result<Environment, EnvironmentError> {
+    /// Reads the variables of a launcher.
+    pub fn read(around: &EnvironmentSource<'_>) -> Result<Environment, EnvironmentError> {
         let variables = Variables { around };
         let told = launchers::read(&variables)?;
-        let place = address::place(&variables, &told)?;
+        let address = address::of(&variables, &told)?;
         let given = variables.secret()?;
         let secret_is_guessable = given.is_none();
         let secret = given.unwrap_or_else(|| {
-            // Of what all ranks are told alike, and nothing else.
+            // Derived only from what is the same on all ranks.
             let job = told.job.as_deref().unwrap_or_default();
             let restarts = variables.text("TORCHELASTIC_RESTART_COUNT").ok().flatten().unwrap_or_default();
             let (name, size) = (told.launcher.name(), told.size);
-            Secret(format!("weft without a secret: {name} {job} {restarts} {size} {place}").into_bytes())
+            Secret(format!("weft without a secret: {name} {job} {restarts} {size} {address}").into_bytes())
         });
         Ok(Environment {
             launcher: told.launcher,
@@ -190,7 +161,7 @@ impl Environment {
             size: told.size,
             local_rank: told.local_rank,
             local_size: told.local_size,
-            place,
+            address,
             secret,
             secret_is_guessable,
         })
@@ -198,7 +169,7 @@ impl Environment {
 }
 
 /// Reads the environment of this process.
-fn of_this_process<T>(read: impl FnOnce(&Surroundings<'_>) -> T) -> T {
+fn of_this_process<T>(read: impl FnOnce(&EnvironmentSource<'_>) -> T) -> T {
     let file = |name: &str| {
         use std::io::Read;
         let mut bytes = Vec::new();
@@ -207,7 +178,7 @@ fn of_this_process<T>(read: impl FnOnce(&Surroundings<'_>) -> T) -> T {
             .map(|_| bytes)
             .map_err(|error| error.to_string())
     };
-    read(&Surroundings {
+    read(&EnvironmentSource {
         variable: &|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()),
         file: &file,
         user: rustix::process::geteuid().as_raw(),
@@ -218,7 +189,7 @@ fn of_this_process<T>(read: impl FnOnce(&Surroundings<'_>) -> T) -> T {
 
 /// Variables, read as what they should be.
 struct Variables<'a> {
-    around: &'a Surroundings<'a>,
+    around: &'a EnvironmentSource<'a>,
 }
 
 impl Variables<'_> {

@@ -1,7 +1,7 @@
-//! What can go wrong among ranks that meet.
+//! What can go wrong while ranks form a group, and in it.
 //!
-//! Errors travel: what one rank finds is sent to the others, so that all report the same. That is why the causes are
-//! kept as text and every type here can be written to a channel.
+//! The rank that finds an error sends it to the others, so that all report the same. So causes are kept as text, and every
+//! type here can be sent.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,24 +10,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::blame::{Blame, BlameKind};
 
-/// What one rank asked its group for.
+/// What one rank requested from its group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ask {
-    /// Who asked.
+pub struct Request {
+    /// The rank.
     pub rank: usize,
-    /// What for.
+    /// The purpose, as it appears in errors.
     pub purpose: String,
-    /// How much.
+    /// The number of bytes.
     pub bytes: usize,
 }
 
-impl fmt::Display for Ask {
+impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} asked {} bytes for {:?}", self.rank, self.bytes, self.purpose)
+        write!(f, "rank {} requested {} bytes for {:?}", self.rank, self.bytes, self.purpose)
     }
 }
 
-/// The ranks did not come together, or came apart.
+/// Ranks did not form a group, or a group failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum BootstrapError {
@@ -43,9 +43,9 @@ pub enum BootstrapError {
         /// What it refused, and why.
         what: String,
     },
-    /// The place cannot be used: choose another.
-    #[error("cannot meet at {place}: {reason}")]
-    Place {
+    /// The address of the rendezvous cannot be used: choose another.
+    #[error("cannot use {place} for the rendezvous: {reason}")]
+    RendezvousAddress {
         /// Where.
         place: String,
         /// Why not.
@@ -53,7 +53,7 @@ pub enum BootstrapError {
     },
     /// Rank 0 was not there in time: start it, or look at the name of the place.
     #[error(
-        "rank 0 did not listen at {place} within {}: {last}. Is it running, and does it use the same place?",
+        "timed out after {} waiting for rank 0 to listen at {place}: {last}. Check that it runs, with the same WEFT_RENDEZVOUS",
         seconds(limit)
     )]
     NobodyListens {
@@ -65,7 +65,7 @@ pub enum BootstrapError {
         limit: Duration,
     },
     /// Ranks were not there in time: see whether they run, and what they print.
-    #[error("{} did not come within {}, for {purpose}", list(ranks), seconds(limit))]
+    #[error("timed out after {} waiting for {} ({purpose})", seconds(limit), list(ranks))]
     Missing {
         /// Which.
         ranks: Vec<usize>,
@@ -76,9 +76,9 @@ pub enum BootstrapError {
     },
     /// A rank said nothing in time. Rank 0 has not asked yet, or waits for others with a later deadline.
     #[error(
-        "rank {rank} (pid {pid}) did not answer within {}, for {purpose}{}",
+        "timed out after {} waiting for an answer of rank {rank} (pid {pid}): {purpose}{}",
         seconds(limit),
-        if *rank == 0 { "; it answers when all have asked" } else { "" }
+        if *rank == 0 { ". Rank 0 answers once it has heard from all ranks" } else { "" }
     )]
     NoAnswer {
         /// Who.
@@ -104,12 +104,12 @@ pub enum BootstrapError {
     #[error("ranks must make the same calls in the same order, but {one}, while {other}")]
     Mismatch {
         /// One side.
-        one: Ask,
+        one: Request,
         /// The other.
-        other: Ask,
+        other: Request,
     },
     /// A rank has ended, or dropped its bootstrap.
-    #[error("rank {rank} (pid {pid}) left while others waited for it, for {purpose}")]
+    #[error("rank {rank} (pid {pid}) left while others waited for it ({purpose})")]
     Left {
         /// Who.
         rank: usize,
@@ -144,7 +144,7 @@ pub enum BootstrapError {
         what: String,
     },
     /// Ranks waited for each other, and in the end for these, who are stopped or do something else: look there.
-    #[error("{} did not come within {:.1} s, for {purpose}", names(blamed), waited.as_secs_f64())]
+    #[error("timed out after {:.1} s waiting for {} ({purpose})", waited.as_secs_f64(), names(blamed))]
     Late {
         /// Which.
         blamed: Vec<Blame>,
@@ -177,8 +177,8 @@ pub enum BootstrapError {
         /// The rank that has this error.
         rank: usize,
     },
-    /// A rank failed elsewhere, and will not come: look there.
-    #[error("rank {rank} has given up: {cause}")]
+    /// A rank aborted the group: look at its own error.
+    #[error("aborted by rank {rank}: {cause}")]
     GaveUp {
         /// Who.
         rank: usize,
@@ -196,7 +196,7 @@ pub enum BootstrapError {
         reason: String,
     },
     /// A rank said something that it must not say: a bug.
-    #[error("rank {rank} broke the bootstrap's protocol: {what}. This is a bug in Weft")]
+    #[error("rank {rank} violated the bootstrap protocol: {what}. This is a bug in Weft")]
     Protocol {
         /// Who.
         rank: usize,
@@ -218,7 +218,7 @@ impl BootstrapError {
     pub fn blamed(&self) -> Vec<Blame> {
         use BlameKind::{Died, Differs, Failed, Late, Left, Unreachable};
         match self {
-            Self::BadCall { .. } | Self::System { .. } | Self::Place { .. } => Vec::new(),
+            Self::BadCall { .. } | Self::System { .. } | Self::RendezvousAddress { .. } => Vec::new(),
             Self::NobodyListens { .. } => Blame::all(&[0], Late),
             Self::Missing { ranks, .. } => Blame::all(ranks, Late),
             Self::NoAnswer { rank, pid, .. } => vec![Blame::of(*rank, Late, "", *pid)],
@@ -241,7 +241,7 @@ impl BootstrapError {
     }
 }
 
-/// Why rank 0 turned somebody away.
+/// Why rank 0 refused a process.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -270,19 +270,19 @@ pub enum Refusal {
     NotWeft,
     /// Not of this job.
     #[error(
-        "the secrets differ. Does another job use the same place, or has the secret not reached all ranks?"
+        "the secrets differ. Another job may use the same address, or not all ranks have the same WEFT_SECRET"
     )]
     Token,
-    /// Somebody is that rank already.
+    /// Another process is that rank already.
     #[error("rank {rank} is here already, as pid {pid}")]
     Duplicate {
         /// The rank.
         rank: usize,
-        /// Who has it.
+        /// The process that is.
         pid: u32,
     },
     /// No such rank.
-    #[error("there is no rank {rank} to come: ranks 1 to {} may, of {size}", size - 1)]
+    #[error("rank {rank} cannot join: ranks 1 to {} of {size} may", size - 1)]
     Rank {
         /// The rank.
         rank: usize,
@@ -297,14 +297,14 @@ pub enum Refusal {
         /// What rank 0 expects.
         listener: usize,
     },
-    /// A process of somebody else.
+    /// A process of another user.
     #[error(
         "the process there runs as user {theirs}, and this one as user {ours}. Run all ranks of a host as one user"
     )]
     User {
-        /// Who runs the process at the other end.
+        /// The user of the process at the other end.
         theirs: u32,
-        /// Who runs this one.
+        /// The user of this process.
         ours: u32,
     },
 }
@@ -348,11 +348,14 @@ mod tests {
             BootstrapError::Missing { ranks: ranks.to_vec(), purpose: "the heap".into(), limit }.to_string()
         };
         let limit = Duration::from_secs(30);
-        assert_eq!(missing(&[3], limit), "rank 3 did not come within 30 s, for the heap");
-        assert_eq!(missing(&[1, 3], limit), "ranks 1 and 3 did not come within 30 s, for the heap");
+        assert_eq!(missing(&[3], limit), "timed out after 30 s waiting for rank 3 (the heap)");
+        assert_eq!(missing(&[1, 3], limit), "timed out after 30 s waiting for ranks 1 and 3 (the heap)");
         let limit = Duration::from_millis(1500);
-        assert_eq!(missing(&[1, 2, 3], limit), "ranks 1, 2 and 3 did not come within 1.5 s, for the heap");
+        assert_eq!(
+            missing(&[1, 2, 3], limit),
+            "timed out after 1.5 s waiting for ranks 1, 2 and 3 (the heap)"
+        );
         let many: Vec<usize> = (1..100).collect();
-        assert!(missing(&many, limit).starts_with("ranks 1, 2, 3, 4, 5, 6, 7, 8 and 91 more did"));
+        assert!(missing(&many, limit).contains("waiting for ranks 1, 2, 3, 4, 5, 6, 7, 8 and 91 more ("));
     }
 }

@@ -7,7 +7,7 @@ use weftlink_membership::durations::{ROOTS, THREAD_CAUSE};
 
 use super::blame::{Blame, BlameKind, Failure};
 use super::deadline::Deadline;
-use super::error::{Ask, BootstrapError};
+use super::error::{BootstrapError, Request};
 use super::group::Group;
 use super::in_process::InProcessGroup;
 use super::message::Event;
@@ -15,8 +15,8 @@ use super::waits::{Chain, Kind};
 use super::{Bootstrap, Link};
 
 impl Bootstrap {
-    /// Tells all ranks something, from any thread; nothing once the bootstrap is dropped. Threads of one process share memory, and
-    /// have to be told of failures only.
+    /// Returns a function that raises an event from any thread, until the bootstrap is dropped. Threads of one process share memory,
+    /// so only failures are raised there.
     pub fn teller(&self) -> impl Fn(Event) + Send + 'static {
         let (group, local) = self.weak_link();
         move |news| match (group.upgrade(), local.upgrade(), news) {
@@ -26,7 +26,7 @@ impl Bootstrap {
         }
     }
 
-    /// What the rank said that gave the group up, and whom it blames, from any thread; nothing as long as that is not heard.
+    /// Returns a function that reads, from any thread, why a rank aborted the group and which ranks it blames; nothing while that is unknown.
     pub fn hearer(&self) -> impl Fn() -> Option<(String, Vec<Blame>)> + Send + 'static {
         let (group, local) = self.weak_link();
         move || match (group.upgrade(), local.upgrade()) {
@@ -61,7 +61,7 @@ impl Bootstrap {
         roots.into_iter().map(|rank| rank as usize).collect()
     }
 
-    /// Who waits for whom, for those who wait in calls.
+    /// The chain of waits, for callers that wait in calls.
     pub fn chain(&self) -> Chain {
         Chain(match &self.link {
             Link::InProcess(local) => Kind::InProcess(Arc::downgrade(local), self.rank as u32),
@@ -79,7 +79,7 @@ impl Bootstrap {
         }
     }
 
-    /// What the rank said that gave the group up, and whom it blames, if that is heard in time.
+    /// Why a rank aborted the group and which ranks it blames, if that is known in time.
     pub fn cause(&self, patience: Duration) -> Option<(String, Vec<Blame>)> {
         let error = match &self.link {
             Link::InProcess(local) => local.await_failure(Deadline::new(patience.min(THREAD_CAUSE))),
@@ -105,7 +105,12 @@ impl Bootstrap {
 
     /// Tells the others why it is over, as far as they still listen. If that is that ranks waited for too long, finds out for
     /// whom in the end, and makes that the error.
-    pub(super) fn fall(&mut self, error: BootstrapError, ask: &Ask, deadline: Deadline) -> BootstrapError {
+    pub(super) fn fall(
+        &mut self,
+        error: BootstrapError,
+        ask: &Request,
+        deadline: Deadline,
+    ) -> BootstrapError {
         use BootstrapError::{Late, Missing};
         let group = match &self.link {
             Link::InProcess(local) => {
@@ -139,7 +144,7 @@ impl Bootstrap {
     }
 }
 
-/// What a rank said that gave up, and whom it blames.
+/// The cause of an abort, and the ranks that it blames.
 fn said(error: BootstrapError) -> (String, Vec<Blame>) {
     let blamed = error.blamed();
     match error {

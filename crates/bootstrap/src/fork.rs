@@ -1,12 +1,12 @@
 //! Connections that a forked process does not keep.
 //!
 //! A rank that forks (a data loader's workers, a shell command) hands its open connections to the child. If the rank dies
-//! then, they stay open as long as the child lives, and ranks on other hosts, who have nothing but the connection to tell by,
-//! would wait for it. So the child lets go of them before it does anything else: [`Kept`] notes every connection between ranks
+//! then, they stay open as long as the child lives, and ranks on other hosts, which have only the connection to judge by,
+//! would wait for it. So the child lets go of them before it does anything else: [`CloseOnFork`] notes every connection between ranks
 //! in a table, and every socket at which one listens, and what the C library calls in the child of every fork puts nothing in the place of what is there.
 //!
 //! The table is made of atomics, because the child of a program with threads may take no lock. A number is taken out before
-//! its connection is closed, so that the child never closes what somebody else has opened under it since.
+//! its connection is closed, so that the child never closes a descriptor that was opened under the same number since.
 //!
 //! Deliberately absent: programs that fork without the C library (a bare `clone`). Those keep the connections.
 
@@ -27,7 +27,7 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// A connection of this process alone.
 #[derive(Debug)]
-pub struct Kept {
+pub struct CloseOnFork {
     _noted: ForkGuard,
     socket: OwnedFd,
 }
@@ -38,10 +38,10 @@ pub(super) struct ForkGuard {
     place: Option<usize>,
 }
 
-impl Kept {
+impl CloseOnFork {
     /// Keeps a socket in this process only.
-    pub fn new(socket: OwnedFd) -> Kept {
-        Kept { _noted: ForkGuard::new(&socket), socket }
+    pub fn new(socket: OwnedFd) -> CloseOnFork {
+        CloseOnFork { _noted: ForkGuard::new(&socket), socket }
     }
 }
 
@@ -49,7 +49,7 @@ impl Kept {
 fn watch_forks() {
     HANDLER.call_once(|| {
         // SAFETY: the handler is a function of this program, which only makes system calls. If there is no memory to note
-        // it, forked processes keep connections, and everything else goes on.
+        // it, forked processes keep connections, and everything else works.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }
@@ -80,7 +80,7 @@ impl Drop for ForkGuard {
     }
 }
 
-impl AsFd for Kept {
+impl AsFd for CloseOnFork {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

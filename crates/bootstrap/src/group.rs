@@ -31,32 +31,32 @@ pub(super) struct Link {
     pub(super) has_ended: AtomicBool,
 }
 
-/// What is done with news as soon as it comes, on the steward's thread, and what this rank has to say to it.
-pub type Alarm = Box<dyn Fn(&Event) -> Option<Event> + Send>;
+/// Called on the monitor thread for every new event. The event that it returns is raised in the group.
+pub type EventHandler = Box<dyn Fn(&Event) -> Option<Event> + Send>;
 
-/// One rank's place in a group.
+/// One rank's view of a group.
 pub(super) struct Group {
     pub(super) id: u64,
     pub(super) rank: u32,
     pub(super) members: OnceLock<Vec<Member>>,
     pub(super) parent: Option<Arc<Link>>,
     pub(super) children: Vec<Arc<Link>>,
-    /// Links that have come instead of those to ranks that left (`reparent.rs`). They carry news only.
+    /// Links that replaced those to ranks that left (`reparent.rs`). They carry events only.
     pub(super) later: Mutex<Vec<Arc<Link>>>,
     state: Mutex<State>,
     changed: Condvar,
-    alarm: Mutex<Option<Alarm>>,
-    /// Held while something is taken in and told on: what a rank says last must not overtake what it heard before.
+    alarm: Mutex<Option<EventHandler>>,
+    /// Held while an input is handled and its actions are carried out: what a rank sends last must not overtake what it heard before.
     pub(super) driving: Mutex<()>,
 }
 
 pub(super) struct State {
-    /// Decides what everything means.
+    /// The state machine.
     pub(super) core: weftlink_membership::Group<BootstrapError>,
-    /// What it wants done that takes time.
+    /// Its actions that take time.
     pending_actions: Vec<Action<BootstrapError>>,
     pub(super) inbox: BTreeMap<u32, VecDeque<Received>>,
-    /// Whom a child waits for, and in which sweep.
+    /// The ranks that a child waits for, and in which sweep.
     pub(super) waiting: BTreeMap<u32, (u32, Vec<u32>)>,
     warn_after: Option<Duration>,
     pub(super) elder: Option<(Weak<Group>, Vec<u32>)>,
@@ -98,7 +98,7 @@ impl Group {
         group
     }
 
-    /// Sets who is who, once.
+    /// Sets the members, once.
     pub(super) fn set_members(&self, members: Vec<Member>) {
         let hosts: Vec<u32> = members.iter().map(|member| member.host).collect();
         self.state().core.set_hosts(&hosts);
@@ -110,8 +110,8 @@ impl Group {
         self.parent.iter().chain(&self.children).chain(&*later).cloned().collect()
     }
 
-    /// What to do with news from now on. Of that of before it is told what still matters.
-    pub(super) fn set_alarm(&self, alarm: Option<Alarm>) {
+    /// Sets the handler of events. It is called for every lasting event of before.
+    pub(super) fn set_event_handler(&self, alarm: Option<EventHandler>) {
         let mut place = self.alarm.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(alarm) = &alarm
             && !mutant!("deaths-before-the-alarm-forgotten")
@@ -122,12 +122,12 @@ impl Group {
         *place = alarm;
     }
 
-    /// Who is known to be dead.
+    /// The ranks that are proved dead.
     pub(super) fn dead(&self) -> BTreeSet<u32> {
         self.state().core.dead().iter().copied().filter(|rank| *rank != self.rank).collect()
     }
 
-    /// Whose connection has ended though it may live: this rank's own, and those of other hosts to ranks of this one.
+    /// The ranks whose connection failed and that may live: connections of this rank, and of its host to other hosts.
     pub(super) fn cut_off(&self) -> BTreeSet<u32> {
         let host = |rank: u32| self.members.get().and_then(|all| Some(all.get(rank as usize)?.host));
         let is_cut_off = |&&(rank, by): &&(u32, u32)| {
@@ -137,7 +137,7 @@ impl Group {
         self.state().core.lost().iter().filter(is_cut_off).map(|(rank, _)| *rank).collect()
     }
 
-    /// After how long people are told of a wait.
+    /// The time after which a wait is logged.
     pub(super) fn warn_after(&self) -> Duration {
         self.state().warn_after.unwrap_or(WARN_AFTER)
     }
@@ -146,7 +146,7 @@ impl Group {
         self.state().warn_after = Some(warn_after);
     }
 
-    /// Who waited for too long, if that is what went wrong first.
+    /// The rank that timed out, if that is what went wrong first.
     pub(super) fn failed_late(&self) -> Option<u32> {
         match self.state().core.cause() {
             Some(Event::Failed { rank, reason, .. }) if *reason == Reason::Deadline as u32 => Some(*rank),
@@ -168,7 +168,7 @@ impl Group {
         }
     }
 
-    /// A message from a neighbour. Called by the steward.
+    /// Handles a message from a neighbour. Called by the monitor thread.
     pub(super) fn hear(&self, from: &Link, (message, descriptor): Received) {
         match message {
             Message::Event(event) => return self.drive(Input::Heard { from: from.rank, event }),
@@ -181,12 +181,12 @@ impl Group {
         self.changed.notify_all();
     }
 
-    /// Makes something known to all.
+    /// Makes an event known to all ranks.
     pub(super) fn learn(&self, news: Event) {
         self.drive(Input::Raise(news));
     }
 
-    /// Gives the state machine what happened, and does what it says.
+    /// Gives the state machine an input, and carries out its actions.
     pub(super) fn drive(&self, input: Input<BootstrapError>) {
         let _telling = self.driving.lock().unwrap_or_else(PoisonError::into_inner);
         self.drive_locked(input);
@@ -224,7 +224,7 @@ impl Group {
         }
     }
 
-    /// Takes up a link to a rank, unless this one has left. Either way the other hears all that matters.
+    /// Adds a link to a rank, unless this rank has left. Either way the peer is sent every lasting event.
     pub(super) fn adopt(&self, link: &Arc<Link>, greeting: Option<&Message>) -> bool {
         // Under this lock, no event falls between those that are sent again and those that follow over the new link.
         let _telling = self.driving.lock().unwrap_or_else(PoisonError::into_inner);
@@ -242,7 +242,7 @@ impl Group {
         is_in
     }
 
-    /// What the state machine wants done that takes time.
+    /// Takes the actions of the state machine that take time.
     pub(super) fn take_actions(&self) -> Vec<Action<BootstrapError>> {
         std::mem::take(&mut self.state().pending_actions)
     }
@@ -263,6 +263,8 @@ impl Group {
         }
         drop(state);
         self.drain();
+        let (rank, seconds) = (self.rank as usize, deadline.waited().as_secs_f64());
+        tracing::trace!(target: "weft::meet", rank, "left the group within {seconds:.4} s");
     }
 
     /// Waits until what was sent to neighbours is written, [`DRAIN_LIMIT`] at most.
@@ -273,7 +275,7 @@ impl Group {
         }
     }
 
-    /// Gives the group up, for everybody, unless somebody has.
+    /// Aborts the group for all ranks, unless one has.
     pub(super) fn fail(&self, reason: u32, culprit: u32, error: &BootstrapError) {
         if self.verdict().is_none() {
             self.learn(Event::Failed { rank: self.rank, reason, culprit, error: error.clone() });

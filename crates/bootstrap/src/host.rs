@@ -1,4 +1,4 @@
-//! Which host a process is on, as its kernel tells: never guessed from names or the environment, which are the same in
+//! Which host a process is on, as its kernel says: never guessed from names or the environment, which are the same in
 //! cloned machines and different in containers of one.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use super::secret::random_number;
 /// which memory is handed over are found in that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
-    /// For people.
+    /// For messages.
     name: String,
     /// The kernel's own number, fresh at every boot.
     boot: String,
@@ -24,7 +24,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// The host of this process. Where the kernel does not tell which that is, nobody else is on it.
+    /// The host of this process. Where the kernel does not say which that is, no other process is on it.
     pub(super) fn here() -> Result<Host, BootstrapError> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let boot = boot.trim().to_owned();
@@ -53,7 +53,7 @@ impl Host {
         self.boot == other.boot && self.processes == other.processes
     }
 
-    /// The same host for those who found each other by a path, whatever their networks.
+    /// The same host for ranks that share a socket path, whatever their networks.
     pub(super) fn anywhere(self) -> Host {
         Host { network: 0, ..self }
     }
@@ -65,7 +65,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// The number of a namespace of this process, from a link such as `net:[4026531840]`; 0 if it does not tell.
+/// The number of a namespace of this process, from a link such as `net:[4026531840]`; 0 if it cannot be read.
 fn namespace(kind: &str) -> u64 {
     let link = std::fs::read_link(format!("/proc/self/ns/{kind}")).unwrap_or_default();
     let digits: String = link.to_string_lossy().chars().filter(char::is_ascii_digit).collect();

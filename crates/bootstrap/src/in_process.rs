@@ -1,8 +1,8 @@
-//! Where ranks that are threads of one process meet.
+//! Groups whose ranks are threads of one process.
 //!
 //! A call of `share` has two steps, and nobody takes the next before all have taken the last: asking, after which the
 //! rank that asked last compares and creates the memory; and mapping. `turn` counts the steps that are complete, and
-//! `there` says who has taken the present one. The first failure stays, and is everybody's answer from then on.
+//! `there` says who has taken the present one. The first failure stays, and every later call returns it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
@@ -15,11 +15,11 @@ use weftlink_shm::memory::SharedMemory;
 use weftlink_shm::poll_hook;
 
 use super::deadline::Deadline;
-use super::error::{Ask, BootstrapError, list};
+use super::error::{BootstrapError, Request, list};
 
 #[derive(Debug)]
 pub(super) struct InProcessGroup {
-    /// Tells it from other groups.
+    /// The group's number.
     pub(super) id: u64,
     state: Mutex<State>,
     changed: Condvar,
@@ -30,22 +30,22 @@ struct State {
     turn: u64,
     there: Vec<bool>,
     left: Vec<bool>,
-    first: Option<Ask>,
-    mismatch: Option<Ask>,
+    first: Option<Request>,
+    mismatch: Option<Request>,
     created: Option<Arc<OwnedFd>>,
     said: Vec<Vec<u8>>,
     /// Descriptors that ranks give each other, by rank.
     descriptors: Vec<Option<Arc<OwnedFd>>>,
-    /// Rooms for parts of the ranks, by the turn in which they were wanted and what they were wanted for, until all have theirs.
-    rooms: BTreeMap<(u64, u64), (Arc<InProcessGroup>, usize)>,
-    /// Who wants to go on with what is left.
+    /// Groups of parts of the ranks, by turn and part, until all their ranks have taken them.
+    parts: BTreeMap<(u64, u64), (Arc<InProcessGroup>, usize)>,
+    /// The ranks that regroup.
     survives: Vec<bool>,
-    /// What became of that.
+    /// The group that they formed.
     shrunk: Option<(Arc<InProcessGroup>, Vec<u32>)>,
     failure: Option<BootstrapError>,
-    /// After how long people are told of a wait.
+    /// The time after which a wait is logged.
     warn_after: Duration,
-    /// Whom each rank waits for.
+    /// The ranks that each rank waits for.
     waits: Vec<Vec<u32>>,
 }
 
@@ -60,7 +60,7 @@ impl InProcessGroup {
             created: None,
             said: vec![Vec::new(); size],
             descriptors: vec![None; size],
-            rooms: BTreeMap::new(),
+            parts: BTreeMap::new(),
             survives: vec![false; size],
             shrunk: None,
             failure: None,
@@ -71,7 +71,7 @@ impl InProcessGroup {
         InProcessGroup { id, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    pub(super) fn share(&self, ask: &Ask, deadline: Deadline) -> Result<SharedMemory, BootstrapError> {
+    pub(super) fn share(&self, ask: &Request, deadline: Deadline) -> Result<SharedMemory, BootstrapError> {
         let mut state = self.enter();
         state.compare(ask);
         let state = self.step(state, ask, deadline, State::create)?;
@@ -89,7 +89,7 @@ impl InProcessGroup {
     /// What all say, by rank.
     pub(super) fn exchange(
         &self,
-        ask: &Ask,
+        ask: &Request,
         mine: Vec<u8>,
         deadline: Deadline,
     ) -> Result<Vec<Vec<u8>>, BootstrapError> {
@@ -113,20 +113,20 @@ impl InProcessGroup {
         descriptors.into_iter().map(|one| one.map(|one| duplicate(&*one, rank)).transpose()).collect()
     }
 
-    /// A room for so many of the ranks, which all ask for the same one in the same turn.
+    /// The group of a part of the ranks, which all ask for it in the same turn.
     pub(super) fn part(&self, turn: u64, part: u64, size: usize) -> Arc<InProcessGroup> {
         let mut state = self.enter();
         let (room, waiting) =
-            state.rooms.entry((turn, part)).or_insert_with(|| (Arc::new(InProcessGroup::new(size)), size));
+            state.parts.entry((turn, part)).or_insert_with(|| (Arc::new(InProcessGroup::new(size)), size));
         *waiting -= 1;
         let (room, is_last) = (Arc::clone(room), *waiting == 0);
         if is_last {
-            state.rooms.remove(&(turn, part));
+            state.parts.remove(&(turn, part));
         }
         room
     }
 
-    /// Waits until all who have not left want to go on with what is left, or the time is up: their room, and who is in it.
+    /// Waits until all ranks that have not left regroup, or the deadline passes. Returns their group, and its ranks.
     pub(super) fn shrink(&self, rank: usize, deadline: Deadline) -> (Arc<InProcessGroup>, Vec<u32>) {
         let mut state = self.enter();
         state.survives[rank] = true;
@@ -154,14 +154,14 @@ impl InProcessGroup {
         self.enter().warn_after = warn_after;
     }
 
-    /// Notes whom a rank waits for; nobody if it no longer does.
+    /// Records the ranks that a rank waits for; none if it no longer waits.
     pub(super) fn waits_for(&self, rank: u32, whom: &[u32]) {
         let place = &mut self.enter().waits[rank as usize];
         place.clear();
         place.extend(whom);
     }
 
-    /// Who in the end is waited for by a rank, or by another if it waits for nobody: those who do something else.
+    /// The ranks at the end of a rank's chain of waits, or of another's if it waits for none: they do something else.
     pub(super) fn roots(&self, rank: u32, other: Option<u32>) -> Vec<u32> {
         let state = self.enter();
         let own = &state.waits[rank as usize];
@@ -178,7 +178,7 @@ impl InProcessGroup {
         roots.into_iter().collect()
     }
 
-    /// Ends it for everybody, unless it has ended already.
+    /// Aborts the group for all ranks, unless it has failed.
     pub(super) fn fail(&self, error: &BootstrapError) {
         self.enter().failure.get_or_insert_with(|| error.clone());
         self.changed.notify_all();
@@ -200,13 +200,13 @@ impl InProcessGroup {
     }
 
     /// Takes the present step and waits until all have; who is last does what `complete` does.
-    fn step<'room>(
-        &'room self,
-        mut state: MutexGuard<'room, State>,
-        ask: &Ask,
+    fn step<'group>(
+        &'group self,
+        mut state: MutexGuard<'group, State>,
+        ask: &Request,
         deadline: Deadline,
         complete: fn(&mut State) -> Result<(), BootstrapError>,
-    ) -> Result<MutexGuard<'room, State>, BootstrapError> {
+    ) -> Result<MutexGuard<'group, State>, BootstrapError> {
         let warn_after = state.warn_after;
         let turn = state.turn;
         state.there[ask.rank] = true;
@@ -221,7 +221,7 @@ impl InProcessGroup {
         let rank = ask.rank;
         let mut told_at = warn_after;
         loop {
-            // A step that is complete stays so, even if somebody has failed or left since.
+            // A step that is complete stays so, even if a rank has failed or left since.
             if state.turn > turn {
                 state.waits[rank].clear();
                 return Ok(state);
@@ -256,7 +256,11 @@ impl InProcessGroup {
 
     /// Waits for a change, but not longer than this. The state is not locked all the time: what a caller does while it waits may need
     /// it.
-    fn wait<'room>(&'room self, state: MutexGuard<'room, State>, time: Duration) -> MutexGuard<'room, State> {
+    fn wait<'group>(
+        &'group self,
+        state: MutexGuard<'group, State>,
+        time: Duration,
+    ) -> MutexGuard<'group, State> {
         let time = poll_hook::at_most(time);
         drop(self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner));
         poll_hook::poll();
@@ -275,7 +279,7 @@ impl State {
         self.there.iter().enumerate().filter(|(_, there)| !**there).map(|(rank, _)| rank)
     }
 
-    fn compare(&mut self, ask: &Ask) {
+    fn compare(&mut self, ask: &Request) {
         let first = self.first.get_or_insert_with(|| ask.clone());
         if (&first.purpose, first.bytes) != (&ask.purpose, ask.bytes) {
             self.mismatch.get_or_insert_with(|| ask.clone());
@@ -294,7 +298,7 @@ impl State {
     fn create(&mut self) -> Result<(), BootstrapError> {
         self.agree()?;
         if let Some(first) = &self.first {
-            // Who asked last has allocated for all; everybody maps for themselves.
+            // The rank that asked last has allocated; every rank maps for itself.
             let (_, fd) = SharedMemory::create(&first.purpose, first.bytes)
                 .map_err(|error| BootstrapError::Memory { rank: first.rank, reason: error.to_string() })?;
             self.created = Some(Arc::new(fd));

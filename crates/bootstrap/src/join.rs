@@ -15,35 +15,36 @@ use super::address::{call_abstract, call_path, call_tcp, resolve};
 use super::broken::{ANOTHER, Broken};
 use super::channel::Channel;
 use super::deadline::Deadline;
-use super::error::{Ask, BootstrapError, Refusal};
+use super::error::{BootstrapError, Refusal, Request};
 use super::group::Group;
 use super::message::{Hello, Introduction, Message, Slot};
 use super::monitor::Monitor;
 use super::reason::error_in;
-use super::rendezvous::{Meeting, Met, PURPOSE, Place, bad_call, check, unusable};
+use super::rendezvous::{Met, PURPOSE, Rendezvous, bad_call, check, unusable};
+use super::rendezvous_address::RendezvousAddress;
 use super::slots::{await_children, in_place};
 use super::stall::Stall;
 
 /// Any other rank: finds rank 0 and waits until all are there.
-pub(super) fn join(meeting: &Meeting, rank: usize) -> Result<Met, BootstrapError> {
-    check(meeting, rank)?;
+pub(super) fn join(rendezvous: &Rendezvous, rank: usize) -> Result<Met, BootstrapError> {
+    check(rendezvous, rank)?;
     if rank == 0 {
         return Err(bad_call("rank 0 listens, only the others join".to_owned()));
     }
-    let deadline = Deadline::new(meeting.deadline);
-    let monitor = Monitor::new(&meeting.token, meeting.host()?)?;
-    let mut stall = Stall::new(rank, meeting.purpose(), meeting.network.warn_after);
-    let mut found_at = None;
+    let deadline = Deadline::new(rendezvous.deadline);
+    let monitor = Monitor::new(&rendezvous.token, rendezvous.host()?)?;
+    let mut stall = Stall::new(rank, rendezvous.purpose(), rendezvous.network.warn_after);
+    let mut own_addresses = None;
     let mut pause = RETRY_MIN;
     let (channel, root_pid) = loop {
-        let last = match introduce(meeting, rank, &monitor, &mut found_at, &mut stall, deadline)? {
+        let last = match introduce(rendezvous, rank, &monitor, &mut own_addresses, &mut stall, deadline)? {
             Ok(accepted) => break accepted,
             Err(last) => last,
         };
         stall.look(&[0]);
         // One that would only be late is not tried: its error would hide this one.
         let Some(left) = deadline.left().filter(|left| *left > pause) else {
-            let (place, limit) = (meeting.place.to_string(), deadline.limit());
+            let (place, limit) = (rendezvous.address.to_string(), deadline.limit());
             return Err(BootstrapError::NobodyListens { place, last, limit });
         };
         std::thread::sleep(pause.min(left));
@@ -52,9 +53,9 @@ pub(super) fn join(meeting: &Meeting, rank: usize) -> Result<Met, BootstrapError
     };
     // Rank 0 knows who is missing, and says so a little after its deadline.
     let verdict = deadline.later(HELLO);
-    let root = |broken: Broken| broken.of((0, root_pid), rank, &meeting.purpose(), deadline);
+    let root = |broken: Broken| broken.of((0, root_pid), rank, &rendezvous.purpose(), deadline);
     // It says from time to time who is missing. If it does not, it is itself the one that is waited for.
-    let silence = meeting.network.warn_after.saturating_mul(2).saturating_add(VERDICT);
+    let silence = rendezvous.network.warn_after.saturating_mul(2).saturating_add(VERDICT);
     let slot = loop {
         let heard = match channel.receive(verdict.or_within(silence)) {
             Err(Broken::Late) if verdict.left().is_some() => {
@@ -83,7 +84,7 @@ fn take_slot(
     mut stall: Stall,
     deadline: Deadline,
 ) -> Result<Arc<Group>, BootstrapError> {
-    let ask = Ask { rank: rank as usize, purpose: PURPOSE.to_owned(), bytes: 0 };
+    let ask = Request { rank: rank as usize, purpose: PURPOSE.to_owned(), bytes: 0 };
     let Slot { group: id, parent, children } = slot;
     let (parent, root) = match parent {
         None => (monitor.link(0, root), None),
@@ -117,13 +118,13 @@ fn take_slot(
         })?;
         ended.map_or(Ok(()), |broken| Err(broken.of((0, 0), rank as usize, &ask.purpose, deadline)))
     };
-    // Who is next to one that does not come gives up first, because it knows best who that is.
+    // The neighbour of a missing rank times out first, because it knows best which rank is missing.
     let soon = deadline.sooner(HELLO / 2);
     let mut links = Vec::new();
     let come = await_children(monitor, id, &children, &mut links, &ask, soon, over);
     let group = Group::new(id, rank, Some(parent), links);
     group.set_warn_after(stall.warn_after());
-    // Else those who are linked already would take this rank for dead when it goes.
+    // Otherwise children that are connected would take this rank for dead when it ends.
     come.inspect_err(|error| group.fail_for(error))?;
     monitor.watch(&group);
     in_place(&group, None, &ask, deadline)
@@ -141,17 +142,18 @@ fn final_error(root: &Channel) -> Option<BootstrapError> {
 
 /// One try: the channel on which rank 0 has accepted us and its process, or why it is worth trying again.
 fn introduce(
-    meeting: &Meeting,
+    rendezvous: &Rendezvous,
     rank: usize,
     monitor: &Monitor,
-    found_at: &mut Option<Vec<SocketAddr>>,
+    own_addresses: &mut Option<Vec<SocketAddr>>,
     stall: &mut Stall,
     deadline: Deadline,
 ) -> Result<Result<(Channel, u32), String>, BootstrapError> {
-    let refused = |reason| BootstrapError::Refused { rank, place: meeting.place.to_string(), reason };
+    let refused = |reason| BootstrapError::Refused { rank, place: rendezvous.address.to_string(), reason };
     let mut last = "nothing was tried".to_owned();
-    let is_only_one = !matches!(&meeting.place, Place::Tcp { ports, .. } if ports.start() != ports.end());
-    for socket in reach(&meeting.place, deadline)? {
+    let is_only_one =
+        !matches!(&rendezvous.address, RendezvousAddress::Tcp { ports, .. } if ports.start() != ports.end());
+    for socket in reach(&rendezvous.address, deadline)? {
         let (socket, local) = match socket {
             Ok(socket) => socket,
             Err(why) => {
@@ -159,16 +161,16 @@ fn introduce(
                 continue;
             }
         };
-        if let (Some(ip), None) = (local.or_else(|| meeting.reached_here()), &found_at) {
-            let own = meeting.network.listen(ip).map_err(|error| unusable(&meeting.place, error))?;
+        if let (Some(ip), None) = (local.or_else(|| rendezvous.reached_here()), &own_addresses) {
+            let own = rendezvous.network.listen(ip).map_err(|error| unusable(&rendezvous.address, error))?;
             let port = monitor.listen_tcp(own)?;
-            *found_at = Some(meeting.network.addresses(ip, port));
+            *own_addresses = Some(rendezvous.network.addresses(ip, port));
         }
-        let contact = monitor.contact(found_at.clone().unwrap_or_default());
-        let hello = Hello { rank, size: meeting.size, contact, terms: meeting.terms() };
+        let contact = monitor.contact(own_addresses.clone().unwrap_or_default());
+        let hello = Hello { rank, size: rendezvous.size, contact, terms: rendezvous.terms() };
         let answer = || -> Result<Result<(Channel, u32), Refusal>, Broken> {
             let soon = deadline.or_within(stall.slice(HELLO));
-            let channel = Channel::dial(socket, &meeting.token, None, soon)?;
+            let channel = Channel::dial(socket, &rendezvous.token, None, soon)?;
             let _ = channel.send(&Message::Introduction(Introduction::Join(hello)), None, deadline);
             let answer = loop {
                 match channel.receive(deadline.or_within(stall.slice(HELLO))) {
@@ -193,7 +195,9 @@ fn introduce(
                 reason.to_string()
             }
             Ok(Err(reason)) | Err(Broken::Stranger(reason)) => return Err(refused(reason)),
-            Err(Broken::Ended | Broken::Refused) => "whoever listened went away without an answer".to_owned(),
+            Err(Broken::Ended | Broken::Refused) => {
+                "the listener closed the connection without an answer".to_owned()
+            }
             Err(Broken::Late) => "it did not answer".to_owned(),
             // Whatever was changed on its way comes through another time.
             Err(Broken::Unreachable(what) | Broken::Strange(what) | Broken::Forged(what)) => what,
@@ -208,7 +212,7 @@ type Reached = Result<(OwnedFd, Option<IpAddr>), String>;
 
 /// Connections to all places where rank 0 may be, as far as they can be made now.
 fn reach(
-    place: &Place,
+    place: &RendezvousAddress,
     deadline: Deadline,
 ) -> Result<Box<dyn Iterator<Item = Reached> + '_>, BootstrapError> {
     let unix = |called: Result<OwnedFd, Errno>| match called {
@@ -219,9 +223,9 @@ fn reach(
         Err(error) => Err(unusable(place, error)),
     };
     match place {
-        Place::Abstract(name) => unix(call_abstract(name.as_bytes(), deadline)),
-        Place::Path(path) => unix(call_path(path, deadline)),
-        Place::Tcp { host, ports } => Ok(Box::new(ports.clone().flat_map(move |port| {
+        RendezvousAddress::Abstract(name) => unix(call_abstract(name.as_bytes(), deadline)),
+        RendezvousAddress::Path(path) => unix(call_path(path, deadline)),
+        RendezvousAddress::Tcp { host, ports } => Ok(Box::new(ports.clone().flat_map(move |port| {
             // A name that is not known yet may be soon, as those of containers are.
             let found = resolve(host, port).map_err(|error| format!("{host}: {error}"));
             let found =

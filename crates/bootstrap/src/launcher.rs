@@ -1,4 +1,4 @@
-//! What a rank reports to the launcher that started it (`weft run`): why its job's own communicator failed, and whom it blames.
+//! What a rank reports to the launcher that started it (`weft run`): why its job's own communicator failed, and which ranks it blames.
 
 use std::fs::OpenOptions;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ static OWN: Mutex<Option<u64>> = Mutex::new(None);
 
 /// Longer errors are cut.
 const WORDS_BYTES_MAX: usize = 4096;
-/// More ranks than these are not told.
+/// The most ranks that are reported.
 const BLAMED_MAX: usize = 256;
 
 /// Whether a communicator that is made now is the job's own: the first of this size.
@@ -21,7 +21,7 @@ pub fn is_own(job: u64) -> bool {
     *OWN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(job) == job
 }
 
-/// What a rank tells its launcher when its communicator fails: a line of JSON in the file that `WEFT_LAST_WORDS` names.
+/// What a rank reports to its launcher when its communicator fails: a line of JSON in the file that `WEFT_LAST_WORDS` names.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExitReport {
     /// The rank in the job.
@@ -50,7 +50,7 @@ pub fn report(rank: usize, failure: &Failure, is_starting: bool) {
     let why = why[..why.floor_char_boundary(WORDS_BYTES_MAX.min(why.len()))].to_owned();
     let blamed = failure.blamed.iter().take(BLAMED_MAX).cloned().collect();
     let words = ExitReport { rank, why, blamed, is_starting };
-    // A launcher that is gone has nobody to tell. One write, so that lines of ranks do not mix.
+    // The launcher may be gone. One write, so that lines of ranks do not mix.
     if let Ok(mut file) = OpenOptions::new().append(true).open(path)
         && let Ok(line) = serde_json::to_string(&words)
     {

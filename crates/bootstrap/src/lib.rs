@@ -32,6 +32,7 @@ mod environment;
 mod error;
 mod failure;
 mod fork;
+mod greeting;
 mod group;
 mod host;
 mod in_process;
@@ -46,6 +47,7 @@ mod pending;
 mod reason;
 mod regroup;
 mod rendezvous;
+mod rendezvous_address;
 mod reparent;
 mod secret;
 mod slots;
@@ -58,7 +60,6 @@ mod waits;
 mod wires;
 
 use std::collections::BTreeSet;
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,23 +71,23 @@ pub use blame::{Blame, BlameKind, Failure};
 pub use channel::Connection;
 pub use deadline::Deadline;
 pub use environment::{
-    Environment, EnvironmentError, Launcher, Rendezvous, SECRET_BYTES_MAX, Secret, Surroundings,
-    expand_nodelist,
+    Environment, EnvironmentError, EnvironmentSource, Launcher, SECRET_BYTES_MAX, Secret, expand_nodelist,
 };
-pub use error::{Ask, BootstrapError, Refusal, list};
-pub use fork::{Kept, generation};
-pub use group::Alarm;
+pub use error::{BootstrapError, Refusal, Request, list};
+pub use fork::{CloseOnFork, generation};
+pub use group::EventHandler;
 pub use host::Host;
 pub use message::Event;
 pub use reason::{Reason, is_on_purpose};
-pub use rendezvous::{Meeting, Network, Place};
+pub use rendezvous::{Network, Rendezvous};
+pub use rendezvous_address::RendezvousAddress;
 pub use secret::{SEALED_BYTES_MAX, Seal, TAG_BYTES, Token, random_number};
 pub use waits::Chain;
 pub use weftlink_membership::durations::{NOTE_AFTER, ROOTS as ROOTS_LIMIT};
 
 use failure::failure_of;
 use group::Group;
-use in_process::{InProcessGroup, duplicate};
+use in_process::InProcessGroup;
 use launcher::report_start;
 use monitor::Monitor;
 use regroup::Lineage;
@@ -105,7 +106,7 @@ pub struct Bootstrap {
     origins: Vec<usize>,
     /// How many sweeps have been made.
     sweeps: u32,
-    /// How many calls, as the last word to the others will tell.
+    /// The number of calls, which this rank announces when it leaves.
     pub calls: u32,
 }
 
@@ -138,37 +139,35 @@ impl Bootstrap {
     pub fn from_environment(knobs: &Knobs) -> Result<Bootstrap, BootstrapError> {
         log::install();
         let bad = |error: EnvironmentError| BootstrapError::BadCall { what: error.to_string() };
-        let Environment { rank, size, place, secret, secret_is_guessable, .. } =
+        let Environment { rank, size, address, secret, secret_is_guessable, .. } =
             Environment::of_this_process().map_err(bad)?;
-        let place = match place {
-            Rendezvous::Tcp { host, ports } => Place::Tcp { host, ports },
-            Rendezvous::OneHost { name } => Place::Abstract(name),
-        };
-        if secret_is_guessable && rank == 0 && matches!(place, Place::Tcp { .. }) {
+        if secret_is_guessable && rank == 0 && matches!(address, RendezvousAddress::Tcp { .. }) {
             tracing::warn!(target: "weft::meet", rank,
-                "no WEFT_SECRET is set: whoever reaches {place} can join; `weft run` sets one"
+                "WEFT_SECRET is not set: any process that reaches {address} can join. `weft run` sets a secret"
             );
         }
         let token = Token::new(secret.bytes())?;
         let token = if secret_is_guessable { token.guessable() } else { token };
-        let meeting =
-            Meeting { network: Network::of(knobs), ..Meeting::new(place, token, size, knobs.deadline) };
-        if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) }
+        let rendezvous = Rendezvous {
+            network: Network::of(knobs),
+            ..Rendezvous::new(address, token, size, knobs.deadline)
+        };
+        if rank == 0 { Bootstrap::listen(&rendezvous) } else { Bootstrap::join(&rendezvous, rank) }
     }
 
-    /// Rank 0 of a group of processes: listens at the place until every other rank has come.
-    pub fn listen(meeting: &Meeting) -> Result<Bootstrap, BootstrapError> {
+    /// Rank 0 of a group of processes: listens until every other rank has joined.
+    pub fn listen(rendezvous: &Rendezvous) -> Result<Bootstrap, BootstrapError> {
         log::install();
-        let told = |error: &BootstrapError| report_start(0, meeting.size, &failure_of(error));
-        let (monitor, group) = listen::listen(meeting).inspect_err(told)?;
+        let told = |error: &BootstrapError| report_start(0, rendezvous.size, &failure_of(error));
+        let (monitor, group) = listen::listen(rendezvous).inspect_err(told)?;
         Ok(Bootstrap::in_group(group, monitor.map(Arc::new)))
     }
 
-    /// Another rank of a group of processes: goes to the place, as soon as rank 0 listens there, and waits for all.
-    pub fn join(meeting: &Meeting, rank: usize) -> Result<Bootstrap, BootstrapError> {
+    /// Another rank of a group of processes: connects as soon as rank 0 listens, and waits for all.
+    pub fn join(rendezvous: &Rendezvous, rank: usize) -> Result<Bootstrap, BootstrapError> {
         log::install();
-        let told = |error: &BootstrapError| report_start(rank, meeting.size, &failure_of(error));
-        let (monitor, group) = join::join(meeting, rank).inspect_err(told)?;
+        let told = |error: &BootstrapError| report_start(rank, rendezvous.size, &failure_of(error));
+        let (monitor, group) = join::join(rendezvous, rank).inspect_err(told)?;
         Ok(Bootstrap::in_group(group, monitor.map(Arc::new)))
     }
 
@@ -215,7 +214,7 @@ impl Bootstrap {
         &self.hosts
     }
 
-    /// How people call a rank: its number, host and process.
+    /// The name of a rank in messages: its number, host and process.
     pub fn name(&self, rank: usize) -> String {
         let pid = self.pids[rank];
         match &self.link {
@@ -268,7 +267,7 @@ impl Bootstrap {
         self.share_unless_ended(purpose, bytes, deadline, None)
     }
 
-    /// The same, but given up within milliseconds when somebody ends the communicator of this waiter on purpose. The error is
+    /// The same, but given up within milliseconds when a caller aborts the communicator of this waiter on purpose. The error is
     /// then that of a wait that took too long; the caller, who has the waiter, knows better.
     pub fn share_unless_ended(
         &mut self,
@@ -287,7 +286,7 @@ impl Bootstrap {
         shared.map_err(|error| self.fall(error, &ask, deadline))
     }
 
-    /// All ranks say something, and each hears what all say, by rank.
+    /// All ranks contribute bytes, and each gets the bytes of all, by rank.
     pub fn exchange(
         &mut self,
         purpose: &str,
@@ -315,38 +314,6 @@ impl Bootstrap {
         heard.map_err(|error| self.fall(error, &ask, deadline))
     }
 
-    /// All ranks give a descriptor to every rank of their host. Returns them by rank: nothing for ranks of other hosts, a
-    /// duplicate for this one. All ranks call this together, and it is a barrier.
-    pub fn pass_descriptors(
-        &mut self,
-        purpose: &str,
-        own: BorrowedFd<'_>,
-        deadline: Duration,
-    ) -> Result<Vec<Option<OwnedFd>>, BootstrapError> {
-        let ask = self.ask(purpose, 0)?;
-        let turn = self.sweeps.wrapping_add(1);
-        if let Link::InProcess(local) = &self.link {
-            let put = duplicate(own, self.rank).map(|own| local.put_descriptor(self.rank, Some(own)));
-            put.map_err(|error| self.fall(error, &ask, Deadline::new(deadline)))?;
-        }
-        // Nobody has a descriptor of this turn before, and all have theirs after the second exchange.
-        self.exchange(purpose, Vec::new(), deadline)?;
-        let until = Deadline::new(deadline);
-        let passed = match &self.link {
-            Link::InProcess(local) => local.descriptors(self.rank),
-            Link::Tree { monitor: None, .. } => duplicate(own, self.rank).map(|own| vec![Some(own)]),
-            Link::Tree { group, monitor: Some(monitor), .. } => {
-                descriptors::pass(group, monitor, turn, own, purpose, until)
-            }
-        };
-        let passed = passed.map_err(|error| self.fall(error, &ask, until))?;
-        self.exchange(purpose, Vec::new(), deadline)?;
-        if let Link::InProcess(local) = &self.link {
-            local.put_descriptor(self.rank, None);
-        }
-        Ok(passed)
-    }
-
     /// What each rank was in the group that this one was split or shrunk from; its own number if there was none.
     pub fn origins(&self) -> &[usize] {
         &self.origins
@@ -366,7 +333,7 @@ impl Bootstrap {
         }
     }
 
-    /// Connections to ranks of other hosts, for messages of plans: so many to each, in the order of the ranks. The ranks all
+    /// Connections to ranks of other hosts, for messages of plans: `streams` to each, in the order of the ranks. The ranks all
     /// do this together.
     pub fn connect(
         &mut self,
@@ -379,29 +346,29 @@ impl Bootstrap {
         let mut connections: Vec<Vec<_>> = peers.iter().map(|_| Vec::new()).collect();
         match wires::connect(group, monitor, peers, streams, deadline, &mut connections) {
             Ok(()) => Ok(connections),
-            // The connections stay open while `fall` tells the peers why. A peer that saw its connection close first would blame this rank.
+            // The connections stay open while `fall` reports the error to the peers. A peer that saw its connection close first would blame this rank.
             Err(error) => {
-                let ask = Ask { rank: self.rank, purpose: wires::PURPOSE.to_owned(), bytes: 0 };
+                let ask = Request { rank: self.rank, purpose: wires::PURPOSE.to_owned(), bytes: 0 };
                 Err(self.fall(error, &ask, deadline))
             }
         }
     }
 
-    /// What to do with news from now on, on the steward's thread; nothing after the bootstrap is dropped.
-    pub fn set_alarm(&self, alarm: Alarm) {
+    /// Sets the function that the monitor thread calls for every event, until the bootstrap is dropped.
+    pub fn set_event_handler(&self, alarm: EventHandler) {
         if let Link::Tree { group, .. } = &self.link {
-            group.set_alarm(Some(alarm));
+            group.set_event_handler(Some(alarm));
         }
     }
 
-    /// Nothing more is done with news. What the alarm points to may go.
-    pub fn clear_alarm(&self) {
+    /// Removes the event handler. What it refers to may be dropped afterwards.
+    pub fn clear_event_handler(&self) {
         if let Link::Tree { group, .. } = &self.link {
-            group.set_alarm(None);
+            group.set_event_handler(None);
         }
     }
 
-    /// After how long people are told of waits outside of calls.
+    /// Sets the time after which a wait outside of calls is logged.
     pub fn set_warn_after(&self, warn_after: Duration) {
         match &self.link {
             Link::InProcess(local) => local.warn_after(warn_after),
@@ -409,12 +376,12 @@ impl Bootstrap {
         }
     }
 
-    fn ask(&self, purpose: &str, bytes: usize) -> Result<Ask, BootstrapError> {
+    fn ask(&self, purpose: &str, bytes: usize) -> Result<Request, BootstrapError> {
         if let Some(Failure { why, blamed, .. }) = &self.failed {
             return Err(BootstrapError::Poisoned { cause: why.clone(), blamed: blamed.clone() });
         }
         check(purpose)?;
-        Ok(Ask { rank: self.rank, purpose: purpose.to_owned(), bytes })
+        Ok(Request { rank: self.rank, purpose: purpose.to_owned(), bytes })
     }
 
     fn next_sweeps(&mut self, count: u32) -> u32 {
@@ -434,7 +401,7 @@ impl Drop for Bootstrap {
         match &self.link {
             Link::InProcess(local) => local.leave(self.rank),
             Link::Tree { group, monitor, .. } => {
-                group.set_alarm(None);
+                group.set_event_handler(None);
                 if let Some(monitor) = monitor {
                     group.leave(self.calls, || monitor.wake());
                     monitor.leave(group, self.calls);

@@ -1,36 +1,36 @@
-//! What ranks say to each other outside of calls.
+//! Messages between ranks outside of calls.
 
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use weftlink_membership::regroup;
 
-use super::error::{Ask, BootstrapError, Refusal};
+use super::error::{BootstrapError, Refusal, Request};
 use super::host::Host;
 
-/// Room for what rank 0 tells of each of 4,096 ranks.
+/// Enough for the members of a group of 4,096 ranks.
 pub(super) const FRAME_BYTES_MAX: usize = 4 << 20;
 
 /// Anything that travels over a channel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// The first of whoever comes: what it comes for.
+    /// The first message of a rank that connects: what it wants.
     Introduction(Introduction),
-    /// From rank 0: you are in; wait for the rest.
+    /// From rank 0: admitted; wait for the rest.
     Accepted { pid: u32 },
-    /// You are not.
+    /// Not admitted.
     Refused(Refusal),
     /// To a rank that came because its parent left: this one is not in that group any more, and after how many calls it left.
     NotInGroup { calls: Option<u32> },
-    /// These have not come yet.
+    /// These ranks are missing.
     Waiting { number: u32, ranks: Vec<u32> },
-    /// From rank 0, when all have come: where your place is.
+    /// From rank 0, when all have joined: the slot of the receiver.
     Slot(Box<Slot>),
-    /// From a parent, once: who is who.
+    /// From a parent, once: the members of the group.
     Members(Vec<Member>),
-    /// To a parent: what all below want and say.
-    Up { number: u32, ask: Ask, said: Vec<(u32, Vec<u8>)> },
-    /// From a parent: what all say.
+    /// To a parent: requests and bytes of all ranks below.
+    Up { number: u32, ask: Request, said: Vec<(u32, Vec<u8>)> },
+    /// From a parent: the bytes of all ranks.
     Down { number: u32, said: Vec<(u32, Vec<u8>)> },
     /// Between a leader and its followers that regroup.
     Regroup(regroup::Message),
@@ -38,18 +38,18 @@ pub(super) enum Message {
     DepartureHeard,
     /// Comes with a descriptor for the other end.
     Descriptor { turn: u32 },
-    /// What everybody should know. Told on to everybody who did not know it.
+    /// What every rank must know. A rank that did not know it passes it on.
     Event(Event),
 }
 
-/// What somebody comes for.
+/// Why a rank connects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Introduction {
-    /// To become part of a group.
+    /// To join the group.
     Join(Hello),
     /// To be the parent's child in a group that both know.
     Link { group: u64, from: u32 },
-    /// To be linked to it in a group that both are in, because whoever was between them has left.
+    /// To be its child in a group that both are in, because the rank between them has left.
     Orphan { group: u64, from: u32 },
     /// To carry messages of a group's plans.
     Wire { group: u64, from: u32, stream: u32 },
@@ -57,11 +57,11 @@ pub(super) enum Introduction {
     Descriptor { group: u64, from: u32, turn: u32 },
     /// To regroup. `lineage` is the number of the first group.
     Regroup { lineage: u64, hello: regroup::Hello },
-    /// To see whether anybody is there.
+    /// To see whether the process is there.
     Probe,
 }
 
-/// Who comes to join, and what it takes for granted.
+/// A rank that joins, and its settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) rank: usize,
@@ -93,9 +93,9 @@ impl Contact {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Slot {
     pub(super) group: u64,
-    /// Whom to go to; nothing if that is rank 0 and this very channel will do.
+    /// The parent to connect to; none if that is rank 0 and this connection will do.
     pub(super) parent: Option<(u32, Contact)>,
-    /// Who will come.
+    /// The children that will connect.
     pub(super) children: Vec<u32>,
 }
 
@@ -107,7 +107,7 @@ pub(super) struct Member {
     pub(super) host: u32,
 }
 
-/// What a rank makes known to all.
+/// What a rank makes known to all ranks.
 pub type Event = weftlink_membership::Event<BootstrapError>;
 
 impl Message {

@@ -41,7 +41,7 @@ use super::secret::{Token, random_number};
 
 /// Groups that are remembered after this rank has left, abandoned or replaced them.
 const REMEMBERED_MAX: usize = 256;
-/// A retrying stranger must not fill the memory.
+/// A bound on notes about refused connections.
 const NOTES_MAX: usize = 8;
 
 /// A rank's listeners and its monitor thread.
@@ -57,7 +57,7 @@ pub(super) struct Monitor {
 pub(super) struct Inner {
     token: Token,
     host: Host,
-    /// The name of the socket for those on the same host. Whoever comes to an address finds by it whether this is who was meant.
+    /// The name of the socket for ranks of the same host. A rank that connects to an address checks it, to see whether this is the process that it means.
     name: [u8; NAME_BYTES],
     /// Written to when something is to be watched that was not, or something waits to be written.
     wake: Arc<OwnedFd>,
@@ -72,7 +72,7 @@ pub(super) struct State {
     /// A child that was forked off must not seem to listen when this process has died.
     listeners: Vec<(ForkGuard, Arc<Listener>)>,
     pub(super) links: Vec<(Arc<Link>, Weak<Group>)>,
-    /// Groups that are watched, for those who come because somebody has left.
+    /// Groups that are watched, for ranks that connect because their parent left.
     groups: Vec<Weak<Group>>,
     arrivals: VecDeque<(Introduction, Channel)>,
     /// Groups that this rank has left, the last ones, and after how many calls.
@@ -94,7 +94,7 @@ impl Monitor {
         let mut name = [0; NAME_BYTES];
         name.copy_from_slice(text.as_bytes());
         let listener = Listener::Unix(listen_abstract(&name).map_err(failed("listen for the others"))?);
-        let listener = Arc::new(listener.with_room());
+        let listener = Arc::new(listener.with_backlog());
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = wake.map_err(|error| failed("make an eventfd")(error.into()))?;
         let inner = Arc::new(Inner {
@@ -120,15 +120,15 @@ impl Monitor {
         std::process::id() == self.pid
     }
 
-    /// How others find this process.
+    /// The contact of this process for other ranks.
     pub(super) fn contact(&self, addresses: Vec<std::net::SocketAddr>) -> Contact {
         let (host, name) = (self.inner.host.clone(), self.inner.name.to_vec());
         Contact { pid: self.pid, host, name, addresses }
     }
 
-    /// Hears whoever comes there, too.
+    /// Accepts connections at another listener.
     pub(super) fn listen(&self, listener: Listener) -> Arc<Listener> {
-        let listener = Arc::new(listener.with_room());
+        let listener = Arc::new(listener.with_backlog());
         self.inner.state().listeners.push(noted(&listener));
         self.inner.wake();
         listener
@@ -149,7 +149,7 @@ impl Monitor {
         self.inner.wake();
     }
 
-    /// Watches over all links of a group.
+    /// Watches all links of a group.
     pub(super) fn watch(&self, group: &Arc<Group>) {
         self.inner.state().groups.push(Arc::downgrade(group));
         group.links().iter().for_each(|link| self.inner.watch(link, group));
@@ -167,7 +167,7 @@ impl Monitor {
         self.inner.wake();
     }
 
-    /// No longer.
+    /// Stops watching a group.
     pub(super) fn unwatch(&self, group: &Arc<Group>) {
         let gone = Arc::downgrade(group);
         let mut state = self.inner.state();
@@ -177,7 +177,7 @@ impl Monitor {
         self.inner.wake();
     }
 
-    /// Waits for somebody who comes for something. `over` tells why nobody will.
+    /// Waits for a connection whose introduction is wanted. `over` returns an error if none will come.
     pub(super) fn expect<T>(
         &self,
         deadline: Deadline,
@@ -246,7 +246,7 @@ impl Monitor {
         }
     }
 
-    /// Goes to a rank and says what for.
+    /// Connects to a rank and introduces this one.
     pub(super) fn dial(
         &self,
         contact: &Contact,
@@ -256,7 +256,7 @@ impl Monitor {
         self.inner.dial(contact, introduction, deadline)
     }
 
-    /// What strangers wanted.
+    /// What processes that were refused wanted.
     pub(super) fn notes(&self) -> Vec<String> {
         self.inner.state().notes.clone()
     }
@@ -287,7 +287,7 @@ impl Drop for Monitor {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if !self.is_ours() {
-            // The thread did not come along.
+            // A forked child does not have the thread.
             std::mem::forget(thread);
             return;
         }
@@ -308,7 +308,7 @@ impl Inner {
 }
 
 impl State {
-    /// Whether somebody comes to regroup whom the others have excluded.
+    /// Whether this is a rank that comes to regroup and that the others have excluded.
     fn excludes(&self, introduction: &Introduction) -> bool {
         let Introduction::Regroup { lineage, hello } = introduction else { return false };
         let excludes = |(id, ranks): &(u64, Vec<u32>)| id == lineage && !ranks.contains(&hello.from);

@@ -1,7 +1,7 @@
 //! What a connection has to send: messages in the order in which they were queued, written as far as the socket has room.
 //!
-//! Nothing here blocks. Whoever queues a message writes what fits at once; the rest is written by the steward when the socket
-//! has room again, or by a sender that waits for its message. The lock is never held while anybody waits.
+//! Nothing here blocks. The caller that queues a message writes what fits at once; the monitor thread writes the rest when the socket
+//! has room again, or by a sender that waits for its message. The lock is never held while a caller waits.
 //!
 //! A message is sealed at the moment its first byte is written, not before. The seal has a number, so from then on the frame
 //! is written whole and before any other, or the connection ends. A message that is not sealed yet may still be replaced:
@@ -58,9 +58,9 @@ struct Frame {
 /// What a message reports that only informs: a later report replaces it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Topic {
-    /// Whom a rank waits for.
+    /// The ranks that a rank waits for.
     Waits(u32),
-    /// Who is missing in a sweep.
+    /// The ranks that are missing in a sweep.
     Missing,
 }
 

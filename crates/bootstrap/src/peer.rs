@@ -1,7 +1,7 @@
 //! Which process and which user is at the other end of a connection of this host, as the kernel knows it.
 //!
 //! Ranks of one host run as one user. The kernel records the user at both ends of a Unix socket, so a rank compares it before it
-//! sends or reads a byte, whether it connects or accepts. A job with a secret accepts a TCP connection from whoever proves to know the secret.
+//! sends or reads a byte, whether it connects or accepts. A job with a secret accepts a TCP connection from a process that proves to know the secret.
 //! A job without one looks up the user of a TCP connection within this host in the kernel's table of sockets; of
 //! connections from other hosts nothing is known, which is why such a job prints a warning.
 
@@ -117,7 +117,7 @@ fn user_of_tcp(socket: &impl AsFd, side: Side) -> Result<Option<u32>, Broken> {
 const ESTABLISHED: u8 = 1;
 const LISTENS: u8 = 10;
 
-/// The kernel's TCP sockets of this network namespace, if it tells.
+/// The kernel's TCP sockets of this network namespace, if it lists them.
 fn table() -> Option<String> {
     let four = std::fs::read_to_string("/proc/net/tcp").ok()?;
     // Where there is no IPv6 there is no such file.

@@ -1,6 +1,6 @@
-//! Where those wait who have come and have not proved who they are. Each is greeted at once, and no thread is spent on it before it has said
-//! enough, so one that says nothing, or half of it, holds up nobody. Where too many wait, those who have said nothing
-//! make limits first, then those who have not said enough; of several the one that came first.
+//! Connections that have not proved anything yet. Each is greeted at once, and no thread serves it before it has sent enough, so one that sends
+//! nothing, or half of it, blocks no other. Where too many wait, those that have sent nothing are closed first, then those that
+//! have not sent enough; the oldest first.
 //!
 //! Connections take descriptors, of which the program needs some too: how many may wait follows from the limit of this process.
 
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Resource, getrlimit};
 
-use super::channel::{Challenge, FIRST_BYTES, is_worth_hearing};
+use super::greeting::{Challenge, FIRST_BYTES, is_worth_hearing};
 
 /// How many may wait, and how many may be heard by helpers at the same time, where descriptors are plenty.
 const WAITING_MAX: usize = 512;
@@ -20,10 +20,10 @@ const HELPERS_MAX: usize = 64;
 /// The parts of this process's descriptors that they may take.
 const WAITING_SHARE: usize = 4;
 const HELPERS_SHARE: usize = 8;
-/// How often those are looked at who have begun to speak: no poll tells when they have said enough.
+/// How often connections that have begun to send are checked: poll does not report when they have sent enough.
 pub(super) const TICK: Duration = Duration::from_millis(5);
 
-/// How many connections of strangers this process affords.
+/// How many unproved connections this process affords.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
     waiting: usize,
@@ -50,7 +50,7 @@ pub(super) struct PendingConnections {
     waiting: VecDeque<PendingConnection>,
 }
 
-/// Somebody who has come and was greeted.
+/// A connection that was accepted and greeted.
 pub(super) struct PendingConnection {
     pub(super) socket: OwnedFd,
     pub(super) challenge: Challenge,
@@ -86,7 +86,7 @@ impl PendingConnections {
         PendingConnections { limits, waiting: VecDeque::new() }
     }
 
-    /// Greets somebody and lets it in.
+    /// Greets a connection and adds it.
     pub(super) fn enter(&mut self, socket: OwnedFd) {
         if self.waiting.len() >= self.limits.waiting && !self.evict() {
             self.waiting.pop_front();
@@ -101,7 +101,7 @@ impl PendingConnections {
         }
     }
 
-    /// Sends somebody away who has not said enough. Returns whether there was one.
+    /// Closes a connection that has not sent enough. Returns whether there was one.
     pub(super) fn evict(&mut self) -> bool {
         let first =
             |wanted: &[Said]| self.waiting.iter().position(|connection| wanted.contains(&connection.said()));
@@ -109,7 +109,7 @@ impl PendingConnections {
         found.and_then(|at| self.waiting.remove(at)).is_some()
     }
 
-    /// Those who have said nothing at all, to be polled.
+    /// Connections that have sent nothing, to be polled.
     pub(super) fn silent(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.waiting
             .iter()
@@ -117,7 +117,7 @@ impl PendingConnections {
             .map(|connection| connection.socket.as_fd())
     }
 
-    /// When to look again; nothing while a poll tells.
+    /// When to check again; nothing while poll reports it.
     pub(super) fn tick(&self, limit: Duration) -> Option<Duration> {
         if self.waiting.iter().any(|connection| !connection.is_silent) {
             return Some(TICK);
@@ -125,7 +125,7 @@ impl PendingConnections {
         self.waiting.front().map(|connection| limit.saturating_sub(connection.since.elapsed()))
     }
 
-    /// The one that came first of those who can be heard. Whoever has hung up or taken longer than the limit is gone.
+    /// The oldest connection that can be served. Closes those that have hung up or taken longer than the limit.
     pub(super) fn next(&mut self, limit: Duration) -> Option<PendingConnection> {
         let mut at = 0;
         while let Some(connection) = self.waiting.get_mut(at) {

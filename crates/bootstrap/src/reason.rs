@@ -65,7 +65,7 @@ impl Reason {
             E::Memory { .. } => (rank, Reason::Memory),
             E::Protocol { .. } => (rank, Reason::Protocol),
             E::System { .. } => (rank, Reason::System),
-            E::BadCall { .. } | E::Place { .. } | E::Refused { .. } | E::Poisoned { .. } => {
+            E::BadCall { .. } | E::RendezvousAddress { .. } | E::Refused { .. } | E::Poisoned { .. } => {
                 (rank, Reason::Setup)
             }
         };
@@ -77,7 +77,7 @@ impl Reason {
         NonZeroU32::MIN.saturating_add(self as u32 - 1)
     }
 
-    /// Whether this is why somebody gave up.
+    /// Whether this is the reason of an abort.
     pub fn is(code: AbortCode, reason: Reason) -> bool {
         code.reason == reason.code()
     }

@@ -1,10 +1,9 @@
 //! Where and how the ranks of a job find each other: what all of them are given before they start.
 
-use std::fmt;
+use std::fmt::Display;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,21 +15,22 @@ use super::error::BootstrapError;
 use super::group::Group;
 use super::host::Host;
 use super::monitor::Monitor;
+use super::rendezvous_address::RendezvousAddress;
 use super::secret::{Token, random_number};
 use super::terms;
 
 const RANKS_MAX: usize = 4096;
 
-/// What the ranks of a job agree on before they meet.
+/// What all ranks of a job are given to find each other.
 #[derive(Debug, Clone)]
-pub struct Meeting {
-    /// Where.
-    pub place: Place,
-    /// How the ranks of this job know each other.
+pub struct Rendezvous {
+    /// Where rank 0 listens.
+    pub address: RendezvousAddress,
+    /// The secret by which ranks of this job recognise each other.
     pub token: Token,
-    /// How many ranks there are, rank 0 included.
+    /// The number of ranks, rank 0 included.
     pub size: usize,
-    /// How long to wait for all to come.
+    /// How long to wait for all ranks to join.
     pub deadline: Duration,
     /// How to reach each other.
     pub network: Network,
@@ -45,15 +45,15 @@ pub struct Network {
     pub ports: Option<RangeInclusive<u16>>,
     /// Whether ranks of one host share memory. If not they send through the network, as if each had a host of its own.
     pub shared_memory: bool,
-    /// After how long a rank that waits for others to come logs a warning.
+    /// Log a stall warning after this long.
     pub warn_after: Duration,
-    /// What else must be the same for all ranks, by name. Ranks that differ are refused, and told in what.
+    /// What else must be the same for all ranks, by name. Rank 0 refuses ranks that differ, and says in what.
     pub terms: Vec<(String, String)>,
     /// Processes with different numbers are on different hosts, whatever the kernel says. For tests.
     #[doc(hidden)]
     pub pretended_host: Option<u64>,
-    /// The port at which others are told to look for this process, where that is not the one it listens at: something stands
-    /// between. For tests, which put something there that cuts connections and changes what they carry.
+    /// The port that other ranks connect to, where that is not the one that this process listens at. For tests, whose proxy there
+    /// cuts connections and changes bytes.
     #[doc(hidden)]
     pub announced_port: Option<u16>,
 }
@@ -106,19 +106,19 @@ impl Network {
     }
 }
 
-impl Meeting {
-    /// A meeting for ranks that reach each other as they can.
-    pub fn new(place: Place, token: Token, size: usize, deadline: Duration) -> Meeting {
-        Meeting { place, token, size, deadline, network: Network::default() }
+impl Rendezvous {
+    /// A rendezvous with the default network.
+    pub fn new(address: RendezvousAddress, token: Token, size: usize, deadline: Duration) -> Rendezvous {
+        Rendezvous { address, token, size, deadline, network: Network::default() }
     }
 
     pub(super) fn purpose(&self) -> String {
-        format!("the meeting at {}", self.place)
+        format!("the rendezvous at {}", self.address)
     }
 
     pub(super) fn host(&self) -> Result<Host, BootstrapError> {
         let here = Host::here()?;
-        let here = if let Place::Path(_) = self.place { here.anywhere() } else { here };
+        let here = if let RendezvousAddress::Path(_) = self.address { here.anywhere() } else { here };
         match (self.network.pretended_host, self.network.shared_memory) {
             (Some(number), _) => Ok(here.apart(number)),
             (None, true) => Ok(here),
@@ -137,56 +137,15 @@ impl Meeting {
     }
 }
 
-/// Where ranks meet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    /// A name in the kernel's table: nothing is left behind, however the ranks end. Seen by all processes of one
-    /// network namespace, so not across containers.
-    Abstract(String),
-    /// A socket in the file system, which containers can share. A stale one is replaced.
-    Path(PathBuf),
-    /// A port of rank 0's host, the first that is free of a range. The others try all of them.
-    Tcp {
-        /// The host's name or address.
-        host: String,
-        /// The ports.
-        ports: RangeInclusive<u16>,
-    },
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Place::Abstract(name) => write!(f, "@{name}"),
-            Place::Path(path) => write!(f, "{}", path.display()),
-            Place::Tcp { host, ports } if host.contains(':') && !host.starts_with('[') => {
-                write!(f, "[{host}]:{}", Ports(ports))
-            }
-            Place::Tcp { host, ports } => write!(f, "{host}:{}", Ports(ports)),
-        }
-    }
-}
-
-struct Ports<'a>(&'a RangeInclusive<u16>);
-
-impl fmt::Display for Ports<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0.start(), self.0.end()) {
-            (first, last) if first == last => write!(f, "{first}"),
-            (first, last) => write!(f, "{first}-{last}"),
-        }
-    }
-}
-
-/// A rank that has met the others.
+/// The monitor and the group of a rank that has joined.
 pub(super) type Met = (Option<Monitor>, Arc<Group>);
 
 /// What ranks that have found each other call what they are about. Where they did is not part of it: some know that place by
 /// another name.
-pub(super) const PURPOSE: &str = "the meeting";
+pub(super) const PURPOSE: &str = "the rendezvous";
 
-pub(super) fn check(meeting: &Meeting, rank: usize) -> Result<(), BootstrapError> {
-    match meeting.size {
+pub(super) fn check(rendezvous: &Rendezvous, rank: usize) -> Result<(), BootstrapError> {
+    match rendezvous.size {
         0 => Err(bad_call("a group has at least one rank".to_owned())),
         size if size > RANKS_MAX => Err(bad_call(format!("{size} ranks are more than {RANKS_MAX}"))),
         size if rank >= size => Err(bad_call(format!("rank {rank} is not one of {size} ranks"))),
@@ -198,6 +157,6 @@ pub(super) fn bad_call(what: String) -> BootstrapError {
     BootstrapError::BadCall { what }
 }
 
-pub(super) fn unusable(place: &Place, reason: impl fmt::Display) -> BootstrapError {
-    BootstrapError::Place { place: place.to_string(), reason: reason.to_string() }
+pub(super) fn unusable(place: &RendezvousAddress, reason: impl Display) -> BootstrapError {
+    BootstrapError::RendezvousAddress { place: place.to_string(), reason: reason.to_string() }
 }

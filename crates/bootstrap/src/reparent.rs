@@ -1,6 +1,5 @@
-//! What a steward does when the tree of a group comes apart: finds out what became of a neighbour whose connection has ended,
-//! and links ranks again that were linked through one that has left. `weftlink_membership` decides when; here are the
-//! connections that it takes, each on a thread of its own.
+//! What the monitor does when the tree of a group comes apart: it finds out what became of a neighbour whose connection ended, and
+//! connects ranks again whose parent has left. `weftlink_membership` decides when; the connections are made here, on helper threads.
 
 use std::sync::Arc;
 

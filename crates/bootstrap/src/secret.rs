@@ -5,7 +5,7 @@
 //! was come to (`channel.rs`), so what is recorded and sent again fits no later one. What follows is encrypted and numbered by the keys that come out of it, so a connection cannot be taken over
 //! half way either.
 //!
-//! Deliberately absent: certificates, and who may know the secret. Whoever starts the ranks sees to that.
+//! Deliberately absent: certificates, and who may know the secret. That is up to the launcher.
 
 use std::fmt;
 
@@ -83,7 +83,7 @@ impl Token {
         self.handshake(context, |builder| builder.build_initiator())
     }
 
-    /// The side that is come to.
+    /// The accepting side.
     pub(super) fn respond(&self, context: &[u8]) -> Result<HandshakeState, snow::Error> {
         self.handshake(context, |builder| builder.build_responder())
     }

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use super::deadline::Deadline;
-use super::error::{Ask, BootstrapError};
+use super::error::{BootstrapError, Request};
 use super::group::{Group, Link};
 use super::message::{Introduction, Member};
 use super::monitor::Monitor;
 
-/// Waits for those who are to come, and adds them to the links: those who did come must hear it if others do not. `over` is
-/// told who is missing and tells why they will not come.
+/// Waits for children to connect, and adds them to the links, also before it returns an error: they must hear of it. `over`
+/// gets the ranks that are missing, and returns an error if they will not come.
 pub(super) fn await_children(
     monitor: &Monitor,
     group: u64,
     children: &[u32],
     links: &mut Vec<Arc<Link>>,
-    ask: &Ask,
+    ask: &Request,
     deadline: Deadline,
     mut over: impl FnMut(&[u32]) -> Result<(), BootstrapError>,
 ) -> Result<(), BootstrapError> {
@@ -39,11 +39,11 @@ pub(super) fn await_children(
     Ok(())
 }
 
-/// Tells who is who down the tree, and waits until all are in place.
+/// Sends the members down the tree, and waits until all ranks are in place.
 pub(super) fn in_place(
     group: &Group,
     members: Option<Vec<Member>>,
-    ask: &Ask,
+    ask: &Request,
     deadline: Deadline,
 ) -> Result<(), BootstrapError> {
     let settle = || {

@@ -8,7 +8,7 @@ use weftlink_membership::tree;
 
 use super::broken::{Broken, PeerStatus};
 use super::deadline::Deadline;
-use super::error::{Ask, BootstrapError};
+use super::error::{BootstrapError, Request};
 use super::group::Group;
 use super::message::{Contact, Introduction, Member};
 use super::monitor::Monitor;
@@ -28,7 +28,7 @@ pub(super) fn form(
 ) -> Result<Arc<Group>, BootstrapError> {
     let hosts = tree::number_hosts(&contacts, |one, other| one.host.is_same(&other.host));
     let parents = tree::parents(&hosts);
-    let ask = Ask { rank: rank as usize, purpose: PURPOSE.to_owned(), bytes: 0 };
+    let ask = Request { rank: rank as usize, purpose: PURPOSE.to_owned(), bytes: 0 };
     let parent = match parents[rank as usize] {
         None => None,
         Some(parent) => {

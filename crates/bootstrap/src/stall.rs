@@ -1,4 +1,4 @@
-//! Warnings of a rank that waits for others to come, before there is a group in which ranks say for whom they wait (`waits.rs`).
+//! Stall warnings of a rank that waits for others to join, before there is a group in which ranks announce their waits (`waits.rs`).
 
 use std::time::{Duration, Instant};
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::deadline::Deadline;
-use super::error::{Ask, BootstrapError};
+use super::error::{BootstrapError, Request};
 use super::group::Group;
 use super::{Bootstrap, Link, regroup, split};
 
 impl Bootstrap {
     /// Splits the group: all ranks that say the same part become a group of their own, in the order of their keys, and of their
-    /// ranks where these are equal. Whoever says no part is in none.
+    /// ranks where these are equal. A rank without a part is in none.
     pub fn split(
         &mut self,
         part: Option<u32>,
@@ -51,7 +51,7 @@ impl Bootstrap {
                         let formed = formed
                             .map_err(|error| group.verdict().unwrap_or_else(|| renamed(error, &origins)));
                         formed.map_err(|error| {
-                            let ask = Ask { rank: self.rank, purpose: "a split".to_owned(), bytes: 0 };
+                            let ask = Request { rank: self.rank, purpose: "a split".to_owned(), bytes: 0 };
                             self.fall(error, &ask, deadline)
                         })?
                     }
@@ -65,7 +65,7 @@ impl Bootstrap {
         Ok(Some(bootstrap))
     }
 
-    /// A group of those who are left, after this one has failed: all who call this in time and live. Those who do not are out.
+    /// Regroups after this group has failed. The new group has all ranks that live and call this in time; the others are out.
     pub fn shrink(self, deadline: Duration) -> Result<Bootstrap, BootstrapError> {
         let mut bootstrap = match &self.link {
             Link::InProcess(local) => {
@@ -89,7 +89,7 @@ impl Bootstrap {
                 shrunk
             }
         };
-        // What ranks were in the very first group is what people know them by.
+        // Users know ranks by their numbers in the first group.
         bootstrap.origins.iter_mut().for_each(|rank| *rank = self.origins[*rank]);
         Ok(bootstrap)
     }

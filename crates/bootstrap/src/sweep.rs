@@ -14,15 +14,15 @@ use weftlink_shm::memory::{MemoryError, SharedMemory};
 use super::broken::Broken;
 use super::channel::Received;
 use super::deadline::Deadline;
-use super::error::{Ask, BootstrapError};
+use super::error::{BootstrapError, Request};
 use super::group::{Group, Link, State};
 use super::message::{Member, Message};
 use super::waits::Watch;
 
-/// What ranks say, in any order.
+/// Ranks and their bytes, in any order.
 type Said = Vec<(u32, Vec<u8>)>;
 
-/// How ranks of a host come to have the same descriptor.
+/// A descriptor that all ranks of a host get: the first creates it, the others open it.
 pub(super) struct HostDescriptor<'a> {
     /// For the first of them.
     pub(super) make: &'a mut dyn FnMut() -> Result<OwnedFd, BootstrapError>,
@@ -31,12 +31,12 @@ pub(super) struct HostDescriptor<'a> {
 }
 
 impl Group {
-    /// All ranks say something and hear what all said, by rank. With `host_descriptor`, all ranks of a host get the descriptor that
+    /// All ranks contribute bytes and get those of all, by rank. With `host_descriptor`, all ranks of a host get the descriptor that
     /// the first of them makes.
     pub(super) fn sweep(
         &self,
         number: u32,
-        ask: &Ask,
+        ask: &Request,
         mine: Vec<u8>,
         deadline: Deadline,
         host_descriptor: Option<HostDescriptor<'_>>,
@@ -67,11 +67,11 @@ impl Group {
         Ok(said.into_iter().map(|(_, said)| said).collect())
     }
 
-    /// Takes what all children say.
+    /// Collects the bytes of all children.
     fn gather(
         &self,
         number: u32,
-        ask: &Ask,
+        ask: &Request,
         said: &mut Said,
         deadline: Deadline,
     ) -> Result<(), BootstrapError> {
@@ -134,7 +134,7 @@ impl Group {
         &self,
         number: u32,
         parent: &Link,
-        ask: &Ask,
+        ask: &Request,
         deadline: Deadline,
     ) -> Result<(Said, Option<OwnedFd>), BootstrapError> {
         let late = deadline.later(VERDICT * (1 + self.generation()));
@@ -172,8 +172,12 @@ impl Group {
         }
     }
 
-    /// Takes the first message of a parent, which tells who is who.
-    pub(super) fn await_members(&self, ask: &Ask, deadline: Deadline) -> Result<Vec<Member>, BootstrapError> {
+    /// Takes the first message of a parent: the members of the group.
+    pub(super) fn await_members(
+        &self,
+        ask: &Request,
+        deadline: Deadline,
+    ) -> Result<Vec<Member>, BootstrapError> {
         let Some(parent) = &self.parent else { return Ok(Vec::new()) };
         let mut watch = Watch::new(self, &ask.purpose);
         let mut state = self.state();
@@ -201,11 +205,11 @@ impl Group {
         }
     }
 
-    /// Tells children who is who.
+    /// Sends the members to the children.
     pub(super) fn send_members(
         &self,
         members: &[Member],
-        ask: &Ask,
+        ask: &Request,
         deadline: Deadline,
     ) -> Result<(), BootstrapError> {
         let message = Message::Members(members.to_vec());
@@ -217,7 +221,7 @@ impl Group {
         link: &Link,
         message: &Message,
         descriptor: Option<&OwnedFd>,
-        ask: &Ask,
+        ask: &Request,
         deadline: Deadline,
     ) -> Result<(), BootstrapError> {
         let late = deadline.later(VERDICT);
@@ -243,8 +247,8 @@ impl Group {
         })
     }
 
-    /// What became of a rank that cannot be told anything, as the steward finds out.
-    fn found_out(&self, rank: u32, ask: &Ask) -> Option<BootstrapError> {
+    /// What became of a rank that cannot be written to, as the monitor thread finds out.
+    fn found_out(&self, rank: u32, ask: &Request) -> Option<BootstrapError> {
         let patience = Deadline::new(INQUIRY_RESULT);
         let mut state = self.state();
         loop {
@@ -256,7 +260,7 @@ impl Group {
         }
     }
 
-    fn missing(&self, ranks: &[u32], ask: &Ask, deadline: Deadline) -> BootstrapError {
+    fn missing(&self, ranks: &[u32], ask: &Request, deadline: Deadline) -> BootstrapError {
         let ranks = ranks.iter().map(|&rank| rank as usize).collect();
         BootstrapError::Missing { ranks, purpose: ask.purpose.clone(), limit: deadline.limit() }
     }
@@ -276,7 +280,7 @@ impl State {
         self.inbox.get(&rank).is_some_and(|inbox| !inbox.is_empty())
     }
 
-    /// Whom a rank waits for that waits for these: them, or whom they said that they wait for.
+    /// The ranks that a rank waits for which waits for these: they themselves, or those that they announced.
     fn missing(&self, number: u32, silent: &[u32]) -> Vec<u32> {
         let of = |rank: &u32| match self.waiting.get(rank) {
             Some((theirs, ranks))
@@ -293,7 +297,7 @@ impl State {
     }
 
     /// Whether there is any point in waiting for these.
-    fn check(&self, group: &Group, awaited: &[u32], ask: &Ask) -> Result<(), BootstrapError> {
+    fn check(&self, group: &Group, awaited: &[u32], ask: &Request) -> Result<(), BootstrapError> {
         if let Some(verdict) = group.verdict_of(self) {
             return Err(verdict);
         }
@@ -311,7 +315,7 @@ impl State {
 pub(super) fn share(
     group: &Group,
     number: u32,
-    ask: &Ask,
+    ask: &Request,
     deadline: Deadline,
 ) -> Result<SharedMemory, BootstrapError> {
     let rank = ask.rank;

@@ -1,12 +1,12 @@
-//! Who waits for whom, and who in the end is waited for: what a blocked caller does about it (`weftlink_membership` decides).
+//! Chains of waits: what a blocked caller does about them. [`weftlink_membership`] decides what they mean.
 //!
 //! Ranks wait for each other in chains: rank 0 for a message of rank 1, which waits for rank 2 to make a call, which is
-//! stopped. Whoever looks only at whom it waits for itself blames rank 1. So each rank keeps a *note* of whom it waits for,
-//! once that takes long, and its steward tells the note to everybody when anybody asks: what one rank says of itself is a
-//! question to all others. A rank that says nothing is stopped, or behind one that is; one that says that it waits for
-//! nobody does something else. These are the *roots*, and they are what people are told.
+//! stopped. A rank that looks only at its own wait would blame rank 1. So each rank records the ranks that it waits for, once that takes
+//! long, and its monitor thread announces the record when any rank asks; an announcement is a question to all others. A
+//! rank that does not answer is stopped, or behind one that is; a rank that answers that it waits for none does something
+//! else. These are the *roots*, which warnings and errors name.
 //!
-//! A note that a failure ended stays: that is what the rank was at.
+//! The record of a wait that ended in a failure stays: that is what the rank was waiting for.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -20,23 +20,23 @@ use super::group::Group;
 use super::in_process::InProcessGroup;
 
 impl Group {
-    /// Notes whom this rank waits for; nobody if it no longer does.
+    /// Records the ranks that this rank waits for; none if it no longer waits.
     pub(super) fn waits_for(&self, whom: &[u32]) {
         self.state().core.set_waits(whom);
     }
 
-    /// Says whom this rank waits for, so that all others do.
+    /// Announces the ranks that this rank waits for, so that all others do the same.
     pub(super) fn announce_waits(&self) {
         let news = self.state().core.announce_waits(Instant::now());
         self.learn(news);
     }
 
-    /// Who is waited for in the end, by what is known now. Follows this rank's waits, or those of `other` if it has none.
+    /// The roots of the chain, by what is known now. Follows this rank's waits, or those of `other` if it has none.
     pub(super) fn roots(&self, other: Option<u32>, asked: Instant) -> Roots {
         self.state().core.roots(other, asked)
     }
 
-    /// The same, asked of all others, who have so much time to answer.
+    /// The same, after asking all others, which have until the deadline to answer.
     pub(super) fn ask_for_roots(&self, other: Option<u32>, patience: Deadline) -> Vec<u32> {
         let asked = Instant::now();
         self.announce_waits();
@@ -60,7 +60,7 @@ impl Group {
         self.state().elder = elder;
     }
 
-    /// How people call a rank.
+    /// The name of a rank in messages.
     pub(super) fn name(&self, rank: u32) -> String {
         let members = self.members.get().map_or(&[][..], Vec::as_slice);
         let spans_hosts = members.iter().any(|member| member.host > 0);
@@ -70,14 +70,14 @@ impl Group {
     }
 }
 
-/// A wait outside of calls: noted, and told to people when it takes long.
+/// A wait outside of calls: recorded, and logged when it takes long.
 pub(super) struct Watch<'a> {
     group: &'a Group,
     /// The group that this one is made of, where all its ranks hear each other already, and what they are called there.
     elder: Option<(Arc<Group>, Vec<u32>)>,
     purpose: &'a str,
     began: Instant,
-    /// When to look next, and when to tell people.
+    /// When to record next, and when to log.
     due: Duration,
     next: Duration,
     asked: Option<Instant>,
@@ -97,7 +97,7 @@ impl<'a> Watch<'a> {
         self.began.elapsed() >= self.due
     }
 
-    /// Notes that these are waited for, once that is due, and tells people.
+    /// Records the ranks that this rank waits for, and logs a warning, if that is due.
     pub(super) fn look(&mut self, whom: &[u32]) {
         let waited = self.began.elapsed();
         if waited < self.due {
@@ -107,7 +107,7 @@ impl<'a> Watch<'a> {
         let whom = self.note(whom);
         let group = self.elder.as_ref().map_or(self.group, |(elder, _)| elder);
         if waited >= self.next {
-            // A caller that looks rarely has not asked yet. Ask now, and give the other ranks time to answer.
+            // A caller that looks rarely has not asked yet. Request now, and give the other ranks time to answer.
             let roots = match self.asked {
                 Some(asked) if asked.elapsed() < ASK_AHEAD.min(group.warn_after() / 2) => return,
                 Some(asked) => group.roots(None, asked).all(),
@@ -146,7 +146,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// The chain of waits, for those who wait in calls; nothing once the bootstrap is dropped.
+/// The chain of waits, for callers that wait in calls; empty once the bootstrap is dropped.
 pub struct Chain(pub(super) Kind);
 
 pub(super) enum Kind {
@@ -155,7 +155,7 @@ pub(super) enum Kind {
 }
 
 impl Chain {
-    /// Notes whom this rank waits for; nobody if it no longer does.
+    /// Records the ranks that this rank waits for; none if it no longer waits.
     pub fn note(&self, whom: Option<u32>) {
         match &self.0 {
             Kind::Tree(group) => {
@@ -167,7 +167,7 @@ impl Chain {
         }
     }
 
-    /// Asks all others for whom they wait. What they say is there a little later.
+    /// Asks all other ranks to announce their waits. The answers arrive a little later.
     pub fn ask(&self) {
         if let Kind::Tree(group) = &self.0
             && let Some(group) = group.upgrade()
@@ -176,7 +176,7 @@ impl Chain {
         }
     }
 
-    /// Who is waited for in the end, as far as that has been said since all were asked.
+    /// The roots of the chain, by what was announced since all were asked.
     pub fn roots(&self, asked: Instant) -> Vec<u32> {
         match &self.0 {
             Kind::Tree(group) => group.upgrade().map_or(Vec::new(), |group| group.roots(None, asked).all()),
@@ -186,7 +186,7 @@ impl Chain {
         }
     }
 
-    /// When others are to be asked, of a wait of which people are told after so long.
+    /// When to ask the others, for a wait that is logged after `told_at`.
     pub fn asks_at(told_at: Duration) -> Duration {
         told_at.saturating_sub(ASK_AHEAD.min(told_at / 2))
     }

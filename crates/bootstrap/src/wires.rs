@@ -1,4 +1,4 @@
-//! Connections between two ranks of different hosts, for messages of plans: the lower rank goes, the higher one waits.
+//! Connections between two ranks of different hosts, for messages of plans: the lower rank connects, the higher one accepts.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(super) fn connect(
     deadline: Deadline,
     connections: &mut [Vec<Connection>],
 ) -> Result<(), BootstrapError> {
-    // First those to whom we go: they need not do anything for it.
+    // First the peers that this rank connects to: their monitor threads accept.
     for phase in [true, false] {
         for (place, &peer) in peers.iter().enumerate().filter(|(_, peer)| (**peer > group.rank) == phase) {
             for stream in 0..streams {
@@ -70,7 +70,7 @@ pub(super) fn dial(
     let mut watch = Watch::new(group, purpose);
     watch.note(&[peer]);
     loop {
-        // One that is stopped is where it was, and says nothing: it is called again and again, and people are told of it.
+        // A peer that is stopped accepts and does not answer: retry, and log a stall warning.
         match monitor.dial(
             contact,
             introduction,
@@ -84,7 +84,7 @@ pub(super) fn dial(
                 watch.look(&[peer]);
                 continue;
             }
-            // What was damaged on its way comes through another time; who is gone does not come back.
+            // Retry after bytes were damaged in transit; a peer that is gone does not come back.
             Err(
                 Broken::Unreachable(_)
                 | Broken::Stranger(_)
@@ -94,7 +94,7 @@ pub(super) fn dial(
             ) if tries < TRIES_MAX && group.verdict().is_none() => {
                 tries += 1;
             }
-            // Who died is told by those who watch over it, and this is a moment sooner.
+            // Its neighbours report a death; this rank may notice it a moment sooner.
             Err(Broken::Ended | Broken::Refused) => {
                 let fate = monitor.inquire(contact);
                 if fate == PeerStatus::Dead || group.verdict().is_some() {

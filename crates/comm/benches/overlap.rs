@@ -13,7 +13,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Background, Communicator, Error, Options, OwnedBuffers, Reduction};
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -77,8 +77,8 @@ fn id() -> String {
 }
 
 fn meet(wanted: Wanted, rank: usize) -> Result<Communicator, Error> {
-    let place = Place::Abstract(format!("weft-overlap-{}", id()));
-    let meeting = Meeting::new(place, Token::new(id())?, wanted.ranks, DEADLINE);
+    let place = RendezvousAddress::Abstract(format!("weft-overlap-{}", id()));
+    let meeting = Rendezvous::new(place, Token::new(id())?, wanted.ranks, DEADLINE);
     let met = if rank == 0 { Bootstrap::listen(&meeting)? } else { Bootstrap::join(&meeting, rank)? };
     Communicator::new(met, Options { deadline: DEADLINE, ..Options::default() })
 }

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Endpoint, Error, Options};
 
 /// What tells a process that it is rank 1, and where it meets rank 0.
@@ -48,7 +48,7 @@ fn rank(rank: usize, place: &str) -> Result<(), String> {
     let single_copy = Some(place.ends_with("true"));
     let options = Options { deadline: TIME, single_copy, ..Options::default() };
     let token = Token::new("endpoint").map_err(|error| error.to_string())?;
-    let meeting = Meeting::new(Place::Abstract(place.to_owned()), token, 2, TIME);
+    let meeting = Rendezvous::new(RendezvousAddress::Abstract(place.to_owned()), token, 2, TIME);
     let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
     let comm = met.map_err(Error::from).and_then(|met| Communicator::new(met, options));
     let mut comm = comm.map_err(|error| error.to_string())?;

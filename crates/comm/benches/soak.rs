@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Options, Reduction};
 use weftlink_testkit::ports::reserved;
 use weftlink_testkit::processes::this_program;
@@ -45,9 +45,10 @@ fn rank(role: &str) {
     let mut words = role.split(' ').map(|word| word.parse::<usize>().unwrap());
     let mut next = || words.next().unwrap();
     let (rank, size, per_host, port, seconds) = (next(), next(), next(), next(), next());
-    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port as u16..=port as u16 };
+    let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: port as u16..=port as u16 };
     let network = Network { pretended_host: Some(1 + (rank / per_host) as u64), ..Network::default() };
-    let meeting = Meeting { network, ..Meeting::new(place, Token::new("soak").unwrap(), size, DEADLINE) };
+    let meeting =
+        Rendezvous { network, ..Rendezvous::new(place, Token::new("soak").unwrap(), size, DEADLINE) };
     let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
     let options = Options { deadline: DEADLINE, warn_after: WARN_AFTER, ..Options::default() };
     let mut comm = Communicator::new(met.unwrap(), options).unwrap();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::time::{ClockId, clock_gettime};
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Error, Options, Reduction};
 use weftlink_testkit::ports::reserved;
 
@@ -147,14 +147,14 @@ fn rank(role: &str) -> Result<(), String> {
     let place = match words[2..] {
         ["tcp", port] => {
             let port = port.parse().map_err(|_| bad("the port"))?;
-            Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port }
+            RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port }
         }
-        [_, name] => Place::Abstract(name.to_owned()),
+        [_, name] => RendezvousAddress::Abstract(name.to_owned()),
         _ => return Err(bad("the place")),
     };
     let work = || -> Result<(), Error> {
         let token = Token::new(std::env::var(TOKEN).unwrap_or_default())?;
-        let meeting = Meeting::new(place, token, size, DEADLINE);
+        let meeting = Rendezvous::new(place, token, size, DEADLINE);
         let met = if rank == 0 { Bootstrap::listen(&meeting)? } else { Bootstrap::join(&meeting, rank)? };
         times.push(now());
         let mut comm = Communicator::new(met, Options { deadline: DEADLINE, ..Options::default() })?;

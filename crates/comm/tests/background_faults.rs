@@ -7,7 +7,7 @@ use std::sync::Barrier;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{
     Background, Communicator, DataType, Error, Handle, Options, OwnedOperation, OwnedRequest, RawBuffers,
     RawRequest, Reduction, Request, while_waiting,
@@ -248,8 +248,8 @@ fn abort_while_waiting(met: Bootstrap, warm: bool, aborted: (Sender<()>, &mut Re
 #[test]
 fn what_a_thread_does_while_its_call_waits_may_abort_it() {
     for warm in WARM {
-        let place = Place::Abstract(format!("weft-abort-{warm}-{}", std::process::id()));
-        let meeting = Meeting::new(place, Token::new("background").unwrap(), 2, Duration::from_secs(60));
+        let place = RendezvousAddress::Abstract(format!("weft-abort-{warm}-{}", std::process::id()));
+        let meeting = Rendezvous::new(place, Token::new("background").unwrap(), 2, Duration::from_secs(60));
         let (told, mut heard) = channel();
         let (unused, mut never) = (told.clone(), channel().1);
         let (told, errors) = std::thread::scope(|scope| {
@@ -409,13 +409,13 @@ const ROLE: &str = "WEFT_TEST_RANK";
 #[test]
 fn a_reason_reaches_other_hosts_also_when_its_rank_has_left() {
     let port = Port::reserve();
-    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port.number..=port.number };
-    let meeting = Meeting::new(place, Token::new("reasons").unwrap(), 2, Duration::from_secs(60));
+    let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: port.number..=port.number };
+    let meeting = Rendezvous::new(place, Token::new("reasons").unwrap(), 2, Duration::from_secs(60));
     let gate = Barrier::new(2);
     std::thread::scope(|scope| {
         for rank in 0..2 {
             let (gate, network) = (&gate, Network { pretended_host: Some(rank), ..Network::default() });
-            let meeting = Meeting { network, ..meeting.clone() };
+            let meeting = Rendezvous { network, ..meeting.clone() };
             scope.spawn(move || {
                 let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, 1) };
                 let background =
@@ -439,8 +439,8 @@ fn a_reason_reaches_other_hosts_also_when_its_rank_has_left() {
 
 /// What each of three processes does, by the test that started it.
 fn process(test: &str, rank: usize) {
-    let place = Place::Abstract(format!("weft-{test}-{}", std::os::unix::process::parent_id()));
-    let meeting = Meeting::new(place, Token::new("background").unwrap(), 3, Duration::from_secs(60));
+    let place = RendezvousAddress::Abstract(format!("weft-{test}-{}", std::os::unix::process::parent_id()));
+    let meeting = Rendezvous::new(place, Token::new("background").unwrap(), 3, Duration::from_secs(60));
     for warm in WARM {
         let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
         let background = Communicator::new(met.unwrap(), options()).unwrap().into_background().unwrap();

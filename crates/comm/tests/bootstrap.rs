@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use weftlink_comm::bootstrap::{Bootstrap, BootstrapError, Meeting, Network, Place, Refusal, Token};
+use weftlink_comm::bootstrap::{
+    Bootstrap, BootstrapError, Network, Refusal, Rendezvous, RendezvousAddress, Token,
+};
 use weftlink_knobs::Knobs;
 use weftlink_shm::memory::SharedMemory;
 use weftlink_testkit::ports::reserved_range;
@@ -66,7 +68,7 @@ fn they_also_meet_at_a_path_where_a_stale_socket_lies() {
     let path = std::env::temp_dir().join(format!("weft-test-{}.socket", std::process::id()));
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
-    let meeting = Meeting { place: Place::Path(path.clone()), ..meeting("path", 2) };
+    let meeting = Rendezvous { address: RendezvousAddress::Path(path.clone()), ..meeting("path", 2) };
     thread::scope(|scope| {
         scope.spawn(|| exchange(Bootstrap::join(&meeting, 1).unwrap()));
         exchange(Bootstrap::listen(&meeting).unwrap());
@@ -75,7 +77,7 @@ fn they_also_meet_at_a_path_where_a_stale_socket_lies() {
 
     let _taken = UnixListener::bind(&path).unwrap();
     let error = Bootstrap::listen(&meeting).unwrap_err();
-    assert!(matches!(error, BootstrapError::Place { .. }), "{error}");
+    assert!(matches!(error, BootstrapError::RendezvousAddress { .. }), "{error}");
     assert!(path.exists());
     std::fs::remove_file(&path).unwrap();
 }
@@ -87,13 +89,13 @@ fn the_wrong_ones_are_refused_and_the_right_ones_still_meet() {
         let zero = scope.spawn(|| Bootstrap::listen(&meeting).unwrap());
         let one = scope.spawn(|| Bootstrap::join(&meeting, 1).unwrap());
 
-        let refused = |meeting: &Meeting, rank| match Bootstrap::join(meeting, rank).unwrap_err() {
+        let refused = |meeting: &Rendezvous, rank| match Bootstrap::join(meeting, rank).unwrap_err() {
             BootstrapError::Refused { reason, rank: named, .. } if named == rank => reason,
             other => panic!("{other}"),
         };
-        let stranger = Meeting { token: Token::new("guess").unwrap(), ..meeting.clone() };
+        let stranger = Rendezvous { token: Token::new("guess").unwrap(), ..meeting.clone() };
         assert_eq!(refused(&stranger, 2), Refusal::Token);
-        let larger = Meeting { size: 4, ..meeting.clone() };
+        let larger = Rendezvous { size: 4, ..meeting.clone() };
         assert_eq!(refused(&larger, 2), Refusal::Size { joiner: 4, listener: 3 });
         assert_eq!(refused(&larger, 3), Refusal::Size { joiner: 4, listener: 3 });
 
@@ -116,7 +118,7 @@ fn a_second_of_the_same_rank_is_refused() {
     thread::scope(|scope| {
         let zero = scope.spawn(|| Bootstrap::listen(&meeting).unwrap());
         // One that came and ended has left its place.
-        let impatient = Meeting { deadline: 3 * BRIEF, ..meeting.clone() };
+        let impatient = Rendezvous { deadline: 3 * BRIEF, ..meeting.clone() };
         assert!(Bootstrap::join(&impatient, 1).is_err());
         // Whichever of the two comes first is in; rank 2 comes when the other has been refused.
         let (tell, told) = std::sync::mpsc::channel();
@@ -177,9 +179,9 @@ fn calls_that_make_no_sense_are_refused() {
 
 #[test]
 fn ranks_that_do_not_come_are_named() {
-    let meeting = Meeting { deadline: BRIEF, ..meeting("missing", 4) };
+    let meeting = Rendezvous { deadline: BRIEF, ..meeting("missing", 4) };
     let error = Bootstrap::listen(&meeting).unwrap_err().to_string();
-    assert!(error.starts_with("ranks 1, 2 and 3 did not come within 0.03 s"), "{error}");
+    assert!(error.starts_with("timed out after 0.03 s waiting for ranks 1, 2 and 3 ("), "{error}");
     let error = Bootstrap::join(&meeting, 1).unwrap_err();
     assert!(matches!(error, BootstrapError::NobodyListens { .. }), "{error}");
 
@@ -219,8 +221,8 @@ fn different_asks_are_an_error_on_every_rank_that_shows_both() {
         for error in &errors {
             let text = error.to_string();
             assert!(matches!(error, BootstrapError::Mismatch { .. }), "{text}");
-            assert!(text.contains("rank 1 asked 4096 bytes for \"heap\""), "{text}");
-            assert!(text.contains("asked 8192 bytes for \"heap\""), "{text}");
+            assert!(text.contains("rank 1 requested 4096 bytes for \"heap\""), "{text}");
+            assert!(text.contains("requested 8192 bytes for \"heap\""), "{text}");
             assert_eq!(error, &errors[0]);
         }
     }
@@ -335,8 +337,8 @@ fn on_all<T: Send>(ends: Vec<Bootstrap>, work: impl Fn(Bootstrap) -> T + Sync) -
 fn hosts_meet_over_the_network() {
     // As many hosts as ranks, then two ranks on each, then all on one: by TCP either way, with IPv4, IPv6 and a name.
     for (ranks_per_host, host) in [(1, "127.0.0.1"), (2, "::1"), (8, "localhost")] {
-        let place = Place::Tcp { host: host.to_owned(), ports: reserved_range() };
-        let meeting = Meeting { place, ..meeting("", 5) };
+        let place = RendezvousAddress::Tcp { host: host.to_owned(), ports: reserved_range() };
+        let meeting = Rendezvous { address: place, ..meeting("", 5) };
         let ends = together(&meeting, |rank| Network {
             pretended_host: Some(1 + rank as u64 / ranks_per_host),
             ..Network::default()
@@ -361,24 +363,24 @@ fn hosts_meet_over_the_network() {
 
 #[test]
 fn ranks_without_shared_memory_are_hosts_of_their_own() {
-    let meeting = Meeting { place: loopback(), ..meeting("", 3) };
+    let meeting = Rendezvous { address: loopback(), ..meeting("", 3) };
     let ends = together(&meeting, |_| Network { shared_memory: false, ..Network::default() });
     assert_eq!(ends[2].hosts(), [0, 1, 2]);
 }
 
 #[test]
 fn ranks_that_are_set_up_differently_are_refused_and_told_in_what() {
-    let meeting = Meeting { place: loopback(), ..meeting("", 2) };
+    let meeting = Rendezvous { address: loopback(), ..meeting("", 2) };
     thread::scope(|scope| {
         let zero = scope.spawn(|| Bootstrap::listen(&meeting).unwrap());
         let terms = vec![("WEFT_ENCRYPT".to_owned(), "on".to_owned())];
-        let other = Meeting { network: Network { terms, ..Network::default() }, ..meeting.clone() };
+        let other = Rendezvous { network: Network { terms, ..Network::default() }, ..meeting.clone() };
         let error = Bootstrap::join(&other, 1).unwrap_err().to_string();
         assert!(
             error.contains("WEFT_ENCRYPT: it has on, rank 0 has unset. Give all ranks the same"),
             "{error}"
         );
-        let wrong = Meeting { token: Token::new("guess").unwrap(), ..meeting.clone() };
+        let wrong = Rendezvous { token: Token::new("guess").unwrap(), ..meeting.clone() };
         let error = Bootstrap::join(&wrong, 1).unwrap_err();
         assert!(matches!(error, BootstrapError::Refused { reason: Refusal::Token, .. }), "{error}");
         Bootstrap::join(&meeting, 1).unwrap();
@@ -401,7 +403,10 @@ fn a_port_that_somebody_else_has_is_passed_over() {
             }
         });
         let ports = first..=first.saturating_add(20);
-        let meeting = Meeting { place: Place::Tcp { host: "127.0.0.1".into(), ports }, ..meeting("", 3) };
+        let meeting = Rendezvous {
+            address: RendezvousAddress::Tcp { host: "127.0.0.1".into(), ports },
+            ..meeting("", 3)
+        };
         let ends = together(&meeting, |_| Network::default());
         assert_eq!(ends.len(), 3);
     }
@@ -410,8 +415,8 @@ fn a_port_that_somebody_else_has_is_passed_over() {
 #[test]
 fn strangers_do_not_disturb_a_meeting_or_what_comes_after() {
     // Less than it would take to wait for all of those who say nothing.
-    let meeting = Meeting { place: loopback(), deadline: Duration::from_secs(20), ..meeting("", 3) };
-    let Place::Tcp { ports, .. } = &meeting.place else { unreachable!() };
+    let meeting = Rendezvous { address: loopback(), deadline: Duration::from_secs(20), ..meeting("", 3) };
+    let RendezvousAddress::Tcp { ports, .. } = &meeting.address else { unreachable!() };
     let port = *ports.start();
     thread::scope(|scope| {
         let zero = scope.spawn(|| Bootstrap::listen(&meeting).unwrap());
@@ -458,8 +463,8 @@ fn record_handshake(listener: &std::net::TcpListener, port: u16, bytes: usize) -
 
 #[test]
 fn replayed_handshakes_hold_up_nobody() {
-    let meeting = Meeting { place: loopback(), deadline: Duration::from_secs(30), ..meeting("", 3) };
-    let Place::Tcp { ports, .. } = &meeting.place else { unreachable!() };
+    let meeting = Rendezvous { address: loopback(), deadline: Duration::from_secs(30), ..meeting("", 3) };
+    let RendezvousAddress::Tcp { ports, .. } = &meeting.address else { unreachable!() };
     let port = *ports.start();
     let over = std::sync::atomic::AtomicBool::new(false);
     thread::scope(|scope| {
@@ -470,8 +475,8 @@ fn replayed_handshakes_hold_up_nobody() {
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             thread::sleep(Duration::from_millis(1));
         }
-        let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: on_the_way..=on_the_way };
-        let through = Meeting { place, ..meeting.clone() };
+        let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: on_the_way..=on_the_way };
+        let through = Rendezvous { address: place, ..meeting.clone() };
         let one = scope.spawn(move || Bootstrap::join(&through, 1).unwrap());
         let recording = record_handshake(&listener, port, 12 + 48);
         // Far more replays than could be listened to for five seconds each, 64 at a time, and more all the while.
@@ -568,7 +573,7 @@ fn ranks_that_wait_for_others_to_come_say_for_whom() {
     };
     if let Some((rank, meeting)) = role() {
         let network = Network::of(&weftlink_knobs::Knobs::from_environment().unwrap());
-        let meeting = Meeting { network, deadline: Duration::from_secs(3), ..meeting };
+        let meeting = Rendezvous { network, deadline: Duration::from_secs(3), ..meeting };
         let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
         return assert!(met.is_err());
     }
@@ -586,8 +591,8 @@ fn ranks_that_wait_for_others_to_come_say_for_whom() {
     }
 }
 
-fn loopback() -> Place {
-    Place::Tcp { host: "127.0.0.1".to_owned(), ports: reserved_range() }
+fn loopback() -> RendezvousAddress {
+    RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: reserved_range() }
 }
 
 /// A group that talks through sockets as processes do, all in this process.
@@ -596,11 +601,11 @@ fn group(name: &str, size: usize) -> Vec<Bootstrap> {
 }
 
 /// All ranks of a meeting, all in this process.
-fn together(meeting: &Meeting, network: impl Fn(usize) -> Network) -> Vec<Bootstrap> {
+fn together(meeting: &Rendezvous, network: impl Fn(usize) -> Network) -> Vec<Bootstrap> {
     let size = meeting.size;
     thread::scope(|scope| {
         let join = |rank| {
-            let meeting = Meeting { network: network(rank), ..meeting.clone() };
+            let meeting = Rendezvous { network: network(rank), ..meeting.clone() };
             scope.spawn(move || match rank {
                 0 => Bootstrap::listen(&meeting).unwrap(),
                 _ => Bootstrap::join(&meeting, rank).unwrap(),
@@ -611,29 +616,29 @@ fn together(meeting: &Meeting, network: impl Fn(usize) -> Network) -> Vec<Bootst
     })
 }
 
-fn meeting(name: &str, size: usize) -> Meeting {
-    let place = Place::Abstract(format!("weft-test-{}-{name}-{size}", std::process::id()));
-    Meeting::new(place, Token::new("secret").unwrap(), size, AMPLE)
+fn meeting(name: &str, size: usize) -> Rendezvous {
+    let place = RendezvousAddress::Abstract(format!("weft-test-{}-{name}-{size}", std::process::id()));
+    Rendezvous::new(place, Token::new("secret").unwrap(), size, AMPLE)
 }
 
-fn address(meeting: &Meeting) -> SocketAddr {
-    let Place::Abstract(name) = &meeting.place else { panic!("{}", meeting.place) };
+fn address(meeting: &Rendezvous) -> SocketAddr {
+    let RendezvousAddress::Abstract(name) = &meeting.address else { panic!("{}", meeting.address) };
     SocketAddr::from_abstract_name(name).unwrap()
 }
 
 /// The rank and the meeting that this process was started for, if it was.
-fn role() -> Option<(usize, Meeting)> {
+fn role() -> Option<(usize, Rendezvous)> {
     let number = |name| std::env::var(name).ok()?.parse::<usize>().ok();
-    let place = Place::Abstract(std::env::var(PLACE).ok()?);
-    Some((number(ROLE)?, Meeting { place, ..meeting("", number(SIZE)?) }))
+    let place = RendezvousAddress::Abstract(std::env::var(PLACE).ok()?);
+    Some((number(ROLE)?, Rendezvous { address: place, ..meeting("", number(SIZE)?) }))
 }
 
-fn others(test: &str, meeting: &Meeting) -> Vec<Child> {
+fn others(test: &str, meeting: &Rendezvous) -> Vec<Child> {
     (1..meeting.size).map(|rank| run(test, meeting, rank)).collect()
 }
 
-fn run(test: &str, meeting: &Meeting, rank: usize) -> Child {
-    let Place::Abstract(name) = &meeting.place else { panic!("{}", meeting.place) };
+fn run(test: &str, meeting: &Rendezvous, rank: usize) -> Child {
+    let RendezvousAddress::Abstract(name) = &meeting.address else { panic!("{}", meeting.address) };
     this_program()
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(ROLE, rank.to_string())
@@ -658,9 +663,9 @@ fn assert_passed(output: &Output) {
 fn what_is_no_socket_is_left_alone() {
     let file = std::env::temp_dir().join(format!("weft-no-socket-{}", std::process::id()));
     std::fs::write(&file, "precious").unwrap();
-    let place = Place::Path(file.clone());
+    let place = RendezvousAddress::Path(file.clone());
     let (token, deadline) = (Token::new("t").unwrap(), Duration::from_secs(1));
-    let error = Bootstrap::listen(&Meeting::new(place, token, 2, deadline)).unwrap_err().to_string();
+    let error = Bootstrap::listen(&Rendezvous::new(place, token, 2, deadline)).unwrap_err().to_string();
     assert!(error.contains("something else than a socket"), "{error}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
     std::fs::remove_file(file).unwrap();
@@ -739,8 +744,8 @@ fn another_user_is_turned_away_on_unix_sockets() {
         return;
     }
     let Some(abroad) = Abroad::new("users") else { return };
-    let start = |meeting: &Meeting, deed: &str| {
-        let Place::Abstract(name) = &meeting.place else { panic!("{}", meeting.place) };
+    let start = |meeting: &Rendezvous, deed: &str| {
+        let RendezvousAddress::Abstract(name) = &meeting.address else { panic!("{}", meeting.address) };
         let mut command = abroad.again(TEST, NOBODY);
         command.env(ROLE, "1").env(SIZE, "2").env(PLACE, name).env(DEED, deed).spawn().unwrap()
     };
@@ -817,8 +822,10 @@ fn a_socket_of_somebody_else_or_in_use_stays_where_it_is() {
     let Some(abroad) = Abroad::new("paths") else { return };
     let path = abroad.folder.join("socket");
     let listen = |path: &Path| {
-        let place = Place::Path(path.to_owned());
-        Bootstrap::listen(&Meeting::new(place, Token::new("t").unwrap(), 2, BRIEF)).unwrap_err().to_string()
+        let place = RendezvousAddress::Path(path.to_owned());
+        Bootstrap::listen(&Rendezvous::new(place, Token::new("t").unwrap(), 2, BRIEF))
+            .unwrap_err()
+            .to_string()
     };
     // Nobody listens there, but it is not ours.
     drop(UnixListener::bind(&path).unwrap());
@@ -831,8 +838,8 @@ fn a_socket_of_somebody_else_or_in_use_stays_where_it_is() {
     std::fs::remove_file(&path).unwrap();
     let other = abroad.folder.join("other");
     thread::scope(|scope| {
-        let place = Place::Path(path.clone());
-        let meeting = Meeting::new(place, Token::new("t").unwrap(), 2, Duration::from_secs(2));
+        let place = RendezvousAddress::Path(path.clone());
+        let meeting = Rendezvous::new(place, Token::new("t").unwrap(), 2, Duration::from_secs(2));
         let waits = scope.spawn(move || Bootstrap::listen(&meeting).unwrap_err());
         while !path.exists() {
             thread::sleep(Duration::from_millis(1));

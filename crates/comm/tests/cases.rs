@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use support::{Rank, Together, UNREADABLE, options, oracle};
 use weftlink_comm::Communicator;
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_plan::Collective;
 use weftlink_testkit::cases::values::same;
 use weftlink_testkit::cases::{Case, Memory, cases_of};
@@ -93,7 +93,7 @@ fn processes_pass_a_part_of_the_cases() {
     let meeting = |ranks: u32| {
         let name = format!("weft-test-{}-{ranks}", std::env::var("WEFT_TEST_PARENT").unwrap());
         let token = Token::new("cases").unwrap();
-        Meeting::new(Place::Abstract(name), token, ranks as usize, Duration::from_secs(60))
+        Rendezvous::new(RendezvousAddress::Abstract(name), token, ranks as usize, Duration::from_secs(60))
     };
     if let Ok(rank) = std::env::var(RANK) {
         let (rank, ranks) = rank.split_once('/').unwrap();

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use support::{Rank, options, proved};
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Error, Options, Request};
 use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Order, Reducer, Reduction, Verified, verify};
 use weftlink_testkit::cases::values::{Value, factor, telling_input};
@@ -311,8 +311,9 @@ fn spread_rank(number: usize, rank: usize, is_split: bool, cases: &[Vec<(usize, 
         let token = Token::new("determinism").unwrap();
         let size = if is_split { 6 } else { 5 };
         let network = Network { pretended_host: hosts.map(|hosts| hosts[rank]), ..Network::default() };
-        let meeting = Meeting::new(Place::Abstract(name), token, size, Duration::from_secs(60));
-        let meeting = Meeting { network, ..meeting };
+        let meeting =
+            Rendezvous::new(RendezvousAddress::Abstract(name), token, size, Duration::from_secs(60));
+        let meeting = Rendezvous { network, ..meeting };
         let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
         let mut world = Communicator::new(met.unwrap(), deterministic(is_readable)).unwrap();
         if is_split {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Error, Options, Reduction};
 use weftlink_testkit::processes::this_program;
 
@@ -178,9 +178,10 @@ fn processes_send_groups() {
     const SIZE: usize = 3;
     if let Ok(rank) = std::env::var(ROLE) {
         let rank: usize = rank.parse().unwrap();
-        let place = Place::Abstract(format!("weft-groups-{}", std::os::unix::process::parent_id()));
+        let place =
+            RendezvousAddress::Abstract(format!("weft-groups-{}", std::os::unix::process::parent_id()));
         let token = Token::new("groups").unwrap();
-        let meeting = Meeting::new(place, token, SIZE, Duration::from_secs(60));
+        let meeting = Rendezvous::new(place, token, SIZE, Duration::from_secs(60));
         let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
         let mut comm = Communicator::new(met.unwrap(), options()).unwrap();
         all_kinds(SIZE).iter().for_each(|messages| check(&mut comm, messages));

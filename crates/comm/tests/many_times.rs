@@ -11,7 +11,7 @@ use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Background, Communicator, Error, Options, Reduction};
 use weftlink_testkit::processes::this_program;
 
@@ -132,9 +132,9 @@ fn groups_of_processes_leave_nothing() {
     const ROLE: &str = "WEFT_TEST_PARENT";
     let work = |rank: usize, parent: String| {
         let round = |number: usize| {
-            let place = Place::Abstract(format!("weft-many-{parent}-{number}"));
+            let place = RendezvousAddress::Abstract(format!("weft-many-{parent}-{number}"));
             let token = Token::new("many").unwrap();
-            let meeting = Meeting::new(place, token, 2, LONG);
+            let meeting = Rendezvous::new(place, token, 2, LONG);
             let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
             use_it(Communicator::new(met.unwrap(), options()).unwrap(), number.is_multiple_of(2));
         };
@@ -157,8 +157,8 @@ fn groups_of_processes_leave_nothing() {
 #[test]
 fn a_program_that_a_forked_process_becomes_inherits_nothing() {
     let _turn = TURN.lock().unwrap();
-    let place = Place::Abstract(format!("weft-inherits-{}", std::process::id()));
-    let meeting = Meeting::new(place, Token::new("inherits").unwrap(), 2, LONG);
+    let place = RendezvousAddress::Abstract(format!("weft-inherits-{}", std::process::id()));
+    let meeting = Rendezvous::new(place, Token::new("inherits").unwrap(), 2, LONG);
     let ranks = std::thread::scope(|scope| {
         let other = scope.spawn(|| Bootstrap::join(&meeting, 1).unwrap());
         [Bootstrap::listen(&meeting).unwrap(), other.join().unwrap()]

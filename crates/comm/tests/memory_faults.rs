@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{
     Background, Communicator, DataType, Endpoint, Error, FlightRecorder, Options, RawBuffers, RawRequest,
     Reduction, Window,
@@ -125,7 +125,12 @@ fn message(endpoint: &Endpoint, input: &[u32], output: &mut [u32]) -> Result<(),
 fn rank_that_reads(role: &str) {
     let [rank, call, place] = role.split(' ').collect::<Vec<_>>().try_into().unwrap();
     let rank: usize = rank.parse().unwrap();
-    let meeting = Meeting::new(Place::Abstract(place.to_owned()), Token::new("memory").unwrap(), 3, LONG);
+    let meeting = Rendezvous::new(
+        RendezvousAddress::Abstract(place.to_owned()),
+        Token::new("memory").unwrap(),
+        3,
+        LONG,
+    );
     let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
     let options = Options { deadline: LONG, single_copy: Some(true), ..Options::default() };
     let mut comm = Communicator::new(met.unwrap(), options).unwrap();

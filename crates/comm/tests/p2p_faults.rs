@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use endpoints::{LONG, StartOwned, filled, on_communicators, on_ranks};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Blame, BlameKind, Communicator, Endpoint, Error, Options};
 use weftlink_testkit::processes::{may_read_memory, this_program};
 
@@ -241,7 +241,12 @@ fn with_a_process(test: &str, here: impl Fn(Endpoint, Child), there: impl Fn(End
     let options =
         |single_copy| Options { deadline: LONG, single_copy: Some(single_copy), ..Options::default() };
     let meeting = |place: &str| {
-        Meeting::new(Place::Abstract(place.to_owned()), Token::new("endpoint").unwrap(), 2, LONG)
+        Rendezvous::new(
+            RendezvousAddress::Abstract(place.to_owned()),
+            Token::new("endpoint").unwrap(),
+            2,
+            LONG,
+        )
     };
     if let Ok(place) = std::env::var(ROLE) {
         let met = Bootstrap::join(&meeting(&place), 1).unwrap();
@@ -389,7 +394,12 @@ fn the_death_of_a_third_rank_ends_messages_and_is_named() {
     let test = "the_death_of_a_third_rank_ends_messages_and_is_named";
     let options = Options { deadline: LONG, ..Options::default() };
     let meeting = |place: &str| {
-        Meeting::new(Place::Abstract(place.to_owned()), Token::new("endpoint").unwrap(), 3, LONG)
+        Rendezvous::new(
+            RendezvousAddress::Abstract(place.to_owned()),
+            Token::new("endpoint").unwrap(),
+            3,
+            LONG,
+        )
     };
     let is_death_of_2 = |error: &Error| {
         let blamed = error.blamed();

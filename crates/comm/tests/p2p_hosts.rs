@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use endpoints::{LONG, StartOwned, filled};
 use support::on_hosts;
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Blame, BlameKind, Communicator, Endpoint, Error, Options, Reduction};
 use weftlink_testkit::ports::reserved;
 use weftlink_testkit::processes::this_program;
@@ -168,9 +168,9 @@ fn what_a_rank_sent_before_it_left_arrives_and_then_it_has_left() {
 fn the_death_of_a_rank_on_another_host_ends_what_waits_for_it() {
     const ROLE: &str = "WEFT_TEST_POST_HOSTS";
     let meeting = |port: u16, host: u64| {
-        let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
+        let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
         let network = Network { pretended_host: Some(host), ..Network::default() };
-        Meeting { network, ..Meeting::new(place, Token::new("endpoint").unwrap(), 2, LONG) }
+        Rendezvous { network, ..Rendezvous::new(place, Token::new("endpoint").unwrap(), 2, LONG) }
     };
     let options = Options { deadline: LONG, ..Options::default() };
     if let Ok(port) = std::env::var(ROLE) {

@@ -12,7 +12,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use weftlink_comm::bootstrap::launcher::ExitReport;
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::recorder::{CallState, Process, RankState, read_folder};
 use weftlink_comm::why::explain;
 use weftlink_comm::{BlameKind, Communicator, Counters, Options, Record, Reduction};
@@ -383,8 +383,8 @@ fn folder(name: &str) -> PathBuf {
 /// This process's rank in a job of [`RANKS`], if it was started for one.
 fn role(deadline: Duration) -> Option<(usize, Communicator)> {
     let rank: usize = std::env::var(ROLE).ok()?.parse().ok()?;
-    let place = Place::Abstract(std::env::var(PLACE).ok()?);
-    let meeting = Meeting::new(place, Token::new("recorder").unwrap(), RANKS, LONG);
+    let place = RendezvousAddress::Abstract(std::env::var(PLACE).ok()?);
+    let meeting = Rendezvous::new(place, Token::new("recorder").unwrap(), RANKS, LONG);
     let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
     let options = Options { deadline, ..Options::default() };
     Some((rank, Communicator::new(met.unwrap(), options).unwrap()))

@@ -7,7 +7,7 @@
 use std::process::Child;
 use std::time::Duration;
 
-use weftlink_comm::bootstrap::{Bootstrap, BootstrapError, Meeting, Network, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, BootstrapError, Network, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Error, Options, Reduction};
 use weftlink_testkit::ports::reserved;
 use weftlink_testkit::processes::this_program;
@@ -45,18 +45,18 @@ fn on_hosts<T: Send>(size: usize, per_host: usize, work: impl Fn(Communicator) -
     })
 }
 
-fn meeting(size: usize) -> Meeting {
+fn meeting(size: usize) -> Rendezvous {
     let port = reserved();
-    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
-    Meeting::new(place, Token::new("regroup").unwrap(), size, AMPLE)
+    let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
+    Rendezvous::new(place, Token::new("regroup").unwrap(), size, AMPLE)
 }
 
-fn of_host(meeting: &Meeting, host: usize) -> Meeting {
+fn of_host(meeting: &Rendezvous, host: usize) -> Rendezvous {
     let network = Network { pretended_host: Some(host as u64), ..Network::default() };
-    Meeting { network, ..meeting.clone() }
+    Rendezvous { network, ..meeting.clone() }
 }
 
-fn met(meeting: &Meeting, rank: usize) -> Bootstrap {
+fn met(meeting: &Rendezvous, rank: usize) -> Bootstrap {
     if rank == 0 { Bootstrap::listen(meeting).unwrap() } else { Bootstrap::join(meeting, rank).unwrap() }
 }
 
@@ -152,8 +152,8 @@ fn rank_of_a_dying_job(role: &str) {
     let mut number = || words.next().unwrap().parse::<usize>().unwrap();
     let (rank, size, port, per_host, dies, also) =
         (number(), number(), number(), number(), number(), number());
-    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port as u16..=port as u16 };
-    let meeting = Meeting::new(place, Token::new("regroup").unwrap(), size, AMPLE);
+    let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: port as u16..=port as u16 };
+    let meeting = Rendezvous::new(place, Token::new("regroup").unwrap(), size, AMPLE);
     let mut comm = Communicator::new(met(&of_host(&meeting, 1 + rank / per_host), rank), options()).unwrap();
     // Whoever is slower than the one that dies may see it in the first calls already.
     let error = loop {
@@ -215,8 +215,8 @@ fn rank_below_one_that_leaves(role: &str) {
     let mut words = role.split(' ');
     let mut number = || words.next().unwrap().parse::<usize>().unwrap();
     let (rank, port, dies_after_ms) = (number(), number() as u16, number() as u64);
-    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
-    let meeting = Meeting::new(place, Token::new("regroup").unwrap(), 4, AMPLE);
+    let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
+    let meeting = Rendezvous::new(place, Token::new("regroup").unwrap(), 4, AMPLE);
     let mut comm = Communicator::new(met(&of_host(&meeting, 1), rank), options()).unwrap();
     let message = |comm: &mut Communicator| {
         let (mine, mut theirs) = (vec![3_u64; rank / 3], vec![0; usize::from(rank == 0)]);
@@ -266,8 +266,8 @@ fn rank_that_leaves_with_its_parent(role: &str) {
     let mut words = role.split(' ');
     let mut number = || words.next().unwrap().parse::<usize>().unwrap();
     let (rank, port, later_us) = (number(), number() as u16, number() as u64);
-    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
-    let meeting = Meeting::new(place, Token::new("regroup").unwrap(), 4, AMPLE);
+    let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
+    let meeting = Rendezvous::new(place, Token::new("regroup").unwrap(), 4, AMPLE);
     let mut comm = Communicator::new(met(&of_host(&meeting, 1), rank), options()).unwrap();
     let message = |comm: &mut Communicator| {
         let (mine, mut theirs) = (vec![7_u64; usize::from(rank == 1)], vec![0; usize::from(rank == 0)]);
@@ -309,8 +309,8 @@ fn ranks_that_leave_together_are_not_taken_for_dead() {
 fn a_death_is_noticed_although_a_forked_child_lives() {
     if let Ok(port) = std::env::var(ROLE) {
         let port: u16 = port.parse().unwrap();
-        let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
-        let meeting = Meeting::new(place, Token::new("regroup").unwrap(), 2, AMPLE);
+        let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
+        let meeting = Rendezvous::new(place, Token::new("regroup").unwrap(), 2, AMPLE);
         let mut comm = Communicator::new(met(&of_host(&meeting, 2), 1), options()).unwrap();
         check(&mut comm, 3).unwrap();
         // SAFETY: the child does nothing but sleep and end.
@@ -322,7 +322,7 @@ fn a_death_is_noticed_although_a_forked_child_lives() {
         std::process::abort();
     }
     let meeting = meeting(2);
-    let Place::Tcp { ports, .. } = &meeting.place else { unreachable!() };
+    let RendezvousAddress::Tcp { ports, .. } = &meeting.address else { unreachable!() };
     let mut command = this_program();
     command.args(["--exact", "a_death_is_noticed_although_a_forked_child_lives", "--nocapture"]);
     let mut child = command.env(ROLE, ports.start().to_string()).spawn().unwrap();

@@ -6,7 +6,7 @@
 use std::sync::Barrier;
 use std::time::Duration;
 
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Error, Options, Reduction, SIGNALS, Window};
 use weftlink_testkit::processes::this_program;
 
@@ -78,7 +78,8 @@ fn processes_put_around_a_ring() {
     if let Ok(rank) = std::env::var(RANK) {
         let rank: usize = rank.parse().unwrap();
         let name = format!("weft-windows-{}", std::env::var("WEFT_TEST_PARENT").unwrap());
-        let meeting = Meeting::new(Place::Abstract(name), Token::new("windows").unwrap(), RANKS, LONG);
+        let meeting =
+            Rendezvous::new(RendezvousAddress::Abstract(name), Token::new("windows").unwrap(), RANKS, LONG);
         let bootstrap = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
         let comm = Communicator::new(bootstrap.unwrap(), options(false)).unwrap();
         ring_of_puts(comm, &[1, 100, 5000]);

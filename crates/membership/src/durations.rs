@@ -50,12 +50,12 @@ pub const MINORITY: Duration = HELLO;
 pub const OTHER_USER: Duration = ms(5000);
 /// A wait is recorded after this long.
 pub const NOTE_AFTER: Duration = ms(100);
-/// A rank that has just told whom it waits for does not repeat it for this long.
+/// A rank that has just announced its waits does not repeat that for this long.
 pub const ANSWER_PAUSE: Duration = ms(200);
-/// How long before a stall warning the other ranks are asked whom they wait for. A rank that shares its core with others needs a
+/// How long before a stall warning the other ranks are asked for their waits. A rank that shares its core with others needs a
 /// while to answer.
 pub const ASK_AHEAD: Duration = ms(500);
-/// How long ranks may take to answer whom they wait for after a timeout.
+/// How long ranks may take to announce their waits after a timeout.
 pub const ROOTS: Duration = ms(2000);
 /// A stall warning is logged after this long, unless the options of a communicator say otherwise.
 pub const WARN_AFTER: Duration = ms(10_000);

@@ -171,7 +171,7 @@ impl<F: Clone> Group<F> {
             Input::NotReparented { rank, why, left_after } => {
                 if let Some(seeking) = self.seeking.as_mut().filter(|seeking| seeking.candidate == rank) {
                     seeking.is_worth_retrying |= matches!(why, Probe::Silent | Probe::Unclear);
-                    // It left while nobody could tell this rank so. Waiting for it would take until a deadline.
+                    // It left while this rank had no neighbour to hear it from. Waiting for it would take until a deadline.
                     if let Some(calls) = left_after {
                         self.learn(Event::Left { rank, calls }, None, now, &mut actions);
                     }
@@ -232,12 +232,12 @@ impl<F: Clone> Group<F> {
         self.inquiries.get(&rank).is_some_and(|inquiry| inquiry.is_watched)
     }
 
-    /// Records whom this rank waits for; nobody if it no longer waits.
+    /// Records the ranks that this rank waits for; none if it no longer waits.
     pub fn set_waits(&mut self, whom: &[u32]) {
         self.waits.set_own(whom);
     }
 
-    /// This rank's announcement of whom it waits for. Raising it asks every rank for its own.
+    /// This rank's announcement of the ranks that it waits for. Raising it asks every rank for its own.
     pub fn announce_waits(&mut self, now: Instant) -> Event<F> {
         let (turn, whom) = self.waits.announce(now);
         let neighbours = self.neighbours.iter().copied().collect();

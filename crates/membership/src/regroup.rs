@@ -15,7 +15,7 @@
 //!
 //! Any rank that cannot continue says so (`Failed`, `Abort`) or closes its connection, and all begin again without the ranks
 //! that turned out to be dead or out of reach. A rank that finds the leader dead goes to the next one. So it ends as long as
-//! somebody is left, and no later than a few seconds after the deadline.
+//! a rank is left, and no later than a few seconds after the deadline.
 //!
 //! *No two sides continue.* The leader proposes only with a quorum ([`crate::quorum`]) in every group that any of the ranks
 //! which came may be in: the one it is in, and each for which it has said `Ready` without hearing how that ended. The leader of
@@ -25,7 +25,7 @@
 //! *Out is out.* A rank that did not come in time is not in the new group, even if it lives. The ranks of the newest group that
 //! anybody here is in are the only ones that a proposal may name.
 //!
-//! Ranks are called by the numbers they had in the first group, however often it has shrunk since.
+//! Ranks keep the numbers that they had in the first group, however often it has shrunk since.
 
 mod action;
 mod follow;

@@ -1,7 +1,7 @@
-//! Who waits for whom, and who is waited for in the end.
+//! Chains of waits, and the ranks at their ends.
 //!
 //! Ranks wait for each other in chains: rank 0 for a message of rank 1, which waits for rank 2 to make a call, which is stopped.
-//! A rank that looks only at its own wait blames rank 1. So each rank records whom it waits for, once that takes long, and
+//! A rank that looks only at its own wait blames rank 1. So each rank records the ranks that it waits for, once that takes long, and
 //! announces it to all when any rank asks. A rank that does not answer is stopped, or behind one that is; a rank that answers
 //! that it waits for nobody does something else. These are the *roots*, which warnings and errors name.
 //!

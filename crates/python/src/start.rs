@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use pyo3::prelude::*;
 use weftlink::bootstrap::{
-    Bootstrap, Environment, EnvironmentError, Meeting, Network, Place, Rendezvous, Surroundings, Token,
+    Bootstrap, Environment, EnvironmentError, EnvironmentSource, Network, Rendezvous, RendezvousAddress,
+    Token,
 };
 use weftlink::knobs::Knobs;
 use weftlink::{Error, Options};
@@ -78,9 +79,9 @@ pub(crate) fn meet(
         let knobs = Knobs::from_environment()?;
         let options = said.options(Options::of(&knobs))?;
         let place = place(&address, rank, size)?;
-        let meeting = Meeting {
+        let meeting = Rendezvous {
             network: Network::of(&knobs),
-            ..Meeting::new(place, Token::new(secret)?, size, options.deadline)
+            ..Rendezvous::new(place, Token::new(secret)?, size, options.deadline)
         };
         let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
         Communicator::new(weftlink::Communicator::new(met?, options)?)
@@ -104,7 +105,7 @@ pub(crate) fn threads(
 }
 
 /// An address as `WEFT_RENDEZVOUS` would have it.
-fn place(address: &str, rank: usize, size: usize) -> Result<Place, Error> {
+fn place(address: &str, rank: usize, size: usize) -> Result<RendezvousAddress, Error> {
     let variable = |name: &str| match name {
         "WEFT_RENDEZVOUS" => Some(address.to_owned()),
         "RANK" => Some(rank.to_string()),
@@ -113,12 +114,9 @@ fn place(address: &str, rank: usize, size: usize) -> Result<Place, Error> {
     };
     let file = |_: &str| Err("no file is read for a meeting".to_owned());
     let process = std::process::id();
-    let around = Surroundings { variable: &variable, file: &file, user: 0, process, parent: 0 };
+    let around = EnvironmentSource { variable: &variable, file: &file, user: 0, process, parent: 0 };
     let told = Environment::read(&around).map_err(|error| Error::Misuse(error.to_string()))?;
-    Ok(match told.place {
-        Rendezvous::Tcp { host, ports } => Place::Tcp { host, ports },
-        Rendezvous::OneHost { name } => Place::Abstract(name),
-    })
+    Ok(told.address)
 }
 
 fn met<R: Send + 'static>(

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use weftlink_bootstrap::{Bootstrap, Event, Failure, Meeting, Place, Reason, Token};
+use weftlink_bootstrap::{Bootstrap, Event, Failure, Reason, Rendezvous, RendezvousAddress, Token};
 use weftlink_recorder::recorder::{Places, Recorder, Who};
 use weftlink_shm::memory::SharedMemory;
 use weftlink_testkit::processes::this_program;
@@ -88,13 +88,13 @@ fn processes_of_one_host() {
     }
 }
 
-fn meeting(place: String) -> Meeting {
-    Meeting::new(Place::Abstract(place), Token::new("secret").unwrap(), RANKS, AMPLE)
+fn meeting(place: String) -> Rendezvous {
+    Rendezvous::new(RendezvousAddress::Abstract(place), Token::new("secret").unwrap(), RANKS, AMPLE)
 }
 
 fn process(mut group: Bootstrap) {
     let (sender, events) = mpsc::channel();
-    group.set_alarm(Box::new(move |event| {
+    group.set_event_handler(Box::new(move |event| {
         let _ = sender.send(event.clone());
         None
     }));

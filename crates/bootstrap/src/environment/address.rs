@@ -3,7 +3,8 @@
 use std::ops::RangeInclusive;
 
 use super::launchers::Told;
-use super::{EnvironmentError, Launcher, Rendezvous, Variables, nodelist};
+use super::{EnvironmentError, Launcher, Variables, nodelist};
+use crate::rendezvous_address::RendezvousAddress;
 
 /// How many ports are tried where nobody says which.
 const PORTS_TRIED: u16 = 16;
@@ -14,7 +15,7 @@ const NAME_BYTES_MAX: usize = 107;
 
 const RENDEZVOUS: &str = "WEFT_RENDEZVOUS";
 
-pub(super) fn place(variables: &Variables<'_>, told: &Told) -> Result<Rendezvous, EnvironmentError> {
+pub(super) fn of(variables: &Variables<'_>, told: &Told) -> Result<RendezvousAddress, EnvironmentError> {
     if let Some(text) = variables.text(RENDEZVOUS)? {
         return rendezvous(&text);
     }
@@ -32,7 +33,7 @@ pub(super) fn place(variables: &Variables<'_>, told: &Told) -> Result<Rendezvous
             (None, 1) => format!("alone-{}", variables.around.process),
             (None, _) => return Err(no_address(told)),
         };
-        return Ok(Rendezvous::OneHost { name: name(told.launcher, &job, variables.around.user) });
+        return Ok(RendezvousAddress::Abstract(name(told.launcher, &job, variables.around.user)));
     }
     match told.launcher {
         Launcher::Slurm => slurm(variables, told),
@@ -66,7 +67,7 @@ fn no_address(told: &Told) -> EnvironmentError {
 }
 
 /// `host:port`, `host:port-port`, `[IPv6]:port`.
-fn rendezvous(text: &str) -> Result<Rendezvous, EnvironmentError> {
+fn rendezvous(text: &str) -> Result<RendezvousAddress, EnvironmentError> {
     let unreadable =
         |wanted| EnvironmentError::Unreadable { name: RENDEZVOUS, value: text.to_owned(), wanted };
     let (host, ports) = match text.strip_prefix('[') {
@@ -98,11 +99,11 @@ fn rendezvous(text: &str) -> Result<Rendezvous, EnvironmentError> {
     if first > last {
         return Err(unreadable("host:port-port with the lower port first"));
     }
-    Ok(Rendezvous::Tcp { host: host.to_owned(), ports: first..=last })
+    Ok(RendezvousAddress::Tcp { host: host.to_owned(), ports: first..=last })
 }
 
 /// torch's own store listens on `MASTER_PORT` while the job runs.
-fn beside_torch(variables: &Variables<'_>, host: String) -> Result<Rendezvous, EnvironmentError> {
+fn beside_torch(variables: &Variables<'_>, host: String) -> Result<RendezvousAddress, EnvironmentError> {
     let port = variables.number("MASTER_PORT")?.ok_or(EnvironmentError::Missing {
         present: "MASTER_ADDR",
         missing: "MASTER_PORT",
@@ -115,11 +116,11 @@ fn beside_torch(variables: &Variables<'_>, host: String) -> Result<Rendezvous, E
         wanted: "a port from 1 to 65534: torch takes it, and Weft one of those after it",
     })?;
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&host).to_owned();
-    Ok(Rendezvous::Tcp { host, ports: first..=first.saturating_add(PORTS_TRIED - 1) })
+    Ok(RendezvousAddress::Tcp { host, ports: first..=first.saturating_add(PORTS_TRIED - 1) })
 }
 
 /// The first host of the step has its first rank, unless tasks were distributed arbitrarily.
-fn slurm(variables: &Variables<'_>, told: &Told) -> Result<Rendezvous, EnvironmentError> {
+fn slurm(variables: &Variables<'_>, told: &Told) -> Result<RendezvousAddress, EnvironmentError> {
     let name =
         if variables.is_set("SLURM_STEP_NODELIST") { "SLURM_STEP_NODELIST" } else { "SLURM_JOB_NODELIST" };
     let Some(list) = variables.text(name)? else { return Err(no_address(told)) };
@@ -132,7 +133,7 @@ fn slurm(variables: &Variables<'_>, told: &Told) -> Result<Rendezvous, Environme
     let room = u64::from(JOB_PORTS.end() - JOB_PORTS.start() + 1) / u64::from(PORTS_TRIED);
     let slot = (hash(told.job.as_deref().unwrap_or_default()) % room) as u16;
     let first = JOB_PORTS.start() + slot * PORTS_TRIED;
-    Ok(Rendezvous::Tcp { host, ports: first..=first + PORTS_TRIED - 1 })
+    Ok(RendezvousAddress::Tcp { host, ports: first..=first + PORTS_TRIED - 1 })
 }
 
 /// A name that two jobs or two users do not share.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// What is read of the environment of a rank, written as a shell would.
-fn reading<T>(text: &str, read: impl Fn(&Surroundings<'_>) -> T) -> T {
+fn reading<T>(text: &str, read: impl Fn(&EnvironmentSource<'_>) -> T) -> T {
     let pairs: BTreeMap<&str, &str> =
         text.split_whitespace().filter_map(|pair| pair.split_once('=')).collect();
     let file = |name: &str| match name {
@@ -13,7 +13,7 @@ fn reading<T>(text: &str, read: impl Fn(&Surroundings<'_>) -> T) -> T {
         "/short" => Ok(b"short\n".to_vec()),
         _ => Err("No such file".to_owned()),
     };
-    read(&Surroundings {
+    read(&EnvironmentSource {
         variable: &|name| pairs.get(name).map(|value| (*value).to_owned()),
         file: &file,
         user: 1000,
@@ -32,7 +32,7 @@ fn refused(text: &str) -> String {
 
 fn who(text: &str) -> (Launcher, usize, usize, Option<usize>, Option<usize>, String) {
     let told = read(text).unwrap_or_else(|error| panic!("{text}: {error}"));
-    (told.launcher, told.rank, told.size, told.local_rank, told.local_size, told.place.to_string())
+    (told.launcher, told.rank, told.size, told.local_rank, told.local_size, told.address.to_string())
 }
 
 const TORCHRUN: &str = "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_ADDR=10.0.0.1 MASTER_PORT=29400 \
@@ -111,11 +111,11 @@ fn launchers_that_do_not_tell_the_size() {
 fn srun_meets_at_the_first_host() {
     let (launcher, rank, size, local_rank, local_size, place) = who(SRUN);
     assert_eq!((launcher, rank, size, local_rank, local_size), (Launcher::Slurm, 5, 8, Some(1), Some(4)));
-    let Rendezvous::Tcp { host, ports } = read(SRUN).unwrap().place else { panic!("{place}") };
+    let RendezvousAddress::Tcp { host, ports } = read(SRUN).unwrap().address else { panic!("{place}") };
     assert_eq!(host, "node01");
     assert!(*ports.start() >= 20_000 && *ports.end() < 30_000, "{ports:?}");
     let other = read(&SRUN.replace("STEP_ID=3", "STEP_ID=4")).unwrap();
-    assert_ne!(other.place.to_string(), place, "steps of one job run side by side");
+    assert_ne!(other.address.to_string(), place, "steps of one job run side by side");
 
     let one_host = "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_NUM_NODES=1 SLURM_JOB_ID=77 SLURM_STEP_ID=3";
     assert_eq!(who(one_host), (Launcher::Slurm, 1, 2, None, Some(2), "@weft-srun-77.3-1000".into()));
@@ -276,10 +276,10 @@ fn secrets_from_files_and_from_nothing() {
 #[test]
 fn names_of_sockets_fit() {
     let long = OPEN_MPI.replace("PMIX_NAMESPACE=406978561", &format!("PMIX_NAMESPACE={}", "é".repeat(300)));
-    let Rendezvous::OneHost { name } = read(&long).unwrap().place else { panic!("{long}") };
+    let RendezvousAddress::Abstract(name) = read(&long).unwrap().address else { panic!("{long}") };
     assert!(name.len() <= 107 && name.is_ascii(), "{name}");
-    let other = read(&long.replace("éé", "éè")).unwrap().place;
-    assert_ne!(other, Rendezvous::OneHost { name });
+    let other = read(&long.replace("éé", "éè")).unwrap().address;
+    assert_ne!(other, RendezvousAddress::Abstract(name));
 }
 
 proptest! {

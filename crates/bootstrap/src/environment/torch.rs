@@ -1,8 +1,9 @@
 //! What a launcher told, in torch's words.
 
-use super::address::{JOB_PORTS, hash, place};
+use super::address::{self, JOB_PORTS, hash};
 use super::launchers::PARENT;
-use super::{Environment, EnvironmentError, Rendezvous, Surroundings, Variables, launchers, of_this_process};
+use super::{Environment, EnvironmentError, EnvironmentSource, Variables, launchers, of_this_process};
+use crate::rendezvous_address::RendezvousAddress;
 
 impl Environment {
     /// The variables by which torch's store finds its ranks, as far as the launcher's word goes and they are not set: `RANK`,
@@ -12,7 +13,9 @@ impl Environment {
     }
 }
 
-pub(super) fn for_torch(around: &Surroundings<'_>) -> Result<Vec<(&'static str, String)>, EnvironmentError> {
+pub(super) fn for_torch(
+    around: &EnvironmentSource<'_>,
+) -> Result<Vec<(&'static str, String)>, EnvironmentError> {
     let variables = Variables { around };
     let told = launchers::read(&variables)?;
     let number = |number: usize| Some(number.to_string());
@@ -20,9 +23,11 @@ pub(super) fn for_torch(around: &Surroundings<'_>) -> Result<Vec<(&'static str, 
     let ports = u64::from(JOB_PORTS.end() - JOB_PORTS.start()) + 1;
     let job = told.job.as_deref().filter(|job| !job.starts_with(PARENT)).unwrap_or_default();
     let port = JOB_PORTS.start() + (hash(job) % ports) as u16;
-    let (host, port) = match place(&variables, &told) {
-        Ok(Rendezvous::Tcp { host, ports }) => (Some(host), *ports.start()),
-        Ok(Rendezvous::OneHost { .. }) => (Some("127.0.0.1".to_owned()), port),
+    let (host, port) = match address::of(&variables, &told) {
+        Ok(RendezvousAddress::Tcp { host, ports }) => (Some(host), *ports.start()),
+        Ok(RendezvousAddress::Abstract(_) | RendezvousAddress::Path(_)) => {
+            (Some("127.0.0.1".to_owned()), port)
+        }
         Err(_) => (None, port),
     };
     let all = [

@@ -13,7 +13,7 @@ use crate::deadline::Deadline;
 use crate::message::{Contact, Introduction, Message};
 
 impl Inner {
-    /// Goes to a rank and says what for.
+    /// Connects to a rank and introduces this one.
     pub(crate) fn dial(
         &self,
         contact: &Contact,
@@ -55,10 +55,10 @@ impl Inner {
     }
 }
 
-/// What came of one address of a rank.
+/// The result of trying one address of a rank.
 #[derive(Debug, PartialEq, Eq)]
 enum Tried {
-    /// Somebody answered, and this is what went wrong then.
+    /// A process answered, and this is what went wrong then.
     Connected(Broken),
     /// The host is there and nobody listens.
     Refused,
@@ -66,9 +66,9 @@ enum Tried {
     Silent(String),
 }
 
-/// What all addresses of a rank together tell of it. If there is somebody who has not answered yet, it may be the rank, stopped.
+/// What all addresses of a rank together prove. If a process accepted and has not answered yet, it may be the rank, stopped.
 /// If there is nobody wherever a host answers, the rank is gone. An address that does not answer says nothing, nor does one
-/// that leads to somebody else.
+/// that leads to another process.
 fn verdict(failed: Vec<Tried>) -> Broken {
     let weight = |tried: &Tried| match tried {
         Tried::Connected(Broken::Late) => 5,

@@ -101,7 +101,7 @@ impl Inner {
         }
     }
 
-    /// Tells groups what time it is, does what they want done, and forgets processes that need not be watched any more.
+    /// Handles timeouts of groups, carries out their actions, and forgets processes that need not be watched any more.
     fn update_groups(self: &Arc<Self>) {
         let groups: Vec<Arc<Group>> = self.state().groups.iter().filter_map(Weak::upgrade).collect();
         for group in groups {
@@ -119,7 +119,7 @@ impl Inner {
         self.state().links.retain(|(link, group)| !ended(link) || is_needed(link, group));
     }
 
-    /// Lets those in who have come to a listener.
+    /// Accepts the connections that wait at a listener.
     fn accept_from(&self, listener: &Listener, pending: &mut PendingConnections, rest: &mut Rest) {
         for _ in 0..ACCEPTED_MAX {
             match listener.accept(self.token.is_guessable()) {
@@ -130,7 +130,7 @@ impl Inner {
                 Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
                     Some(Errno::INTR | Errno::CONNABORTED) => {}
                     Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                        // Somebody who has not said enough makes room for the next.
+                        // A connection that has not sent enough makes room for the next.
                         if !pending.evict() {
                             return rest.begin(&error);
                         }
@@ -141,15 +141,15 @@ impl Inner {
         }
     }
 
-    /// Whether one more who has come can be heard.
+    /// Whether a helper is free for one more connection.
     fn has_helpers(&self, state: &State) -> bool {
         state.helpers < self.limits.helpers && state.arrivals.len() < ARRIVALS_MAX
     }
 
-    /// Watches over a link of a group.
+    /// Watches a link of a group.
     pub(crate) fn watch(self: &Arc<Self>, link: &Arc<Link>, group: &Arc<Group>) {
         link.channel.set_wake(&self.wake);
-        // What came with the last message that was read before is here already, and no poll would tell.
+        // Bytes that were read ahead with an earlier message are here already, and poll does not report them.
         self.read_link(link, &Arc::downgrade(group), false);
         let is_watching = || group.state().core.is_watching(link.rank);
         if !link.has_ended.load(Ordering::Relaxed) || is_watching() {
@@ -157,7 +157,7 @@ impl Inner {
         }
     }
 
-    /// Takes in what a neighbour said, and that it is gone.
+    /// Reads the messages of a neighbour, and notices that it is gone.
     fn read_link(self: &Arc<Self>, link: &Arc<Link>, group: &Weak<Group>, process_ended: bool) {
         let Some(group) = group.upgrade() else {
             link.has_ended.store(true, Ordering::Relaxed);
@@ -191,7 +191,7 @@ impl Inner {
         self.carry_out(&group);
     }
 
-    /// Has a helper hear somebody who has come.
+    /// Has a helper thread serve a connection.
     fn help(self: &Arc<Self>, connection: PendingConnection) {
         self.state().helpers += 1;
         let inner = Arc::clone(self);
@@ -213,7 +213,7 @@ impl Inner {
         }
     }
 
-    /// Hears what somebody wants who has come.
+    /// Does the handshake of a new connection and takes its introduction.
     fn serve(self: &Arc<Self>, connection: PendingConnection, limit: Duration) {
         let deadline = Deadline::new(limit);
         let heard =
@@ -259,7 +259,7 @@ impl Inner {
         self.helper_done();
     }
 
-    /// A helper is done, for which others may have waited.
+    /// A helper is done; connections may have waited for it.
     fn helper_done(&self) {
         self.changed.notify_all();
         self.wake();

@@ -20,7 +20,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Error};
 use weftlink_knobs::Knobs;
 
@@ -220,8 +220,8 @@ pub(crate) fn rank_main() -> ExitCode {
     let meet = || {
         let (size, deadline) = (job.ranks, job.deadline);
         let network = Network::of(&Knobs::from_environment()?);
-        let meeting = Meeting::new(Place::Abstract(place), Token::new(token)?, size, deadline);
-        let meeting = Meeting { network, ..meeting };
+        let meeting = Rendezvous::new(RendezvousAddress::Abstract(place), Token::new(token)?, size, deadline);
+        let meeting = Rendezvous { network, ..meeting };
         let bootstrap = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
         Communicator::new(bootstrap?, rank::options(&job)?)
     };

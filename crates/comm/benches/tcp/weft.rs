@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Error, Options as Ways, Reduction, Request};
 use weftlink_plan::{Algorithm, Collective};
 use weftlink_testkit::ports::reserved_range;
@@ -173,16 +173,16 @@ fn on_hosts<T: Send>(
     options: &Options,
     work: impl Fn(Communicator) -> Result<T, String> + Sync,
 ) -> Result<Vec<T>, String> {
-    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: reserved_range() };
+    let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: reserved_range() };
     let token = Token::random().map_err(|error| error.to_string())?;
-    let meeting = Meeting::new(place, token, size, DEADLINE);
+    let meeting = Rendezvous::new(place, token, size, DEADLINE);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // Each believes to be alone on its host.
     let spin = Some(size <= cores);
     let ways = Ways { deadline: DEADLINE, spin, streams: options.streams as u32, ..Ways::default() };
     let rank = |rank: usize| {
         let network = Network { pretended_host: Some(1 + (rank / per_host) as u64), ..Network::default() };
-        let meeting = Meeting { network, ..meeting.clone() };
+        let meeting = Rendezvous { network, ..meeting.clone() };
         let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
         let comm = met.map_err(Error::from).and_then(|met| Communicator::new(met, ways));
         work(comm.map_err(|error| format!("rank {rank}: {error}"))?)

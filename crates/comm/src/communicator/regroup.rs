@@ -1,6 +1,6 @@
 //! Communicators made of others: a part of one, what is left of one, one with more ranks.
 
-use weftlink_bootstrap::{Bootstrap, BootstrapError, Failure, Meeting};
+use weftlink_bootstrap::{Bootstrap, BootstrapError, Failure, Rendezvous};
 use weftlink_recorder::header::{Header, What};
 
 use super::{Communicator, Options};
@@ -50,7 +50,7 @@ impl Communicator {
         let options = self.options;
         let mut bootstrap = std::mem::replace(&mut self.bootstrap, Bootstrap::alone());
         // Whoever still waits here must not.
-        bootstrap.clear_alarm();
+        bootstrap.clear_event_handler();
         let why = Failure::plain("the others shrink to those who are left");
         bootstrap.give_up(&why, self.rank as u32, 0);
         drop(self);
@@ -71,7 +71,7 @@ impl Communicator {
     ///
     /// Its [`origins`](Communicator::origins) are every rank's own number: ranks keep theirs, and new ones had none. What ranks were before an
     /// earlier split or shrink is not kept; ask for it before, if it matters.
-    pub fn grow(self, meeting: &Meeting) -> Result<Communicator, Error> {
+    pub fn grow(self, meeting: &Rendezvous) -> Result<Communicator, Error> {
         if meeting.size <= self.size {
             let (size, wanted) = (self.size, meeting.size);
             return Err(Error::Misuse(format!("a communicator of {size} ranks does not grow to {wanted}")));

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use weftlink_bootstrap::{Alarm, Bootstrap, BootstrapError, Event, Failure, Reason, is_on_purpose, launcher};
+use weftlink_bootstrap::{
+    Bootstrap, BootstrapError, Event, EventHandler, Failure, Reason, is_on_purpose, launcher,
+};
 use weftlink_kernels::Kernels;
 use weftlink_knobs::{KnobError, Knobs};
 use weftlink_recorder::recorder::{Places, Recorder, Who};
@@ -118,7 +120,7 @@ fn transports(rank: usize, hosts: &[u32]) -> Result<Transports, Error> {
 
 /// What a rank does at once when it hears of others, on its steward's thread: it puts what they cannot say themselves where
 /// the ranks of this host look.
-fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> Alarm {
+fn alarm(shared: &Shared, bootstrap: &Bootstrap) -> EventHandler {
     let (rank, hosts) = (bootstrap.rank(), bootstrap.hosts());
     let (waiter, departures) = (shared.waiter, shared.departures.clone());
     let headers = shared.headers.clone();
@@ -175,7 +177,7 @@ fn own_call(shared: &Shared, rank: usize) -> impl Fn(u32) -> Option<Event> + Sen
 impl Communicator {
     /// A group whose ranks are threads of this process: one end each, to be moved to its thread.
     pub fn threads(size: usize, options: Options) -> Result<Vec<Communicator>, Error> {
-        // Meeting needs all ranks at once, so each meets on a thread of its own.
+        // The rendezvous needs all ranks at once, so each joins on a thread of its own.
         let meet = |bootstrap| {
             std::thread::Builder::new()
                 .spawn(move || Communicator::new(bootstrap, options))
@@ -286,7 +288,7 @@ impl Communicator {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let Parts { control, shared, table, readable, own_cores, transports, hosts, spans_hosts } = parts;
         // From here on the memory it writes to lives as long as the bootstrap.
-        bootstrap.set_alarm(alarm(&shared, &bootstrap));
+        bootstrap.set_event_handler(alarm(&shared, &bootstrap));
         Communicator {
             rank: bootstrap.rank(),
             size: bootstrap.size(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use weftlink_comm::bootstrap::{Bootstrap, BootstrapError, Meeting, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, BootstrapError, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Options};
 
 use crate::scenario;
@@ -44,17 +44,17 @@ fn messages_in_the_document_are_real() {
 
 /// What goes wrong before there are ranks.
 fn of_meetings() -> Vec<String> {
-    let place = Place::Abstract("weft-faults".to_owned());
+    let place = RendezvousAddress::Abstract("weft-faults".to_owned());
     let brief = Duration::from_millis(30);
-    let meeting = Meeting::new(place, Token::new("secret").unwrap(), 4, brief);
+    let meeting = Rendezvous::new(place, Token::new("secret").unwrap(), 4, brief);
     let nobody = Bootstrap::join(&meeting, 1).unwrap_err();
     let missing = Bootstrap::listen(&meeting).unwrap_err();
-    let long = Meeting { deadline: Duration::from_secs(20), size: 2, ..meeting.clone() };
+    let long = Rendezvous { deadline: Duration::from_secs(20), size: 2, ..meeting.clone() };
     let stranger = std::thread::scope(|scope| {
-        let other = Meeting { token: Token::new("guess").unwrap(), ..long.clone() };
+        let other = Rendezvous { token: Token::new("guess").unwrap(), ..long.clone() };
         let zero = scope.spawn(|| Bootstrap::listen(&long).map(drop));
         let refused = Bootstrap::join(&other, 1).unwrap_err();
-        let ours = Meeting { token: Token::new("secret").unwrap(), ..other };
+        let ours = Rendezvous { token: Token::new("secret").unwrap(), ..other };
         Bootstrap::join(&ours, 1).unwrap();
         zero.join().unwrap().unwrap();
         refused

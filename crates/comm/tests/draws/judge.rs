@@ -171,7 +171,7 @@ fn names_an_end(
     let named = named(text);
     let are_ends = named.iter().all(|(named, pid)| ends.contains(named) && evidence.pids[*named] == *pid);
     let is_one = !named.is_empty()
-        || text.contains("did not come") && ends.iter().any(|end| mentions(text, *end))
+        || text.contains("timed out") && ends.iter().any(|end| mentions(text, *end))
         || phase == Phase::Meeting
             && (text.contains("refused") || ends.iter().any(|end| mentions(text, *end)));
     if are_ends && is_one {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Error, Options};
 
 use crate::calls::{Call, Outcome};
@@ -183,16 +183,16 @@ impl Rank {
     fn meet(&mut self) -> Result<Communicator, Outcome> {
         self.hold(Gate::Meet);
         let meeting = self.role.meeting(&self.draw);
-        let refused = |meeting: Meeting| match Bootstrap::join(&meeting, self.role.rank) {
+        let refused = |meeting: Rendezvous| match Bootstrap::join(&meeting, self.role.rank) {
             Ok(_) => say(&Said::Wrong("it was to be refused".to_owned())),
             Err(error) => say(&Said::Refused(error.to_string())),
         };
         if let Some(term) = self.role.terms.clone() {
             let network = Network { terms: vec![term], ..meeting.network.clone() };
-            refused(Meeting { network, ..meeting.clone() });
+            refused(Rendezvous { network, ..meeting.clone() });
         }
         if let Some(wrong) = &self.role.wrong_place {
-            refused(Meeting { place: self::place(wrong), ..meeting.clone() });
+            refused(Rendezvous { address: self::place(wrong), ..meeting.clone() });
         }
         let met = match self.role.rank {
             0 => Bootstrap::listen(&meeting),
@@ -333,7 +333,7 @@ fn single_copy(draw: &Draw) -> Option<bool> {
 
 impl Role {
     /// Where and how the ranks of a draw meet.
-    pub(crate) fn meeting(&self, draw: &Draw) -> Meeting {
+    pub(crate) fn meeting(&self, draw: &Draw) -> Rendezvous {
         let is_pretended = draw.is_networked() && draw.kind != Kind::Addresses;
         let network = Network {
             pretended_host: is_pretended.then(|| 1 + draw.host(self.rank) as u64),
@@ -341,7 +341,7 @@ impl Role {
             ..Network::default()
         };
         let token = Token::new(self.token.clone()).unwrap();
-        Meeting { network, ..Meeting::new(place(&self.place), token, draw.size, self.meeting_limit) }
+        Rendezvous { network, ..Rendezvous::new(place(&self.place), token, draw.size, self.meeting_limit) }
     }
 }
 
@@ -356,15 +356,15 @@ fn call(phase: Phase, round: usize, size: usize) -> Call {
 }
 
 /// `@name`, `/path` or `host:port`.
-pub(crate) fn place(text: &str) -> Place {
+pub(crate) fn place(text: &str) -> RendezvousAddress {
     if let Some(name) = text.strip_prefix('@') {
-        return Place::Abstract(name.to_owned());
+        return RendezvousAddress::Abstract(name.to_owned());
     }
     match text.rsplit_once(':') {
         Some((host, port)) if !text.starts_with('/') => {
             let port: u16 = port.parse().unwrap();
-            Place::Tcp { host: host.to_owned(), ports: port..=port }
+            RendezvousAddress::Tcp { host: host.to_owned(), ports: port..=port }
         }
-        _ => Place::Path(text.into()),
+        _ => RendezvousAddress::Path(text.into()),
     }
 }

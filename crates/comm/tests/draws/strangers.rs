@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, Token};
 
 use crate::draw::{Draw, Random};
 use crate::rank::place;
@@ -69,7 +69,7 @@ pub(crate) fn come(draw: &Draw, pids: &[u32], meeting: &str, recording: &[u8]) -
         }
         3 => {
             let (token, limit) = (Token::new("that of another job").unwrap(), Duration::from_millis(300));
-            let other = Meeting::new(place(meeting), token, draw.size, limit);
+            let other = Rendezvous::new(place(meeting), token, draw.size, limit);
             let came = Bootstrap::join(&other, 1);
             assert!(came.is_err(), "one of another job was let in");
         }

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Options, Reduction};
 use weftlink_knobs::Knobs;
 use weftlink_testkit::hosts::Hosts;
@@ -183,7 +183,7 @@ fn hear(
 /// A rank, as it sees itself.
 pub(crate) struct Role {
     pub(crate) rank: usize,
-    meeting: Meeting,
+    meeting: Rendezvous,
     options: Options,
 }
 
@@ -201,12 +201,12 @@ impl Role {
             [rank, size] => (rank, size),
             _ => panic!("WEFT_TEST_RANK has two numbers"),
         };
-        let place = Place::Tcp { host: told("ADDRESS").unwrap(), ports: PORT..=PORT };
+        let place = RendezvousAddress::Tcp { host: told("ADDRESS").unwrap(), ports: PORT..=PORT };
         let knobs = Knobs::from_environment().unwrap();
-        let meeting = Meeting {
+        let meeting = Rendezvous {
             network: Network::of(&knobs),
             // Of coming together, whatever calls have.
-            ..Meeting::new(place, Token::new(told("TOKEN").unwrap()).unwrap(), size, AMPLE)
+            ..Rendezvous::new(place, Token::new(told("TOKEN").unwrap()).unwrap(), size, AMPLE)
         };
         std::thread::spawn(|| {
             for line in std::io::stdin().lines().map_while(Result::ok) {

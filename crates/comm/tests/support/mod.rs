@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{
     Buffers, Communicator, Error, Operation, Options, PlanId, Reduction, Request, Taken, Window,
 };
@@ -36,8 +36,8 @@ pub(crate) fn options(memory: Memory) -> Options {
 
 /// Does the work on so many ranks, each a thread, on hosts that are pretended.
 pub(crate) fn on_hosts(size: usize, per_host: usize, options: Options, work: impl Fn(Communicator) + Sync) {
-    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: reserved_range() };
-    let meeting = Meeting::new(place, Token::random().unwrap(), size, Duration::from_secs(60));
+    let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: reserved_range() };
+    let meeting = Rendezvous::new(place, Token::random().unwrap(), size, Duration::from_secs(60));
     // Each host believes to have all cores for itself; together they make way to each other where there are too few.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let options = Options { spin: options.spin.or(Some(size <= cores)), ..options };
@@ -45,7 +45,7 @@ pub(crate) fn on_hosts(size: usize, per_host: usize, options: Options, work: imp
         for rank in 0..size {
             let network =
                 Network { pretended_host: Some(1 + (rank / per_host) as u64), ..Network::default() };
-            let meeting = Meeting { network, ..meeting.clone() };
+            let meeting = Rendezvous { network, ..meeting.clone() };
             let work = &work;
             scope.spawn(move || {
                 let met =

@@ -65,7 +65,7 @@ pub enum Probe {
     Answered,
     /// Nothing answered in time: the rank may be stopped, or cut off.
     Silent,
-    /// Somebody else answered, or the connection ended early. Worth another try.
+    /// Another process answered, or the connection ended early. Worth another try.
     Unclear,
 }
 

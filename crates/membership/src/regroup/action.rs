@@ -43,7 +43,7 @@ pub enum Unreached {
     Silent,
     /// No way leads there.
     NoRoute,
-    /// The connection ended early, or somebody else answered.
+    /// The connection ended early, or another process answered.
     Unclear,
 }
 

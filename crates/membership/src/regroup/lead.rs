@@ -44,7 +44,7 @@ impl Regroup {
             if let Phase::Forming(Forming { leader: None, view, .. }) = &self.phase
                 && view.ranks.contains(&from)
             {
-                // Whether it is dead is found out when it does not come again.
+                // If it does not connect again, a probe finds out whether it is dead.
                 self.abort(Abort::Retry, now, actions);
             }
             return;
@@ -133,12 +133,12 @@ impl Regroup {
             _ => None,
         };
         self.dismiss(group, &why, actions);
-        // They need a moment to come again, even if the deadline has passed.
+        // Followers need a moment to connect again, even if the deadline has passed.
         self.gather_until = self.gather_until.max(now + PROBE + REGROUP_RETRY_MAX);
         self.retry(now, actions);
     }
 
-    /// Tells all followers why it did not come about, and closes their connections.
+    /// Sends all followers the reason, and closes their connections.
     pub(super) fn dismiss(&mut self, group: Option<u64>, why: &Abort, actions: &mut Vec<Action>) {
         for (connection, _) in std::mem::take(&mut self.arrived).into_values() {
             actions.push(Action::Send(connection, Message::Abort { group, why: why.clone() }));

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use weftlink::bootstrap::{Bootstrap, Meeting, Network, Place, Secret, Token};
+use weftlink::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Secret, Token};
 use weftlink::knobs::Knobs;
 use weftlink::plan::Collective;
 use weftlink::{Communicator, DataType, Endpoint, Error, Options, RawBuffers, RawRequest};
@@ -381,10 +381,10 @@ fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
-fn meeting(place: &str, secret: &[u8], size: usize, timeout: Duration) -> Result<Meeting, Error> {
+fn meeting(place: &str, secret: &[u8], size: usize, timeout: Duration) -> Result<Rendezvous, Error> {
     let place = match place.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
-        Some((host, Ok(port))) => Place::Tcp { host: host.to_owned(), ports: port..=port },
-        _ => Place::Abstract(place.to_owned()),
+        Some((host, Ok(port))) => RendezvousAddress::Tcp { host: host.to_owned(), ports: port..=port },
+        _ => RendezvousAddress::Abstract(place.to_owned()),
     };
     let network = Network::of(&Knobs::from_environment()?);
     let token = Token::new(secret)?;
@@ -393,10 +393,10 @@ fn meeting(place: &str, secret: &[u8], size: usize, timeout: Duration) -> Result
         Some(own) => token.mixed_with(&own)?,
         None => token,
     };
-    Ok(Meeting { network, ..Meeting::new(place, token, size, timeout) })
+    Ok(Rendezvous { network, ..Rendezvous::new(place, token, size, timeout) })
 }
 
-fn meet(meeting: &Meeting, rank: usize, timeout: Duration, lanes: usize) -> Result<Ends, Error> {
+fn meet(meeting: &Rendezvous, rank: usize, timeout: Duration, lanes: usize) -> Result<Ends, Error> {
     let bootstrap = if rank == 0 { Bootstrap::listen(meeting)? } else { Bootstrap::join(meeting, rank)? };
     let options = Options { deadline: timeout, ..Options::from_environment()? };
     let mut comm = Communicator::new(bootstrap, options)?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
-use weftlink_bootstrap::{Kept, Seal, TAG_BYTES};
+use weftlink_bootstrap::{CloseOnFork, Seal, TAG_BYTES};
 
 use super::Fault;
 use super::ends::{Incoming, Outgoing, Turn};
@@ -30,7 +30,7 @@ const LAST_WORDS_LIMIT: Duration = Duration::from_millis(200);
 
 /// A connection.
 pub(super) struct Stream {
-    socket: Kept,
+    socket: CloseOnFork,
     seal: Option<Seal>,
     pub(super) fault: Option<Fault>,
     /// When it was noticed.
@@ -67,7 +67,7 @@ struct Receiving {
 
 impl Stream {
     /// A connection, on which some bytes have come already; frames are sealed if there is a seal.
-    pub(super) fn new(socket: Kept, seal: Option<Seal>, read: &[u8]) -> Stream {
+    pub(super) fn new(socket: CloseOnFork, seal: Option<Seal>, read: &[u8]) -> Stream {
         let mut buffer = vec![0; BUFFER_BYTES.max(read.len())];
         buffer[..read.len()].copy_from_slice(read);
         let sending = Sending {
@@ -357,7 +357,7 @@ fn wrong(header: &Header) -> Fault {
 }
 
 /// Reads what has come; nothing if nothing has.
-fn read(socket: &Kept, slices: &mut [IoSliceMut<'_>]) -> Result<Option<usize>, Fault> {
+fn read(socket: &CloseOnFork, slices: &mut [IoSliceMut<'_>]) -> Result<Option<usize>, Fault> {
     loop {
         match rustix::net::recvmsg(socket, slices, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT) {
             Ok(got) if got.bytes == 0 => return Err(Fault::Ended),
@@ -397,7 +397,7 @@ mod tests {
     fn received(bytes: &[u8]) -> (Option<Fault>, Vec<Vec<u8>>) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(bytes).unwrap();
-        let mut stream = Stream::new(Kept::new(ours.into()), None, &[]);
+        let mut stream = Stream::new(CloseOnFork::new(ours.into()), None, &[]);
         let mut incoming = [Incoming::new(0, 0, 4, 8)];
         let find = |kind: Kind, fifo: u32| (kind == Kind::Message && fifo == 0).then_some(0);
         stream.receive(&mut incoming, &mut [], find, |_| false);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weftlink_membership::durations::{HELLO as HELLO_LIMIT, SEND as TELL_LIMIT};
+use weftlink_membership::durations::{HELLO, SEND};
 use weftlink_membership::{WAS_LOST, tree};
 
 use super::broken::PeerStatus;
@@ -11,9 +11,8 @@ use super::channel::Channel;
 use super::deadline::Deadline;
 use super::error::{BootstrapError, Refusal, Request};
 use super::group::Group;
-use super::monitor::Monitor;
-
 use super::message::{Contact, Hello, Member, Message, Slot};
+use super::monitor::Monitor;
 use super::reason::failed_event;
 use super::rendezvous::{PURPOSE, Rendezvous};
 use super::rendezvous_address::RendezvousAddress;
@@ -26,7 +25,7 @@ const NOTES_MAX: usize = 8;
 
 /// Rank 0's list of the others.
 pub(super) struct Admission<'a> {
-    meeting: &'a Rendezvous,
+    rendezvous: &'a Rendezvous,
     own: Contact,
     terms: Vec<(String, String)>,
     /// Of the ranks 1, 2, ..., in this order.
@@ -37,10 +36,14 @@ pub(super) struct Admission<'a> {
 }
 
 impl<'a> Admission<'a> {
-    pub(super) fn new(meeting: &'a Rendezvous, own: Contact, terms: Vec<(String, String)>) -> Admission<'a> {
-        let slots = (1..meeting.size).map(|_| None).collect();
-        let stall = Stall::new(0, meeting.purpose(), meeting.network.warn_after);
-        Admission { meeting, own, terms, slots, refused: Vec::new(), stall }
+    pub(super) fn new(
+        rendezvous: &'a Rendezvous,
+        own: Contact,
+        terms: Vec<(String, String)>,
+    ) -> Admission<'a> {
+        let slots = (1..rendezvous.size).map(|_| None).collect();
+        let stall = Stall::new(0, rendezvous.purpose(), rendezvous.network.warn_after);
+        Admission { rendezvous, own, terms, slots, refused: Vec::new(), stall }
     }
 
     pub(super) fn is_complete(&self) -> bool {
@@ -65,7 +68,7 @@ impl<'a> Admission<'a> {
 
     /// Admits a rank, or refuses it and says why.
     pub(super) fn admit(&mut self, hello: Hello, channel: Channel) {
-        let tell = |channel: &Channel, message| channel.send(&message, None, Deadline::new(TELL_LIMIT));
+        let tell = |channel: &Channel, message| channel.send(&message, None, Deadline::new(SEND));
         match self.refusal(&hello) {
             Some(reason) => {
                 if self.refused.len() < NOTES_MAX {
@@ -84,7 +87,7 @@ impl<'a> Admission<'a> {
 
     /// Reports the ranks that are missing to those that joined.
     pub(super) fn give_up(self, limit: Duration, notes: &[String]) -> BootstrapError {
-        let mut purpose = self.meeting.purpose();
+        let mut purpose = self.rendezvous.purpose();
         let strangers = notes.iter().map(|note| format!("a process: {note}"));
         let refused: Vec<String> = self.refused.iter().cloned().chain(strangers).collect();
         if !refused.is_empty() {
@@ -103,13 +106,13 @@ impl<'a> Admission<'a> {
         let contacts: Vec<Contact> = std::iter::once(self.own).chain(others).collect();
         let hosts = tree::number_hosts(&contacts, |one, other| one.host.is_same(&other.host));
         // Ranks that found rank 0 by a path may find nobody else.
-        let parents = match self.meeting.address {
+        let parents = match self.rendezvous.address {
             RendezvousAddress::Path(_) => tree::star(contacts.len()),
             _ => tree::parents(&hosts),
         };
         let members =
             contacts.into_iter().zip(hosts).map(|(contact, host)| Member { contact, host }).collect();
-        let assigned = Assigned { meeting: self.meeting, group, members, parents, channels };
+        let assigned = Assigned { rendezvous: self.rendezvous, group, members, parents, channels };
         for rank in 1..assigned.members.len() as u32 {
             let parent = assigned.parents[rank as usize].unwrap_or(0);
             let contact = &assigned.members[parent as usize].contact;
@@ -117,7 +120,7 @@ impl<'a> Admission<'a> {
             let parent = (!here).then(|| (parent, contact.clone()));
             let children = tree::children(&assigned.parents, rank);
             let slot = Message::Slot(Box::new(Slot { group, parent, children }));
-            let told = assigned.channels[rank as usize - 1].send(&slot, None, Deadline::new(TELL_LIMIT));
+            let told = assigned.channels[rank as usize - 1].send(&slot, None, Deadline::new(SEND));
             if told.is_err() {
                 return Err(assigned.lost(monitor, rank));
             }
@@ -130,8 +133,8 @@ impl<'a> Admission<'a> {
         if let Some((name, theirs, ours)) = terms::difference(&hello.terms, &self.terms) {
             return Some(Refusal::Terms { name, theirs, ours });
         }
-        if size != self.meeting.size && !mutant!("sizes-not-compared") {
-            return Some(Refusal::Size { joiner: size, listener: self.meeting.size });
+        if size != self.rendezvous.size && !mutant!("sizes-not-compared") {
+            return Some(Refusal::Size { joiner: size, listener: self.rendezvous.size });
         }
         let Some(slot) = rank.checked_sub(1).and_then(|index| self.slots.get(index)) else {
             return Some(Refusal::Rank { rank, size });
@@ -144,7 +147,7 @@ impl<'a> Admission<'a> {
 
 /// Every rank has its slot.
 pub(super) struct Assigned<'a> {
-    meeting: &'a Rendezvous,
+    rendezvous: &'a Rendezvous,
     group: u64,
     members: Vec<Member>,
     parents: Vec<Option<u32>>,
@@ -156,7 +159,7 @@ impl Assigned<'_> {
     /// Whether a rank is a child of rank 0 whose channel is the right kind already: a socket of this host for those on it.
     fn is_child_here(&self, rank: u32) -> bool {
         let (own, other) = (&self.members[0].contact, &self.members[rank as usize].contact);
-        let is_network = matches!(self.meeting.address, RendezvousAddress::Tcp { .. });
+        let is_network = matches!(self.rendezvous.address, RendezvousAddress::Tcp { .. });
         self.parents[rank as usize] == Some(0) && own.host.is_same(&other.host) != is_network
     }
 
@@ -167,8 +170,8 @@ impl Assigned<'_> {
         deadline: Deadline,
     ) -> Result<Arc<Group>, BootstrapError> {
         let ask = Request { rank: 0, purpose: PURPOSE.to_owned(), bytes: 0 };
-        let warn_after = self.meeting.network.warn_after;
-        let mut stall = Stall::new(0, self.meeting.purpose(), warn_after);
+        let warn_after = self.rendezvous.network.warn_after;
+        let mut stall = Stall::new(0, self.rendezvous.purpose(), warn_after);
         let children = tree::children(&self.parents, 0);
         let (here, coming): (Vec<u32>, Vec<u32>) =
             children.into_iter().partition(|&rank| self.is_child_here(rank));
@@ -179,7 +182,7 @@ impl Assigned<'_> {
                 Ok(())
             }
         };
-        let soon = deadline.sooner(HELLO_LIMIT / 2);
+        let soon = deadline.sooner(HELLO / 2);
         let mut links = Vec::new();
         let come = await_children(monitor, self.group, &coming, &mut links, &ask, soon, all_are_there);
         if let Err(error) = come {
@@ -219,6 +222,6 @@ impl Assigned<'_> {
 fn send_to_all<'a>(channels: impl IntoIterator<Item = &'a Channel>, error: &BootstrapError) {
     let news = failed_event(0, error);
     for channel in channels {
-        let _ = channel.send(&Message::Event(news.clone()), None, Deadline::new(TELL_LIMIT));
+        let _ = channel.send(&Message::Event(news.clone()), None, Deadline::new(SEND));
     }
 }

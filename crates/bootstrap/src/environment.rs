@@ -1,12 +1,12 @@
-//! Who this process is and where its job meets, from what launchers put into the environment.
+//! The rank of this process and the address of its job, from the variables that launchers set.
 //!
-//! | launcher | who | where, if not told by `WEFT_RENDEZVOUS` or `MASTER_ADDR` |
+//! | launcher | rank and size | address, unless `WEFT_RENDEZVOUS` or `MASTER_ADDR` is set |
 //! |---|---|---|
-//! | `weft run` | `RANK`, `WORLD_SIZE`, ... | it always tells |
+//! | `weft run` | `RANK`, `WORLD_SIZE`, ... | always set |
 //! | torchrun, Kubernetes, a person | `RANK`, `WORLD_SIZE`, ... | `MASTER_ADDR`, ports from `MASTER_PORT` + 1: that one is torch's |
 //! | Open MPI's mpirun | `OMPI_COMM_WORLD_RANK`, ... | one host only |
 //! | MPICH's and Intel's mpiexec | `PMI_RANK`, `MPI_LOCALRANKID`, ... | one host only |
-//! | PMIx, PMI-1 by port | `PMIX_RANK` or `PMI_ID`, and `WORLD_SIZE`, which these do not tell | one host only |
+//! | PMIx, PMI-1 by port | `PMIX_RANK` or `PMI_ID`, and `WORLD_SIZE`, which these do not set | one host only |
 //! | srun | `SLURM_PROCID`, ... | the step's first host, ports from the job's number |
 //!
 //! Launchers are started by launchers (srun starts torchrun, mpirun runs within an allocation), so several may have
@@ -18,7 +18,7 @@
 //! launchers without Open MPI is from their documentation, unverified.
 //!
 //! Pure: [`Environment::read`] looks only at the [`EnvironmentSource`] it is given. Deliberately absent: whether two ranks
-//! really are on one host. That is found out when they meet; here it decides only where.
+//! really are on one host. The rendezvous finds that out; here it decides only the address.
 
 mod address;
 mod error;
@@ -35,29 +35,29 @@ use std::fmt;
 
 use super::rendezvous_address::RendezvousAddress;
 
-/// What a process knows of its job before it meets anybody.
+/// What a process knows of its job before the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Environment {
-    /// Who started it.
+    /// The launcher.
     pub launcher: Launcher,
-    /// Which rank it is.
+    /// The rank of this process.
     pub rank: usize,
-    /// Of how many.
+    /// The number of ranks.
     pub size: usize,
-    /// Which rank it is on its host, where the launcher tells.
+    /// The rank on this host, where the launcher sets it.
     pub local_rank: Option<usize>,
-    /// How many ranks its host has, where the launcher tells.
+    /// The number of ranks on this host, where the launcher sets it.
     pub local_size: Option<usize>,
     /// Where rank 0 listens.
     pub address: RendezvousAddress,
-    /// How they know each other.
+    /// The secret by which ranks recognise each other.
     pub secret: Secret,
-    /// True if no secret was given: it was made of what others can find out too (the job's number, its address). Then
-    /// anybody who reaches the place can join, and a rank that listens there should warn.
+    /// True if no secret was given: it was derived from what others can find out too (the job's number, its address). Then
+    /// any process that reaches the address can join, and a rank that listens there should warn.
     pub secret_is_guessable: bool,
 }
 
-/// What only the ranks of one job should know. It never shows in messages.
+/// A secret of the ranks of one job. It never appears in messages.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
@@ -79,7 +79,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Who started the ranks.
+/// The program that started the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Launcher {
@@ -136,12 +136,12 @@ const SECRET_BYTES_MIN: usize = 16;
 const VALUE_BYTES_MAX: usize = 1 << 20;
 
 impl Environment {
-    /// What the launcher of this process told it.
+    /// Reads the environment of this process.
     pub fn of_this_process() -> Result<Environment, EnvironmentError> {
         of_this_process(Environment::read)
     }
 
-    /// What a launcher told, by its variables.
+    /// Reads the variables of a launcher.
     pub fn read(around: &EnvironmentSource<'_>) -> Result<Environment, EnvironmentError> {
         let variables = Variables { around };
         let told = launchers::read(&variables)?;
@@ -149,7 +149,7 @@ impl Environment {
         let given = variables.secret()?;
         let secret_is_guessable = given.is_none();
         let secret = given.unwrap_or_else(|| {
-            // Of what all ranks are told alike, and nothing else.
+            // Derived only from what is the same on all ranks.
             let job = told.job.as_deref().unwrap_or_default();
             let restarts = variables.text("TORCHELASTIC_RESTART_COUNT").ok().flatten().unwrap_or_default();
             let (name, size) = (told.launcher.name(), told.size);

@@ -15,8 +15,8 @@ use super::waits::{Chain, Kind};
 use super::{Bootstrap, Link};
 
 impl Bootstrap {
-    /// Tells all ranks something, from any thread; nothing once the bootstrap is dropped. Threads of one process share memory, and
-    /// have to be told of failures only.
+    /// Returns a function that raises an event from any thread, until the bootstrap is dropped. Threads of one process share memory,
+    /// so only failures are raised there.
     pub fn teller(&self) -> impl Fn(Event) + Send + 'static {
         let (group, local) = self.weak_link();
         move |news| match (group.upgrade(), local.upgrade(), news) {

@@ -26,25 +26,25 @@ use super::slots::{await_children, in_place};
 use super::stall::Stall;
 
 /// Any other rank: finds rank 0 and waits until all are there.
-pub(super) fn join(meeting: &Rendezvous, rank: usize) -> Result<Met, BootstrapError> {
-    check(meeting, rank)?;
+pub(super) fn join(rendezvous: &Rendezvous, rank: usize) -> Result<Met, BootstrapError> {
+    check(rendezvous, rank)?;
     if rank == 0 {
         return Err(bad_call("rank 0 listens, only the others join".to_owned()));
     }
-    let deadline = Deadline::new(meeting.deadline);
-    let monitor = Monitor::new(&meeting.token, meeting.host()?)?;
-    let mut stall = Stall::new(rank, meeting.purpose(), meeting.network.warn_after);
-    let mut found_at = None;
+    let deadline = Deadline::new(rendezvous.deadline);
+    let monitor = Monitor::new(&rendezvous.token, rendezvous.host()?)?;
+    let mut stall = Stall::new(rank, rendezvous.purpose(), rendezvous.network.warn_after);
+    let mut own_addresses = None;
     let mut pause = RETRY_MIN;
     let (channel, root_pid) = loop {
-        let last = match introduce(meeting, rank, &monitor, &mut found_at, &mut stall, deadline)? {
+        let last = match introduce(rendezvous, rank, &monitor, &mut own_addresses, &mut stall, deadline)? {
             Ok(accepted) => break accepted,
             Err(last) => last,
         };
         stall.look(&[0]);
         // One that would only be late is not tried: its error would hide this one.
         let Some(left) = deadline.left().filter(|left| *left > pause) else {
-            let (place, limit) = (meeting.address.to_string(), deadline.limit());
+            let (place, limit) = (rendezvous.address.to_string(), deadline.limit());
             return Err(BootstrapError::NobodyListens { place, last, limit });
         };
         std::thread::sleep(pause.min(left));
@@ -53,9 +53,9 @@ pub(super) fn join(meeting: &Rendezvous, rank: usize) -> Result<Met, BootstrapEr
     };
     // Rank 0 knows who is missing, and says so a little after its deadline.
     let verdict = deadline.later(HELLO);
-    let root = |broken: Broken| broken.of((0, root_pid), rank, &meeting.purpose(), deadline);
+    let root = |broken: Broken| broken.of((0, root_pid), rank, &rendezvous.purpose(), deadline);
     // It says from time to time who is missing. If it does not, it is itself the one that is waited for.
-    let silence = meeting.network.warn_after.saturating_mul(2).saturating_add(VERDICT);
+    let silence = rendezvous.network.warn_after.saturating_mul(2).saturating_add(VERDICT);
     let slot = loop {
         let heard = match channel.receive(verdict.or_within(silence)) {
             Err(Broken::Late) if verdict.left().is_some() => {
@@ -142,18 +142,18 @@ fn final_error(root: &Channel) -> Option<BootstrapError> {
 
 /// One try: the channel on which rank 0 has accepted us and its process, or why it is worth trying again.
 fn introduce(
-    meeting: &Rendezvous,
+    rendezvous: &Rendezvous,
     rank: usize,
     monitor: &Monitor,
-    found_at: &mut Option<Vec<SocketAddr>>,
+    own_addresses: &mut Option<Vec<SocketAddr>>,
     stall: &mut Stall,
     deadline: Deadline,
 ) -> Result<Result<(Channel, u32), String>, BootstrapError> {
-    let refused = |reason| BootstrapError::Refused { rank, place: meeting.address.to_string(), reason };
+    let refused = |reason| BootstrapError::Refused { rank, place: rendezvous.address.to_string(), reason };
     let mut last = "nothing was tried".to_owned();
     let is_only_one =
-        !matches!(&meeting.address, RendezvousAddress::Tcp { ports, .. } if ports.start() != ports.end());
-    for socket in reach(&meeting.address, deadline)? {
+        !matches!(&rendezvous.address, RendezvousAddress::Tcp { ports, .. } if ports.start() != ports.end());
+    for socket in reach(&rendezvous.address, deadline)? {
         let (socket, local) = match socket {
             Ok(socket) => socket,
             Err(why) => {
@@ -161,16 +161,16 @@ fn introduce(
                 continue;
             }
         };
-        if let (Some(ip), None) = (local.or_else(|| meeting.reached_here()), &found_at) {
-            let own = meeting.network.listen(ip).map_err(|error| unusable(&meeting.address, error))?;
+        if let (Some(ip), None) = (local.or_else(|| rendezvous.reached_here()), &own_addresses) {
+            let own = rendezvous.network.listen(ip).map_err(|error| unusable(&rendezvous.address, error))?;
             let port = monitor.listen_tcp(own)?;
-            *found_at = Some(meeting.network.addresses(ip, port));
+            *own_addresses = Some(rendezvous.network.addresses(ip, port));
         }
-        let contact = monitor.contact(found_at.clone().unwrap_or_default());
-        let hello = Hello { rank, size: meeting.size, contact, terms: meeting.terms() };
+        let contact = monitor.contact(own_addresses.clone().unwrap_or_default());
+        let hello = Hello { rank, size: rendezvous.size, contact, terms: rendezvous.terms() };
         let answer = || -> Result<Result<(Channel, u32), Refusal>, Broken> {
             let soon = deadline.or_within(stall.slice(HELLO));
-            let channel = Channel::dial(socket, &meeting.token, None, soon)?;
+            let channel = Channel::dial(socket, &rendezvous.token, None, soon)?;
             let _ = channel.send(&Message::Introduction(Introduction::Join(hello)), None, deadline);
             let answer = loop {
                 match channel.receive(deadline.or_within(stall.slice(HELLO))) {

@@ -148,26 +148,26 @@ impl Bootstrap {
         }
         let token = Token::new(secret.bytes())?;
         let token = if secret_is_guessable { token.guessable() } else { token };
-        let meeting = Rendezvous {
+        let rendezvous = Rendezvous {
             network: Network::of(knobs),
             ..Rendezvous::new(address, token, size, knobs.deadline)
         };
-        if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) }
+        if rank == 0 { Bootstrap::listen(&rendezvous) } else { Bootstrap::join(&rendezvous, rank) }
     }
 
     /// Rank 0 of a group of processes: listens until every other rank has joined.
-    pub fn listen(meeting: &Rendezvous) -> Result<Bootstrap, BootstrapError> {
+    pub fn listen(rendezvous: &Rendezvous) -> Result<Bootstrap, BootstrapError> {
         log::install();
-        let told = |error: &BootstrapError| report_start(0, meeting.size, &failure_of(error));
-        let (monitor, group) = listen::listen(meeting).inspect_err(told)?;
+        let told = |error: &BootstrapError| report_start(0, rendezvous.size, &failure_of(error));
+        let (monitor, group) = listen::listen(rendezvous).inspect_err(told)?;
         Ok(Bootstrap::in_group(group, monitor.map(Arc::new)))
     }
 
     /// Another rank of a group of processes: connects as soon as rank 0 listens, and waits for all.
-    pub fn join(meeting: &Rendezvous, rank: usize) -> Result<Bootstrap, BootstrapError> {
+    pub fn join(rendezvous: &Rendezvous, rank: usize) -> Result<Bootstrap, BootstrapError> {
         log::install();
-        let told = |error: &BootstrapError| report_start(rank, meeting.size, &failure_of(error));
-        let (monitor, group) = join::join(meeting, rank).inspect_err(told)?;
+        let told = |error: &BootstrapError| report_start(rank, rendezvous.size, &failure_of(error));
+        let (monitor, group) = join::join(rendezvous, rank).inspect_err(told)?;
         Ok(Bootstrap::in_group(group, monitor.map(Arc::new)))
     }
 

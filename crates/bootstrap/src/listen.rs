@@ -16,30 +16,30 @@ use super::rendezvous_address::RendezvousAddress;
 use super::secret::random_number;
 
 /// Rank 0: waits until all other ranks have joined.
-pub(super) fn listen(meeting: &Rendezvous) -> Result<Met, BootstrapError> {
-    check(meeting, 0)?;
-    let deadline = Deadline::new(meeting.deadline);
-    if meeting.size == 1 {
+pub(super) fn listen(rendezvous: &Rendezvous) -> Result<Met, BootstrapError> {
+    check(rendezvous, 0)?;
+    let deadline = Deadline::new(rendezvous.deadline);
+    if rendezvous.size == 1 {
         let contact = Contact {
             pid: std::process::id(),
-            host: meeting.host()?,
+            host: rendezvous.host()?,
             name: Vec::new(),
             addresses: Vec::new(),
         };
         return Ok((None, Group::alone(random_number()?, vec![contact])));
     }
-    let monitor = Monitor::new(&meeting.token, meeting.host()?)?;
-    let (listeners, reached_at) = listen_at(meeting)?;
-    let found_at = match reached_at {
+    let monitor = Monitor::new(&rendezvous.token, rendezvous.host()?)?;
+    let (listeners, reached_at) = listen_at(rendezvous)?;
+    let own_addresses = match reached_at {
         Some(ip) => {
-            let own = meeting.network.listen(ip).map_err(|error| unusable(&meeting.address, error))?;
+            let own = rendezvous.network.listen(ip).map_err(|error| unusable(&rendezvous.address, error))?;
             let port = monitor.listen_tcp(own)?;
-            meeting.network.addresses(ip, port)
+            rendezvous.network.addresses(ip, port)
         }
         None => Vec::new(),
     };
     let listeners: Vec<_> = listeners.into_iter().map(|listener| monitor.listen(listener)).collect();
-    let mut admission = Admission::new(meeting, monitor.contact(found_at), meeting.terms());
+    let mut admission = Admission::new(rendezvous, monitor.contact(own_addresses), rendezvous.terms());
     while !admission.is_complete() {
         let join = |introduction: &Introduction| match introduction {
             Introduction::Join(hello) => Some(hello.clone()),
@@ -60,21 +60,21 @@ pub(super) fn listen(meeting: &Rendezvous) -> Result<Met, BootstrapError> {
 }
 
 /// The sockets at which rank 0 is found, and the address that leads to it, if it is one of the network.
-fn listen_at(meeting: &Rendezvous) -> Result<(Vec<Listener>, Option<IpAddr>), BootstrapError> {
-    let place = &meeting.address;
+fn listen_at(rendezvous: &Rendezvous) -> Result<(Vec<Listener>, Option<IpAddr>), BootstrapError> {
+    let place = &rendezvous.address;
     match place {
         RendezvousAddress::Abstract(name) => {
             let listener = listen_abstract(name.as_bytes()).map_err(|error| unusable(place, error))?;
-            Ok((vec![Listener::Unix(listener)], meeting.reached_here()))
+            Ok((vec![Listener::Unix(listener)], rendezvous.reached_here()))
         }
         RendezvousAddress::Path(path) => {
             let listener = Listener::at_path(path).map_err(|reason| unusable(place, reason))?;
-            Ok((vec![listener], meeting.reached_here()))
+            Ok((vec![listener], rendezvous.reached_here()))
         }
         RendezvousAddress::Tcp { host, ports } => {
             let first = resolve(host, *ports.start()).map_err(|error| unusable(place, error))?;
             let ip = first.first().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
-            let listeners = listen_tcp(ip, Some(ports), &meeting.network.interfaces, Some(ip));
+            let listeners = listen_tcp(ip, Some(ports), &rendezvous.network.interfaces, Some(ip));
             let listeners = listeners.map_err(|error| unusable(place, error))?;
             Ok((listeners.into_iter().map(Listener::Tcp).collect(), Some(ip)))
         }

@@ -52,8 +52,8 @@ pub struct Network {
     /// Processes with different numbers are on different hosts, whatever the kernel says. For tests.
     #[doc(hidden)]
     pub pretended_host: Option<u64>,
-    /// The port at which others are told to look for this process, where that is not the one it listens at: something stands
-    /// between. For tests, which put something there that cuts connections and changes what they carry.
+    /// The port that other ranks connect to, where that is not the one that this process listens at. For tests, whose proxy there
+    /// cuts connections and changes bytes.
     #[doc(hidden)]
     pub announced_port: Option<u16>,
 }
@@ -144,8 +144,8 @@ pub(super) type Met = (Option<Monitor>, Arc<Group>);
 /// another name.
 pub(super) const PURPOSE: &str = "the rendezvous";
 
-pub(super) fn check(meeting: &Rendezvous, rank: usize) -> Result<(), BootstrapError> {
-    match meeting.size {
+pub(super) fn check(rendezvous: &Rendezvous, rank: usize) -> Result<(), BootstrapError> {
+    match rendezvous.size {
         0 => Err(bad_call("a group has at least one rank".to_owned())),
         size if size > RANKS_MAX => Err(bad_call(format!("{size} ranks are more than {RANKS_MAX}"))),
         size if rank >= size => Err(bad_call(format!("rank {rank} is not one of {size} ranks"))),

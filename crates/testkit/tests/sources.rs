@@ -95,7 +95,7 @@ fn code(text: &str) -> impl Iterator<Item = &str> {
     let is_test = |at: &usize| {
         lines[*at].starts_with("#[cfg(")
             && lines[*at].contains("test")
-            && lines[*at + 1..].iter().take(3).any(|line| line.starts_with("mod tests"))
+            && lines[*at + 1..].iter().take(3).any(|line| line.starts_with("mod tests {"))
     };
     let end = (0..lines.len()).find(is_test).unwrap_or(lines.len());
     lines.into_iter().take(end).filter(|line| !line.trim_start().starts_with("//"))

@@ -179,7 +179,7 @@ impl<T> Protocol<T> {
             })
         });
         if let Some(op) = op {
-            self.complete(op, Outcome::TimedOut { aborts: true });
+            self.complete(op, Outcome::TimedOut { aborts: !mutant!("late-offers-do-not-abort") });
             self.end();
         }
     }
@@ -259,7 +259,8 @@ impl<T> Protocol<T> {
 /// When a pull that failed at some time is reported.
 pub(super) fn verdict_at<T>(pull: &Pull<T>, failed: Instant) -> Instant {
     let verdict = failed + DEATH_VERDICT;
-    pull.op.deadline.map_or(verdict, |deadline| deadline.clamp(failed, verdict))
+    let deadline = pull.op.deadline.filter(|_| !mutant!("failed-pulls-outlive-deadlines"));
+    deadline.map_or(verdict, |deadline| deadline.clamp(failed, verdict))
 }
 
 impl<T> Peer<T> {

@@ -229,7 +229,7 @@ impl<T> Protocol<T> {
             for op in send.into_iter().chain([pull.op]) {
                 self.complete(op, Outcome::Ended);
             }
-        } else if self.peers[pull.from].left.is_some() {
+        } else if self.peers[pull.from].left.is_some() && !mutant!("pull-outlives-departure") {
             self.complete(pull.op, Outcome::Left(pull.from));
         } else if let Some(errno) = failed {
             self.note_timeout(Some(verdict_at(&pull, now)));

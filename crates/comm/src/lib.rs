@@ -46,13 +46,13 @@ pub use buffers::Buffers;
 pub use bytemuck;
 pub use choose::tuning::{TuningError, check as check_tuning};
 pub use communicator::{
-    Communicator, Group, Identities, Open, Options, PlanId, SIGNALS, TimedStep, TracedStep, on_threads,
+    Communicator, Group, Identities, Open, Options, SIGNALS, TimedStep, TracedStep, on_threads,
 };
 pub use data::Data;
 pub use error::Error;
 pub use operation::Operation;
 pub use p2p::{Endpoint, MESSAGES_MAX};
-pub use request::{Counts, Request};
+pub use request::{Counts, PlanId, Request};
 pub use weftlink_bootstrap as bootstrap;
 pub use weftlink_bootstrap::{Blame, BlameKind};
 pub use weftlink_knobs as knobs;

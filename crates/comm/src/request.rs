@@ -6,7 +6,6 @@ use std::time::Duration;
 use weftlink_plan::Collective;
 
 use crate::buffers::Buffers;
-use crate::communicator::PlanId;
 use crate::operation::{Operation, OperationRef};
 
 /// A collective call, generic over what holds its buffers:
@@ -54,6 +53,14 @@ pub struct Request<'a, B = Buffers<'a>> {
     /// Yield the core while the call waits, even where the rank has enough cores to spin: for callers that compute meanwhile.
     /// A caller that takes a queued call over ([`RawHandle::help`](crate::RawHandle::help)) waits as usual.
     pub yields_core: bool,
+}
+
+/// A plan that a communicator has loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PlanId {
+    pub(crate) index: usize,
+    /// The communicator's identity.
+    pub(crate) owner: u64,
 }
 
 /// The lengths of a rank's blocks, in elements.

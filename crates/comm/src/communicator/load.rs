@@ -7,12 +7,13 @@ use weftlink_bootstrap::{Failure, Reason, list};
 use weftlink_plan::{Algorithm, Collective, Verified};
 use weftlink_recorder::header::{CallKind, Header};
 
-use super::{Communicator, Options, PlanId};
+use super::{Communicator, Options};
 use crate::choose::{self, Choice, Key, Told};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::failure::code_of_preparing;
 use crate::layout::Layout;
+use crate::request::PlanId;
 use crate::shared::Call;
 
 /// From this many ranks on, rank 0 proves plans for all. For fewer, a proof takes milliseconds, as sending one does.

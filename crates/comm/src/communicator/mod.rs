@@ -53,7 +53,7 @@ use crate::buffers::Buffers;
 use crate::choose::{Key, Table};
 use crate::engine::{Engine, Ports, Silent, Tracer};
 use crate::error::Error;
-use crate::request::{CallArgs, Request};
+use crate::request::{CallArgs, PlanId, Request};
 use crate::shared::Shared;
 use crate::signatures::SignatureTable;
 use crate::symmetric::Symmetric;
@@ -95,13 +95,6 @@ pub struct Communicator {
     patterns: Vec<Vec<(u32, u32)>>,
     /// Unmapped last: headers and flags point into it.
     control: Arc<SharedMemory>,
-}
-
-/// A plan that a communicator has loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PlanId {
-    index: usize,
-    owner: u64,
 }
 
 impl Communicator {
